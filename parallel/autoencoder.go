@@ -15,24 +15,25 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
-// denoise loop.
+// Workspace is what Engine.Do lends to one piece of work that is not the denoise loop, such as a text encoder or the
+// VAE.
 type Workspace struct {
 	Ops engine.Ops
-	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
-	// first gave.
+	// Arena returns at least the given number of bytes of activation memory. There is one buffer: each call invalidates
+	// what the previous one returned.
 	Arena func(bytes int) (*engine.Arena, error)
-	// Check returns the context's error once the job is cancelled; long work calls it between layers.
+	// Check returns an error with code Cancelled once the job's context is done. Long work calls it between layers.
 	Check func() error
-	// DType is the type of activations that text encoders and autoencoder have here.
+	// DType is the activation type of text encoders and autoencoders.
 	DType engine.DType
 
 	engine *Engine
 	ctx    context.Context
 }
 
-// Do runs f on the device with nothing else running there but requests that share its places. A panic in f becomes an
-// error; what names f in it.
+// Do runs f on the device. Nothing else runs there at the same time except requests that share its places
+// (Config.Schedule). If memory runs out, Do frees what is kept between requests and calls f again. A panic in f becomes
+// an error that names what.
 func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
 	release, err := e.take(ctx)
 	if err != nil {
@@ -55,7 +56,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 	return e.relieved(func() error { return e.do(ctx, what, f) })
 }
 
-// do is one try of Do. The caller holds e.work.
+// do is one attempt of Do. The caller must hold e.work.
 func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
 	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, engine: e, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
@@ -78,17 +79,17 @@ func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) 
 	return group.Recovered(what, func() error { return f(l) })
 }
 
-// Share is what one rank of work that Workspace.Shared splits gets.
+// Share is what Workspace.Shared passes to each rank.
 type Share struct {
 	Rank  int
 	Ops   engine.Ops          // valid during the work
 	Sum   func(engine.Tensor) // adds a contiguous tensor over all ranks in place
-	Check func() error        // as Workspace.Check; nil where ranks must not stop at different places
+	Check func() error        // like Workspace.Check; nil if ranks must not stop at different points
 }
 
-// Loaders are operations on the devices that the tensor group of a plan has, one for each of its ranks, which load the
-// weights that Shared works with. They stay as long as the engine. One rank alone where the ranks are in other
-// processes, which Task has work, and for a plan that Sample will refuse.
+// Loaders returns the Ops that load the weights for Shared: one on the device of each rank of the plan's tensor group.
+// They live as long as the engine. It returns l.Ops alone if the ranks are in other processes, which use Task, or if
+// Sample would refuse the plan.
 func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
 	if p.Tensor == 1 || l.engine.cfg.Hosts != nil || l.engine.cfg.fits(p) != nil {
 		return []engine.Ops{l.Ops}, nil
@@ -103,7 +104,7 @@ func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
 	return out, nil
 }
 
-// Shared runs f on so many ranks at once. The first error ends all of them.
+// Shared runs f concurrently on the given number of ranks in this process. The first error ends all of them.
 func (l *Workspace) Shared(what string, ranks int, f func(Share) error) error {
 	check := l.Check
 	if !l.engine.cfg.transport().Interruptible() {
@@ -114,7 +115,8 @@ func (l *Workspace) Shared(what string, ranks int, f func(Share) error) error {
 	})
 }
 
-// joined runs f on so many ranks of this process at once, each with operations and its end of a group of all.
+// joined runs f concurrently on the given number of ranks in this process, each with its own Ops and its end of a group
+// of all of them.
 func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops, end comm.Comm) error) error {
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {
@@ -140,13 +142,13 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	return g.Wait()
 }
 
-// sum adds a tensor over the ranks of a group in place.
+// sum returns a function that adds a tensor over the ranks of end's group in place.
 func sum(end comm.Comm) func(engine.Tensor) {
 	return func(t engine.Tensor) { end.Run(comm.NewAllReduce(t)) }
 }
 
-// Apart is how many ranks of other processes could share a Task by a plan, those of its tensor group. 1 where all are
-// in this one, or jobs beside each other have the processes, and for a plan that Sample will refuse.
+// Apart returns how many ranks in other processes can share a Task under a plan: those of its tensor group. It returns
+// 1 if all ranks are in this process, if requests share the places of the engine, or if Sample would refuse the plan.
 func (l *Workspace) Apart(p plan.Plan) int {
 	if l.engine.cfg.Hosts == nil || l.engine.shares != nil || l.engine.cfg.fits(p) != nil {
 		return 1
@@ -154,8 +156,9 @@ func (l *Workspace) Apart(p plan.Plan) int {
 	return p.Tensor
 }
 
-// Task has so many ranks of other processes (Apart) do a dit.Task, each with its part of the weights that m names, and
-// returns the answer. done is false where they cannot: a process is missing, or has not the files or the memory.
+// Task runs a dit.Task on the given number of ranks in other processes (see Apart), each with its part of the weights
+// that m names, and returns the answer. done is false if they cannot run it: a process is missing, or lacks the files
+// or the memory.
 func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answer []byte, done bool, err error) {
 	e := l.engine
 	if err := e.start(p.Ranks()); err != nil {
@@ -173,7 +176,7 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answ
 		}
 		return nil, false, e.abandon(e.because(err))
 	}
-	if p.Tensor == ranks && p.Pipe == 1 { // the ranks of the request
+	if p.Tensor == ranks && p.Pipe == 1 { // the sampling request can keep this team
 		cut = p
 	}
 	if e.team == nil || e.team.Plan.Tensor != ranks {
@@ -183,13 +186,13 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answ
 	}
 	answer, err = e.ask(l.ctx, ranks, m.Key, question)
 	if err != nil {
-		e.dismiss() // its exchanges may have been cut short
+		e.dismiss() // exchanges may have been cut short
 		return nil, false, e.abandon(e.because(err))
 	}
 	return answer, true, nil
 }
 
-// ask has the first ranks of the team do a task. The caller holds e.work.
+// ask runs a task on the first ranks of the team. The caller must hold e.work.
 func (e *Engine) ask(ctx context.Context, ranks int, key string, question []byte) ([]byte, error) {
 	e.next++
 	t, id := e.team, e.next
@@ -214,8 +217,8 @@ func (e *Engine) ask(ctx context.Context, ranks int, key string, question []byte
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in
 // bands of latent rows: rows at the edges of a band are exchanged before every convolution, group-norm statistics are
-// summed, the attention gathers keys and values. The picture equals the one-rank picture to rounding. One rank, or more
-// ranks than rows, is no error: what cannot be split is not.
+// summed, and attention gathers keys and values. The picture equals the one-rank picture to rounding. ranks is an upper
+// bound: work that cannot be split that far uses fewer ranks, or one.
 func (l *Workspace) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
 	ranks = min(ranks, y, l.bands())
 	if ranks <= 1 {
@@ -253,7 +256,7 @@ func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) 
 	ranks = min(ranks, y/s, l.bands())
 	if ranks <= 1 || y%s != 0 || x%s != 0 || len(picture) != b*y*x*net.Config.In {
 		bytes := 0
-		if y >= s && x >= s { // smaller ones are refused by Encode
+		if y >= s && x >= s { // net.Encode refuses smaller pictures
 			bytes = vae.EncodeBytes(net.Config, l.DType, y, x)
 		}
 		env, err := l.autoencoder(bytes)
@@ -288,9 +291,9 @@ func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) 
 	})
 }
 
-// bands is the most bands that a picture is split into. On devices it is one: the weights are on a single one, which
-// takes less time for the whole picture than others would to read them from there. Deterministic engines have no
-// bands either, whose group-norm sums end in other bits.
+// bands returns the most bands that a picture may be split into. On devices it is one: the weights are on a single
+// device, which processes the whole picture faster than others could read the weights from it. Deterministic engines do
+// not use bands either, because sums of group norms over bands round differently.
 func (l *Workspace) bands() int {
 	if l.engine.cfg.DeviceOf != nil || l.engine.cfg.Deterministic {
 		return 1
@@ -298,7 +301,7 @@ func (l *Workspace) bands() int {
 	return math.MaxInt
 }
 
-// autoencoder is the environment of work that is not split.
+// autoencoder returns the environment for work that is not split.
 func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 	arena, err := l.Arena(bytes)
 	return vae.Env{
@@ -306,7 +309,7 @@ func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 	}, err
 }
 
-// banded runs f on so many ranks, each with its band of y latent rows.
+// banded runs f on the given number of ranks, each with its band of y latent rows.
 func (l *Workspace) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := plan.Balanced(y, ranks)
 	return l.joined("vae", ranks, func(r int, ops engine.Ops, end comm.Comm) error {
@@ -324,7 +327,7 @@ type band struct {
 	rows vae.Band
 }
 
-// each runs f for every item of a batch with an arena of so many bytes.
+// each runs f for every item of a batch, with an arena of the given size in bytes.
 func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error {
 	mem, err := d.ops.Alloc(bytes)
 	if err != nil {
@@ -350,7 +353,7 @@ func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error
 	return nil
 }
 
-// bandRows picks rows of a latent and puts channels last: [C, Y, X] -> [L, X, C].
+// bandRows copies a band of rows out of a latent, channels last: [C, Y, X] -> [L, X, C].
 func bandRows(v []float32, c, y, x int, band vae.Band) []float32 {
 	out := make([]float32, 0, (band.End-band.Start)*x*c)
 	for yi := band.Start; yi < band.End; yi++ {
@@ -363,7 +366,7 @@ func bandRows(v []float32, c, y, x int, band vae.Band) []float32 {
 	return out
 }
 
-// exchange is what the bands need from each other.
+// exchange returns the exchanges between this band and the others.
 func (d *band) exchange() *vae.Exchange {
 	me, size := d.comm.Rank(), d.comm.Size()
 	return &vae.Exchange{

@@ -16,25 +16,25 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Schedule says how requests that wait together share the places of an engine.
+// Schedule says how waiting requests share the places of an engine.
 type Schedule string
 
 // The schedules.
 const (
-	ScheduleOne  Schedule = "one"  // one at a time on all places, by the plans that they name
-	ScheduleAuto Schedule = "auto" // side by side so that the last ends soonest; one that is alone gets all
-	ScheduleEach Schedule = "each" // side by side, each on as few places as it fits
+	ScheduleOne  Schedule = "one"  // one at a time on all places, with the plans that they name
+	ScheduleAuto Schedule = "auto" // side by side so that the last one ends soonest; a lone request gets all places
+	ScheduleEach Schedule = "each" // side by side, each on as few places as it fits on
 )
 
-// shares is the places of an engine whose requests run side by side: which are free, and who waits. Requests get theirs
-// in the order in which they came. Safe for concurrent use.
+// shares hands out the places of an engine whose requests run side by side, in the order in which the requests came. It
+// is safe for concurrent use.
 type shares struct {
 	all     int
 	mu      sync.Mutex
 	free    []int      // ascending
-	due     int        // requests that want places, now or soon: a turn counts from Enter on
-	queue   []*byte    // who waits, by identity
-	changed *sync.Cond // one of these is another
+	due     int        // requests that want places, now or soon: a Turn counts from Enter on
+	queue   []*byte    // waiting calls of take, oldest first; pointers serve as identities
+	changed *sync.Cond // signals a change of free, due or queue
 }
 
 func newShares(places int) *shares {
@@ -46,14 +46,15 @@ func newShares(places int) *shares {
 	return s
 }
 
-// take waits until it is its caller's turn and size, which is told how many requests want places and how many places
-// are free, says how many to take: none means to wait until that has changed. turn may be nil.
+// take waits for the caller's turn and for size to return a number of places, which it then takes. size gets the number
+// of requests that want places and the number of free places; 0 means to wait until one of them changes. turn may be
+// nil. take returns an error if ctx is done first.
 func (s *shares) take(ctx context.Context, turn *Turn, size func(due, free int) int) ([]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	me := new(byte)
 	s.queue = append(s.queue, me)
-	extra := turn == nil || turn.counted // turns that have had places are counted no more
+	extra := turn == nil || turn.counted // Enter counts a turn only until it gets its first places
 	if extra {
 		s.due++
 		s.changed.Broadcast()
@@ -71,7 +72,7 @@ func (s *shares) take(ctx context.Context, turn *Turn, size func(due, free int) 
 		due, free := s.due, len(s.free)
 		if s.queue[0] == me && free > 0 {
 			s.mu.Unlock()
-			n := size(due, free) // may take a while, when a plan is looked for
+			n := size(due, free) // takes a while if it has to search for a plan
 			s.mu.Lock()
 			if due != s.due || free != len(s.free) {
 				continue
@@ -96,7 +97,7 @@ func (s *shares) take(ctx context.Context, turn *Turn, size func(due, free int) 
 	return nil, cancelled(ctx.Err())
 }
 
-// give takes places back.
+// give returns places.
 func (s *shares) give(places []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,13 +106,13 @@ func (s *shares) give(places []int) {
 	s.changed.Broadcast()
 }
 
-// Turn is a job that is going to run a request: those that come soon are reckoned with when places are shared out.
+// Turn announces a job's requests, so that sharing out places accounts for requests that are about to come.
 type Turn struct {
 	e       *Engine
-	counted bool // as one that has had places; under shares.mu
+	counted bool // no longer part of shares.due; guarded by shares.mu
 }
 
-// Enter announces a job. Leave ends it.
+// Enter announces a job that will run requests. The caller must call Leave at its end.
 func (e *Engine) Enter() *Turn {
 	t := &Turn{e: e}
 	if s := e.shares; s != nil {
@@ -123,7 +124,7 @@ func (e *Engine) Enter() *Turn {
 	return t
 }
 
-// Leave says that the job runs no more requests. A nil Turn does nothing.
+// Leave declares that the job will run no more requests. A nil Turn does nothing.
 func (t *Turn) Leave() {
 	if t == nil || t.e.shares == nil {
 		return
@@ -143,8 +144,8 @@ func (t *Turn) Sample(ctx context.Context, req *Request, observe Observe) (*Resu
 	return t.e.sample(ctx, t, req, observe)
 }
 
-// beside runs a request on a share of the places. Where there is no memory for it beside others, it runs again when
-// they have ended, with everything freed that is kept between requests.
+// beside runs a request on a share of the places. If it runs out of memory beside others, it runs again once they have
+// ended and everything that is kept between requests has been freed.
 func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
 	p, err := e.parse(req.Plan)
 	if err != nil {
@@ -156,7 +157,7 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 		var n int
 		n, own.Plan, failed = e.share(req, p, due, free)
 		if failed != nil {
-			return 1 // which are given back at once
+			return 1 // given back at once
 		}
 		return n
 	})
@@ -188,14 +189,14 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 	return sample()
 }
 
-// isFull reports whether work failed for want of memory.
+// isFull reports whether work failed because memory ran out.
 func isFull(err error) bool {
 	return !errors.Is(err, engine.ErrDeviceLost) &&
 		(errors.Is(err, engine.ErrOutOfMemory) || group.AsError(err).Code == failure.OutOfMemory)
 }
 
-// share is how many of the free places a request gets when so many want some, 0: it waits for more, and by which plan
-// it runs there.
+// share returns how many of the free places a request gets while due requests want some, and the plan that it runs with
+// there. n is 0 if it must wait for more.
 func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text string, err error) {
 	if req.Plan != "" && p.Choose == 0 {
 		if free < p.Ranks() {
@@ -218,17 +219,17 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 		n = sizes[0]
 	}
 	if n == 0 {
-		if free == e.shares.all { // more will not come: the run says what it lacks
+		if free == e.shares.all { // no more will come: the run reports what it lacks
 			p.Choose = most
 			return most, p.String(), nil
 		}
 		return 0, "", nil
 	}
 	c := e.fastest(req, p, n)
-	if e.cfg.DeviceOf != nil { // else its ranks have the processors of all its places
+	if e.cfg.DeviceOf != nil { // without devices, its ranks use the processors of all n places
 		n = c.Plan.Ranks()
 	}
-	if c.Plan.Speeds = (plan.Speeds{}); c.Plan.Ranks() > 1 { // those of its places
+	if c.Plan.Speeds = (plan.Speeds{}); c.Plan.Ranks() > 1 { // set later, to those of its places
 		text = c.Plan.String()
 	} else if p.Deterministic {
 		text = "deterministic=on"
@@ -236,7 +237,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 	return n, text, nil
 }
 
-// fastest is the fastest plan of a request on at most n places; Seconds are +Inf if it fits none. It is remembered.
+// fastest returns the fastest plan of a request on at most n places; Seconds is +Inf if none fits. Answers are cached.
 func (e *Engine) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
 	w := req.Workload()
 	key := fmt.Sprint(n, req.Model.Key, w.T, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases, w.Branches,
@@ -265,7 +266,8 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
 	return c
 }
 
-// on is the engine of a share of the places, which its caller has. Ranks of shares that had some of them end.
+// on returns the engine of a share of the places, which the caller must have taken. It ends the ranks of other shares
+// that overlap with it.
 func (e *Engine) on(places []int) *Engine {
 	e.resident.Lock()
 	defer e.resident.Unlock()
@@ -286,7 +288,7 @@ func (e *Engine) on(places []int) *Engine {
 	if of := e.cfg.DeviceOf; of != nil {
 		cfg.DeviceOf = func(rank int) string { return of(places[rank%len(places)]) }
 	}
-	e.next += 1 << 32 // numbers of teams differ
+	e.next += 1 << 32 // keeps the team numbers of parts distinct
 	part := &Engine{
 		cfg: cfg, cluster: e.cluster.Of(places), work: make(chan struct{}, 1), scheduler: e.scheduler, home: home,
 		ops: e.ops, hosts: []host.Host{home}, next: e.next, at: places, crowd: e.shares.all,
@@ -298,7 +300,7 @@ func (e *Engine) on(places []int) *Engine {
 	return part
 }
 
-// alone waits until nobody else works, neither on ranks nor beside them.
+// alone waits until nothing else runs, neither requests nor Do.
 func (e *Engine) alone(ctx context.Context) (release func(), err error) {
 	if e.shares == nil {
 		return e.take(ctx)

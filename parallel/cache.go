@@ -9,55 +9,55 @@ import (
 // CacheRule selects what a Cache compares.
 type CacheRule uint8
 
-// The rules. CacheEasy (ComfyUI's node EasyCache) looks at the network itself, entry by entry: its input and its
-// output. CacheLazy (LazyCache) looks at the sampler's latent and the guided prediction of it, whatever the network is.
+// The rules. CacheEasy (ComfyUI's node EasyCache) compares the input and output of the network itself, entry by entry.
+// CacheLazy (LazyCache) compares the sampler's latent and the guided prediction of it, whatever the network is.
 const (
 	CacheEasy CacheRule = iota
 	CacheLazy
 )
 
-// Cache answers evaluations without the network while they are expected to change little: prediction = input + (output
-// - input of the last evaluation that ran).
+// Cache answers evaluations without the network while they are expected to change little. The prediction is then the
+// input plus the difference between output and input of the last evaluation that ran.
 //
-// The expected change of the output, as a part of its size, is added up over the evaluations since then:
+// The expected change of the output, relative to its size, is added up over the evaluations since then:
 //
 //	expected = rate * mean|x - x1| / mean|y1|    rate = mean|y1 - y2| / mean|x1 - x2|
 //
-// where x is the input of this evaluation, x1, y1 input and output of the last one that ran and x2, y2 of the one that
-// ran before it. The evaluation is answered from the cache while the sum is below Threshold; else it runs and the sum
-// begins again at 0. The first three evaluations therefore always run. Differences are taken at every eighth row and
-// column of the latent, from the first; mean|y1| over all of it. Formula and numerics are those of ComfyUI 0.8.0
-// (comfy_extras/nodes_easycache.py).
+// where x is the input of this evaluation, x1 and y1 are input and output of the last one that ran, and x2 and y2 those
+// of the one that ran before it. The evaluation is answered from the cache while the sum is below Threshold; otherwise
+// it runs and the sum restarts at 0. The first two evaluations therefore always run. Differences are taken at every
+// eighth row and column of the latent, starting with the first; mean|y1| is over all of it. Formula and numerics are
+// those of ComfyUI 0.8.0 (comfy_extras/nodes_easycache.py).
 //
-// The leader decides once for an evaluation, and one that is answered sends no command, so all ranks of every plan take
-// the same branch. In a pipeline with patches the first patch decides from its own rows, for all patches; keys and
-// values that ranks keep stay as they are.
+// The leader decides once per evaluation, and an answered one sends no command, so all ranks of every plan take the
+// same branch. In a pipeline with patches the first patch decides for all patches from its own rows; keys and values
+// that ranks keep stay as they are.
 type Cache struct {
 	Rule CacheRule
 	// Threshold is ComfyUI's reuse_threshold, >= 0; 0 reuses nothing.
 	Threshold float32
-	// Start and End, 0 to 1, are the part of the run in which evaluations are answered, in percent of ComfyUI's time line
-	// (ModelSampling.PercentToSigma). Behind End the network runs and the cache learns nothing.
+	// Start and End, from 0 to 1, bound the part of the run in which evaluations are answered, as fractions of
+	// ComfyUI's timeline (ModelSampling.PercentToSigma). After End the network runs and the cache learns nothing.
 	Start, End float64
 	// Verbose fills Stats.Changes.
 	Verbose bool
 }
 
-// CacheChange is what a Cache saw in one evaluation.
+// CacheChange is what a Cache observed in one evaluation.
 type CacheChange struct {
-	Evaluation int // from 0, of those that the sampler asked for
+	Evaluation int // number from 0, answered evaluations included
 	// mean absolute change of the input since the last evaluation that ran; NaN: nothing to compare with
 	Input    float32
-	Expected float32 // change of the output that follows from it, as a part of its size; NaN: unknown
-	Total    float32 // Expected summed up since the last evaluation that ran
-	Measured float32 // change of the output, as a part of its size, if the network ran; NaN: unknown
+	Expected float32 // expected change of the output, relative to its size; NaN: unknown
+	Total    float32 // sum of Expected since the last evaluation that ran
+	Measured float32 // change of the output, relative to its size, if the network ran; NaN: unknown
 	Reused   bool
 }
 
-// cacheStride is the distance of the rows and columns that are compared.
+// cacheStride is the distance between the rows and columns that are compared.
 const cacheStride = 8
 
-// validate refuses settings that mean nothing.
+// validate refuses invalid settings.
 func (c *Cache) validate() error {
 	within := func(v float64) bool { return v >= 0 && v <= 1 }
 	switch {
@@ -73,16 +73,16 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// reuser takes the decisions of a Cache for one run. It belongs to the first part, which calls it at its turn; what
-// all parts need of a decision travels in the answer.
+// reuser makes the decisions of a Cache for one run. It belongs to the first part, which calls it on its turn; answer
+// carries what the other parts need of a decision.
 type reuser struct {
 	d        *denoiser
 	cache    Cache
-	from, to float32 // sigmas: answered where to < sigma <= from
+	from, to float32 // sigmas: evaluations are answered while to < sigma <= from
 	meter    meter
-	change   CacheChange // of the evaluation at hand
+	change   CacheChange // of the current evaluation
 
-	// CacheEasy: the prediction that is measured and what it looks like.
+	// CacheEasy: the measured prediction (-1: none yet) and the rows and columns of its latent.
 	first int
 	size  [2]int
 
@@ -103,7 +103,7 @@ func newReuser(d *denoiser) *reuser {
 	}
 }
 
-// decide says what of an evaluation the network is asked for.
+// decide returns which predictions of an evaluation the network must make, and which the cache answers.
 func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	nan := float32(math.NaN())
 	r.change = CacheChange{Evaluation: evaluation, Input: nan, Expected: nan, Measured: nan}
@@ -111,7 +111,7 @@ func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	switch {
 	case !(q.sigma > r.to):
 		a = answer{run: q.active}
-	case r.cache.Rule == CacheLazy: // everything between the latent and the guided prediction of it is left out
+	case r.cache.Rule == CacheLazy: // an answer replaces everything from the latent to its guided prediction
 		a = answer{run: q.active, lazy: true}
 		if q.sigma <= r.from && r.small(s, r.d.whole, q.x) {
 			a = answer{lazy: true, reused: true}
@@ -127,24 +127,25 @@ func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	return a
 }
 
-// note ends an evaluation in the record.
+// note records the current evaluation, which has ended.
 func (r *reuser) note() {
 	if r.cache.Verbose {
 		r.changes = append(r.changes, r.change)
 	}
 }
 
-// meter follows how fast the output changes with the input, at the elements compared.
+// meter tracks how fast the output changes with the input, at the compared elements.
 type meter struct {
 	threshold     float32
 	input, output []float32 // of the last evaluation that ran; nil: none yet
-	norm          float32   // mean absolute output of it
-	rate          float32   // change of the output for a change of the input
+	norm          float32   // mean absolute output, over all elements
+	rate          float32   // change of the output per change of the input
 	rated         bool      // rate is known
-	total         float32   // expected changes since the last evaluation that ran
+	total         float32   // sum of expected changes since the last evaluation that ran
 }
 
-// small adds what is expected for input x and reports whether the sum stays below the threshold, else it begins again.
+// small adds the change expected for input x and reports whether the sum stays below the threshold. If it does not, the
+// sum restarts at 0.
 func (m *meter) small(x []float32, c *CacheChange) bool {
 	if m.input == nil {
 		return false
@@ -156,26 +157,26 @@ func (m *meter) small(x []float32, c *CacheChange) bool {
 	c.Expected = m.rate * c.Input / m.norm
 	m.total += c.Expected
 	c.Total = m.total
-	small := m.total < m.threshold // not so if a mean was 0 and the sum is no number
+	small := m.total < m.threshold // false if a mean was 0, which makes the sum NaN or infinite
 	if !small {
 		m.total = 0
 	}
 	return small
 }
 
-// learn takes in an evaluation that ran: elements compared of input and output, and the mean absolute output.
+// learn records an evaluation that ran: input and output at the compared elements, and the mean absolute output.
 func (m *meter) learn(x, y []float32, norm float32, c *CacheChange) {
 	if m.output != nil {
 		measured := meanDistance(y, m.output)
 		c.Measured = measured / m.norm
-		if c.Input == c.Input { // known
+		if c.Input == c.Input { // not NaN
 			m.rate, m.rated = measured/c.Input, true
 		}
 	}
 	m.input, m.output, m.norm = x, y, norm
 }
 
-// meanDistance is the mean of |a - b|.
+// meanDistance returns the mean of |a - b|.
 func meanDistance(a, b []float32) float32 {
 	sum := 0.0
 	for i, v := range a {
@@ -184,21 +185,22 @@ func meanDistance(a, b []float32) float32 {
 	return float32(sum / float64(len(a)))
 }
 
-// small is meter.small for what the part reads of the elements that l covers.
+// small is meter.small for the elements that l covers, read from the part's vector x.
 func (r *reuser) small(s *latentPart, l *layout, x []float32) bool {
 	return r.meter.small(s.take(x, r.placesOf(s, l).compared), &r.change)
 }
 
-// learn is meter.learn likewise; norm is the mean of |y|, which adds up to so much over n elements.
+// learn is meter.learn for the elements that l covers. sum adds up |y| over n elements.
 func (r *reuser) learn(s *latentPart, l *layout, x, y []float32, sum float64, n int) {
 	at := r.placesOf(s, l).compared
 	r.meter.learn(s.take(x, at), s.take(y, at), float32(sum/float64(n)), &r.change)
 }
 
-// places are elements of a part's vector, of one item: those compared, and all that a layout covers.
+// places are indices into one item of a part's vector: the compared elements, and all that a layout covers.
 type places struct{ compared, covered []int32 }
 
-// placesOf finds every eighth row and column of what l covers, counted from its own first, in every frame.
+// placesOf returns the places of a layout. Compared are every eighth row and column that l covers, counted from its own
+// first ones, in every frame.
 func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 	if p, ok := r.places[l]; ok {
 		return p
@@ -215,7 +217,7 @@ func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 		for k := range int32(s.n) {
 			p.covered = append(p.covered, k)
 		}
-	} else { // an area: the run has one part
+	} else { // an area: such a run has one part
 		top, left = y, x
 		for k, owned := range l.owned {
 			if owned {
@@ -234,7 +236,7 @@ func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 	return p
 }
 
-// take copies elements of all items of a part's vector.
+// take copies the elements at the given indices out of every item of a part's vector.
 func (s *latentPart) take(v []float32, at []int32) []float32 {
 	out := make([]float32, 0, len(v)/s.n*len(at))
 	for i := 0; i < len(v); i += s.n {
@@ -245,7 +247,7 @@ func (s *latentPart) take(v []float32, at []int32) []float32 {
 	return out
 }
 
-// size sums up |v| at elements of all items and counts them.
+// size returns the sum of |v| at the given indices of all items, and how many elements that is.
 func (s *latentPart) size(v []float32, at []int32) (sum float64, n int) {
 	for i := 0; i < len(v); i += s.n {
 		for _, k := range at {

@@ -2,16 +2,16 @@ package parallel
 
 import "slices"
 
-// easyCall is predictions that ComfyUI would make with one call of the network. The call with the entry that is
-// measured decides for itself and for the calls behind it; calls before it have run by then.
+// easyCall is the predictions that ComfyUI would make with one call of the network. The call that contains the measured
+// entry decides for itself and for later calls; earlier calls have run by then.
 type easyCall struct {
 	entries  []int
 	reused   bool
-	measured bool // has the entry that is measured
+	measured bool // contains the measured entry
 }
 
-// decideEasy goes through the calls of an evaluation as EasyCache does. The entry that is measured is the first one of
-// the first call in the window.
+// decideEasy goes through the calls of an evaluation as EasyCache does. The measured entry is the first one of the
+// first call in the window.
 func (r *reuser) decideEasy(s *latentPart, q question) answer {
 	var a answer
 	open, marked := q.sigma <= r.from, false
@@ -29,7 +29,7 @@ func (r *reuser) decideEasy(s *latentPart, q question) answer {
 		if open && call.measured && !marked {
 			marked = r.small(s, r.d.preds[r.first].layout, q.input)
 		}
-		// ComfyUI stops with a KeyError where an entry is new in this evaluation; here its call runs
+		// ComfyUI fails with a KeyError if an entry is new in this evaluation; here its call runs
 		call.reused = marked && s.knows(entries)
 		if marked && call.measured && !call.reused {
 			marked, r.meter.total = false, 0
@@ -44,9 +44,9 @@ func (r *reuser) decideEasy(s *latentPart, q question) answer {
 	return a
 }
 
-// resized forgets everything if the size of what the network reads has changed, as where entries have areas of
-// different sizes. ComfyUI then also takes the rate to be known and 0, and reuses the rest of the run whatever happens;
-// here it is unknown.
+// resized reports whether the size of what the network reads has changed, as when entries have areas of different
+// sizes, and forgets everything if so. ComfyUI then also takes the rate to be known and 0, and reuses the rest of the
+// run whatever happens; here the rate is unknown.
 func (r *reuser) resized(s *latentPart, entry int) bool {
 	g := r.d.preds[entry].layout.grid
 	size := [2]int{g.LatentY, g.LatentX}
@@ -61,11 +61,11 @@ func (r *reuser) resized(s *latentPart, entry int) bool {
 	return true
 }
 
-// calls groups predictions as ComfyUI batches them: in turn, those like the first one left, last one first
-// (samplers.py, calc_cond_batch; memory for the whole batch is taken to be there).
+// calls groups predictions as ComfyUI batches them (samplers.py, calc_cond_batch, assuming memory for the whole batch):
+// each call takes the first prediction that is left and all others like it, in reverse order.
 func (d *denoiser) calls(active []int) [][]int {
 	rest := slices.Clone(active)
-	if d.req.Guider.Kind == GuideDual { // evaluated in the order negative, second, first
+	if d.req.Guider.Kind == GuideDual { // ComfyUI evaluates negative, cond2, cond1
 		slices.SortStableFunc(rest, func(a, b int) int { return d.preds[b].branch - d.preds[a].branch })
 	}
 	var out [][]int
@@ -84,7 +84,7 @@ func (d *denoiser) calls(active []int) [][]int {
 	return out
 }
 
-// alike tells whether two entries have inputs of the same shapes.
+// alike reports whether two entries have inputs of the same shapes.
 func (d *denoiser) alike(i, j int) bool {
 	a, b := d.preds[i], d.preds[j]
 	g, h := a.layout.grid, b.layout.grid
@@ -93,7 +93,7 @@ func (d *denoiser) alike(i, j int) bool {
 		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)
 }
 
-// knows tells whether the part has kept something of all entries.
+// knows reports whether the part has kept a difference for each of the entries.
 func (s *latentPart) knows(entries []int) bool {
 	return !slices.ContainsFunc(entries, func(i int) bool { return s.kept[i] == nil })
 }
@@ -107,7 +107,7 @@ func (s *latentPart) reuse(entry int, input []float32) []float32 {
 	return out
 }
 
-// keep stores what the network adds to its input.
+// keep stores the difference between a prediction's output and its input.
 func (s *latentPart) keep(entry int, input, output []float32) {
 	v := s.kept[entry]
 	if v == nil {
@@ -122,7 +122,7 @@ func (s *latentPart) keep(entry int, input, output []float32) {
 	}
 }
 
-// learnEasy measures the calls that ran; outputs are by prediction, in the order of the part's vector.
+// learnEasy measures the calls that ran. outputs are by prediction, each in the order of the part's vector.
 func (r *reuser) learnEasy(s *latentPart, calls []easyCall, input []float32, outputs map[int][]float32) {
 	for _, call := range calls {
 		if call.reused || !call.measured {
@@ -138,10 +138,10 @@ func (r *reuser) learnEasy(s *latentPart, calls []easyCall, input []float32, out
 	r.note()
 }
 
-// guided stands for the guided prediction where a part keeps something by prediction.
+// guided is the key of the guided prediction where a part keeps something per prediction.
 const guided = -1
 
-// keepLazy stores what the guided prediction adds to the latent and lets the first part measure it.
+// keepLazy stores the difference between the guided prediction and the latent. The first part also has r measure it.
 func (s *latentPart) keepLazy(r *reuser, x, x0, uncond []float32) {
 	s.keep(guided, x, x0)
 	s.uncond = append(s.uncond[:0], uncond...)

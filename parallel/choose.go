@@ -13,8 +13,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator
-// finds on this engine's devices. On other machines it is chosen when those have met.
+// plan returns the plan of a request: the one it names or, for ranks=N, the fastest of at most N ranks that the
+// simulator finds for this engine's devices. If ranks run on other machines, refit chooses it once those have met.
 func (e *Engine) plan(r *Request) (plan.Plan, error) {
 	p, err := e.parse(r.Plan)
 	if err != nil {
@@ -33,7 +33,8 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 	return e.settle(r, p)
 }
 
-// settle gives a plan the speeds of its devices, and refuses it where it cannot run there.
+// settle sets the speeds of a plan's devices. It refuses a plan that cannot run the request or needs more memory than
+// its devices have.
 func (e *Engine) settle(r *Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
 	p = cluster.Share(r.Model.Spec, p)
@@ -46,7 +47,7 @@ func (e *Engine) settle(r *Request, p plan.Plan) (plan.Plan, error) {
 	return p, err
 }
 
-// question is search for a request.
+// question returns the planner's search for a request.
 func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
 	s := e.search(r.Model, r.Workload(), p)
 	s.Flat = r.hasArea()
@@ -57,8 +58,8 @@ func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
 	return s
 }
 
-// besideWeights is the bytes that each rank of a plan takes beside its weights, nil where that is not known: in the
-// memory of this process, where the session asks for it, and of entries that are limited to an area.
+// besideWeights returns the bytes that each rank of a plan takes in addition to its weights. It returns nil if they are
+// not known: in host memory, where the session checks them, and with entries that are limited to an area.
 func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
 	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.hasArea() {
 		return nil
@@ -69,7 +70,8 @@ func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
 	return bytes
 }
 
-// advised adds to a refusal for want of memory on the devices a plan that fits what is free there now, if there is one.
+// advised adds to an out-of-memory error of a device a plan that fits the memory that is free there now, if there is
+// one.
 func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
 	var full *failure.Error
 	device, ok := e.ops.(engine.Located)
@@ -89,7 +91,7 @@ func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
 	return err
 }
 
-// parse reads a plan of this engine.
+// parse parses a plan and applies Config.Deterministic to it.
 func (e *Engine) parse(text string) (plan.Plan, error) {
 	p, err := plan.Parse(text)
 	if err == nil && e.cfg.Deterministic && !p.Deterministic {
@@ -98,8 +100,8 @@ func (e *Engine) parse(text string) (plan.Plan, error) {
 	return p, err
 }
 
-// choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
-// memory is refused by the session, which knows what is resident.
+// choose asks the planner for the fastest plan. Plans whose picture differs from one rank's are left out unless the
+// request allows them. Memory of the host is checked only when the session opens.
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 	c, err := e.question(r, p).Choose()
 	if err != nil {
@@ -108,7 +110,7 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 	return c.Best.Plan, nil
 }
 
-// search is the question which plan runs a workload fastest on as many ranks as p may take.
+// search returns the planner's search for the plan that runs a workload fastest on at most p.Ranks() ranks.
 func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Search {
 	cluster, _ := e.devices()
 	cluster.Device = e.onDevice(cluster.Device, m)
@@ -129,7 +131,7 @@ func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Sear
 	}
 }
 
-// met is what is known of the processes of the ranks.
+// met returns what is known of the processes of the ranks.
 func (e *Engine) met() forecast.Meeting {
 	if e.cfg.Hosts == nil {
 		return forecast.Meeting{}
@@ -137,8 +139,8 @@ func (e *Engine) met() forecast.Meeting {
 	return e.cfg.Hosts.Met()
 }
 
-// devices is one rank as the planner sees it, and whether it works on a GPU: by what the hosts have told of themselves,
-// where ranks run on other machines.
+// devices returns one rank as the planner sees it, and whether it works on a GPU. If ranks run on other machines, both
+// are as reported by the hosts.
 func (e *Engine) devices() (cluster forecast.Cluster, gpus bool) {
 	met := e.met()
 	gpus = e.cfg.DeviceOf != nil
@@ -148,8 +150,8 @@ func (e *Engine) devices() (cluster forecast.Cluster, gpus bool) {
 	return e.cluster.At(met.Site), gpus
 }
 
-// onDevice is a device with what the operations there and the weights of a model say of its memory. Without devices it
-// stays as it is.
+// onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if
+// ranks do not work on GPUs.
 func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
 	if _, gpus := e.devices(); !gpus {
 		return d
@@ -157,13 +159,13 @@ func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
 	if bytes := e.weightBytes(m); bytes > 0 && m.Spec.Params > 0 {
 		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
 	}
-	if e.met().Devices != nil { // hosts have told of the rest
+	if e.met().Devices != nil { // hosts have reported the rest
 		return d
 	}
 	if ops, ok := e.ops.(engine.Reserver); ok {
 		d.Workspace = ops.Workspace(m.Blocks)
 	}
-	if ops, ok := e.ops.(engine.Located); ok && e.cluster.Mixed == nil { // what others keep, they may give back
+	if ops, ok := e.ops.(engine.Located); ok && e.cluster.Mixed == nil { // others may free what they keep
 		if _, total, err := ops.DeviceMemory(); err == nil {
 			d.Name, d.Memory = ops.Location(), total
 		}
@@ -171,15 +173,16 @@ func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
 	return d.Bounded(e.cfg.DeviceMemory, e.cfg.Reserve)
 }
 
-// Forecast is what a run is expected to take on this engine's devices.
+// Forecast is the expected cost of a run on this engine's devices.
 type Forecast struct {
 	*forecast.Choice
-	Device string // of one rank
-	Free   int64  // its memory in bytes; 0: not known
+	Device string // name of one rank's device
+	Free   int64  // bytes of its memory that may be used; 0: not known
 }
 
-// Forecast predicts a workload of a model by a plan in the syntax of plan.Parse, with ranks=N by the fastest one of at
-// most N ranks. Plans that cannot run it, or do not fit the memory, are refused with one that can.
+// Forecast predicts a workload of a model under a plan in the syntax of plan.Parse; for ranks=N it is the fastest plan
+// of at most N ranks. A plan that cannot run the workload or does not fit the memory is refused, if possible with one
+// that can.
 func (e *Engine) Forecast(m Model, w forecast.Workload, text string) (*Forecast, error) {
 	p, err := e.parse(text)
 	if err != nil {
@@ -196,7 +199,7 @@ func (e *Engine) Forecast(m Model, w forecast.Workload, text string) (*Forecast,
 	return out, err
 }
 
-// Workload is what the planner must know of a request; its Device is left out.
+// Workload returns what the planner must know of a request. Its Device is left zero.
 func (r *Request) Workload() forecast.Workload {
 	nets := map[string]*forecast.Net{}
 	w := forecast.Workload{
@@ -225,14 +228,14 @@ func (r *Request) Workload() forecast.Workload {
 	for _, key := range slices.Sorted(maps.Keys(nets)) {
 		w.Nets = append(w.Nets, *nets[key])
 	}
-	if len(w.Text) == 0 { // nothing is evaluated
+	if len(w.Text) == 0 { // no entries
 		w.Text, w.References, w.Biases, w.Branches = []int{0}, []int{0}, []int{0}, []int{0}
 	}
 	return w
 }
 
-// Forecast is what the planner must know of the net beside a model, but for the entries that have it; of the hint its
-// channels are read.
+// Forecast returns what the planner must know of a net that runs beside base. Entries, Each and Types are left to the
+// caller. Only the channels of the hint are read.
 func (c *Control) Forecast(base *dit.Spec) forecast.Net {
 	n := forecast.Net{
 		Key: c.Net.Key, Spec: c.Net.Spec, Bytes: c.Net.WeightBytes, Patch: c.Patch,
@@ -262,7 +265,7 @@ func (r *Request) unlike() bool {
 	return false
 }
 
-// sameShapes reports whether entries fit into one call of dit.Model's Prepare, and of its blocks.
+// sameShapes reports whether entries can share one call of a dit.Model's Prepare and of its blocks.
 func sameShapes(a, b *dit.Entry) bool {
 	size := func(r dit.Reference) [2]int { return [2]int{r.Y, r.X} }
 	return a.Prefix.Rows == b.Prefix.Rows && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
@@ -272,7 +275,7 @@ func sameShapes(a, b *dit.Entry) bool {
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
 }
 
-// hasArea tells whether some entry is limited to a part of the picture.
+// hasArea reports whether any entry is limited to a part of the picture.
 func (r *Request) hasArea() bool {
 	for _, b := range r.Branches {
 		for _, e := range b.Entries {
@@ -284,14 +287,14 @@ func (r *Request) hasArea() bool {
 	return false
 }
 
-// Rates says where the rates come from that plans are chosen by.
+// Rates describes where the rates come from that plans are chosen by.
 func (e *Engine) Rates() string {
 	f, _ := e.devices()
 	f.PerHost = max(1, e.cfg.Ranks, len(e.met().Devices))
 	return f.Sources()
 }
 
-// cluster is one rank of the engine as the planner sees it.
+// cluster returns one rank of the engine as the planner sees it.
 func (c *Config) cluster() (forecast.Cluster, error) {
 	if c.Machine != nil {
 		f := forecast.Cluster{Device: c.Machine.Device, Mixed: c.Mixed, Link: c.Machine.Link, Hosts: 1, PerHost: 1}

@@ -14,8 +14,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// run opens a session, hands the loop to the samplers and closes the session. The caller has taken the ranks and
-// recovers panics.
+// run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
+// panics.
 func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
@@ -59,7 +59,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	return result, d.session.close(&result.Stats)
 }
 
-// denoiser is the host side of one run: what samplers and evaluations of all its parts have in common.
+// denoiser is the leader's side of one run: what the samplers and evaluations of all parts have in common.
 type denoiser struct {
 	ctx       context.Context
 	team      *team
@@ -69,7 +69,7 @@ type denoiser struct {
 	reuser    *reuser // nil: no cache
 
 	req     *Request
-	device  forecast.Device // what stages are balanced by
+	device  forecast.Device // stages are balanced by its rates
 	sampler sampling.Method
 	whole   *layout
 	n       int // vector elements of one item
@@ -78,8 +78,8 @@ type denoiser struct {
 	noise, latent []float32 // vectors of all items
 	mask          []float32 // nil: everything may change
 	maskNoise     []float32 // noise mixed into the kept part
-	sigmas        []float32 // as the sampler was given them
-	expected      int       // evaluations; 0: the sampler finds out on its way
+	sigmas        []float32 // as given to the sampler
+	expected      int       // number of evaluations; 0: not known in advance
 
 	stats Stats
 }
@@ -110,7 +110,7 @@ func newDenoiser(req *Request) (*denoiser, error) {
 	return d, nil
 }
 
-// repeatMask expands a mask to the shape of the latent.
+// repeatMask broadcasts a mask to the shape of the latent.
 func repeatMask(m, l Latent) []float32 {
 	out := make([]float32, l.Len())
 	plane := l.Y * l.X
@@ -121,7 +121,7 @@ func repeatMask(m, l Latent) []float32 {
 	return out
 }
 
-// open starts the session on the ranks, with all entries that can become active.
+// open starts the session on the ranks, with all entries that may become active.
 func (d *denoiser) open(budget int64) error {
 	o := rank.OpenCommand{
 		Model: d.req.Model.Key, Plan: d.team.Plan, DType: d.req.Compute, Batch: d.req.Latent.B,
@@ -138,7 +138,7 @@ func (d *denoiser) open(budget int64) error {
 		e := p.Entry
 		in := rank.EntryInput{Entries: []dit.Entry{e.Entry}, Grid: p.layout.grid}
 		for _, r := range e.Residuals {
-			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // one for all items
+			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // repeat one for all items
 				r.Rows = slices.Concat(r.Rows, r.Rows[:min(len(r.Rows), n-len(r.Rows))])
 			}
 			in.Residuals = append(in.Residuals, r)
@@ -176,7 +176,7 @@ func (d *denoiser) open(budget int64) error {
 	return err
 }
 
-// sample runs one sampler instance per part of the latent: one, or one per patch of a pipeline.
+// sample runs one sampler instance per part of the latent: all of it, or each patch of a pipeline.
 func (d *denoiser) sample() (*Result, error) {
 	parts, evaluate := d.latentParts()
 	draws, err := d.draws(len(parts))
@@ -223,7 +223,7 @@ func (d *denoiser) sample() (*Result, error) {
 	return d.result(parts, runs)
 }
 
-// result puts the parts together.
+// result assembles the result from the parts.
 func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*Result, error) {
 	x, x0 := make([]float32, len(d.latent)), make([]float32, len(d.latent))
 	for i, s := range parts {

@@ -20,64 +20,67 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// Config says what an Engine runs on. Fields of the same name are those of host.Config.
+// Config configures an Engine. Fields that host.Config has too mean the same there.
 type Config struct {
 	NewOps                             func(rank, ranks int) (engine.Ops, error)
 	DeviceOf                           func(rank int) string
 	MemoryBytes, DeviceMemory, Reserve int64
-	Transport                          comm.Transport // nil: comm.Local, refused on devices
+	Transport                          comm.Transport // nil: comm.Local, on devices for one rank only
 	Recode                             func(v any) (any, error)
-	// Devices names the device (parallel/forecast/devices.json) of one rank, with its link where it is not the usual
-	// one, or those of all places where they differ: stages are balanced, work is shared and plans chosen by it; empty:
-	// "cpu". Machine, if not nil, is measured and takes its place, with Mixed by place where devices differ, fastest
+	// Devices names the device of one rank (parallel/forecast/devices.json), with its link if it is not the usual one,
+	// or those of all places if they differ; empty: "cpu". Stages are balanced, work is shared and plans are chosen by
+	// it. Machine, if not nil, has measured rates and takes its place, with Mixed by place if devices differ, fastest
 	// first.
 	Devices string
 	Machine *forecast.Machine
 	Mixed   []forecast.Device
-	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed
-	// the longest single operation.
+	// Patience is how long all ranks of a request together may make no progress before the request fails, 0: ten
+	// minutes. It must exceed the longest single operation.
 	Patience time.Duration
-	// Ranks is how many ranks the devices of DeviceOf have a place for, 0: any number. Plans of more are refused.
+	// Ranks is how many ranks the devices of DeviceOf have places for, 0: any number. Plans with more ranks are
+	// refused.
 	Ranks int
-	// Schedule says how requests that wait share the places of Ranks, which must be given then, and Hosts be Divisible;
-	// empty: ScheduleOne.
+	// Schedule says how waiting requests share the places of the engine; empty: ScheduleOne. Any other requires Ranks,
+	// and Hosts, if any, to be Divisible.
 	Schedule Schedule
-	// Relieve, if not nil, frees what others keep on the devices; work that a device had no memory for is tried once more
-	// then. Lost, if not nil, is told that a device is lost to this process, or a rank hangs in it for good.
+	// Relieve, if not nil, is called to free what others keep on the devices before work that ran out of device memory
+	// is tried once more. Lost, if not nil, is called when this process has lost a device, or a rank hangs in it for
+	// good.
 	Relieve func()
 	Lost    func(error)
-	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
-	// repeat an interleaving and try many of them. Deadlocks are found at once.
+	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time, so that an
+	// interleaving can be repeated and many can be tried. Deadlocks are found at once. It is for tests and
+	// measurements.
 	Order uint64
-	// Beside is the type of activations of text encoders and autoencoder, F32 (the zero value) or BF16.
+	// Beside is the activation type of text encoders and autoencoders, F32 (the zero value) or BF16.
 	Beside engine.DType
-	// Deterministic gives every plan deterministic=on.
+	// Deterministic adds deterministic=on to every plan.
 	Deterministic bool
-	// Hosts starts the processes that ranks run in; nil: all ranks run in this one.
+	// Hosts starts the processes that ranks run in; nil: all ranks run in this process.
 	Hosts Hosts
 }
 
-// Hosts are the processes that ranks run in, here or on other machines.
+// Hosts manages the processes that ranks run in, here or on other machines.
 type Hosts interface {
-	// Start returns processes with places for so many ranks, or for as many as can be had. Ranks take places in order. It
-	// is called before the first run, after a process was lost, and when Changed says so; those of the last call are
-	// closed then.
+	// Start returns processes with places for the given number of ranks, or for as many as are available. Ranks fill
+	// the places in order. It is called before the first run, after a process was lost, and when Changed reports true.
+	// The processes of the previous call are closed before.
 	Start(ranks int) ([]host.Host, error)
-	// Changed reports whether Start would return others now though none has gone.
+	// Changed reports whether Start would return other processes now although none was lost.
 	Changed(ranks int) bool
-	// Missing says which processes there should be and cannot be had now, and why.
+	// Missing lists the expected processes that are not available now, and why.
 	Missing() []string
-	// Met is what is known of the processes.
+	// Met returns what is known of the processes.
 	Met() forecast.Meeting
 }
 
-// Divisible is Hosts of which several engines may have some each at the same time.
+// Divisible is Hosts that several engines can use at the same time, each with some of the processes.
 type Divisible interface {
 	Hosts
-	// On is the processes at some places. They meet anew when they are started, and must be of no use then to whoever had
-	// one of them before; what is resident in them stays.
+	// On returns the processes at some places. Starting them connects them again, which must make them unusable for an
+	// engine that had one of them before; what is resident in them stays.
 	On(places []int) Hosts
-	// All are the processes that there are, whoever has them.
+	// All returns the processes that there are, whichever engine has them.
 	All() []host.Host
 }
 
@@ -100,7 +103,7 @@ func (c *Config) fits(p plan.Plan) error {
 	return nil
 }
 
-// transport is Transport or its default.
+// transport returns Transport or its default.
 func (c *Config) transport() comm.Transport {
 	if c.Transport == nil {
 		return comm.Local{}
@@ -108,32 +111,32 @@ func (c *Config) transport() comm.Transport {
 	return c.Transport
 }
 
-// Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any
-// goroutine; work runs one piece at a time, but for requests that share places (Config.Schedule).
+// Engine owns the ranks of one device group and everything resident on them. It is safe for concurrent use. It runs one
+// piece of work at a time, except for requests that share places (Config.Schedule).
 type Engine struct {
 	cfg       Config
-	work      chan struct{}                 // holds one value while somebody works; with shares: in Do
-	ops       engine.Ops                    // of Do
+	work      chan struct{}                 // holds one value while work runs; with shares: while Do runs
+	ops       engine.Ops                    // for Do
 	shares    *shares                       // nil: one piece of work at a time
-	parts     []*Engine                     // of shares that somebody had, each place in one at most; under resident
-	chosen    map[string]forecast.Candidate // plans for shares; under resident
-	at        []int                         // of a part: those of the whole engine that it has
-	crowd     int                           // of a part: how many the whole engine has
-	lost      *team                         // ranks of a request that hung and have not all come back; nil: none
+	parts     []*Engine                     // engines of shares that were taken before; guarded by resident
+	chosen    map[string]forecast.Candidate // plans for shares, see fastest; guarded by resident
+	at        []int                         // of a part: its places in the whole engine
+	crowd     int                           // of a part: how many places the whole engine has
+	lost      *team                         // team of a request that hung, until all its ranks have returned; nil: none
 	team      *team                         // ranks of the last plan; nil before the first request and after a failed one
 	cluster   forecast.Cluster              // one rank as the planner sees it
 	home      *host.Local                   // this process
-	resident  sync.Mutex                    // of hosts, parts and chosen
+	resident  sync.Mutex                    // guards hosts, parts and chosen
 	hosts     []host.Host                   // where ranks run: home alone, or other processes; nil: not started
-	scheduler *group.Scheduler              // nil: everybody runs freely
+	scheduler *group.Scheduler              // nil: everything runs freely
 	buf       rank.Buffer                   // memory of Do
-	next      uint64                        // session and team numbers
+	next      uint64                        // last session or team number
 }
 
-// Observe is told of progress after every step; an error stops the run with that error.
+// Observe is called with the progress after every step. An error that it returns ends the run.
 type Observe func(Progress) error
 
-// NewEngine starts the ranks. Close ends them.
+// NewEngine makes an engine. Its ranks start with the first work that needs them. Close ends them.
 func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.NewOps == nil {
 		return nil, fmt.Errorf("engine without operations")
@@ -160,15 +163,15 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if _, ok := cfg.Hosts.(Divisible); cfg.Ranks < 1 || cfg.Hosts != nil && !ok {
 		return nil, fmt.Errorf("start the engine: schedule %s wants a number of places on this machine", cfg.Schedule)
 	}
-	if e.ops, err = cfg.NewOps(0, 1); err != nil { // those of home load weights meanwhile
+	if e.ops, err = cfg.NewOps(0, 1); err != nil { // home's Ops may load weights meanwhile
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
 	e.shares, e.chosen = newShares(cfg.Ranks), map[string]forecast.Candidate{}
 	return e, nil
 }
 
-// start starts the processes for so many ranks where there are not enough, or one has gone. It refuses as usable does.
-// The caller holds e.work.
+// start starts the processes for the given number of ranks if there are too few or one was lost. It returns an error if
+// usable does. The caller must hold e.work.
 func (e *Engine) start(ranks int) error {
 	if err := e.usable(); err != nil {
 		return err
@@ -183,11 +186,11 @@ func (e *Engine) start(ranks int) error {
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	e.hosts, e.parts = hosts, nil // whose processes have met anew
+	e.hosts, e.parts = hosts, nil // the processes of the parts have new connections
 	return nil
 }
 
-// places is how many ranks the processes have places for, 0: any number. The caller holds e.work.
+// places returns how many ranks the processes have places for, 0: any number. The caller must hold e.work.
 func (e *Engine) places() (n int) {
 	for _, h := range e.hosts {
 		if h.Places() == 0 {
@@ -198,9 +201,9 @@ func (e *Engine) places() (n int) {
 	return n
 }
 
-// refit is the plan of a request on the processes that there are, with the speeds of machines that have met: one that
-// is still to be chosen, and where some are missing and the plan has more ranks than the others have places, the
-// fastest for those. The caller holds e.work.
+// refit adapts the plan of a request to the processes that have started and to the speeds of machines that have met. It
+// chooses a plan that is still to be chosen. If processes are missing and the others have too few places for the plan,
+// it returns the fastest plan for those places. The caller must hold e.work.
 func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	places, far := e.places(), e.met().Far
 	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {
@@ -232,14 +235,14 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 
 func gone(h host.Host) bool { return h.Err() != nil }
 
-// because is why a run has failed: what follows from the loss of a process says less than the loss. A cancelled run
-// stays so.
+// because returns the reason why a run has failed: the loss of a process explains more than the errors that follow from
+// it. A canceled run stays canceled.
 func (e *Engine) because(err error) error {
 	code := group.AsError(err).Code
 	lost := func() int { return slices.IndexFunc(e.hosts, gone) }
 	for wait := time.Now().Add(foundOut); e.cfg.Hosts != nil && code == failure.PeerLost && lost() < 0 &&
 		time.Now().Before(wait); {
-		time.Sleep(foundOut / 100) // the loss of a process may be known to its peers first
+		time.Sleep(foundOut / 100) // peers may notice the loss of a process first
 	}
 	if i := lost(); i >= 0 && code != failure.Cancelled {
 		return e.hosts[i].Err()
@@ -247,24 +250,25 @@ func (e *Engine) because(err error) error {
 	return err
 }
 
-// foundOut is how long after its peers the leader may find out that a process has gone.
+// foundOut is how much later than its peers the leader may notice that a process is gone.
 const foundOut = time.Second
 
-// abandon ends the processes of ranks that stand still, hanging or cut off from each other: the request may be run
-// again on new ones. Of a rank in this process that does not come back it tells Lost. The caller holds e.work.
+// abandon ends the processes of ranks that hang or are cut off from each other, so that the request can run again on
+// new ones, and returns the error of the request. If a rank hangs in this process, it calls Config.Lost. The caller
+// must hold e.work.
 func (e *Engine) abandon(err error) error {
 	cause := group.AsError(err)
 	if hangs := e.lost != nil || e.team != nil && e.team.left.Load(); e.cfg.Hosts == nil && hangs &&
 		cause.Code == failure.PeerLost && e.cfg.Lost != nil {
 		e.cfg.Lost(err)
 	}
-	lost := cause.Code == failure.PeerLost || cause.Code == failure.DeviceLost // with the process that has the device
+	lost := cause.Code == failure.PeerLost || cause.Code == failure.DeviceLost // a lost device ends its process
 	if e.cfg.Hosts == nil || !lost && e.lost == nil {
 		return err
 	}
 	e.stop()
 	if e.lost != nil {
-		<-e.lost.ended // its processes have ended
+		<-e.lost.ended // returns soon: its processes have ended
 		e.lost = nil
 	}
 	if !lost {
@@ -273,7 +277,7 @@ func (e *Engine) abandon(err error) error {
 	return &failure.Error{Code: failure.HostLost, Text: "the processes of the ranks were ended", Cause: cause}
 }
 
-// stop ends the processes of the ranks. The caller holds e.work.
+// stop ends the processes of the ranks. The caller must hold e.work.
 func (e *Engine) stop() {
 	e.dismiss()
 	e.resident.Lock()
@@ -285,7 +289,7 @@ func (e *Engine) stop() {
 	}
 }
 
-// hostOf is the number of the process that a rank runs in, and its place there: neighbours share one.
+// hostOf returns the index of the process that a rank runs in, and its place there. Each process has consecutive ranks.
 func (e *Engine) hostOf(rank int) (at, place int) {
 	for i, h := range e.hosts {
 		n := h.Places()
@@ -297,7 +301,7 @@ func (e *Engine) hostOf(rank int) (at, place int) {
 	return 0, rank
 }
 
-// Close waits for the work in hand, ends the ranks and frees all weights.
+// Close waits for running work, ends the ranks and frees all weights.
 func (e *Engine) Close() {
 	release, _ := e.alone(context.Background())
 	defer release()
@@ -314,7 +318,8 @@ func (e *Engine) Close() {
 	}
 }
 
-// dismiss ends the ranks, those of shares too. The caller holds e.work, of an engine with shares all of them.
+// dismiss ends the ranks, including those of shares. The caller must hold e.work and, of an engine with shares, all
+// places.
 func (e *Engine) dismiss() {
 	for _, part := range e.parts {
 		part.dismiss()
@@ -329,8 +334,8 @@ func (e *Engine) dismiss() {
 	e.team = nil
 }
 
-// usable refuses work while a rank of an earlier request hangs: it may still read weights and write memory. The caller
-// holds e.work.
+// usable returns an error while a rank of an earlier request hangs, because it may still read weights and write memory.
+// The caller must hold e.work.
 func (e *Engine) usable() error {
 	for _, part := range e.parts {
 		if err := part.usable(); err != nil {
@@ -352,7 +357,7 @@ func (e *Engine) usable() error {
 	}
 }
 
-// assemble makes the ranks of a plan the current ones. The caller holds e.work.
+// assemble makes the ranks of a plan the current team. The caller must hold e.work.
 func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
 	folded := p.Pipe > 1 && plan.Skips(spec)
 	if e.team != nil && e.team.Plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
@@ -365,10 +370,10 @@ func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
 	return err
 }
 
-// Name names the operations the ranks use, e.g. "cpu/avx2".
+// Name returns the name of the operations that the ranks use, e.g. "cpu/avx2".
 func (e *Engine) Name() string { return e.ops.Name() }
 
-// all is this process and those of the ranks.
+// all returns this process and those of the ranks.
 func (e *Engine) all() []host.Host {
 	e.resident.Lock()
 	defer e.resident.Unlock()
@@ -389,13 +394,13 @@ func (e *Engine) Resident() (list []host.Resident) {
 	return list
 }
 
-// Evict drops resident weights that match, or all, and the memory of activations, if key is empty. It waits for the
-// work in hand.
+// Evict drops the resident weights of key. If key is empty, it drops all weights and the memory of activations. It
+// waits for running work.
 func (e *Engine) Evict(key string) {
 	release, _ := e.alone(context.Background())
 	defer release()
 	if key == "" {
-		e.dismiss() // with their activations
+		e.dismiss() // frees their activations too
 	}
 	if e.usable() != nil {
 		return
@@ -409,11 +414,11 @@ func (e *Engine) Evict(key string) {
 	}
 }
 
-// relieved runs a piece of work, and once more where a device had no memory for it, when everything that was kept there
-// between requests is freed. It tells Lost of a device that is. The caller holds e.work.
+// relieved runs work. If a device runs out of memory, it frees everything that is kept between requests and runs work
+// once more. It calls Config.Lost if a device is lost. The caller must hold e.work.
 func (e *Engine) relieved(work func() error) error {
 	err := work()
-	full := errors.Is(err, engine.ErrOutOfMemory) || // or another process says so, which may share a device with this one
+	full := errors.Is(err, engine.ErrOutOfMemory) || // or in another process, which may share a device with this one
 		err != nil && e.cfg.Hosts != nil && e.cfg.DeviceOf != nil && group.AsError(err).Code == failure.OutOfMemory
 	if full && !errors.Is(err, engine.ErrDeviceLost) && e.at == nil { // a share is not alone on the devices
 		if e.relieve() != nil {
@@ -431,7 +436,7 @@ func (e *Engine) relieved(work func() error) error {
 	return told
 }
 
-// relieve frees everything that is kept between requests, here and by others. The caller is alone.
+// relieve frees everything that is kept between requests, here and by others. Nothing else may be running.
 func (e *Engine) relieve() error {
 	e.dismiss()
 	if err := e.usable(); err != nil {
@@ -441,11 +446,11 @@ func (e *Engine) relieve() error {
 		e.cfg.Relieve()
 	}
 	e.empty()
-	_ = e.ops.Sync() // of work that was left out
+	_ = e.ops.Sync() // clears the error of calls that were dropped
 	return nil
 }
 
-// empty frees everything that is kept between requests but the ranks. The caller holds e.work.
+// empty frees everything that is kept between requests except the ranks. The caller must hold e.work.
 func (e *Engine) empty() {
 	for _, h := range e.all() {
 		h.Evict("")
@@ -454,7 +459,7 @@ func (e *Engine) empty() {
 	e.buf = rank.Buffer{}
 }
 
-// isLost reports whether a rank, maybe of another process, has said that its device is lost.
+// isLost reports whether a rank, possibly of another process, has lost its device.
 func isLost(err error) bool {
 	var e *failure.Error
 	return errors.As(err, &e) && e.Code == failure.DeviceLost
@@ -464,7 +469,7 @@ func cancelled(cause error) *failure.Error {
 	return &failure.Error{Code: failure.Cancelled, Text: "cancelled", Cause: cause}
 }
 
-// take waits until nobody else works on the ranks; release gives them back. The error is ctx's.
+// take waits until nothing else works on the ranks; release gives them back. It returns an error if ctx is done first.
 func (e *Engine) take(ctx context.Context) (release func(), err error) {
 	select {
 	case e.work <- struct{}{}:
@@ -478,9 +483,9 @@ func (e *Engine) take(ctx context.Context) (release func(), err error) {
 	return func() { <-e.work }, nil
 }
 
-// Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine
-// stays usable in every case. Errors are *Error. Requests that wait run one after the other, or side by side on shares
-// of the places (Config.Schedule).
+// Sample runs one request. It returns when the run is finished, refused, canceled (ctx) or has failed; the Engine stays
+// usable in every case. Errors are *failure.Error, possibly wrapped, unless a rank or its device cannot be started.
+// Waiting requests run one after the other, or side by side on shares of the places (Config.Schedule).
 func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
 	return e.sample(ctx, nil, req, observe)
 }
@@ -518,7 +523,7 @@ func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe O
 	return result, e.advised(err, req, plan)
 }
 
-// attempt makes weights and ranks ready and runs a request. The caller holds e.work.
+// attempt makes weights and ranks ready and runs a request. The caller must hold e.work.
 func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
 	var stats Stats
 	var err error
@@ -542,7 +547,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 		return nil, err
 	}
 	if err != nil {
-		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
+		e.dismiss() // exchanges may have been cut short: the next request starts with new ranks
 		return nil, e.abandon(e.because(err))
 	}
 	return result, nil

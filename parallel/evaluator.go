@@ -7,9 +7,9 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// evaluator brings the evaluations of all parts onto the ranks in the one order that pipelines keep: evaluation by
-// evaluation, inside it patch by patch; a part that comes early waits for its turn. A stale evaluation of a patch is
-// queued and the next patch may follow at once; a synchronous one waits for all parts and runs the whole latent.
+// evaluator issues the evaluations of all parts to the ranks in the one order that pipelines keep: evaluation by
+// evaluation and, within each, patch by patch. A part that is early waits for its turn. A stale evaluation of a patch
+// is queued and the next patch may follow at once; a synchronous one waits for all parts and runs the whole latent.
 type evaluator struct {
 	d      *denoiser
 	parts  []*latentPart
@@ -20,13 +20,13 @@ type evaluator struct {
 	err    error
 	index  int         // evaluation whose turn it is
 	patch  int         // part whose turn it is
-	full   []float32   // network input of all items, as far as parts have brought it
-	last   map[int]int // evaluation that a prediction was last made in, counted as ran
-	now    answer      // what this evaluation asks of the network, without outputs
+	full   []float32   // network input of all items, as far as parts have supplied it
+	last   map[int]int // by prediction: the evaluation that made it last, counted as ran
+	now    answer      // decision on this evaluation, without outputs
 	ran    int         // evaluations before this one that the network ran
 	sync   bool        // this evaluation is synchronous
 	synced []int       // evaluations that ran synchronously, counted as ran
-	done   int         // synchronous evaluations finished
+	done   int         // index of the last finished synchronous evaluation
 	whole  [][]float32
 }
 
@@ -41,7 +41,7 @@ func newEvaluator(d *denoiser, parts []*latentPart) *evaluator {
 	return ev
 }
 
-// abort makes every part that waits return err.
+// abort makes every waiting part return err, and cancels the session.
 func (ev *evaluator) abort(err error) {
 	ev.mu.Lock()
 	if ev.err == nil {
@@ -53,7 +53,7 @@ func (ev *evaluator) abort(err error) {
 	ev.d.team.scheduler.Wake()
 }
 
-// wait blocks until there is an error or ready holds; ev is locked.
+// wait blocks until there is an error or ready holds. The caller must hold ev.mu.
 func (ev *evaluator) wait(ready func() bool) {
 	b := ev.d.team.scheduler
 	for ev.err == nil && !ready() {
@@ -71,19 +71,19 @@ func (ev *evaluator) wait(ready func() bool) {
 	}
 }
 
-// question is one evaluation as a part asks for it.
+// question is a part's request for one evaluation.
 type question struct {
-	x, input []float32 // latent of the part, and what the network reads of it
+	x, input []float32 // latent of the part, and the network's input made of it
 	sigma    float32
 	active   []int // predictions wanted
 }
 
-// answer is what a part gets.
+// answer is the reply to a question.
 type answer struct {
 	run     []int       // predictions that the network made
 	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
-	// reused tells that the cache answers the whole evaluation. Otherwise calls say for CacheEasy what it answers, and
-	// lazy that CacheLazy learns from the evaluation; neither: the cache keeps out of it.
+	// reused: the cache answers the whole evaluation. Otherwise calls says which calls CacheEasy answers, or lazy that
+	// CacheLazy learns from the evaluation; with neither, the cache is not involved.
 	reused, lazy bool
 	calls        []easyCall
 }
@@ -120,15 +120,15 @@ func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 	return a, err
 }
 
-// decide settles for all parts what this evaluation is: what the network is asked for, and whether all patches run at
-// once. The first part's rows are all that it looks at, because the others may not have theirs yet.
+// decide settles for all parts how this evaluation runs: what the network must predict, and whether all patches run at
+// once. It looks at the first part's rows only, because the others may not have theirs yet.
 func (ev *evaluator) decide(s *latentPart, q question) {
 	ev.now = answer{run: q.active}
 	if r := ev.d.reuser; r != nil {
 		ev.now = r.decide(s, q, ev.index)
 	}
 	ev.sync = len(ev.parts) == 1 || ev.ran < ev.warmup
-	for _, i := range ev.now.run { // patches read keys and values of the evaluation before, never older ones
+	for _, i := range ev.now.run { // patches read keys and values of the previous evaluation, never older ones
 		at, made := ev.last[i]
 		ev.sync = ev.sync || !made || at != ev.ran-1
 		ev.last[i] = ev.ran
@@ -138,7 +138,8 @@ func (ev *evaluator) decide(s *latentPart, q question) {
 	}
 }
 
-// together is a synchronous evaluation: the last part runs it for all. ev is locked on entry and unlocked on return.
+// together runs a synchronous evaluation: the last part runs it for all. The caller must hold ev.mu, which together
+// unlocks.
 func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]float32, error) {
 	mine := ev.index
 	last := s.index == len(ev.parts)-1
@@ -174,7 +175,7 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 	return out, nil
 }
 
-// advance passes the turn on; ev is locked.
+// advance passes the turn on. The caller must hold ev.mu.
 func (ev *evaluator) advance() {
 	if ev.patch++; ev.patch == len(ev.parts) {
 		ev.patch = 0
@@ -186,7 +187,8 @@ func (ev *evaluator) advance() {
 	ev.moved.Broadcast()
 }
 
-// command collects the rows that the active entries read; entries on areas read their own. The text goes with patch 0.
+// command collects the rows that the active entries read; entries limited to an area read all of its rows. The text
+// goes with patch 0.
 func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, patch int) rank.EvaluateCommand {
 	d := ev.d
 	c := rank.EvaluateCommand{
@@ -206,7 +208,7 @@ func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, p
 			rows[l] = in
 		}
 		c.Inputs = append(c.Inputs, in)
-		if d.session.nets && patch == 0 { // what is known of the other patches is a step old
+		if d.session.nets && patch == 0 { // rows of the other patches are a step old
 			all := dit.Range{End: l.grid.Tokens()}
 			if tokens != all && l == d.whole {
 				in = l.read(d.req.Latent.B, d.n, all, ev.full)

@@ -8,8 +8,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
-// vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
+// latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. Its
+// vectors are [B, n]: of each item's whole vector, the elements [from, from+n).
 type latentPart struct {
 	d       *denoiser
 	index   int
@@ -21,17 +21,17 @@ type latentPart struct {
 
 	evaluations, predicted int
 
-	kept   map[int][]float32 // what the network added to its input, by prediction, or to the latent under guided, [B, n]
+	kept   map[int][]float32 // by prediction, output minus input; under guided, guided prediction minus latent; [B, n]
 	uncond []float32         // CacheLazy: the last unconditional prediction, [B, n]
 }
 
-// latentParts cuts the run into sampler instances and says who evaluates for them.
+// latentParts splits the run into sampler instances and returns them with the evaluator that they share.
 func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 	p := d.team.Plan
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
 	exact := d.expected > 0 && p.Warmup >= d.expected
-	// a cache of an exact plan decides from the whole latent, as on one rank
+	// a cache of an exact plan must decide from the whole latent, as on one rank
 	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
 		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
 	}
@@ -42,7 +42,7 @@ func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 	return out, newEvaluator(d, out)
 }
 
-// textTokens is the longest text that travels with the image.
+// textTokens returns the length of the longest text that goes through the blocks with the image.
 func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
@@ -67,7 +67,8 @@ func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
 	return s
 }
 
-// cut takes the part's elements out of a vector of one or all items; the whole and nil are returned as they are.
+// cut copies the part's elements out of a vector of one or all items. It returns v itself if it is nil or the part is
+// everything.
 func (s *latentPart) cut(v []float32) []float32 {
 	if v == nil || s.n == s.d.n {
 		return v
@@ -86,7 +87,7 @@ func (s *latentPart) paste(whole, v []float32) {
 	}
 }
 
-// denoise predicts x0 of the part at sigma: mask, evaluation, blending, guidance.
+// denoise predicts x0 of the part at sigma: masking, evaluation, blending and guidance.
 func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
@@ -102,7 +103,7 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 		return nil, nil, err
 	}
 	if a.lazy && a.reused {
-		x0, uncond = s.reuse(guided, in), slices.Clone(s.uncond) // samplers that ask for it get that of the last one that ran
+		x0, uncond = s.reuse(guided, in), slices.Clone(s.uncond) // uncond is that of the last evaluation that ran
 	} else {
 		x0, uncond = d.req.Guider.mix(len(x), branches)
 		if d.req.Guider.Norm != nil && branches[0] != nil {
@@ -122,8 +123,8 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	return x0, uncond, nil
 }
 
-// normed scales every pixel of x0 [B, n] to the length of that of the positive prediction over channels where it is
-// shorter, and all by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
+// normed scales every pixel of x0 [B, n] down to the length, over channels, of that pixel in the positive prediction if
+// it is longer, and then by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
 func (s *latentPart) normed(x0, positive []float32) []float32 {
 	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
 	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
@@ -143,8 +144,8 @@ func (s *latentPart) normed(x0, positive []float32) []float32 {
 	return out
 }
 
-// maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of
-// that name).
+// maskAt returns the mask at sigma: as given, or thresholded by the progress of the run (ComfyUI's node
+// DifferentialDiffusion).
 func (s *latentPart) maskAt(sigma float32) []float32 {
 	d := s.d
 	if s.mask == nil || !d.req.Differential {
@@ -168,8 +169,8 @@ func (s *latentPart) maskAt(sigma float32) []float32 {
 	return out
 }
 
-// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not
-// needed stay nil, and all of them where the whole prediction comes from a lazy cache.
+// predict evaluates all active entries of the branches that the guider needs and blends them per branch. Branches that
+// are not needed stay nil, and so do all of them if a lazy cache answers the whole prediction.
 func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
 	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
@@ -212,8 +213,8 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 	return out, a, nil
 }
 
-// vectors are the network's outputs by prediction, indexed like the part's vector, from the ranks or from the cache,
-// which learns on the way. Elements outside an area are nothing that anybody reads.
+// vectors returns the outputs by prediction, indexed like the part's vector, from the ranks or from the cache, which
+// learns from the former. Elements outside an area are meaningless, and nothing reads them.
 func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	out := map[int][]float32{}
 	for k, i := range a.run {
@@ -232,7 +233,7 @@ func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	return out
 }
 
-// vector reorders rows that the network gave into the part's vector; elements outside an area are 0.
+// vector reorders the network's output rows into the part's vector; elements outside an area are 0.
 func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	spec := s.d.req.Model.Spec
 	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
@@ -244,7 +245,7 @@ func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	return v
 }
 
-// write walks the elements of the part that l covers.
+// write calls set for every element of the part that l covers, like layout.write.
 func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens
 	if l != s.d.whole {
@@ -253,8 +254,8 @@ func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
 }
 
-// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all
-// gives zeros.
+// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). Without an entry it
+// returns zeros.
 func (s *latentPart) blend(preds []int, x0 [][]float32) []float32 {
 	if len(preds) == 1 && s.weights[preds[0]] == nil {
 		return x0[0]

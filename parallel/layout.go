@@ -4,11 +4,11 @@ import "patchbay/models/dit"
 
 // layout maps between a latent [C, Y, X] and what samplers and networks see of one batch item.
 //
-// Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row,
-// column). Networks read rows [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents,
-// and each frame of several by itself, are padded circularly to whole tokens: the padding exists only in rows, it is
-// read from the element it repeats and never written back. Nor are tokens that the network adds behind the picture's:
-// what is read for them is anything.
+// Samplers work on a vector: the elements of the latent ordered token by token and, within a token, by (channel, row,
+// column). Networks read rows [Li, C*p*p]; if the sides are multiples of p, rows and vector are the same. Other latents
+// are padded circularly to whole tokens, each frame by itself. Padding exists only in rows: it is read from the element
+// that it repeats and never written back. Tokens that the network adds after the picture's are not written back either;
+// what is read for them does not matter.
 type layout struct {
 	grid     dit.Grid
 	features int     // C*p*p
@@ -17,7 +17,7 @@ type layout struct {
 	order    []int32 // per vector element: its index in the latent [C, Y, X]; only of whole latents
 }
 
-// newLayout makes the layout of a whole latent of c channels for the tokens of g, p x p each.
+// newLayout makes the layout of a whole latent of c channels, whose token grid is g with p x p elements per token.
 func newLayout(c, p int, g dit.Grid) *layout {
 	y, x, tall := g.LatentY, g.LatentX, g.Frame().LatentY
 	l := &layout{grid: g, features: c * p * p}
@@ -36,7 +36,7 @@ func newLayout(c, p int, g dit.Grid) *layout {
 	return l
 }
 
-// tokensOf are the tokens of latents, [B*tokens, C*p*p].
+// tokensOf returns the tokens of latents, [B*tokens, C*p*p].
 func tokensOf(v Latent, spec *dit.Spec) dit.Array {
 	l := newLayout(v.C, spec.PatchSize, v.grid(spec))
 	all := dit.Range{End: l.grid.Tokens()}
@@ -45,8 +45,8 @@ func tokensOf(v Latent, spec *dit.Spec) dit.Array {
 	}
 }
 
-// area makes the layout of a rectangle of the latent that l describes, whose tokens are those of g; its elements are
-// those of l's vector.
+// area makes the layout of a rectangle, with token grid g, of the latent that l describes. Its indices are those of l's
+// vector.
 func (l *layout) area(a Area, c, p int, g dit.Grid) *layout {
 	y, x := l.grid.LatentY, l.grid.LatentX
 	position := make([]int32, c*y*x)
@@ -58,7 +58,7 @@ func (l *layout) area(a Area, c, p int, g dit.Grid) *layout {
 	return part
 }
 
-// walk visits row elements in order with the row of the latent that their frame begins at and their position in the
+// walk visits the row elements in order, with the latent row at which their frame begins and their position in the
 // padded frame.
 func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
 	k, frame := 0, l.grid.Frame()
@@ -77,8 +77,8 @@ func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
 	}
 }
 
-// index fills gather and owned for rectangles of y rows and x columns, one a frame, whose elements at finds in the
-// vector.
+// index fills gather and owned for a rectangle of y rows and x columns in each frame; at returns the vector index of an
+// element.
 func (l *layout) index(c, p, y, x int, at func(ci, yi, xi int) int32) {
 	n := l.grid.Tokens() * l.features
 	l.gather, l.owned = make([]int32, n), make([]bool, n)
@@ -88,7 +88,7 @@ func (l *layout) index(c, p, y, x int, at func(ci, yi, xi int) int32) {
 	})
 }
 
-// toVector reorders a latent into the sampler's vector, b items.
+// toVector reorders a latent of b items into the sampler's vector.
 func (l *layout) toVector(b int, latent []float32) []float32 {
 	n := len(l.order)
 	out := make([]float32, b*n)
@@ -112,7 +112,8 @@ func (l *layout) toLatent(b int, vector []float32) []float32 {
 	return out
 }
 
-// read gathers rows of tokens of b items from a vector with n elements per item. The result may be the vector itself.
+// read gathers the rows of some tokens from a vector of b items with n elements each. The result may be the vector
+// itself.
 func (l *layout) read(b, n int, tokens dit.Range, vector []float32) []float32 {
 	if l.gather == nil && tokens.Len() == l.grid.Tokens() {
 		return vector
@@ -132,8 +133,8 @@ func (l *layout) read(b, n int, tokens dit.Range, vector []float32) []float32 {
 	return out
 }
 
-// first returns the vector index of the first element owned by a token, the vector's length for the token behind the
-// last.
+// first returns the vector index of the first element that a token owns; for the token after the last one, the length
+// of the vector.
 func (l *layout) first(token int) int {
 	if l.gather == nil {
 		return token * l.features
@@ -147,8 +148,8 @@ func (l *layout) first(token int) int {
 	return n
 }
 
-// write calls set for every owned element of tokens with its index in a vector of b items of n elements that starts at
-// element from, and its index in rows [b, tokens, features] (at least the layout's features per token).
+// write calls set for every owned element of tokens. at is its index in a vector of b items of n elements that starts
+// at element from; row is its index in rows [b, tokens, features], where features is at least that of the layout.
 func (l *layout) write(b, n, from int, tokens dit.Range, features int, set func(at, row int)) {
 	for i := range b {
 		for t := tokens.Start; t < tokens.End; t++ {

@@ -15,14 +15,14 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Loaded says what Load did.
+// Loaded is the result of Load.
 type Loaded struct {
 	Bytes   int64   // of the weights in the file, all parts together
 	Seconds float64 // 0 if they were resident
 }
 
-// Load makes the weights of a model resident in the layout that a plan wants ("": one rank), so that the first request
-// of that plan need not. It waits for the work in hand. Errors are *Error, as those of Sample.
+// Load makes the weights of a model resident in the layout that a plan needs ("": one rank), so that the first request
+// with that plan does not have to. It waits for running work. Errors are as those of Sample.
 func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error) {
 	out := Loaded{Bytes: m.WeightBytes}
 	p, err := e.parse(text)
@@ -52,9 +52,9 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	return out, err
 }
 
-// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, with room for what a request
-// takes beside them there (nil: none is known). seconds is how long that took, 0 if all were. All processes load at the
-// same time.
+// acquire makes the weights that the ranks of a plan hold resident, each on the rank's device, with room for what
+// request r takes beside them there (nil: not known). seconds is how long that took, 0 if everything was resident. All
+// processes load at the same time.
 func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64, err error) {
 	start := time.Now()
 	cluster, _ := e.devices()
@@ -67,7 +67,8 @@ func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64,
 	return seconds, err
 }
 
-// hold makes what held says of each rank resident, with room for beside, which is by rank, or nil.
+// hold makes resident what held returns for each rank, with room for beside bytes more by rank (nil: none). It reports
+// whether anything had to be loaded.
 func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
 	m.WeightBytes = e.weightBytes(m)
 	need := make([][]host.Need, len(e.hosts))
@@ -94,7 +95,7 @@ func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 	return slices.Contains(fresh, true), err
 }
 
-// weightBytes is the memory of the weights of a model where the ranks are.
+// weightBytes returns the size of a model's weights in the memory of the ranks, which devices may widen.
 func (e *Engine) weightBytes(m Model) int64 {
 	if _, gpus := e.devices(); gpus && m.WideBytes > 0 {
 		return m.WideBytes
@@ -102,8 +103,8 @@ func (e *Engine) weightBytes(m Model) int64 {
 	return m.WeightBytes
 }
 
-// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
-// are brought together.
+// heldBytes estimates the memory of a part of the weights. Weights kept in parts also take room for two gathered
+// blocks.
 func (m Model) heldBytes(held dit.Held) int64 {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
@@ -119,7 +120,8 @@ func (m Model) heldBytes(held dit.Held) int64 {
 	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }
 
-// acquireNets makes the weights of control nets and model patches resident beside those of the model.
+// acquireNets makes the weights of control nets and model patches resident beside those of the model. It returns an
+// error if they do not fit together.
 func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
 	nets, patches := map[string]Model{}, map[string]bool{}
 	for _, b := range r.Branches {
@@ -130,7 +132,7 @@ func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
 		}
 	}
 	evicted := false
-	for pass := range 2 { // in the second all are there, unless they have driven each other out
+	for pass := range 2 { // the second finds all resident unless they evict each other
 		for _, key := range slices.Sorted(maps.Keys(nets)) {
 			loaded, err := e.hold(nets[key], split, nil, func(at plan.Coord) (h dit.Held) {
 				if !patches[key] {

@@ -14,12 +14,12 @@ type prediction struct {
 	weight []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
 }
 
-// active reports whether the entry takes part at sigma (ComfyUI get_area_and_mult: both ends included).
+// active reports whether the entry takes part at sigma; both ends are included (ComfyUI get_area_and_mult).
 func (p *prediction) active(sigma float32) bool {
 	return !p.Ranged || (sigma <= p.SigmaStart && sigma >= p.SigmaEnd)
 }
 
-// newPredictions resolves areas, masks and strengths of all entries of a request over a latent of b items.
+// newPredictions resolves areas, masks and strengths of all entries of a request.
 func newPredictions(r *Request, whole *layout) (out []*prediction) {
 	for bi, br := range withEqualAreas(r.Branches) {
 		for _, e := range br {
@@ -48,7 +48,7 @@ func cropped(l dit.Reference, a Area) dit.Reference {
 	return out
 }
 
-// entryArea is the rectangle an entry is evaluated on: its own, or the bounding box of its mask, at least 8 x 8
+// entryArea returns the rectangle that an entry is evaluated on: its own, or the bounding box of its mask, at least 8x8
 // (ComfyUI resolve_areas_and_cond_masks_multidim; an empty mask gives the smallest area).
 func entryArea(e Entry) Area {
 	if !e.MaskBounds || e.Mask.Len() == 0 {
@@ -72,7 +72,7 @@ func entryArea(e Entry) Area {
 	return box
 }
 
-// clipArea cuts an area to the latent, as ComfyUI's narrow does: the origin stays, the size shrinks.
+// clipArea clips an area to the latent, as ComfyUI's narrow does: the origin stays, the size shrinks.
 func clipArea(a Area, y, x int) Area {
 	if a == (Area{}) {
 		return a
@@ -81,7 +81,7 @@ func clipArea(a Area, y, x int) Area {
 	return a
 }
 
-// weightOf computes mask * mask strength * strength, or the feathered area, per vector element; nil where it is 1
+// weightOf returns mask * mask strength * strength, or the feathered area, per vector element; nil if it is 1
 // everywhere.
 func weightOf(e Entry, area Area, latent Latent, whole *layout) []float32 {
 	if e.Mask.Len() == 0 && area == (Area{}) && e.Strength == 1 {
@@ -114,7 +114,8 @@ func weightOf(e Entry, area Area, latent Latent, whole *layout) []float32 {
 	return out
 }
 
-// feather lowers a weight within min(8, size/4) of an inner edge: position at of size, which starts at origin of full.
+// feather lowers a weight within min(8, size/4) of an inner edge. at is the position in a range of the given size that
+// starts at origin of full.
 func feather(v float32, at, size, origin, full int) float32 {
 	r := min(8, size/4)
 	if origin != 0 && at >= 0 && at < r {
@@ -168,7 +169,7 @@ func addPartner(entries []Entry, e Entry) []Entry {
 	if best < 0 || entryArea(entries[best]) == area {
 		return entries
 	}
-	partner := e // range, mask and strength of e, conditioning of the entry that stands in
+	partner := e // range, mask and strength of e with the conditioning of the other entry
 	partner.Entry = entries[best].Entry
 	return append(entries, partner)
 }
@@ -177,12 +178,12 @@ func inside(a, b Area) bool {
 	return a.Y >= b.Y && a.X >= b.X && a.Y+a.H <= b.Y+b.H && a.X+a.W <= b.X+b.W
 }
 
-// isOne tells whether a scale counts as 1 (relative 1e-9, as Python's math.isclose).
+// isOne reports whether a scale counts as 1 (relative 1e-9, as Python's math.isclose).
 func isOne(v float32) bool {
 	return math.Abs(float64(v)-1) <= 1e-9*math.Max(math.Abs(float64(v)), 1)
 }
 
-// needed tells which branches must be evaluated, by index.
+// needed reports which branches must be evaluated, by index.
 func (g Guider) needed(branches int, needUncond bool) []bool {
 	out := make([]bool, branches)
 	out[0] = true
@@ -197,9 +198,9 @@ func (g Guider) needed(branches int, needUncond bool) []bool {
 	return out
 }
 
-// mix combines the branches' x0 (nil: not evaluated, counts as zeros) into guided x0 and the uncond x0 of cfg_pp
-// samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m + (c - m)*cfg) -
-// n) (ComfyUI Guider_DualCFG).
+// mix combines the branches' x0 (nil: not evaluated, counts as zeros) into the guided x0, and also returns the uncond
+// x0 for cfg_pp samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m +
+// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG).
 func (g Guider) mix(n int, x0 [][]float32) (guided, uncond []float32) {
 	at := func(i int) []float32 {
 		if i < len(x0) && x0[i] != nil {

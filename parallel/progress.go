@@ -8,14 +8,14 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// progress collects the steps of all parts; a step is reported once every part has done it.
+// progress collects the steps of all parts; a step is reported once every part has completed it.
 type progress struct {
 	d       *denoiser
 	observe Observe
 
 	mu      sync.Mutex
-	x0      [][]float32 // last x0 of each share
-	done    map[int]int // step -> parts that have done it
+	x0      [][]float32 // last x0 of each part
+	done    map[int]int // step -> number of parts that have completed it
 	seconds []float64
 	last    time.Time
 }
@@ -24,7 +24,7 @@ func newProgress(d *denoiser, observe Observe) *progress {
 	return &progress{d: d, observe: observe, done: map[int]int{}, last: time.Now()}
 }
 
-// step is a sampler's report; i counts from 0.
+// step is called by the sampler of part s after each step; i counts from 0.
 func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	if err := p.d.ctx.Err(); err != nil {
 		return cancelled(err)
@@ -55,14 +55,14 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	return p.observe(report)
 }
 
-// sharedDraws gives every share its elements of the same draws.
+// sharedDraws gives every part its elements of the same noise draws.
 type sharedDraws struct {
 	draws *sampling.Draws
 	mu    sync.Mutex
-	next  []int // per share: the first draw it has not taken
+	next  []int // by part: the first draw that it has not taken
 }
 
-// draws makes the noise source of the run.
+// draws makes the noise source that the parts of the run share.
 func (d *denoiser) draws(parts int) (*sharedDraws, error) {
 	stream := sampling.NewGenerator(d.req.Seed)
 	if d.sampler.Noise == sampling.Continued {
@@ -77,7 +77,7 @@ func (d *denoiser) draws(parts int) (*sharedDraws, error) {
 	return &sharedDraws{draws: v, next: make([]int, parts)}, nil
 }
 
-// take returns the part's elements of a draw and forgets draws that all parts have passed.
+// take returns the part's elements of a draw and forgets draws that all parts have taken.
 func (n *sharedDraws) take(s *latentPart, draw int, s0, s1 float32) ([]float32, error) {
 	v, err := n.draws.Draw(draw, s0, s1)
 	if err != nil {

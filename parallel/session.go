@@ -19,13 +19,13 @@ type session struct {
 	entries  []plan.Sequence
 	features struct{ in, out int }
 	nets     bool // entries have control nets
-	merged   int  // entries that the ranks of a cfg group evaluate as one; 1: one after the other
+	merged   int  // entries that the ranks of a cfg group evaluate as one batch; 1: one by one
 
 	mu   sync.Mutex
-	sent map[int][]comm.Traffic // by member: what it has sent so far, as its last reply told
+	sent map[int][]comm.Traffic // by member: what it has sent so far, from its last reply
 }
 
-// note remembers what the members have sent so far.
+// note records what the members have sent so far.
 func (s *session) note(replies []rank.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,8 @@ func (s *session) bytes() []int64 {
 	return out
 }
 
-// open starts the session on all ranks and returns the bytes of the rank that needs most, of folded stages both lanes.
+// open starts the session on all ranks and returns the bytes of the rank that needs most; a folded stage counts both of
+// its lanes.
 func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
 	s.batch = t.Plan.Items(o.Batch)
@@ -101,13 +102,13 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		need[device] += r.PeakBytes
 		peak = max(peak, need[device])
 	}
-	if err == nil { // a lane knows of itself alone
+	if err == nil { // each lane has checked only its own memory
 		err = o.Fits(peak)
 	}
 	return peak, err
 }
 
-// merge makes one of the entries of each cfg group.
+// merge combines the entries of each cfg group into one.
 func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput {
 	out := make([]rank.EntryInput, groups)
 	for i, e := range entries {
@@ -118,7 +119,7 @@ func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput
 	return out
 }
 
-// hints are those of the items of the member at c; one for all of them stays.
+// hints returns the hints for the items of the member at c; a single hint for all items is returned as it is.
 func (s *session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 	if b := all.Rows / tokens; b > 1 {
 		all.Data = cutRows(all.Data, b, s.batch[c.Data], dit.Range{End: tokens}, all.Cols)
@@ -127,7 +128,7 @@ func (s *session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 	return all
 }
 
-// residuals are those of entry i that the member at c adds: of its blocks, its items and its rows.
+// residuals returns the residuals of entry i that the member at c adds: for its blocks, its items and its rows.
 func (s *session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c plan.Coord) (own []rank.Residual) {
 	p, size := s.team.mesh.Plan, s.entries[i]
 	rows := rank.Own(p, size, c.SequenceRank(p), c.Tensor)
@@ -151,7 +152,7 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	total := s.batch[len(s.batch)-1].End
 	spread := c.Whole && p.Spread
 	shares := t.Plan.Places(spread)
-	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
+	places := make([][]dit.Rows, len(c.Entries)) // by entry and place in the sequence
 	for k, e := range c.Entries {
 		places[k] = c.Rows(s.entries[e], shares)
 	}
@@ -195,13 +196,13 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
 			}
 		}
-		if s.merged > 1 && len(own.Entries) > 0 { // all read the same rows, also those that are not asked for now
+		if s.merged > 1 && len(own.Entries) > 0 { // all entries read the same rows, even those not asked for now
 			own.Entries = []int{at.CFG}
 			if first(at) {
 				own.Inputs = []dit.Floats{slices.Repeat(own.Inputs[0], s.merged)}
 			}
 		}
-		if len(own.Entries) == 0 && p.Parts() == 1 { // with nothing to compute it still gives its part of the weights
+		if len(own.Entries) == 0 && p.Parts() == 1 { // else it must join gathers of weights
 			return nil
 		}
 		return &rank.Command{Session: s.id, Evaluate: &own}
@@ -230,7 +231,7 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	}
 }
 
-// output is what a rank has computed for an entry, which is number i of those that it was asked for.
+// output returns what a rank computed for an entry, the i-th of those that it was asked for.
 func (s *session) output(all []dit.Floats, i, entry int) []float32 {
 	if s.merged == 1 {
 		return all[i]
@@ -245,7 +246,7 @@ func (s *session) output(all []dit.Floats, i, entry int) []float32 {
 	return all[0][at*n : (at+1)*n]
 }
 
-// cutRows takes items and rows out of [B, L, F]; the whole is returned as it is.
+// cutRows copies items and rows out of v [b, L, f]. It returns v itself if that is all of it.
 func cutRows(v []float32, b int, items, rows dit.Range, f int) []float32 {
 	l := len(v) / b / f
 	if items.Len() == b && rows.Len() == l {
@@ -298,8 +299,8 @@ func (s *session) close(stats *Stats) error {
 	return nil
 }
 
-// cancel stops the session's evaluations on all ranks before their next block, where exchanges can be cut short.
-// Elsewhere the samplers stop to ask for more, and what is queued runs to its end.
+// cancel stops the session's evaluations on all ranks before their next block, if exchanges can be interrupted.
+// Otherwise the samplers ask for no more evaluations, and what is queued runs to its end.
 func (s *session) cancel() {
 	if !s.team.interruptible {
 		return

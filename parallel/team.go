@@ -14,8 +14,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// team (the word of Fortran and UPC++; a group is what one Comm joins) is the ranks of one plan, as the leader sees
-// them: it cuts commands for each of them and puts their answers together.
+// team is the ranks of one plan as the leader sees them: it sends commands to them and collects their replies. (The
+// word is from Fortran and UPC++; a group is what one Comm joins.)
 type team struct {
 	host.Team
 	mesh      plan.Mesh // of members
@@ -23,22 +23,23 @@ type team struct {
 	crews     []host.Crew
 	watch     watchdog
 	left      atomic.Bool      // a rank hangs and was left behind
-	scheduler *group.Scheduler // nil: everybody runs freely
-	ended     chan struct{}    // closed when all ranks have returned, after close
-	names     []string         // of the processes of the members; nil: all share this one
+	scheduler *group.Scheduler // nil: everything runs freely
+	ended     chan struct{}    // closed after close, once all ranks have returned
+	names     []string         // of the members' processes; nil: all share this one
 
 	interruptible bool // exchanges can be cut short
-	kept          bool // a cancelled run has left all ranks in step
+	kept          bool // a canceled run has left all ranks in step
 }
 
-// rendezvous is how long a band of the VAE waits for another before the request fails and names both.
+// rendezvous is how long ranks of Workspace.Shared, and bands of the VAE, wait for each other before the work fails
+// with an error that names both.
 const rendezvous = 2 * time.Minute
 
 // newTeam starts the ranks of a plan, each in the process that it belongs to.
 func newTeam(of host.Team, e *Engine) (*team, error) {
 	limit := cmp.Or(e.cfg.Patience, patience)
 	of.Deadline = 2 * limit
-	if e.at != nil && e.cfg.Hosts != nil { // views of this process know
+	if e.at != nil && e.cfg.Hosts != nil { // host.Local.On accounts for this otherwise
 		of.Beside = (of.Plan.Ranks()*e.crowd + len(e.at) - 1) / len(e.at)
 	}
 	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
@@ -66,8 +67,8 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 	return t, nil
 }
 
-// join starts the members that each process has, all at the same time: processes may wait for each other. The first
-// failure ends processes that would wait in vain.
+// join starts the members in all processes at the same time, because processes may wait for each other. The first
+// failure closes all processes, so that none waits in vain.
 func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
 	joining := group.New(func(error) {
 		if e.cfg.Hosts != nil {
@@ -100,8 +101,8 @@ func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
 	return err
 }
 
-// close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has
-// returned after all.
+// close ends the ranks after the commands that they have. It does not wait for a rank that hangs; ended is closed once
+// that rank has returned too.
 func (t *team) close() {
 	var all []<-chan struct{}
 	for _, c := range t.crews {
@@ -121,8 +122,8 @@ func (t *team) close() {
 	_ = wait()
 }
 
-// all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by
-// rank. The first error that is not the echo of another rank's failure wins.
+// all sends cut(rank) to every rank for which it is not nil and returns a function that waits for the replies, by rank.
+// It returns the first error that is not just the echo of another rank's failure.
 func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error) {
 	waits := make([]<-chan rank.Reply, len(t.members))
 	errs := make([]error, len(t.members))

@@ -15,7 +15,7 @@ const maxSteps = 10000
 
 func finite(v float32) bool { return math.Abs(float64(v)) <= math.MaxFloat32 }
 
-// validate refuses requests that cannot run, naming the field. It reads no weights.
+// validate refuses requests that cannot run, with an error that names the field. It reads no weights.
 func (r *Request) validate() error {
 	switch l := r.Latent; {
 	case r.Model.Spec == nil || r.Model.Weights == nil || r.Model.Key == "":
@@ -126,7 +126,7 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	return r.validateResiduals(branch, i, e)
 }
 
-// validateBiases checks what an entry adds to attention.
+// validateBiases checks the biases that an entry adds to attention scores.
 func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	spec, at := r.Model.Spec, 0
 	switch {
@@ -135,7 +135,7 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	case !spec.Biases:
 		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do "+
 			"not take: use multiply", i, spec.Family)
-	case len(e.References) > 0, e.Prefix.Rows > 0: // ComfyUI has no shape for it
+	case len(e.References) > 0, e.Prefix.Rows > 0: // the shapes do not match in ComfyUI
 		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference "+
 			"latents, or rows in front of its text (USOStyleReference): want one of them", i)
 	}
@@ -152,7 +152,7 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	return nil
 }
 
-// validateResiduals checks what a control net says of an entry.
+// validateResiduals checks the residuals, control nets and model patches of an entry.
 func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	spec, seen := r.Model.Spec, map[int]bool{}
 	n := r.Latent.grid(spec).Tokens()

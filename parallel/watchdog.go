@@ -12,23 +12,23 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// patience is how long the ranks of a request may stand still together before it fails. It must cover the longest
-// single operation: the attention of a large picture on a processor takes minutes.
+// patience is the default of Config.Patience. It must cover the longest single operation: the attention of a large
+// picture on a CPU takes minutes.
 const patience = 10 * time.Minute
 
-// watchdog ends requests whose ranks have stopped: it looks at their positions while a leader waits for replies.
+// watchdog fails requests whose ranks make no progress. It looks at their positions while the leader waits for replies.
 type watchdog struct {
 	limit time.Duration
 
 	mu    sync.Mutex
-	moves int64     // of all ranks together, when last looked at
-	since time.Time // when they were first seen so
-	lost  error     // the verdict
+	moves int64     // of all ranks together, at the last look
+	since time.Time // when moves last changed
+	lost  error     // error of the ranks that stand still; nil: none do
 }
 
-// await waits for the reply of one rank. When no rank of the team has moved for the limit, it aborts all exchanges and
-// returns an error that names those that stand still and where everyone is; a rank that does not come back even then is
-// left behind.
+// await waits for the reply of one rank. If no rank of the team moves for the limit, it aborts all exchanges and
+// returns an error that names the ranks that stand still and where every rank is. A rank that does not return even then
+// is left behind.
 func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	select {
 	case r := <-done:
@@ -47,7 +47,7 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	for {
 		select {
 		case r := <-done:
-			if err := t.watch.verdict(); err != nil { // the echo of the abort says less
+			if err := t.watch.verdict(); err != nil { // r only echoes the abort
 				return rank.Reply{}, err
 			}
 			return r, nil
@@ -91,19 +91,19 @@ func (t *team) stalled() error {
 		return nil
 	}
 	if slices.ContainsFunc(t.crews, host.Crew.Silent) {
-		return nil // the others may stand still for its sake, and its connection ends soon if it stays silent
+		return nil // others may be waiting for it, and its connection ends soon if it stays silent
 	}
 	return t.condemn(fmt.Sprintf("no progress for %v", w.limit))
 }
 
-// deadlock is told by the scheduler that nobody can go on.
+// deadlock is called by the scheduler when nothing can go on.
 func (t *team) deadlock() {
 	t.watch.mu.Lock()
 	defer t.watch.mu.Unlock()
 	_ = t.condemn("deadlock")
 }
 
-// condemn makes a verdict on who stands still and ends all exchanges with it; the watchdog is locked.
+// condemn sets the error of the ranks that stand still and ends all exchanges with it. The caller must hold t.watch.mu.
 func (t *team) condemn(verdict string) error {
 	t.watch.lost = t.accuse(verdict)
 	for _, l := range t.members {
@@ -112,8 +112,8 @@ func (t *team) condemn(verdict string) error {
 	return t.watch.lost
 }
 
-// accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody
-// who waits.
+// accuse returns the error of ranks that stand still. It names those that are busy without waiting for another rank, or
+// if there are none, all that wait.
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.members {

@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// crew is the members of a team in this process.
+// crew is the members of a team that run in this process.
 type crew struct {
 	members   []Member // in the order of Team.Here
 	links     []*rank.Link
@@ -22,7 +22,7 @@ type crew struct {
 // Join implements Host.
 func (h *Local) Join(t Team) (Crew, error) { return h.JoinOver(h.cfg.Transport, t) }
 
-// JoinOver is Join over another transport than that of the Config.
+// JoinOver is Join with another transport than that of the Config.
 func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	c := &crew{group: group.New(nil), scheduler: h.cfg.Order}
 	switch {
@@ -32,9 +32,9 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 		transport = comm.Local{}
 	}
 	m := t.Mesh()
-	ops := make([]engine.Ops, m.Plan.Ranks()) // nil: elsewhere
+	ops := make([]engine.Ops, m.Plan.Ranks()) // nil: in another process
 	for _, member := range t.Here {
-		at, _ := t.Device(member) // both ways of a folded stage work on one device
+		at, _ := t.Device(member) // both lanes of a folded stage work on one device
 		o, err := h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks()))
 		if err != nil {
 			rank.CloseOps(ops...)
@@ -50,7 +50,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	stores := make([]*rank.SkipStore, len(ops))
 	for _, member := range t.Here {
 		at, down := t.Device(member)
-		if c := m.At(member); !down { // the way up shares the store of the way down
+		if c := m.At(member); !down { // the up lane shares the store of the down lane
 			c.Pipe = m.Plan.Pipe - 1 - c.Pipe
 			stores[member] = stores[m.Rank(c)]
 		} else {
@@ -66,7 +66,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	return c, nil
 }
 
-// start serves a member until it is closed.
+// start runs a member until it is closed.
 func (c *crew) start(l *rank.Link, name string) {
 	c.links, c.members = append(c.links, l), append(c.members, l)
 	task := c.scheduler.Join(name)
@@ -81,7 +81,7 @@ func (c *crew) start(l *rank.Link, name string) {
 // Members implements Crew.
 func (c *crew) Members() []Member { return c.members }
 
-// Silent implements Crew: positions of members of this process are never old.
+// Silent implements Crew: positions of members of this process are never outdated.
 func (c *crew) Silent() bool { return false }
 
 // Close implements Crew.
@@ -99,7 +99,7 @@ func (c *crew) Close() <-chan struct{} {
 	return ended
 }
 
-// connect makes the ends of every member that has Ops on every axis.
+// connect makes the ends on all axes of every member that has Ops.
 func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) ([][plan.AxisCount]comm.Comm, error) {
 	ends := make([][plan.AxisCount]comm.Comm, len(ops))
 	for a := range plan.AxisCount {

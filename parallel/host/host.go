@@ -1,7 +1,7 @@
-// Package host is what one process gives to the ranks of a plan: the Ops of its devices, the weights that are resident
-// there under a budget (placement.go), and the ranks themselves (crew.go). The leader of a run reaches all of it by the
-// interfaces Host and Member, so that it may be another process. The package knows plans and ranks, no request and no
-// sampler; where weights come from is its caller's business.
+// Package host is what one process provides to the ranks of a plan: the Ops of its devices, the weights that are
+// resident there within a budget (placement.go), and the ranks themselves (crew.go). The leader of a run uses all of it
+// through the interfaces Host, Crew and Member, so that it may be in another process. The package knows plans and
+// ranks, but no request and no sampler; where weights come from is up to the caller.
 package host
 
 import (
@@ -19,44 +19,43 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// Weights tells how to get the weights of a model.
+// Weights loads the weights of a model.
 type Weights interface {
-	// Load reads and packs the part in held (embeddings and head are always part of it). Ranks of one device share the
-	// result.
+	// Load reads and packs the part of the weights given by held. Ranks of one device share the result.
 	Load(ops engine.Ops, held dit.Held) (dit.Model, error)
 }
 
-// Need is a part of a model's weights that a rank holds.
+// Need is a part of a model's weights that a rank must hold.
 type Need struct {
-	Place int // of the rank that holds it, whose device gets it
+	Place int // of the rank, whose device gets the part
 	Held  dit.Held
 	Bytes int64 // estimate of the memory
-	// Beside is what the rank takes on its device next to the weights (activations, exchanges, kept keys and values,
-	// workspaces), for which room is made too; 0: not known.
+	// Beside is what the rank takes on its device in addition to the weights (activations, exchanges, kept keys and
+	// values, workspaces), for which room is made too; 0: not known.
 	Beside int64
 }
 
-// Team is what every process must know of ranks that work together.
+// Team is what every process must know about ranks that work together.
 type Team struct {
 	ID       uint64
 	Plan     plan.Plan
-	Folded   bool          // micro-steps go down and back up (plan.Cut): two members work on one device
-	Deadline time.Duration // of a wait for a peer
-	Hosts    []int         // number of the process that each member lives in; nil: all share one
-	Here     []int         // members that live in the process that is told, ascending
-	First    int           // rank that has the first place of that process
-	Beside   int           // ranks that compute at the same time, those of other teams too; 0: the plan's
+	Folded   bool          // micro-steps go down and back up (plan.Cut): a stage has two members, on one device
+	Deadline time.Duration // for a wait for a peer
+	Hosts    []int         // number of the process that each member runs in; nil: all share one
+	Here     []int         // members that run in the receiving process, ascending
+	First    int           // rank at the first place of that process
+	Beside   int           // ranks that compute at the same time, including other teams; 0: the plan's
 }
 
-// Mesh is the coordinates of the members: those of the plan, with a stop of its own for each way of a folded stage.
+// Mesh returns the mesh of the members: that of the plan, with a separate stop for each lane of a folded stage.
 func (t *Team) Mesh() plan.Mesh {
 	stops := t.Plan
 	stops.Pipe = t.Plan.Stops(t.Folded)
 	return plan.Mesh{Plan: stops, Stages: t.Plan.Pipe}
 }
 
-// Device returns the rank of the plan that a member belongs to, and whether it is the one to which micro-steps come
-// first: folded stages have two members, one for the way down and one for the way up.
+// Device returns the rank of the plan that a member belongs to, and whether it is the one that micro-steps reach first:
+// a folded stage has two members, the down lane and the up lane.
 func (t *Team) Device(member int) (rank int, down bool) {
 	m := t.Mesh()
 	c := m.At(member)
@@ -69,36 +68,37 @@ func (t *Team) Device(member int) (rank int, down bool) {
 
 // Host is a process in which ranks run.
 type Host interface {
-	// Acquire makes parts of the weights of a model resident on the devices of their ranks, and reports whether any had to
-	// be loaded. It refuses what does not fit before reading it. key names the model.
+	// Acquire makes parts of the weights of a model resident on the devices of their ranks, and reports whether any had
+	// to be loaded. It refuses what does not fit before reading anything. key names the model.
 	Acquire(key string, w Weights, need []Need) (loaded bool, err error)
 	// Join starts the members of t.Here.
 	Join(t Team) (Crew, error)
 	// Resident lists the models whose weights are loaded, most recently used first, device by device.
 	Resident() []Resident
-	// Evict drops the weights of key, all if it is empty. No crew may be at work.
+	// Evict drops the weights of key, or all if it is empty. No crew may be working.
 	Evict(key string)
-	// Places is how many ranks the process has a device for, 0: any number.
+	// Places returns how many ranks the process has a device for, 0: any number.
 	Places() int
-	// Interruptible is that of the transport of its ranks (comm.Transport).
+	// Interruptible reports whether the transport of its ranks is interruptible (comm.Transport).
 	Interruptible() bool
-	// Err says why the process has gone, nil if it has not.
+	// Err returns why the process is gone, nil if it is not.
 	Err() error
-	// Close gives everything back. No crew may be left.
+	// Close frees everything. No crew may be left.
 	Close()
 }
 
 // Crew is the members of a team that one process runs.
 type Crew interface {
-	// Members are the members in the order of Team.Here.
+	// Members returns the members in the order of Team.Here.
 	Members() []Member
-	// Silent reports whether the process is overdue to say where its members are: their positions are old.
+	// Silent reports whether the process has not reported for too long, so that the positions of its members are
+	// outdated.
 	Silent() bool
-	// Close lets all members end after the commands they have. The channel is closed when they have.
+	// Close ends all members after the commands that they have. The channel is closed once they have ended.
 	Close() (ended <-chan struct{})
 }
 
-// Member is a rank as the leader of a run reaches it. rank.Link has what the methods promise.
+// Member is a rank as the leader of a run reaches it. Its methods are documented at rank.Link.
 type Member interface {
 	Send(c rank.Command) (<-chan rank.Reply, error)
 	Cancel(session uint64)
@@ -106,31 +106,32 @@ type Member interface {
 	Abort(cause error)
 }
 
-// Config says what a process has for ranks.
+// Config configures what a process provides to ranks.
 type Config struct {
-	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able
-	// to share packed weights; memory that one has allocated may be freed by another.
+	// NewOps makes the operations of one rank when the given number of ranks compute at the same time. All Ops that it
+	// returns must be able to share packed weights, and to free memory that another one has allocated.
 	NewOps func(rank, ranks int) (engine.Ops, error)
-	// MemoryBytes bounds weights, activations and buffers together in the memory of this process, 0: no limit.
+	// MemoryBytes bounds the resident weights in the memory of this process, 0: no limit. A parallel.Engine bounds each
+	// session and each arena of Do by the same number.
 	MemoryBytes int64
 	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this
 	// process.
 	DeviceOf func(rank int) string
-	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that
-	// are left to others.
+	// DeviceMemory bounds weights and what ranks take beside them on each device, 0: what is free there when weights
+	// are loaded. Reserve is the number of bytes there that are left to others.
 	DeviceMemory, Reserve int64
 	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process.
 	Transport comm.Transport
-	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no
-	// memory with the leader. Nil in production.
+	// Recode passes every command and reply of a rank through an encoder and a decoder, so that tests can prove that
+	// ranks share no memory with the leader. Nil in production.
 	Recode func(v any) (any, error)
 	// Places is how many ranks there is a device for, 0: any number.
 	Places int
-	// Order, if not nil, has ranks run one at a time.
+	// Order, if not nil, makes ranks run one at a time.
 	Order *group.Scheduler
 }
 
-// deviceOf names the device of a rank, "" for the memory of this process.
+// deviceOf returns the device of a rank, "" for the memory of this process.
 func (c *Config) deviceOf(rank int) string {
 	if c.DeviceOf == nil {
 		return ""
@@ -138,17 +139,17 @@ func (c *Config) deviceOf(rank int) string {
 	return c.DeviceOf(rank)
 }
 
-// Local is the ranks and weights of this process. Safe for concurrent use, as far as Host allows.
+// Local is the Host of this process. It is safe for concurrent use, as far as Host allows.
 type Local struct {
 	cfg Config
 	*devices
-	view bool // else nobody else uses weights while it acquires some
+	view bool // others may use weights while it acquires some
 }
 
-// devices are what views of a process share.
+// devices is what all views of a process share.
 type devices struct {
 	places   map[string]*placements // by device
-	resident sync.Mutex             // of places
+	resident sync.Mutex             // guards places
 }
 
 // New makes a host without ranks. It starts the device of rank 0.
@@ -158,10 +159,10 @@ func New(cfg Config) (*Local, error) {
 	return h, err
 }
 
-// Ops are operations on the device of rank 0, for work beside ranks.
+// Ops returns operations on the device of rank 0, for work beside ranks.
 func (h *Local) Ops() engine.Ops { return h.places[h.cfg.deviceOf(0)].ops }
 
-// OpsOf are operations on the device of a rank, which load weights there.
+// OpsOf returns operations on the device of a rank, which load weights there.
 func (h *Local) OpsOf(rank int) (engine.Ops, error) {
 	p, err := h.placesOf(rank)
 	if err != nil {
@@ -170,10 +171,11 @@ func (h *Local) OpsOf(rank int) (engine.Ops, error) {
 	return p.ops, nil
 }
 
-// NewOps makes operations of one rank of so many, for work beside teams. rank.CloseOps ends them.
+// NewOps makes operations of one of so many ranks, for work beside teams. The caller must close them with
+// rank.CloseOps.
 func (h *Local) NewOps(at, ranks int) (engine.Ops, error) { return h.cfg.NewOps(at, ranks) }
 
-// placesOf is the weights on the device of a rank.
+// placesOf returns the placements on the device of a rank, which it starts if necessary.
 func (h *Local) placesOf(rank int) (*placements, error) {
 	h.resident.Lock()
 	defer h.resident.Unlock()
@@ -216,7 +218,7 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 	return loaded, nil
 }
 
-// each calls f with the weights of every device.
+// each calls f with the placements of every device.
 func (h *Local) each(f func(p *placements)) {
 	h.resident.Lock()
 	defer h.resident.Unlock()

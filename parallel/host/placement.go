@@ -14,23 +14,23 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// placements are the models whose weights are resident on one device, or in the memory of this process, under a byte
-// budget, least recently used first to go.
+// placements is the models whose weights are resident on one device, or in the memory of this process, within a byte
+// budget. The least recently used ones are dropped first.
 type placements struct {
 	where   string     // the device; "" is the memory of this process
 	ops     engine.Ops // loads and frees
 	mu      sync.Mutex
-	budget  int64       // of weights; 0: no limit but what the device has
-	reserve int64       // of a device, left to others
+	budget  int64       // for weights; 0: only limited by the device
+	reserve int64       // bytes of the device that are left to others
 	models  []placement // most recently used first
 }
 
-// placement is one model's weights on the ranks of this process.
+// placement is one resident part of a model's weights.
 type placement struct {
 	key   string
 	bytes int64
 	model dit.Model
-	views map[*Local]bool // that have acquired it and keep it from being dropped
+	views map[*Local]bool // that have acquired it, so that it must not be dropped
 }
 
 // Resident describes loaded weights.
@@ -40,7 +40,7 @@ type Resident struct {
 	Bytes  int64
 }
 
-// newPlacements makes the placements of the device of ops, which loads and frees.
+// newPlacements makes the placements of a device; ops loads and frees there.
 func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
 	p := &placements{where: where, ops: ops, budget: cfg.MemoryBytes}
 	if where != "" {
@@ -49,8 +49,8 @@ func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
 	return p
 }
 
-// limit is the bytes that weights, and what is taken beside them, may have: the budget, and no more than the device has
-// left now, weights that are resident counted in. 0: no limit.
+// limit returns how many bytes weights, and what is taken beside them, may have: the budget, but no more than the
+// device has left now if resident weights were dropped. 0: no limit.
 func (p *placements) limit() (int64, error) {
 	device, ok := p.ops.(engine.Located)
 	if !ok {
@@ -70,8 +70,9 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes a part of a model resident, for a view if by is one, and reports whether it had to be loaded. Models
-// that were used longest ago go until there is room for it and beside bytes more within limit (0: none).
+// acquire makes a part of a model resident, pinned if by is a view, and reports whether it had to be loaded. It drops
+// the least recently used models until the part and beside bytes more fit within limit (0: none). The caller must hold
+// p.mu.
 func (p *placements) acquire(name string, w Weights, need Need, limit, beside int64, by *Local) (bool, error) {
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	hit := p.find(key)
@@ -107,7 +108,7 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + name, Cause: err}
 	}
 	if told, ok := model.(interface{ Bytes() int64 }); ok && told.Bytes() > 0 {
-		bytes = told.Bytes() // what it takes, not what was expected
+		bytes = told.Bytes() // the actual size, not the estimate
 	}
 	made := placement{key, bytes, model, map[*Local]bool{}}
 	by.pin(&made)
@@ -115,8 +116,8 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 	return true, nil
 }
 
-// refuse says what does not fit, and where. The error is one of the device if that has no more: what others keep there
-// may be given back then.
+// refuse returns an error that says what does not fit, and where. It wraps engine.ErrOutOfMemory if the device has no
+// more, because others may then give back what they keep there.
 func (p *placements) refuse(name string, weights, beside, limit int64) error {
 	text := fmt.Sprintf("the weights of %s take %d MB", name, weights>>20)
 	if beside > 0 {
@@ -134,8 +135,8 @@ func (p *placements) refuse(name string, weights, beside, limit int64) error {
 	return e
 }
 
-// acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. It refuses what
-// does not fit with beside bytes more before reading any.
+// acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. If they do not fit
+// with beside bytes more, it refuses them before reading any.
 func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *Local,
 ) (loaded bool, err error) {
 	p.mu.Lock()
@@ -145,7 +146,7 @@ func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int
 		total += h.Bytes
 		missing = missing || p.find(plan.HeldKey(name, h.Held)) < 0
 	}
-	if missing { // else what is beside them may have been taken before, and is not free
+	if missing { // otherwise what is beside them may be in use already, and so not free
 		if limit, err = p.limit(); err != nil {
 			return false, err
 		}
@@ -180,7 +181,7 @@ func (p *placements) drop(i int) {
 	p.models = slices.Delete(p.models, i, i+1)
 }
 
-// resident finds the weights of key.
+// resident returns the weights of key.
 func (p *placements) resident(key string) (dit.Model, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,7 +201,7 @@ func (p *placements) list() []Resident {
 	return out
 }
 
-// evict drops the placements of key, all if it is empty.
+// evict drops the placements of key, or all if it is empty.
 func (p *placements) evict(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,9 +2,9 @@ package host
 
 import "patchbay/engine"
 
-// On is a view of this host for work on some of its places, beside work on others: rank r is at places[r], of so many
-// in all. Devices and weights are those of h. What the view acquires stays resident until Release, whatever else is
-// loaded meanwhile. Ranks on the processors share those that belong to their places.
+// On returns a view of this host for work on some of its places, beside work on others: rank r is at places[r], and all
+// is the number of places of h. The view shares devices and weights with h. What it acquires stays resident until
+// Release, whatever else is loaded meanwhile. On CPUs its ranks share the processors that belong to its places.
 func (h *Local) On(places []int, all int) *Local {
 	v := &Local{cfg: h.cfg, devices: h.devices, view: true}
 	v.cfg.Places = len(places)
@@ -18,7 +18,8 @@ func (h *Local) On(places []int, all int) *Local {
 	return v
 }
 
-// Release lets weights go that the view has acquired, where others need the room. None of its ranks may be at work.
+// Release allows weights that the view has acquired to be dropped if others need the room. Its ranks must not be
+// working.
 func (h *Local) Release() {
 	h.each(func(p *placements) {
 		p.mu.Lock()
@@ -29,7 +30,7 @@ func (h *Local) Release() {
 	})
 }
 
-// pin keeps a placement for a view; the lock of the placements is held.
+// pin keeps a placement from being dropped if h is a view. The caller must hold the mutex of the placements.
 func (h *Local) pin(m *placement) {
 	if h.view {
 		m.views[h] = true

@@ -5,23 +5,23 @@ import (
 	"patchbay/models/dit"
 )
 
-// biasTable is what tokens of an entry add to their scores (dit.Entry.Biases). Image tokens and text tokens in front of
-// the first range add all of them, those behind the start of range i only those of the ranges that come later: row i of
-// the table has the ranges from i on. Queries that read one row are neighbours, so that it is repeated and never
+// biasTable is what tokens of an entry add to their attention scores (dit.Entry.Biases). Image tokens, and text tokens
+// before the first range, add all biases; text tokens after the start of range i add only those of later ranges. Row i
+// of the table has the ranges from i on. Queries that read the same row are adjacent, so that it is broadcast and never
 // written out.
 type biasTable struct {
 	starts []int         // text rows where ranges begin
-	rows   engine.Tensor // [ranges, keys] f32, keys in the order in which attention has them
+	rows   engine.Tensor // [ranges, keys] f32, keys in the order of attention
 }
 
-// biases makes the table of an entry, nil if it has none. Entries that are evaluated as one batch have the same.
+// biases makes the table of an entry, nil if it has none. Entries that are evaluated as one batch have the same biases.
 func (s *session) biases(e *sessionEntry) *biasTable {
 	if !s.model.Spec().Biases || len(e.p.Entries[0].Biases) == 0 {
 		return nil
 	}
 	list, size := e.p.Entries[0].Biases, s.size(e)
 	order := []dit.Rows{{Text: dit.Range{End: size.Text}}}
-	if s.open.Plan.Pipe == 1 && !s.open.Plan.InOrder() { // as ranks bring them
+	if s.open.Plan.Pipe == 1 && !s.open.Plan.InOrder() { // keys are in the order of the ranks
 		order, _, _ = s.rows(whole(), e)
 	}
 	n := size.Text + size.Image
@@ -46,8 +46,8 @@ func (s *session) biases(e *sessionEntry) *biasTable {
 	return t
 }
 
-// each visits rows [lo, hi) of text tokens or image tokens by the row of the table that they read; past the last one
-// they read none.
+// each visits rows [lo, hi) of text tokens or image tokens with the row of the table that they read; len(t.starts)
+// means that they read none.
 func (t *biasTable) each(text bool, of dit.Range, visit func(lo, hi, row int)) {
 	if !text {
 		visit(0, of.Len(), 0)
@@ -66,8 +66,8 @@ func (t *biasTable) each(text bool, of dit.Range, visit func(lo, hi, row int)) {
 	}
 }
 
-// scores is dit.Attend with the biases of the entry. Queries q [B, L, K, G, D] are those of this ring place, the first
-// key is number key of the table.
+// scores is dit.Attend with the biases of the entry. Queries q [B, L, K, G, D] are those of this ring place; key is the
+// index of the first key in the table.
 func (s *sequence) scores(o, q, k, v engine.Tensor, key int, args engine.AttentionArgs) {
 	if s.bias == nil {
 		dit.Attend(s.ops, o, q, k, v, args)

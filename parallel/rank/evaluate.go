@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no
+// measure runs a whole session on recording Ops: every allocation of Prepare, Modulate, Embed, Block and Head, without
 // arithmetic. It returns the bytes that each buffer needs, and the calls.
 func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, calls *engine.Recorder, err error) {
 	rec := engine.NewRecorder()
@@ -48,7 +48,7 @@ func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, ca
 	return map[*Buffer]int{&r.session: s.env.Arena.Peak(), &r.acts: s.act.Peak(), &r.exchange: s.comm.Peak()}, rec, nil
 }
 
-// silentLike makes recording ends with the places of real ones.
+// silentLike returns recording ends with the ranks and sizes of real ones.
 func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) {
 	for a, c := range ends {
 		out[a] = comm.NewSilent(c.Rank(), c.Size())
@@ -56,7 +56,7 @@ func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) 
 	return out
 }
 
-// prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
+// prepare computes what does not depend on the latent: text, and modulations for the expected timesteps.
 func (s *session) prepare() error {
 	spec, split := s.model.Spec(), s.open.Plan
 	s.held = plan.Lane{Range: dit.Range{End: len(spec.Blocks)}}
@@ -108,7 +108,7 @@ func (s *session) prepare() error {
 	return nil
 }
 
-// forEach is timesteps as Modulate takes them: each as often as there are entries.
+// forEach repeats each timestep once per entry, as Modulate takes them.
 func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 	for _, t := range timesteps {
 		out = append(out, slices.Repeat([]float32{t}, p.N)...)
@@ -116,7 +116,7 @@ func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 	return out
 }
 
-// prepareBlocks goes over blocks outside and entries inside, as weights in parts come.
+// prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block.
 func (s *session) prepareBlocks() {
 	whole, env := s.prepared(), s.env
 	for b := whole.Start; b < whole.End; b++ {
@@ -138,11 +138,11 @@ func (s *session) prepareBlocks() {
 	}
 }
 
-// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or
-// in a pipeline, whose patches cut them anew, all rows; for spread evaluations also those of all other blocks, the rows
-// of this rank.
+// keepSkips takes memory for block outputs that later blocks read. For blocks of this lane that is the rows of this
+// rank or, in a pipeline, whose patches are cut differently, all rows. Spread evaluations also need the rows of this
+// rank for all other blocks.
 func (s *session) keepSkips(entry int, e *sessionEntry) {
-	if s.beside != nil { // of a net those blocks are not there
+	if s.beside != nil { // nets have no such blocks
 		return
 	}
 	spec, tokens, spread := s.model.Spec(), e.grid.Tokens(), s.spreadRows(e)
@@ -163,7 +163,7 @@ func (s *session) keepSkips(entry int, e *sessionEntry) {
 	}
 }
 
-// textOf is how many text tokens of an entry go through the blocks.
+// textOf returns how many text tokens of an entry go through the blocks.
 func (s *session) textOf(p *dit.Prepared) int {
 	if s.model.Spec().JointText() {
 		return p.Lt
@@ -171,15 +171,15 @@ func (s *session) textOf(p *dit.Prepared) int {
 	return 0
 }
 
-// heads is how many heads of keys and values this rank attends with.
+// heads returns how many heads of keys and values this rank attends with.
 func (s *session) heads() int {
 	tensor, ulysses := s.comms[plan.AxisTensor], s.comms[plan.AxisUlysses]
 	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Groups()).Len()
 	return s.open.Plan.GroupHeads(local)[ulysses.Rank()].Len()
 }
 
-// evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next
-// block, so weights are read once per evaluation. outputs waits for the predictions; nil on stages that have none.
+// evaluate issues this rank's stage of the network for some entries. Each block runs for all entries before the next
+// block, so that weights are read once per evaluation. outputs waits for the predictions; nil on stages that have none.
 func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([]dit.Floats, error), err error) {
 	env := s.reduced(s.env)
 	env.Ops, env.Arena = ops, s.act
@@ -239,7 +239,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	return s.download(env, predictions), nil
 }
 
-// stopped reports whether the session is to begin no more blocks.
+// stopped reports whether the session must not begin another block.
 func (s *session) stopped() bool { return s.stop != nil && s.stop.Load() }
 
 // blocks issues the blocks of a stage.
@@ -260,15 +260,15 @@ func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 	return nil
 }
 
-// again issues the calls of f, or has a device that can (engine.Replayer) issue again what it issued for the same
-// entries and tokens: nothing changes from one evaluation to the next but the input, which is there, and the row of the
-// modulations, which is brought to a place that stays. Exchanges are made anew between the calls. Weights that are
-// brought together block by block, and control nets, change more. predictions are what f leaves.
+// again issues the calls of f, or has a device that can (engine.Replayer) replay what it issued for the same entries
+// and tokens. From one evaluation to the next only two things change: the input, which has been uploaded, and the row
+// of the modulations, which is copied to a fixed place. Exchanges between the calls are repeated. Sessions with control
+// nets or with weights that are gathered block by block change more, and are not replayed. f sets predictions.
 func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int, predictions *[]engine.Tensor,
 	f func() error,
 ) error {
 	device, ok := ops.(engine.Replayer)
-	ok = ok && len(s.nets) == 0 && s.weights == nil && !(c.Whole && s.open.Plan.Patches > 1) // a few at the start
+	ok = ok && len(s.nets) == 0 && s.weights == nil && !(c.Whole && s.open.Plan.Patches > 1) // few: the warm-up
 	var moving []engine.Tensor
 	for _, run := range runs {
 		if ok = ok && !run.fresh && len(s.open.Entries[run.entry].Residuals) == 0; ok {
@@ -281,7 +281,7 @@ func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, bl
 	if s.stopped() {
 		return errStopped
 	}
-	s.lookAhead() // in f it would be one of the calls
+	s.lookAhead() // in f it would be recorded
 	key := fmt.Sprint(s.id, c.Entries, c.Whole, c.Tokens, c.Text)
 	replayed, err := device.Replay(key, moving, func(fixed []engine.Tensor) error {
 		for _, run := range runs {
@@ -313,7 +313,7 @@ func (s *session) head(env dit.Env, runs []*entryRun) (out []engine.Tensor) {
 	return out
 }
 
-// download issues the way of the predictions to the host, for which outputs waits.
+// download issues the copies of the predictions to the host, for which outputs waits.
 func (s *session) download(env dit.Env, predictions []engine.Tensor) (outputs func() ([]dit.Floats, error)) {
 	out, pending := make([]dit.Floats, len(predictions)), make([]engine.Pending, len(predictions))
 	for k, y := range predictions {
@@ -338,9 +338,9 @@ type entryRun struct {
 	state  *dit.State
 	input  engine.Tensor // rows of the latent [B, L/P, C*p*p], on the first stage
 	attend func(dit.Attention)
-	// skips keeps outputs of blocks in a spread evaluation; nil: the stage's store does
+	// skips has the kept outputs of blocks in a spread evaluation; nil: they are in the store of the stage
 	skips map[int]engine.Tensor
-	fresh bool // modulations of blocks are not computed ahead
+	fresh bool // modulations of blocks were not computed ahead
 	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
 	scattered *scattered
 }
@@ -353,7 +353,7 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		row, ok = s.rowOf[c.Timestep]
 	}
 	layer(env, "modulation")
-	if !ok { // a timestep the sampler found on its way
+	if !ok { // a timestep that was not expected
 		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep})), 0
 	}
 	all, wide, rows := s.rows(c, e)
@@ -383,7 +383,7 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	return run
 }
 
-// upload brings the latent's rows to the device.
+// upload copies the rows of the latent to the device.
 func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor {
 	spec := s.model.Spec()
 	in := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
@@ -394,10 +394,10 @@ func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor 
 	return in
 }
 
-// block runs block b of one entry and keeps its output if a later block takes it.
+// block runs block b of one entry and keeps its output if a later block reads it.
 func (s *session) block(env dit.Env, run *entryRun, b int) {
 	output := func(block int) engine.Tensor {
-		if run.skips != nil || s.beside != nil { // of nets no block takes what another gave
+		if run.skips != nil || s.beside != nil { // blocks of nets have no skip inputs
 			return run.skips[block]
 		}
 		t := s.skips.get(skipKey{s.id, run.entry, block}).output
@@ -411,7 +411,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	if from := s.model.Spec().Blocks[b].Skip; from >= 0 {
 		skip = output(from)
 		if env.Arena.Measuring() && skip.IsZero() {
-			skip = run.state.X // held by the other lane, whose size is the same
+			skip = run.state.X // as large as that of the other lane
 		}
 	}
 	s.follow(env, run, b)

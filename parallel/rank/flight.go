@@ -5,20 +5,20 @@ import (
 	"patchbay/parallel/group"
 )
 
-// flight is the collective that is under way beside what a session computes, of which there is one at most.
+// flight is the collective that runs beside what a session computes. There is at most one.
 type flight struct {
 	comm comm.Comm
 	up   bool
 }
 
-// begin begins a collective, once the one before is over.
+// begin begins a collective once the previous one is over.
 func (f *flight) begin(c *comm.Call) {
 	f.land()
 	f.comm.Begin(c)
 	f.up = true
 }
 
-// land holds what follows back until nothing is under way.
+// land makes later calls wait until no collective is running.
 func (f *flight) land() {
 	if f.up {
 		f.up = false
@@ -26,7 +26,7 @@ func (f *flight) land() {
 	}
 }
 
-// close waits until nothing is under way, whatever became of it, so that the memory may be freed.
+// close waits until no collective is running, even after an error, so that the memory may be freed.
 func (f *flight) close() {
 	// a failed exchange has failed the request already
 	_ = group.Recovered("exchange beside", func() error { f.land(); return nil })

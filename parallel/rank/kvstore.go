@@ -8,23 +8,23 @@ import (
 )
 
 // kvStore holds the keys and values of one entry for the blocks of one stage, addressed by absolute token position:
-// text first, then image. What a micro-step does not compute is as old as the last micro-step that did (PipeFusion,
-// arXiv:2405.14430, sec. 3.3).
+// text first, then image. Rows that a micro-step does not compute are left from the last micro-step that did
+// (PipeFusion, arXiv:2405.14430, sec. 3.3).
 type kvStore struct {
 	plan.Sequence
 	heads int               // K/P
 	at    map[[2]int]stored // (block, attention)
-	apart bool              // rows are not attended where they are kept: in 8 bits, or nowhere
+	apart bool              // attention needs memory of its own: rows are kept in 8 bits, or not at all
 }
 
 // stored is the keys and values of one attention.
 type stored struct {
 	rows engine.Tensor // [B, L, 2, K/P, D] in the type of activations
-	// in its place, in 8 bits: [B, L, 2, K/P, D] E4M3, and [B, L, 2, K/P] f32
+	// instead of rows, in 8 bits: [B, L, 2, K/P, D] E4M3, and [B, L, 2, K/P] f32
 	codes, scale engine.Tensor
 }
 
-// newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
+// newKVStore takes the memory for the blocks whose attention is in held. heads is the number of heads of this rank.
 func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, size plan.Sequence, b, heads int) *kvStore {
 	s := &kvStore{Sequence: size, heads: heads, at: map[[2]int]stored{}, apart: p.KV8}
 	for i := held.Start; i < held.End; i++ {
@@ -49,19 +49,18 @@ func (s *kvStore) alloc(env dit.Env, spec *dit.Spec, b, k int) stored {
 	}
 }
 
-// passing is a store that keeps nothing: each attention brings memory for the rows of its whole sequence.
+// passing returns a store that keeps nothing: each attention allocates the rows of its whole sequence.
 func (s *session) passing(e *sessionEntry) *kvStore {
 	return &kvStore{Sequence: s.size(e), heads: s.heads(), apart: true}
 }
 
-// kvRows is the keys and values of one attention while it runs, [B, L, 2, K/P, D]: the store itself, or what it holds
-// widened.
+// kvRows is the keys and values of one attention while it runs, [B, L, 2, K/P, D]: the store itself, or a widened copy.
 type kvRows struct {
 	t  engine.Tensor
-	lt int // text tokens in front of the image
+	lt int // text tokens before the image
 }
 
-// place is where rows of a text or an image are in the sequence of an attention.
+// place returns where rows of a text or an image are in the sequence of an attention.
 func (r kvRows) place(a dit.Attention, text bool, of dit.Range) dit.Range {
 	if !text && !a.ImageOnly {
 		of.Start, of.End = of.Start+r.lt, of.End+r.lt
@@ -79,8 +78,8 @@ func (r kvRows) slots(a dit.Attention, text bool, of dit.Range) (k, v engine.Ten
 // all returns keys and values of the whole sequence: [B, L, K/P, D].
 func (r kvRows) all() (k, v engine.Tensor) { return r.t.Index(2, 0), r.t.Index(2, 1) }
 
-// attendStored is the Attend hook of a pipeline stage: fresh K and V go to their places in the store, queries attend to
-// all of it.
+// attendStored returns the Attend hook of a pipeline stage: fresh K and V go to their places in the store, and queries
+// attend to all of it.
 func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 	return func(a dit.Attention) {
 		mark := s.arena.Mark()
@@ -111,7 +110,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 	}
 }
 
-// storeOwn normalises and rotates, queries in place, keys and values straight into the store.
+// storeOwn normalizes and rotates: queries in place, keys and values straight into the store.
 func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
 	dit.EachNorm(a, func(lo, hi int, text bool, at dit.Range, n engine.QKNorm, rope engine.RoPE) {
 		k, v := kv.slots(a, text, at)
@@ -120,8 +119,8 @@ func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
 	})
 }
 
-// eachPart visits the text and image ranges of the ranks of one ring place in the order their rows arrive; at counts
-// rows.
+// eachPart visits the text and image ranges of the ranks at one ring place in the order in which their rows arrive; at
+// is the number of rows before.
 func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bool, r dit.Range)) {
 	at := 0
 	for u := range s.ulysses.Size() {
@@ -137,7 +136,7 @@ func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bo
 	}
 }
 
-// shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store:
+// shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store. The
 // traffic is that of a plain ring over the tokens of the micro-step, whatever the number of patches.
 func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 	size, me := s.ring.Size(), s.ring.Rank()

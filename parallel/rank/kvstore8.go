@@ -5,11 +5,11 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Stores in 8 bits (kv=fp8): E4M3 numbers with one f32 scale for each token and head, keys and values apart. Fresh rows
-// are attended as they were computed and stored rounded; what is stale is widened into memory of the attention.
+// Stores in 8 bits (kv=fp8) hold E4M3 numbers with one f32 scale per token and head, keys and values separately. Fresh
+// rows are attended to as they were computed, and stored rounded; stale rows are widened into memory of the attention.
 // Synchronous evaluations, in which everything is fresh, are exact.
 
-// widen opens the store for an attention: rows that this micro-step does not make are there.
+// widen returns the rows of an attention, with those filled in that this micro-step does not compute.
 func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
 	at, rows := [2]int{a.Block, a.Index}, plan.StoreRows(store.Text, store.Image, a.Index)
 	if a.ImageOnly {
@@ -20,7 +20,7 @@ func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
 	}
 	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.Text}
 	q, own := store.at[at]
-	if !own { // no memory that stays, as of another stage's block in a spread evaluation: all rows are fresh
+	if !own { // nothing is kept, as for another stage's block in a spread evaluation: all rows are fresh
 		return kv
 	}
 	from := 0
@@ -33,7 +33,7 @@ func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
 	return kv
 }
 
-// keep stores what the micro-step has made.
+// keep stores the rows that the micro-step has computed.
 func (s *sequence) keep(store *kvStore, kv kvRows, a dit.Attention) {
 	q, own := store.at[[2]int{a.Block, a.Index}]
 	if !own || !store.apart {
@@ -44,8 +44,8 @@ func (s *sequence) keep(store *kvStore, kv kvRows, a dit.Attention) {
 	}
 }
 
-// fresh lists the rows that all ranks of the sequence make in this micro-step, in order: those of the text, those of
-// the image. Ranks have neighbouring ranges.
+// fresh lists the rows that all ranks of the sequence compute in this micro-step, in order: those of the text, those of
+// the image. Ranks have adjacent ranges.
 func (s *sequence) fresh(kv kvRows, a dit.Attention) []dit.Range {
 	var out []dit.Range
 	add := func(text bool, of func(dit.Rows) dit.Range) {

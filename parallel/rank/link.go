@@ -2,15 +2,15 @@ package rank
 
 import "patchbay/parallel/group"
 
-// Link sends commands to one rank and waits for the reply.
+// Link sends commands to one rank and receives the replies.
 type Link struct {
-	Rank   *Rank // for tests; the leader asks by the methods
+	Rank   *Rank // for tests; the leader uses the methods
 	inbox  chan call
 	recode func(v any) (any, error)
 }
 
-// NewLink makes the link of a rank; recode, if not nil, replaces every command and reply by what an encoder and decoder
-// make of it.
+// NewLink makes the link of a rank. recode, if not nil, passes every command and reply through an encoder and a
+// decoder.
 func NewLink(r *Rank, recode func(v any) (any, error)) *Link {
 	return &Link{Rank: r, inbox: make(chan call, queueLength), recode: recode}
 }
@@ -24,11 +24,10 @@ func (l *Link) Close() {
 	close(l.inbox)
 }
 
-// Cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from
-// any goroutine.
+// Cancel makes the session's running and later evaluations stop before their next block. It is safe for concurrent use.
 func (l *Link) Cancel(session uint64) { l.Rank.cancel(session) }
 
-// Standing is how far the rank has come.
+// Standing returns how far the rank has come.
 func (l *Link) Standing() Standing {
 	s := l.Rank.Pos.read()
 	s.Waits = l.Rank.waits()
@@ -42,14 +41,14 @@ func (l *Link) Abort(cause error) {
 	}
 }
 
-// call is a command and what takes the reply.
+// call is a command and the function that takes its reply.
 type call struct {
 	command Command
 	reply   func(Reply)
 }
 
-// Send queues c and returns where the reply comes. Commands run in the order of send. A rank that panics answers with
-// the panic as an error.
+// Send queues c and returns a channel for the reply. Commands run in the order in which they were sent. If the rank
+// panics, the reply has the panic as its error.
 func (l *Link) Send(c Command) (<-chan Reply, error) {
 	done := make(chan Reply, 1)
 	reply := func(r Reply) { done <- r }
@@ -75,13 +74,13 @@ func (l *Link) Send(c Command) (<-chan Reply, error) {
 // evaluations.
 const queueLength = 1024
 
-// peekable keeps calls that have been looked at before their turn.
+// peekable is an inbox whose calls can be looked at before their turn.
 type peekable struct {
 	inbox <-chan call
 	ahead []call
 }
 
-// next takes the oldest call; ok is false when there is none and will be none.
+// next takes the oldest call. ok is false once the inbox is closed and empty.
 func (p *peekable) next() (call call, ok bool) {
 	if len(p.ahead) > 0 {
 		call, p.ahead = p.ahead[0], p.ahead[1:]
@@ -91,7 +90,7 @@ func (p *peekable) next() (call call, ok bool) {
 	return call, ok
 }
 
-// peek returns the i-th call that waits, nil if there is none yet.
+// peek returns the command of the i-th waiting call, nil if there is none yet.
 func (p *peekable) peek(i int) *Command {
 	for len(p.ahead) <= i {
 		select {

@@ -10,38 +10,38 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// ControlInput is a control net on an entry, or a model patch.
+// ControlInput is a control net, or a model patch, on an entry.
 type ControlInput struct {
 	Model    string    // key of the weights, resident on the rank
-	Entry    dit.Entry // what the net is told; a patch: the hint alone
+	Entry    dit.Entry // conditioning of the net; of a patch only the hint
 	Strength float32
-	// It works while Start >= sigma >= End; a patch always.
+	// A net works while Start >= sigma >= End, a patch always.
 	Start, End float32
 	Patch      bool // the weights are a dit.Patch, whole on every rank
 }
 
-// net is a control net beside the model of a session: a session of its own whose entries are those of the model that
-// have the net, computed on the same rows by the same ranks, in a pipeline on the whole picture by every rank. A net
-// that follows the model runs between its blocks, in no pipeline.
+// net is a control net beside the model of a session. It is a session of its own whose entries are those of the model
+// that have the net. They are computed on the same rows by the same ranks or, in a pipeline, on the whole picture by
+// every rank. A net that follows the model runs between its blocks, and never in a pipeline.
 type net struct {
 	of    *session
 	model dit.Control
-	// follows is the model of a net whose blocks run between those of the model, not before them all; nil: of others
+	// follows is the model of a net whose blocks run between those of the base model; nil: they all run before them
 	follows dit.Follower
-	feeds   [][]int // by block of the net, the blocks of the model behind which its output is added
+	feeds   [][]int // by block of the net, the blocks of the model after which its output is added
 	on      []*controlled
 }
 
 // controlled is an entry of a net.
 type controlled struct {
 	ControlInput
-	entry int             // of the model
+	entry int             // index of the entry of the model
 	rows  dit.Range       // image rows that the net computes
 	gate  engine.Tensor   // [1, E], the strength
-	said  []engine.Tensor // by block of the net: the output [B, rows, E]; absent: no block of this rank wants it
-	works bool            // in the evaluation at hand
-	run   *entryRun       // of a net that follows, in the evaluation at hand
-	next  int             // block of it
+	said  []engine.Tensor // by block of the net: the output [B, rows, E]; zero: no block of this rank needs it
+	works bool            // in this evaluation
+	run   *entryRun       // of a net that follows, in this evaluation
+	next  int             // next block of run
 }
 
 // prepareNets opens the sessions of all control nets and prepares the patches.
@@ -86,7 +86,7 @@ func (s *session) newNet(m dit.Control) *net {
 	n := &net{model: m, feeds: m.Feeds(s.model.Spec())}
 	o := OpenCommand{Plan: s.open.Plan.Beside(), DType: s.open.DType, Batch: s.open.Batch, Timesteps: s.open.Timesteps}
 	if f, follows := m.(dit.Follower); follows {
-		n.follows, o.Timesteps = f, nil // it has those of the model
+		n.follows, o.Timesteps = f, nil // it uses those of the model
 	}
 	o.Lanes = []plan.Lane{{Range: dit.Range{End: len(n.feeds)}}}
 	n.of = &session{
@@ -101,7 +101,7 @@ func (s *session) newNet(m dit.Control) *net {
 	return n
 }
 
-// take takes the memory of an entry of a net: for its strength and its outputs for blocks of this lane.
+// take takes the memory of an entry of a net: for its strength, and for its outputs that blocks of this lane need.
 func (s *session) take(n *net, e *controlled, own *sessionEntry) {
 	own.like = s.size(&s.entries[e.entry])
 	_, wide, _ := n.of.rows(whole(), own)
@@ -109,7 +109,7 @@ func (s *session) take(n *net, e *controlled, own *sessionEntry) {
 	width := s.model.Spec().Width
 	e.gate = s.gate(e.Strength)
 	e.said = make([]engine.Tensor, len(n.feeds))
-	if n.follows != nil { // one output after the other
+	if n.follows != nil { // outputs are used one after the other, and share memory
 		said := s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
 		for k := range e.said {
 			if len(n.feeds[k]) > 0 {
@@ -125,14 +125,14 @@ func (s *session) take(n *net, e *controlled, own *sessionEntry) {
 	}
 }
 
-// imageOf is the image rows of a net's entry where the model computes rows r: the model may have tokens behind the
-// picture's.
+// imageOf returns the image rows of a net's entry where the model computes rows r. The model may have additional tokens
+// after the picture's.
 func (e *sessionEntry) imageOf(r dit.Rows) dit.Range {
 	n := e.grid.Tokens()
 	return dit.Range{Start: min(r.Image.Start, n), End: min(r.Image.End, n)}
 }
 
-// gate takes memory for a strength, [1, E], and fills it.
+// gate allocates a strength, [1, E], and fills it.
 func (s *session) gate(strength float32) engine.Tensor {
 	g := s.env.Arena.Alloc(engine.F32, 1, s.model.Spec().Width)
 	if !s.env.Arena.Measuring() {
@@ -141,7 +141,7 @@ func (s *session) gate(strength float32) engine.Tensor {
 	return g
 }
 
-// controls runs the nets of the entries that an evaluation asks for, and starts those that follow runs.
+// controls runs the nets of the entries that an evaluation asks for, and begins the runs of nets that follow.
 func (s *session) controls(env dit.Env, c *EvaluateCommand, runs []*entryRun) error {
 	if !env.Arena.Measuring() && c.Latents == nil {
 		return nil
@@ -176,7 +176,7 @@ func (s *session) controls(env dit.Env, c *EvaluateCommand, runs []*entryRun) er
 	return nil
 }
 
-// follow runs the blocks of nets that read the model as it goes, up to those that feed block b, which is next.
+// follow runs the blocks of nets that follow the model, up to the one that feeds block b, which is next.
 func (s *session) follow(env dit.Env, run *entryRun, b int) {
 	for _, n := range s.nets {
 		last := slices.IndexFunc(n.feeds, func(blocks []int) bool { return slices.Contains(blocks, b) })
@@ -198,8 +198,8 @@ func (s *session) follow(env dit.Env, run *entryRun, b int) {
 	}
 }
 
-// wideImage is the image rows [B, rows, E] of the model that its products see, brought together from the tensor ranks
-// where those share them.
+// wideImage returns the image rows [B, rows, E] of the model that its products see, gathered from the tensor ranks if
+// those share them.
 func (r *entryRun) wideImage(env dit.Env, rows dit.Range) engine.Tensor {
 	x, of := r.state.ImageRows(), r.state.Wide.ImageOnly()
 	if r.scattered != nil {
@@ -210,7 +210,7 @@ func (r *entryRun) wideImage(env dit.Env, rows dit.Range) engine.Tensor {
 	return x.Slice(1, 0, rows.Len())
 }
 
-// reduced is env with the sums that products need: those of the session, which may be a net's.
+// reduced returns env with the all-reduce that products of s need; s may be the session of a net.
 func (s *session) reduced(env dit.Env) dit.Env {
 	tensor := s.comms[plan.AxisTensor]
 	if env.Reduce = nil; tensor.Size() > 1 && !s.open.Plan.Scatter {
@@ -219,7 +219,7 @@ func (s *session) reduced(env dit.Env) dit.Env {
 	return env
 }
 
-// run evaluates a net for some of its entries; its outputs are in what they have taken.
+// run evaluates a net for some of its entries and leaves the outputs in controlled.said.
 func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 	s := n.of
 	env = s.reduced(env)
@@ -235,8 +235,8 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 	return s.blocks(env, s.held, runs)
 }
 
-// fromNets adds to x what nets have for block b: the image rows of a run, or what a later block takes of them; in the
-// session of a net it takes the output of its block b.
+// fromNets adds the outputs of nets for block b to x: the image rows of a run, or the output of block b that a later
+// block reads. In the session of a net it computes the output of the net's block b instead.
 func (s *session) fromNets(env dit.Env, run *entryRun, b int, x engine.Tensor) {
 	r := run.state.Rows.Image
 	if env.Half == dit.AttentionHalf || r.Len() == 0 || x.IsZero() || s.beside == nil && len(s.nets) == 0 {

@@ -7,11 +7,11 @@ import (
 	"patchbay/models/dit"
 )
 
-// patched is a model patch on an entry. It looks at no other row than the one it changes, so every split of tokens,
-// heads, entries and blocks runs it on what it has.
+// patched is a model patch on an entry. It changes each row without reading others, so every split of tokens, heads,
+// entries and blocks applies it to the rows that it has.
 type patched struct {
 	model dit.Patch
-	hint  engine.Tensor // [1, L, E] of the whole picture, as patches of a pipeline cut it anew
+	hint  engine.Tensor // [1, L, E] of the whole picture, which pipelines cut differently
 	gate  engine.Tensor // [1, E], the strength
 }
 
@@ -30,7 +30,7 @@ func (s *session) preparePatch(i int, c ControlInput) error {
 	return nil
 }
 
-// patch changes the image rows of a run behind block b as the patches of its entry say, one after the other.
+// patch applies the model patches of a run's entry to its image rows after block b, one after the other.
 func (s *session) patch(env dit.Env, run *entryRun, b int) {
 	if env.Half == dit.AttentionHalf {
 		return

@@ -8,9 +8,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Position is where a rank stands in the schedule: the rank writes it as it goes, the watchdog and its reports read it.
-// On Ops whose calls run later than they are issued it is where the device is, not the host. A nil position takes notes
-// of nothing (recording passes).
+// Position is where a rank stands in the schedule. The rank updates it as it goes; the watchdog reads it. On Ops whose
+// calls run later than they are issued it is where the device is, not the host. A nil Position records nothing
+// (recording passes).
 type Position struct {
 	device engine.Marker // nil: calls have run when they return
 
@@ -19,8 +19,8 @@ type Position struct {
 	busy  bool  // a command is being worked on
 	micro plan.Micro
 	doing string
-	begun int64  // blocks that were not refused by a cancellation
-	ahead []note // issued and not known to have run, oldest first; the first one is where the device is
+	begun int64  // blocks begun, without those that a cancellation stopped
+	ahead []note // issued and not known to have run, oldest first; the device is at the first
 }
 
 // note is a place in the schedule that the device will come to.
@@ -35,23 +35,23 @@ func newPosition(ops engine.Ops) *Position {
 	return &Position{device: device}
 }
 
-// start notes the micro-step that begins.
+// start records the micro-step that begins.
 func (p *Position) start(m plan.Micro) {
 	p.note(func() { p.busy, p.micro, p.doing = true, m, "start" })
 }
 
-// at notes what the rank does from now on.
+// at records what the rank does from now on.
 func (p *Position) at(doing string, args ...any) {
 	p.note(func() { p.busy, p.doing = true, fmt.Sprintf(doing, args...) })
 }
 
-// block notes that block b comes next.
+// block records that block b comes next.
 func (p *Position) block(b int) {
 	p.at("block %d", b)
 	p.count(1)
 }
 
-// count corrects the number of blocks begun.
+// count adds n to the number of blocks begun.
 func (p *Position) count(n int64) {
 	if p != nil {
 		p.mu.Lock()
@@ -60,17 +60,17 @@ func (p *Position) count(n int64) {
 	}
 }
 
-// Blocks is how many blocks the rank has begun that were not refused by a cancellation.
+// Blocks returns how many blocks the rank has begun, without those that a cancellation stopped.
 func (p *Position) Blocks() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.begun
 }
 
-// idle notes that the rank waits for commands.
+// idle records that the rank waits for commands.
 func (p *Position) idle() { p.note(func() { p.busy = false }) }
 
-// note writes down a step of the rank, and has its device write it down too when it comes there.
+// note records a step of the rank, and issues a mark that tells when the device reaches it.
 func (p *Position) note(f func()) {
 	if p == nil {
 		return
@@ -86,7 +86,7 @@ func (p *Position) note(f func()) {
 	}
 }
 
-// reach forgets the notes behind the device; mu is held.
+// reach drops the notes that the device has passed. The caller must hold p.mu.
 func (p *Position) reach() {
 	at := p.device.Marked()
 	for len(p.ahead) > 1 && p.ahead[1].mark <= at {
@@ -99,10 +99,10 @@ type Standing struct {
 	Moves int64  // grows with every step forward
 	Busy  bool   // a command is being worked on
 	Place string // "evaluation 2, patch 1, block 3"
-	Waits string // in which exchanges it stands, "" in none
+	Waits string // exchanges that it waits in, "" if none
 }
 
-// read is the Standing but for exchanges.
+// read returns the Standing without Waits.
 func (p *Position) read() Standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *Position) read() Standing {
 	return Standing{Moves: moves, Busy: p.busy, Place: place}
 }
 
-// Now is the micro-step that the rank works on or has worked on last.
+// Now returns the micro-step that the rank issues, or issued last.
 func (p *Position) Now() plan.Micro {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,16 +6,16 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// prefetcher brings the units of one rank's model together.
+// prefetcher gathers the weights of one rank's model unit by unit (dit.Shards).
 type prefetcher struct {
 	shards *dit.Shards
 	flight flight // the gather under way
 	plan   *plan.Gathers
 	open   int  // unit that may be read, -1: none
-	ahead  bool // gathers go on beside what the rank computes
+	ahead  bool // gathers run beside what the rank computes
 }
 
-// newPrefetcher makes the prefetcher of a session; nil where the model holds all its weights.
+// newPrefetcher makes the prefetcher of a session; nil if the model holds all its weights.
 func newPrefetcher(shards *dit.Shards, c comm.Comm, ahead bool) *prefetcher {
 	if shards == nil {
 		return nil
@@ -26,7 +26,7 @@ func newPrefetcher(shards *dit.Shards, c comm.Comm, ahead bool) *prefetcher {
 	}
 }
 
-// use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
+// use makes a unit readable and starts to gather the next one. It panics with *comm.Error if another rank is lost.
 func (g *prefetcher) use(unit, next int) {
 	if g == nil {
 		return
@@ -58,7 +58,7 @@ func (g *prefetcher) start(u int) {
 	g.flight.begin(comm.NewAllGather(unit.Whole, unit.Mine, unit.Counts))
 }
 
-// shut forbids reading.
+// shut makes the open unit unreadable.
 func (g *prefetcher) shut() {
 	if g.open >= 0 {
 		g.shards.Units[g.open].Open(false)
@@ -66,7 +66,7 @@ func (g *prefetcher) shut() {
 	}
 }
 
-// close waits until nothing is under way any more, whatever became of it, so that the memory may be freed.
+// close waits until no gather is running, even after an error, so that the memory may be freed.
 func (g *prefetcher) close() {
 	if g == nil {
 		return

@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// around is a Comm whose exchanges go through call.
+// around is a Comm whose exchanges, except Post, go through call.
 type around struct {
 	comm.Comm
 	call func(c comm.Comm, op string, f func())
@@ -34,7 +34,7 @@ func (w around) Await(dst engine.Tensor, from int) {
 	w.call(w.Comm, "Await", func() { w.Comm.Await(dst, from) })
 }
 
-// watch returns comms whose exchanges go through call.
+// watch returns comms whose exchanges, except Post, go through call.
 func watch(comms [plan.AxisCount]comm.Comm, call func(c comm.Comm, op string, f func())) [plan.AxisCount]comm.Comm {
 	for a, c := range comms {
 		comms[a] = around{c, call}
@@ -42,8 +42,8 @@ func watch(comms [plan.AxisCount]comm.Comm, call func(c comm.Comm, op string, f 
 	return comms
 }
 
-// measured returns the operations and comms of a session that is profiled, whose exchanges become spans: the time of a
-// call is transfer and waiting together. zero is the start of the profile in nanoseconds of Unix time.
+// measured returns the operations and comms of a profiled session. Exchanges become spans whose time is transfer and
+// waiting together. zero is the start of the profile in nanoseconds of Unix time.
 func measured(ops engine.Ops, comms [plan.AxisCount]comm.Comm, rank int, zero int64) (engine.Ops,
 	[plan.AxisCount]comm.Comm,
 ) {
@@ -55,7 +55,7 @@ func measured(ops engine.Ops, comms [plan.AxisCount]comm.Comm, rank int, zero in
 	})
 }
 
-// layer names the layer that following operations belong to, where the session is profiled.
+// layer names the layer that later operations belong to, if the session is profiled.
 func layer(env dit.Env, name string) {
 	if p, ok := env.Ops.(*profile.Ops); ok {
 		p.Layer(name)

@@ -1,10 +1,11 @@
 // Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its
-// link (link.go) in order: rank.go opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is
-// attention over split tokens (Ulysses, ring), kvstore.go the keys and values of a pipeline (kvstore8.go in 8 bits),
-// skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all stages at
-// once, tensor.go rows shared between products, prefetcher.go weights in parts, task.go work beside sessions,
-// position.go where it stands. It knows a model, its Ops and its ends of exchanges, and the plan and the lanes that it
-// is sent; it knows no request, no sampler, no other rank, and asks no forecast.
+// link (link.go) in order: rank.go opens sessions and replies, evaluate.go runs the blocks of a stage, sequence.go is
+// attention over split tokens (Ulysses, ring), kvstore.go keeps the keys and values of a pipeline (kvstore8.go in 8
+// bits), skips.go block outputs that later blocks read, stage_link.go passes rows to the next stage, spread.go runs
+// evaluations on all stages at once, tensor.go shares rows between products, prefetcher.go gathers weights in parts,
+// net.go runs control nets, task.go work beside sessions, position.go says where the rank is. The package knows a
+// model, its Ops, its ends of exchanges, and the plan and lanes that it is sent. It knows no request, no sampler, no
+// other rank and no forecast.
 package rank
 
 import (
@@ -23,30 +24,30 @@ import (
 )
 
 // Rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with
-// other ranks of the process and nothing else.
+// other ranks of the process, skips with the other lane of its stage, and nothing else.
 type Rank struct {
 	Ops engine.Ops // its own, closed at the end
-	Pos *Position  // where it stands
+	Pos *Position  // where the rank stands
 
 	id        int
-	weights   func(key string) (dit.Model, bool) // resident placements
-	session   Buffer                             // what Prepare and Modulate made
+	weights   func(key string) (dit.Model, bool) // finds resident weights
+	session   Buffer                             // results of Prepare and Modulate
 	acts      Buffer                             // activations, in stack order
 	exchange  Buffer                             // what Comm reads and writes
 	comms     [plan.AxisCount]comm.Comm
 	skips     *SkipStore
 	sessions  map[uint64]*session
-	charged   [plan.AxisCount]comm.Traffic // what sessions have been charged with
+	charged   [plan.AxisCount]comm.Traffic // traffic attributed to sessions so far
 	calls     peekable
 	scheduler *group.Scheduler
 	closing   atomic.Bool  // the inbox is closed
-	at        atomic.Int64 // commands taken and not answered
+	at        atomic.Int64 // commands taken but not answered
 
 	mu        sync.Mutex
 	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
 }
 
-// Buffer is memory that grows to the largest use and stays. Whoever has it frees Mem by the Ops that Grow was given.
+// Buffer is memory that grows to its largest use and stays. The owner frees Mem with the Ops that were passed to Grow.
 type Buffer struct {
 	Mem   engine.Buf
 	Bytes int
@@ -66,41 +67,41 @@ type session struct {
 	comms   [plan.AxisCount]comm.Comm
 	sent    [plan.AxisCount]comm.Traffic // in this session
 	held    plan.Lane                    // blocks of this rank's stage
-	weights *prefetcher                  // nil: whole weights are here
-	flight  flight                       // of heads
+	weights *prefetcher                  // nil: the rank holds whole weights
+	flight  flight                       // of exchanged heads
 	tokens  TokenCount
-	chosen  map[string]int64 // before the session
+	chosen  map[string]int64 // counts before the session
 	stop    *atomic.Bool
 	pos     *Position
 	link    *stageLink
-	peek    func(i int) *Command       // calls that wait
-	replies map[string][]engine.Tensor // predictions of evaluations that a device issues again, see again
-	fixed   bool                       // calls are issued that will be issued again
+	peek    func(i int) *Command       // peeks at waiting commands
+	replies map[string][]engine.Tensor // predictions of evaluations that a device replays, see again
+	fixed   bool                       // calls are being issued for replay
 	nets    []*net                     // control nets on its entries
-	beside  *net                       // of the session of a control net: itself
+	beside  *net                       // in the session of a control net: the net
 	// resident finds the weights of control nets
 	resident func(key string) (dit.Model, bool)
 }
 
-// sessionEntry is one conditioning entry, prepared; a foreign one has no p.
+// sessionEntry is one prepared conditioning entry; a foreign one has no p.
 type sessionEntry struct {
 	grid  dit.Grid
 	p     *dit.Prepared
-	wide  *kvStore              // the same for all blocks, for spread evaluations
-	skips map[int]engine.Tensor // outputs of blocks that later ones take, for spread evaluations; nil: none are
+	wide  *kvStore              // keys and values of all blocks, for spread evaluations
+	skips map[int]engine.Tensor // outputs of blocks that later ones read, for spread evaluations; nil: none
 	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
-	m     *dit.Modulation       // for the timesteps announced
+	m     *dit.Modulation       // for the expected timesteps
 	bias  *biasTable            // nil: none
 	// model patches, in the order in which they change rows
 	patches []patched
-	like    plan.Sequence // of a control net: that of the entry whose rows it computes
+	like    plan.Sequence // of a net's entry: that of the model's entry whose rows it computes
 }
 
-// errStopped ends an evaluation whose session was cancelled.
+// errStopped ends an evaluation whose session was canceled.
 var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
 
-// New makes a rank with its ends of every axis. Lanes of one stage share skips; weights finds resident placements; b
-// may be nil.
+// New makes a rank with its ends on every axis. Lanes of one stage share skips. weights finds resident weights by key.
+// b may be nil.
 func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore,
 	weights func(string) (dit.Model, bool), b *group.Scheduler,
 ) *Rank {
@@ -110,15 +111,15 @@ func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipSto
 	}
 }
 
-// outcome is a command whose work is issued; outputs waits until it has been done.
+// outcome is a command whose work has been issued; outputs waits until it is done.
 type outcome struct {
 	call    call
 	reply   Reply
 	outputs func() ([]dit.Floats, error)
 }
 
-// serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are
-// under way; answers come in order.
+// serve takes calls until the inbox is closed. It issues the work of a call while the results of earlier ones are still
+// under way. Replies are sent in order.
 func (r *Rank) serve(inbox <-chan call) {
 	r.calls = peekable{inbox: inbox}
 	issued, answers := make(chan outcome, queueLength), group.New(nil)
@@ -153,19 +154,19 @@ func (r *Rank) serve(inbox <-chan call) {
 		}
 	}
 	close(issued)
-	_ = answers.Wait()             // what fails there is in the answers
-	for _, s := range r.sessions { // of a failed request: nothing may write into weights that are freed next
+	_ = answers.Wait()             // errors are in the replies
+	for _, s := range r.sessions { // left by a failed request: nothing may write into weights that are freed next
 		s.close()
 	}
-	_ = r.Ops.Sync() // nothing may use the memory any more, whatever became of it
+	_ = r.Ops.Sync() // nothing may use the memory afterwards, even after an error
 	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange} {
 		r.Ops.Free(b.Mem)
 	}
 	CloseOps(r.Ops)
 }
 
-// CloseOps gives back what Ops of a device hold of it, their streams and scratch memory. An error of the device has
-// been an answer before.
+// CloseOps frees what Ops hold of a device: streams and scratch memory. It ignores errors, because an error of the
+// device has been in a reply before.
 func CloseOps(ops ...engine.Ops) {
 	for _, o := range ops {
 		if c, ok := o.(io.Closer); ok {
@@ -192,7 +193,8 @@ func (r *Rank) answer(o outcome) {
 	o.call.reply(o.reply)
 }
 
-// fail makes an error the reply to a command. Peers that wait for this rank must not wait for ever.
+// fail makes an error the reply to a command and aborts the exchanges, so that peers do not wait for this rank forever.
+// It does not abort for an Open that gathers no weights, which has no exchanges.
 func (r *Rank) fail(o *outcome, err error) {
 	o.reply = Reply{Err: group.AsError(err)}
 	if open := o.call.command.Open; open == nil || open.Plan.Parts() > 1 {
@@ -202,27 +204,26 @@ func (r *Rank) fail(o *outcome, err error) {
 	}
 }
 
-// Memory is what the rank has taken: for sessions, activations and exchanges, in bytes.
+// Memory returns the bytes that the rank has taken for sessions, activations and exchanges.
 func (r *Rank) Memory() (session, activations, exchange int) {
 	return r.session.Bytes, r.acts.Bytes, r.exchange.Bytes
 }
 
-// Kept counts what the rank keeps of requests: sessions, cancellations, and what later blocks take. Between requests it
-// is nothing.
+// Kept counts what the rank keeps of requests: sessions, cancellations, and outputs that later blocks read. Between
+// requests all are 0.
 func (r *Rank) Kept() (sessions, cancelled, skips int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.sessions), len(r.cancelled), r.skips.len()
 }
 
-// End is the rank's end on an axis.
+// End returns the rank's end on an axis.
 func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }
 
-// cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from
-// any goroutine.
+// cancel makes the session's running and later evaluations stop before their next block. It is safe for concurrent use.
 func (r *Rank) cancel(session uint64) { r.flag(session).Store(true) }
 
-// Stopped reports whether a session is to stop before its next block.
+// Stopped reports whether a session must stop before its next block.
 func (r *Rank) Stopped(session uint64) bool { return r.flag(session).Load() }
 
 func (r *Rank) flag(session uint64) *atomic.Bool {
@@ -266,7 +267,7 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([]dit.Floats, err
 	return reply, nil, fmt.Errorf("rank %d: empty command", r.id)
 }
 
-// fix has the device compute as the plan of a session asks.
+// fix makes the device compute as the plan of a session requires.
 func (r *Rank) fix(p plan.Plan) {
 	if f, ok := r.Ops.(engine.Fixer); ok {
 		f.Fix(p.Deterministic)
@@ -333,7 +334,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.comm)
 	}
 	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard], o.Plan.Overlap)
-	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
+	r.sessions[id] = s // before anything is gathered: serve waits for the gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
 	}
@@ -345,7 +346,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	return reply, nil
 }
 
-// close waits for what goes on beside the calls of a session.
+// close waits for exchanges that run beside the calls of a session.
 func (s *session) close() {
 	s.weights.close()
 	s.flight.close()
@@ -366,7 +367,7 @@ func (r *Rank) retire(id uint64) {
 	r.mu.Unlock()
 }
 
-// Grow makes the buffer at least n bytes long.
+// Grow makes the buffer at least n bytes long. If it grows, its contents are lost.
 func (b *Buffer) Grow(ops engine.Ops, n int) error {
 	if n <= b.Bytes {
 		return nil
@@ -385,8 +386,8 @@ func (b *Buffer) Grow(ops engine.Ops, n int) error {
 	return nil
 }
 
-// report charges a session with what was sent since the last report, and answers with all it has sent and computed so
-// far. Weights in parts move beside the micro-steps and are counted at the end.
+// report attributes to a session what was sent since the last report, and returns a reply with all that it has sent and
+// computed so far. Weights in parts move beside the micro-steps and are counted in the last report only.
 func (r *Rank) report(s *session, last bool) Reply {
 	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.tokens}
 	for a, c := range r.comms {
@@ -406,7 +407,7 @@ func (r *Rank) report(s *session, last bool) Reply {
 	return out
 }
 
-// waits tells in which exchanges the rank stands, "" if in none.
+// waits describes the exchanges that the rank waits in, "" if none.
 func (r *Rank) waits() string {
 	var out []string
 	for a, c := range r.comms {

@@ -7,14 +7,15 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Residual is what a control net adds to the image tokens behind some blocks, the same in every evaluation.
+// Residual is what a control net that ran elsewhere adds to the image tokens after some blocks, the same in every
+// evaluation.
 type Residual struct {
 	Blocks []int      // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
 	Rows   dit.Floats // [B, L, E] of the image rows that Own names, flat
 }
 
-// Own is the image rows of an entry's residuals that the rank at these places gets: without a pipeline those that it
-// computes, in one, where patches cut them anew, all.
+// Own returns the image rows of an entry's residuals that the rank at these places gets: those that it computes or, in
+// a pipeline, whose patches are cut differently, all.
 func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
 	if p.Pipe > 1 {
 		return dit.Range{End: size.Image}
@@ -23,7 +24,7 @@ func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
 	return p.Kept(whole.Rows(size, p.Places(false))[sequence], tensor).Image
 }
 
-// residuals adds to the image rows of a run what its entry has for block b.
+// residuals adds the entry's residuals for block b to the image rows of a run.
 func (s *session) residuals(env dit.Env, run *entryRun, b int) {
 	x := run.state.ImageRows()
 	if env.Half == dit.AttentionHalf || x.Dim(1) == 0 {
@@ -44,7 +45,7 @@ func (s *session) residuals(env dit.Env, run *entryRun, b int) {
 	}
 }
 
-// residualRows cuts the rows of a run out of those that the rank was sent.
+// residualRows returns the rows of a run out of those that the rank was sent.
 func (s *session) residualRows(v []float32, run *entryRun, width int) []float32 {
 	rows, b := run.state.Rows.Image, s.open.Batch
 	if len(v) == b*rows.Len()*width {

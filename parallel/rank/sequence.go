@@ -10,10 +10,10 @@ import (
 // sequence runs attention of a token sequence that is split over ranks: Ulysses (arXiv:2309.14509) inside, ring
 // (arXiv:2310.01889) outside.
 //
-// Ulysses: every rank packs the heads of each peer, normalised and rotated on the way, exchanges [B, L/P, H, D] -> [B,
-// L, H/P, D], attends with its heads over all tokens of the group and sends the result back. Ring: groups pass their K
-// and V around and merge partial softmax results. Token and head counts may be uneven or zero; the order of keys is
-// that of the ranks, which attention does not notice because rotation is done before.
+// Ulysses: every rank packs the heads of each peer, normalizing and rotating them on the way, exchanges [B, L/P, H, D]
+// -> [B, L, H/P, D], attends with its heads over all tokens of the group and sends the result back. Ring: groups pass
+// their K and V around and merge partial softmax results. Token and head counts may be uneven or zero. Keys are in the
+// order of the ranks, which does not affect attention because they are rotated before.
 type sequence struct {
 	ops     engine.Ops
 	arena   *engine.Arena // exchange buffers, in stack order
@@ -25,7 +25,7 @@ type sequence struct {
 	bias    *biasTable // nil: the entry has none
 }
 
-// count returns the rows that rank u of ring place r brings to an attention.
+// count returns how many rows rank u of ring place r contributes to an attention.
 func (s *sequence) count(r, u int, imageOnly bool) int {
 	rows := s.rows[r*s.ulysses.Size()+u]
 	if imageOnly {
@@ -34,7 +34,7 @@ func (s *sequence) count(r, u int, imageOnly bool) int {
 	return rows.Len()
 }
 
-// gathered returns the tokens of one Ulysses group.
+// gathered returns how many rows the Ulysses group at ring place r contributes to an attention.
 func (s *sequence) gathered(r int, imageOnly bool) int {
 	n := 0
 	for u := range s.ulysses.Size() {
@@ -61,7 +61,7 @@ func (s *sequence) attend(a dit.Attention) {
 		got[i] = s.exchange(a, heads, exchange)
 	}
 	back := make([]func(), len(parts))
-	for i, heads := range parts { // which come and go beside the attention of each other
+	for i, heads := range parts { // each part is exchanged beside the attention of the other
 		back[i] = s.giveBack(a, s.attended(a, got[i]), heads, exchange)
 	}
 	for i, unpack := range back {
@@ -72,9 +72,8 @@ func (s *sequence) attend(a dit.Attention) {
 	}
 }
 
-// What ranks of a Ulysses group give each other of a row are the heads of keys and values that the other one has, each
-// with the G heads of queries that read it: [L, B, G+2, K/P, D], queries first, and [L, B, G, K/P, D] of results on the
-// way back.
+// For each row, ranks of a Ulysses group send each other the heads of keys and values that the peer works on, each with
+// the G heads of queries that read it: [L, B, G+2, K/P, D], queries first. Results go back as [L, B, G, K/P, D].
 
 // queriesOf views an exchange as queries [B, L, K/P, G, D].
 func queriesOf(got engine.Tensor) engine.Tensor { return grouped(got.Slice(2, 0, got.Dim(2)-2)) }
@@ -96,16 +95,16 @@ func (s *sequence) attended(a dit.Attention, got engine.Tensor) engine.Tensor {
 	return out
 }
 
-// results takes memory for what the heads of this rank give: [L, B, G, K/P, D].
+// results allocates the results of this rank's heads: [L, B, G, K/P, D].
 func (s *sequence) results(a dit.Attention, got engine.Tensor) engine.Tensor {
 	return s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(2)-2, got.Dim(3), got.Dim(4))
 }
 
-// exchanger is how heads travel: Comm.Run or flight.begin.
+// exchanger starts an exchange of heads: Comm.Run or flight.begin.
 type exchanger func(*comm.Call)
 
-// exchange packs and sends heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L, B,
-// G+2, K/P, D].
+// exchange packs and sends the heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L,
+// B, G+2, K/P, D].
 func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchanger) engine.Tensor {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	q := a.Groups(a.Q)
@@ -137,8 +136,8 @@ func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchang
 	return got
 }
 
-// giveBack returns every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D]. unpack brings them to their
-// places when they are here.
+// giveBack returns to every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D]. unpack copies them to
+// their places once they have arrived.
 func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, exchange exchanger) (unpack func()) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	to := a.Groups(a.Out)
@@ -165,7 +164,7 @@ func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Rang
 	}
 }
 
-// over attends with q [B, L, K, G, D] over the keys of all ring places; K and V of this place are passed on, those of
+// over attends with q [B, L, K, G, D] over the keys of all ring places. K and V of this place are passed on; those of
 // the others arrive in turn.
 func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	size, me := s.ring.Size(), s.ring.Rank()
@@ -174,7 +173,7 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 		return
 	}
 	b, l, h, g, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), q.Dim(4)
-	most, before := 0, make([]int, size) // keys of the places before
+	most, before := 0, make([]int, size) // number of keys of earlier places
 	for r := range size {
 		n := s.gathered(r, a.ImageOnly)
 		if most = max(most, n); r+1 < size {

@@ -7,22 +7,22 @@ import (
 	"patchbay/engine"
 )
 
-// SkipStore holds the outputs of blocks that a later block of the same stage takes, addressed by entry, block and token
+// SkipStore holds the outputs of blocks that a later block of the same stage reads, addressed by entry, block and token
 // like the K/V store. The lanes of a stage share one: a micro-step's up lane reads what its down lane wrote, and the
-// next evaluation of the same tokens starts only after that. An up lane also lends its down lane its store of keys and
-// values there.
+// next evaluation of the same tokens starts only after that. It is also where an up lane lends its K/V store to its
+// down lane.
 type SkipStore struct {
 	mu sync.Mutex
 	at map[skipKey]kept
 }
 
-// kept is what a session keeps at a key.
+// kept is what a session keeps under a key.
 type kept struct {
 	output engine.Tensor // [B, rows of this rank's share of the picture, E]
-	store  *kvStore      // of an up lane, where block is backStore
+	store  *kvStore      // K/V store of an up lane, under backStore
 }
 
-// backStore stands for the block in the key of a store of keys and values.
+// backStore takes the place of the block in the key of a K/V store.
 const backStore = -1
 
 type skipKey struct {
@@ -31,7 +31,7 @@ type skipKey struct {
 	block   int
 }
 
-// NewSkipStore makes an empty one.
+// NewSkipStore makes an empty SkipStore.
 func NewSkipStore() *SkipStore { return &SkipStore{at: map[skipKey]kept{}} }
 
 func (s *SkipStore) put(k skipKey, v kept) {
@@ -40,14 +40,14 @@ func (s *SkipStore) put(k skipKey, v kept) {
 	s.at[k] = v
 }
 
-// get is what put has stored, zero: nothing.
+// get returns what put has stored, or the zero value.
 func (s *SkipStore) get(k skipKey) kept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at[k]
 }
 
-// len counts what is kept.
+// len returns the number of values that are kept.
 func (s *SkipStore) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,18 +10,18 @@ import (
 )
 
 // Synchronous evaluations of a pipeline may be spread: instead of passing the whole picture from stage to stage, which
-// leaves all stages but one idle, all of them run all blocks on their part of the sequence. Keys and values go to
-// everybody with one all-gather for each attention, so each rank ends with whole stores for the blocks of its own
-// stage, as after a synchronous evaluation; those of other blocks pass through one spare piece of memory. Every rank
-// needs the weights of all blocks for it: in-process ranks share them, devices pay for them.
+// leaves all stages but one idle, all of them run all blocks on their part of the sequence. One all-gather per
+// attention gives keys and values to everyone, so that each rank ends with whole stores for the blocks of its own
+// stage, as after any synchronous evaluation. Those of other blocks share one spare piece of memory. Every rank needs
+// the weights of all blocks for this: ranks in one process share them, devices each hold them.
 
-// spreads tells whether c runs on all stages at once.
+// spreads reports whether c runs on all stages at once.
 func (s *session) spreads(c *EvaluateCommand) bool { return c.Whole && s.open.Plan.Spread }
 
-// up tells whether this rank is the lane on which micro-steps of a folded pipeline come back to their stage.
+// up reports whether this rank is an up lane, on which micro-steps of a folded pipeline come back to their stage.
 func (s *session) up() bool { return s.comms[plan.AxisPipe].Rank() >= s.open.Plan.Pipe }
 
-// prepared is the blocks that entries are prepared for.
+// prepared returns the blocks that entries are prepared for.
 func (s *session) prepared() dit.Range {
 	if s.open.Plan.Spread && !s.up() {
 		return dit.Range{End: len(s.model.Spec().Blocks)}
@@ -29,7 +29,7 @@ func (s *session) prepared() dit.Range {
 	return s.held.Range
 }
 
-// outer is the comm of the ranks that K and V are shared with: the ring, with all stages in a spread evaluation.
+// outer returns the comm of the ranks that share K and V: the ring, together with all stages in a spread evaluation.
 func (s *session) outer(c *EvaluateCommand) comm.Comm {
 	if s.spreads(c) {
 		return s.comms[plan.AxisSpread]
@@ -37,8 +37,8 @@ func (s *session) outer(c *EvaluateCommand) comm.Comm {
 	return s.comms[plan.AxisRing]
 }
 
-// rows is what the ranks of the sequence compute of an entry in an evaluation, ring outside, the part of this one, and
-// what it keeps of that between products.
+// rows returns what the ranks of the sequence compute of an entry in an evaluation (ring outside), the part of this
+// rank, and what it keeps of that between products.
 func (s *session) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wide, kept dit.Rows) {
 	p, ulysses := s.open.Plan, s.comms[plan.AxisUlysses]
 	places := p.Places(s.spreads(c))
@@ -52,17 +52,17 @@ func (s *session) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wid
 	return all, wide, p.Kept(wide, s.comms[plan.AxisTensor].Rank())
 }
 
-// size is the tokens of an entry that go through the blocks.
+// size returns how many tokens of an entry go through the blocks.
 func (s *session) size(e *sessionEntry) plan.Sequence {
 	return plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}
 }
 
-// whole is the evaluation of all tokens, as far as rows are concerned.
+// whole returns an evaluation of all tokens, as far as rows are concerned.
 func whole() *EvaluateCommand { return &EvaluateCommand{Whole: true} }
 
-// widen takes what spread evaluations of an entry need besides its store. On a folded pipeline the down lane of a stage
-// runs them, and keys and values of the blocks that its up lane owns go into the up lane's store, which that one lends:
-// both are on one device, and neither works while the other one does.
+// widen takes what spread evaluations of an entry need besides its store. In a folded pipeline the down lane of a stage
+// runs them, and keys and values of the blocks that its up lane owns go into the up lane's store, which it lends: both
+// lanes are on one device, and never work at the same time.
 func (s *session) widen(entry int, e *sessionEntry) {
 	if !s.open.Plan.Spread {
 		return
@@ -77,7 +77,7 @@ func (s *session) widen(entry int, e *sessionEntry) {
 	e.wide = e.store.widened(s.env, s.model.Spec(), s.open.Batch, s.back())
 }
 
-// back is the blocks of the up lane of this stage; none on the last stage and without a fold.
+// back returns the blocks of the up lane of this stage; none on the last stage and without a fold.
 func (s *session) back() plan.Lane {
 	k := len(s.open.Lanes) - 1 - s.comms[plan.AxisPipe].Rank()
 	if k < s.open.Plan.Pipe {
@@ -86,7 +86,7 @@ func (s *session) back() plan.Lane {
 	return s.open.Lanes[k]
 }
 
-// spreadRows is the image rows of this rank in a spread evaluation.
+// spreadRows returns the image rows of this rank in a spread evaluation.
 func (s *session) spreadRows(e *sessionEntry) dit.Range {
 	if !s.open.Plan.Spread || s.up() {
 		return dit.Range{}
@@ -95,19 +95,19 @@ func (s *session) spreadRows(e *sessionEntry) dit.Range {
 	return kept.Image
 }
 
-// borrow fills places with those of another store that has them.
+// borrow adds the places that another store has, which replace those for the same attentions.
 func (s *kvStore) borrow(other *kvStore) {
 	if other != nil {
 		maps.Copy(s.at, other.at)
 	}
 }
 
-// widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed),
-// the others in spare memory, one after the other.
+// widened returns the store for spread evaluations: own blocks keep their places, those of back are left out (they are
+// borrowed), and the others use spare memory, one after the other.
 func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b int, back plan.Lane) *kvStore {
 	out := *s
 	out.at = maps.Clone(s.at)
-	if s.apart { // its attentions bring their own memory
+	if s.apart { // its attentions allocate their own memory
 		return &out
 	}
 	var spare []stored

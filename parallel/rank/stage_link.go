@@ -6,10 +6,11 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// slots is memory for the rows of a few micro-steps, in turn: by micro-step and entry, values of the largest patch.
+// slots is memory for the rows of a few micro-steps, used in turn: by micro-step and entry, values of the largest
+// patch.
 type slots struct {
 	of   [plan.PostsAhead][]engine.Tensor
-	next int // micro-step that gets its slots next
+	next int // index into of for the next micro-step
 }
 
 func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
@@ -22,7 +23,7 @@ func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
 	return s
 }
 
-// advance gives the slots of the next micro-step.
+// advance returns the slots for the next micro-step.
 func (s *slots) advance() []engine.Tensor {
 	out := s.of[s.next]
 	s.next = (s.next + 1) % plan.PostsAhead
@@ -30,15 +31,15 @@ func (s *slots) advance() []engine.Tensor {
 }
 
 // stageLink moves the rows of patches from stage to stage beside computation: receives are posted as soon as their
-// commands are there, and rows to be sent are copied to slots, so that nobody stands still while a neighbour computes.
-// Whole pictures, and everything with overlap=off, go by SendRecv when they are needed.
+// commands are there, and rows to be sent are copied to slots, so that no stage stalls while its neighbor computes.
+// Whole pictures, and everything with overlap=off, use SendRecv when they are needed.
 type stageLink struct {
 	pipe    comm.Comm
 	in, out *slots // nil: SendRecv
-	ahead   int    // micro-steps whose rows memory is posted for
+	ahead   int    // micro-steps whose receives are posted
 }
 
-// newStageLink takes memory for entries of the given numbers of values; none: no slots.
+// newStageLink allocates slots for entries of the given numbers of values; nil: no slots.
 func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []int) *stageLink {
 	l := &stageLink{pipe: pipe}
 	if values != nil && pipe.Rank() > 0 {
@@ -50,7 +51,7 @@ func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []
 	return l
 }
 
-// post offers memory for the rows of a micro-step: values[k] of its k-th entry.
+// post posts receives for the rows of a micro-step, values[k] of its k-th entry.
 func (l *stageLink) post(entries, values []int) {
 	slots := l.in.advance()
 	for k, e := range entries {
@@ -81,7 +82,7 @@ func (l *stageLink) receive(whole bool, entries []int, rows []engine.Tensor) {
 	l.ahead--
 }
 
-// send passes the rows of all entries of a micro-step on.
+// send sends the rows of all entries of a micro-step to the next stage.
 func (l *stageLink) send(whole bool, entries []int, rows []engine.Tensor) {
 	to := l.pipe.Rank() + 1
 	if l.out == nil || whole {
@@ -96,7 +97,7 @@ func (l *stageLink) send(whole bool, entries []int, rows []engine.Tensor) {
 	}
 }
 
-// largestPatch is the values [B, L/P, E] that a stage receives of each entry at most in one micro-step of a patch.
+// largestPatch returns, by entry, the most values [B, L/P, E] that a stage receives in one micro-step of a patch.
 func (s *session) largestPatch() []int {
 	out := make([]int, len(s.entries))
 	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid, s.open.Plan.Patches) {
@@ -108,7 +109,7 @@ func (s *session) largestPatch() []int {
 	return out
 }
 
-// values counts what a micro-step passes from stage to stage of one entry.
+// values returns how many values of an entry a micro-step passes from stage to stage.
 func (s *session) values(c *EvaluateCommand, entry int) int {
 	e := &s.entries[entry]
 	if e.p == nil {
@@ -118,7 +119,7 @@ func (s *session) values(c *EvaluateCommand, entry int) int {
 	return s.open.Batch * kept.Len() * s.model.Spec().Width
 }
 
-// lookAhead posts receives for commands that wait already.
+// lookAhead posts receives for commands that are waiting.
 func (s *session) lookAhead() {
 	if s.link.in == nil || s.peek == nil || s.fixed {
 		return

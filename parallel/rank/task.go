@@ -9,7 +9,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// task does a dit.Task. The first rank of the tensor group has the answer.
+// task runs a dit.Task. The first rank of the tensor group returns the answer.
 func (r *Rank) task(id uint64, c *TaskCommand) ([]byte, error) {
 	r.Pos.at("beginning %s", c.Model)
 	defer r.retire(id)
@@ -46,7 +46,7 @@ func (r *Rank) task(id uint64, c *TaskCommand) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for a, end := range r.comms { // no session is charged with it
+	for a, end := range r.comms { // not attributed to any session
 		r.charged[a] = end.Traffic()
 	}
 	if group.Rank() > 0 {

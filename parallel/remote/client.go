@@ -19,33 +19,33 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// Client is a process of ranks as the leader sees it: a host.Host. Safe for concurrent use.
+// Client is a process of ranks as the leader sees it. It implements host.Host and is safe for concurrent use.
 type Client struct {
 	name    string
 	conn    net.Conn
-	why     func() error // why the process has gone
+	why     func() error // returns why the process is gone
 	address string
 	places  int
 	site    forecast.Site
-	nccl    string // version that the process would exchange by
+	nccl    string // version that the process can exchange by
 	late    bool   // its exchanges are not interruptible
 	run     *group.Group
 	ended   chan struct{} // closed when the connection has ended
 
-	sending sync.Mutex // of out
+	sending sync.Mutex // guards out
 	out     *bufio.Writer
 
-	mu      sync.Mutex // of all below
+	mu      sync.Mutex // guards the fields below
 	next    uint64
 	waiting map[uint64]func(answer)
 	crew    *crew
-	heard   time.Time // when the last answer came
+	heard   time.Time // time of the last answer
 	lost    error
 }
 
-// NewClient greets a process. name is how errors call it. One that says nothing for the given time (0: Silence) is
-// given up. why, if not nil, is called once the connection has ended: it sees to it that the process ends, and says why
-// it has.
+// NewClient greets a process over conn. name stands for it in errors. A process that says nothing for the given time
+// (0: Silence) is given up. why, if not nil, is called once the connection has ended: it must make sure that the
+// process ends, and returns why it has.
 func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Client, error) {
 	return newClient(name, patient{conn, cmp.Or(silence, Silence)}, why)
 }
@@ -57,7 +57,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
 	c.run.Every("pulse", time.Second, c.ended, func() {
-		_ = c.post(&call{Alive: true}, nil) // the leader is there; read finds out that the process has gone
+		_ = c.post(&call{Alive: true}, nil) // a sign of life; read notices if the process is gone
 	})
 	a, err := c.ask(&call{Hello: &hello{Version}})
 	if err != nil {
@@ -72,7 +72,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	return c, nil
 }
 
-// apartError says that a process did not meet the others.
+// apartError says that a process cannot connect to the others.
 type apartError struct {
 	client *Client
 	cause  error
@@ -83,20 +83,20 @@ func (e *apartError) Error() string {
 	return e.client.name + " does not meet the others: " + e.cause.Error()
 }
 
-// Unwrap returns what it ran into.
+// Unwrap returns the cause.
 func (e *apartError) Unwrap() error { return e.cause }
 
-// Exchange is how ranks on GPUs of several processes exchange.
+// Exchange says how ranks on GPUs of several processes exchange.
 type Exchange uint8
 
-// The ways. Ranks on the processors always exchange through host memory.
+// The ways. Ranks on CPUs always exchange through host memory.
 const (
-	ByBest Exchange = iota // by NCCL where all processes have the same version of it
+	ByBest Exchange = iota // by NCCL if all processes have the same version of it, else through host memory
 	ByHost                 // through host memory
-	ByNCCL                 // by NCCL; without it they do not meet
+	ByNCCL                 // by NCCL; Meet fails if they cannot
 )
 
-// nccl reports whether processes exchange by NCCL.
+// nccl reports whether processes exchange by NCCL. It returns an error if they must but cannot.
 func (by Exchange) nccl(all []*Client) (bool, error) {
 	if by == ByHost || len(all) < 2 {
 		return false, nil
@@ -116,8 +116,9 @@ func (by Exchange) nccl(all []*Client) (bool, error) {
 	return true, nil
 }
 
-// Meet connects processes with each other; they are hosts of one engine then, in this order. The first that cannot ends
-// the attempt: Close them all then. With measure it returns the speed of the slowest.
+// Meet connects processes with each other, so that they can be the hosts of one engine, in this order. It fails with
+// the first one that cannot; the caller must then Close all of them. With measure it returns the lowest bandwidth and
+// the highest latency that one of them has.
 func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 	nccl, err := by.nccl(all)
 	if err != nil {
@@ -155,7 +156,7 @@ func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 	return slowest, nil
 }
 
-// read takes answers until the connection ends.
+// read handles answers until the connection ends.
 func (c *Client) read() {
 	in := msgpack.NewDecoder(bufio.NewReaderSize(c.conn, buffered))
 	var err error
@@ -194,7 +195,7 @@ func (c *Client) read() {
 	c.waiting = nil
 }
 
-// post sends a call; done, if not nil, takes the answer, and does not wait.
+// post sends a call. done, if not nil, takes the answer; it must not block.
 func (c *Client) post(q *call, done func(answer)) error {
 	c.mu.Lock()
 	if c.lost != nil {
@@ -217,7 +218,7 @@ func (c *Client) post(q *call, done func(answer)) error {
 	return nil
 }
 
-// write sends a call. It may wait for a process that takes nothing; nobody who asks for the state does.
+// write sends a call. It may block while the process reads nothing, so c.mu must not be held.
 func (c *Client) write(q *call) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -240,13 +241,13 @@ func (c *Client) ask(q *call) (answer, error) {
 	return a, nil
 }
 
-// String is how errors call the process.
+// String returns the name of the process for errors.
 func (c *Client) String() string { return c.name }
 
 // Places implements host.Host.
 func (c *Client) Places() int { return c.places }
 
-// Site is what the process has told of its devices.
+// Site returns what the process has reported about its devices.
 func (c *Client) Site() forecast.Site { return c.site }
 
 // Interruptible implements host.Host.
@@ -259,7 +260,7 @@ func (c *Client) Err() error {
 	return c.lost
 }
 
-// Acquire implements host.Host. Weights that do not say by which bytes another process finds them are refused.
+// Acquire implements host.Host. It refuses weights that cannot be named to another process (encoding.BinaryMarshaler).
 func (c *Client) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
 	named, ok := w.(encoding.BinaryMarshaler)
 	if !ok {
@@ -276,14 +277,14 @@ func (c *Client) Acquire(key string, w host.Weights, need []host.Need) (loaded b
 
 // Resident implements host.Host.
 func (c *Client) Resident() []host.Resident {
-	a, _ := c.ask(&call{Resident: true}) // a process that has gone has none
+	a, _ := c.ask(&call{Resident: true}) // a process that is gone has none
 	return a.Resident
 }
 
 // Evict implements host.Host.
 func (c *Client) Evict(key string) { _, _ = c.ask(&call{Evict: &key}) }
 
-// Close implements host.Host: the process ends when its leader has gone.
+// Close implements host.Host. The process ends when the connection to its leader does.
 func (c *Client) Close() {
 	_ = c.conn.Close()
 	_ = c.run.Wait()
@@ -302,11 +303,11 @@ func (c *Client) Join(t host.Team) (host.Crew, error) {
 	return own, err
 }
 
-// crew is the members in a process.
+// crew is the members of a team in another process.
 type crew struct {
 	client  *Client
 	members []host.Member
-	status  []rank.Standing // client.mu
+	status  []rank.Standing // guarded by client.mu
 }
 
 // Members implements host.Crew.
@@ -324,7 +325,7 @@ func (w *crew) Close() <-chan struct{} {
 	ended := make(chan struct{})
 	w.client.run.Go("end of members", func() error {
 		defer close(ended)
-		_, _ = w.client.ask(&call{Leave: true}) // members of a process that has gone have ended
+		_, _ = w.client.ask(&call{Leave: true}) // members of a process that is gone have ended
 		return nil
 	})
 	return ended
@@ -359,10 +360,10 @@ func (m *member) Cancel(session uint64) { m.tell(&call{Cancel: &cancel{m.at, ses
 // Abort implements host.Member.
 func (m *member) Abort(cause error) { m.tell(&call{Abort: &abort{m.at, cause.Error()}}) }
 
-// tell sends what needs no answer. A process that has gone needs not be told.
+// tell sends a call that needs no answer; a process that is gone does not need it either.
 func (m *member) tell(q *call) { _ = m.client.post(q, nil) }
 
-// Standing implements host.Member, as of the last pulse.
+// Standing implements host.Member, as of the last status report.
 func (m *member) Standing() rank.Standing {
 	m.client.mu.Lock()
 	defer m.client.mu.Unlock()

@@ -11,15 +11,15 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// clock has members of a group exchange, and time it.
+// clock makes members of a group run an exchange and time it.
 type clock struct {
 	Trial            trial.Trial
 	Team             uint64
 	Ranks, Processes []int // by member, as in comm.Group
-	Here, Places     []int // members that live in the process that is told, and the places that they take there
+	Here, Places     []int // members that run in the receiving process, and their places there
 }
 
-// clock implements the call.
+// clock handles the call.
 func (s *server) clock(q *clock, a *answer) (err error) {
 	if len(q.Processes) != len(q.Ranks) || len(q.Places) != len(q.Here) {
 		return fmt.Errorf("exchanges of %d ranks in %d processes, %d of them at %d places here", len(q.Ranks),
@@ -44,7 +44,7 @@ func (s *server) clock(q *clock, a *answer) (err error) {
 	return err
 }
 
-// Bench is hosts whose exchanges are timed, with a rank at every place of each, in the order of the hosts.
+// Bench times exchanges between hosts. Every place of each host has a rank, in the order of the hosts.
 type Bench struct {
 	clients []*Client
 	nccl    bool
@@ -52,13 +52,13 @@ type Bench struct {
 	homes   []home // by rank
 }
 
-// home is where a rank lives.
+// home is where a rank runs.
 type home struct {
 	process, place int
-	device         string // "" until it has exchanged, and on the processors
+	device         string // "" until it has exchanged, and on CPUs
 }
 
-// NewBench has hosts meet. All must be there: the error names every one that is not, and why.
+// NewBench connects hosts with each other. All must be there: the error names every one that is not, and why.
 func NewBench(n Network, addresses []string, by Exchange) (*Bench, error) {
 	b := &Bench{}
 	var missing []error
@@ -87,20 +87,20 @@ func NewBench(n Network, addresses []string, by Exchange) (*Bench, error) {
 	return b, nil
 }
 
-// Close lets the hosts go.
+// Close releases the hosts.
 func (b *Bench) Close() {
 	for _, c := range b.clients {
 		c.Close()
 	}
 }
 
-// Ranks is how many places the hosts have together.
+// Ranks returns how many places the hosts have together.
 func (b *Bench) Ranks() int { return len(b.homes) }
 
-// NCCL reports whether GPUs of several hosts exchange by NCCL, and not through host memory.
+// NCCL reports whether GPUs of several hosts exchange by NCCL rather than through host memory.
 func (b *Bench) NCCL() bool { return b.nccl }
 
-// Name is what a rank is called: its host, and its device once it has exchanged.
+// Name returns the name of a rank: its host, and its device once it has exchanged.
 func (b *Bench) Name(r int) string {
 	at := b.homes[r]
 	device := at.device
@@ -110,7 +110,7 @@ func (b *Bench) Name(r int) string {
 	return b.clients[at.process].host() + " " + device
 }
 
-// Time has some ranks exchange, and returns the seconds of the one that took longest, by run.
+// Time runs an exchange between some ranks and returns, by run, the seconds of the rank that took longest.
 func (b *Bench) Time(who []int, t trial.Trial) ([]float64, error) {
 	b.team++
 	q := clock{Trial: t, Team: b.team, Ranks: who}

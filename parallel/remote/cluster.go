@@ -15,10 +15,11 @@ import (
 	"patchbay/parallel/host"
 )
 
-// lookEvery is how often hosts that are missing are looked for.
+// lookEvery is how often missing hosts are looked for.
 const lookEvery = 2 * time.Second
 
-// Cluster is machines that offer themselves to this one. It is the parallel.Hosts of an engine whose ranks run there.
+// Cluster is the machines that offer themselves to this one. It implements parallel.Hosts for an engine whose ranks run
+// there.
 type Cluster struct {
 	network Network
 	by      Exchange
@@ -27,18 +28,19 @@ type Cluster struct {
 	say     func(address string, err error)
 
 	mu      sync.Mutex
-	missing map[string]error // by address: why it is not used; nil: it is
+	missing map[string]error // by address: why the host is not used; nil: it is
 	started bool             // Start was called
-	back    bool             // one that is not used answers
-	met     meeting          // the last one, or before any a kept one of the same hosts
-	file    string           // of meetings, "" none
-	failed  func(error)      // told that it is not written
+	back    bool             // a host that is not used answers again
+	met     meeting          // the last one; before any, a stored one of the same hosts
+	file    string           // file of meetings; "": none
+	failed  func(error)      // called if file cannot be written
 	ended   chan struct{}
 	looking *group.Group
 }
 
-// NewCluster makes a Cluster of the machines that list gives, HOST:PORT each; it is asked again and again. wrap makes
-// hosts of clients. say is told when one cannot be used any more, and why, or can again. Close ends it.
+// NewCluster makes a Cluster of the machines that list returns, HOST:PORT each; list is called repeatedly. wrap turns
+// clients into hosts. say is called with the reason when a host can no longer be used, and with nil when it can again.
+// Close ends the Cluster.
 func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Client) host.Host,
 	say func(address string, err error),
 ) *Cluster {
@@ -84,7 +86,7 @@ func (c *Cluster) Met() forecast.Meeting {
 	}
 }
 
-// lacks notes why a host cannot be used, nil if it can, and says so when that is new.
+// lacks records why a host cannot be used, nil if it can, and calls say if that is new.
 func (c *Cluster) lacks(address string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,12 +100,12 @@ func (c *Cluster) lacks(address string, err error) {
 	}
 }
 
-// Start implements parallel.Hosts: those that answer, and reach each other.
+// Start implements parallel.Hosts: it returns the hosts that answer and reach each other.
 func (c *Cluster) Start(int) ([]host.Host, error) {
 	c.mu.Lock()
 	c.back, c.started = false, true
 	c.mu.Unlock()
-	var left []string // out of the mesh: they do not reach the others
+	var left []string // left out because they do not reach the others
 	for {
 		clients := c.greet(left)
 		if len(clients) == 0 && len(c.list()) == 0 {
@@ -138,8 +140,8 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 	}
 }
 
-// greet connects to all hosts but those left out, at the same time, and returns who answers: whoever has the fastest
-// device first, alike ones in the order of the list.
+// greet connects to all hosts except those left out, at the same time, and returns those that answer: fastest device
+// first, equal ones in the order of the list.
 func (c *Cluster) greet(left []string) (out []*Client) {
 	addresses := c.list()
 	clients := make([]*Client, len(addresses))
@@ -160,7 +162,7 @@ func (c *Cluster) greet(left []string) (out []*Client) {
 	return out
 }
 
-// look asks hosts that are missing whether they are there.
+// look checks whether hosts that are missing answer again.
 func (c *Cluster) look() {
 	addresses := c.list()
 	c.mu.Lock()

@@ -14,10 +14,10 @@ import (
 	"patchbay/parallel/comm/stream"
 )
 
-// joining bounds how long processes take to find each other.
+// joining bounds how long processes take to connect to each other.
 const joining = 15 * time.Second
 
-// tokenLength is that of the secret that keeps strangers out of a mesh.
+// tokenLength is the length in bytes of the secret that keeps strangers out of a mesh.
 const tokenLength = 32
 
 func newToken() []byte {
@@ -26,8 +26,8 @@ func newToken() []byte {
 	return t
 }
 
-// connect makes the mesh of a process: it dials the processes before it and accepts those behind. Speed is zero unless
-// it is asked for. ledger counts memory that processes on this machine share, nil: nobody does.
+// connect makes the mesh of a process: it dials the processes before it and accepts those after it. Speed is zero
+// unless m.Probe is set. ledger counts memory that is shared with processes on this machine, nil: it is not counted.
 func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, error), ledger *engine.Ledger,
 ) (*stream.Mesh, Speed, error) {
 	if m.Self < 0 || m.Self >= len(m.Addresses) || len(m.Names) != len(m.Addresses) || len(m.Token) != tokenLength {
@@ -63,7 +63,7 @@ func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, erro
 		}
 		p, ok := m.admit(c)
 		if !ok || conns[p] != nil {
-			_ = c.Close() // a stranger
+			_ = c.Close() // not a process of the mesh
 			continue
 		}
 		conns[p] = c
@@ -91,7 +91,7 @@ func dialUnix(address string) (net.Conn, error) {
 	return net.DialTimeout(network, at, joining)
 }
 
-// admit reads who connects, which must know the token.
+// admit reads which process connects. ok is false if it does not know the token.
 func (m *mesh) admit(c net.Conn) (process int, ok bool) {
 	head := make([]byte, tokenLength+4)
 	_ = c.SetReadDeadline(time.Now().Add(joining / 3))

@@ -13,7 +13,7 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// meeting is what machines have told of themselves, and measured of the network between them, when they met.
+// meeting is what machines reported about themselves, and measured about the network between them, when they met.
 type meeting struct {
 	Hosts  []string `json:"hosts"`  // addresses, in the order of ranks
 	Places []int    `json:"places"` // of each
@@ -22,11 +22,11 @@ type meeting struct {
 	At time.Time `json:"at"`
 }
 
-// keptMeetings is how many are kept.
+// keptMeetings is how many meetings are stored.
 const keptMeetings = 32
 
-// readMeetings reads the file of meetings, newest first; none where there is no file. What nothing can be predicted
-// with is left out.
+// readMeetings reads the file of meetings, newest first; none if there is no file. It leaves out those that no
+// prediction can be made with.
 func readMeetings(path string) (list []meeting, err error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,9 +48,9 @@ func readMeetings(path string) (list []meeting, err error) {
 	}), nil
 }
 
-// Keep has what hosts tell and measure when they meet written to a file, and what the same hosts have said before used
-// until they meet. It is called once, before anything else; a file that cannot be read is not used, and replaced.
-// failed is told where one cannot be written.
+// Keep stores what hosts report and measure when they meet in a file, and uses what it has of the same hosts until they
+// meet. It must be called once, before anything else. It returns an error if the file cannot be read; the file is then
+// ignored, and replaced later. failed is called if it cannot be written.
 func (c *Cluster) Keep(path string, failed func(error)) error {
 	list, err := readMeetings(path)
 	c.mu.Lock()
@@ -65,12 +65,12 @@ func (c *Cluster) Keep(path string, failed func(error)) error {
 	return err
 }
 
-// sameHosts reports whether two lists have the same hosts: ranks may take them in another order.
+// sameHosts reports whether two lists have the same hosts in any order, because ranks may use another one.
 func sameHosts(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// keep notes a meeting, and writes it down.
+// keep records a meeting and stores it.
 func (c *Cluster) keep(m meeting) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

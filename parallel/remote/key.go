@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// SecretLength is the least number of bytes of a cluster's secret, which must be random: who reaches a host sees the
-// public key that is made of it, and could try out passwords at leisure.
+// SecretLength is the minimum length in bytes of a cluster's secret, which must be random: whoever reaches a host sees
+// the public key that is derived from it, and could try out passwords offline.
 const SecretLength = 32
 
-// Key is what the machines of a cluster know each other by: one pair of keys, made of their secret.
+// Key is what the machines of a cluster recognize each other by: a key pair derived from their secret.
 type Key struct {
 	own    tls.Certificate
 	public ed25519.PublicKey
@@ -27,8 +27,8 @@ type Key struct {
 // errOtherKey says that the other side has the key of another cluster.
 var errOtherKey = errors.New("it has another cluster key: give both sides the same file")
 
-// NewKey makes the key of a secret: the seed of Ed25519 by HKDF with SHA-256 (RFC 5869), in a certificate that nobody
-// else has signed and nobody reads but for its public key.
+// NewKey derives the key from a secret: the seed of Ed25519 by HKDF with SHA-256 (RFC 5869), in a self-signed
+// certificate of which only the public key is used.
 func NewKey(secret []byte) (*Key, error) {
 	if len(secret) < SecretLength {
 		return nil, fmt.Errorf("the secret has %d bytes: want %d random ones or more", len(secret), SecretLength)
@@ -51,7 +51,7 @@ func NewKey(secret []byte) (*Key, error) {
 	return k, nil
 }
 
-// config is TLS 1.3 in which both sides prove that they have the private key, whatever their certificates say.
+// config returns TLS 1.3 in which both sides prove that they have the private key, whatever their certificates say.
 func (k *Key) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{k.own},

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Scheme is that of addresses of other machines: "tls:HOST:PORT".
+// scheme starts addresses of other machines: "tls:HOST:PORT".
 const scheme = "tls"
 
-// greeting bounds how long two machines take to find out who they are to each other.
+// greeting bounds the handshake of two machines.
 const greeting = 5 * time.Second
 
 // Purpose is what a connection to another machine is for.
@@ -24,20 +24,20 @@ type Purpose string
 
 // The purposes.
 const (
-	ToLead  Purpose = "lead" // a leader's, to Serve
-	ToLook  Purpose = "look" // nothing follows: whether a host answers
+	ToLead  Purpose = "lead" // from a leader, for Serve
+	ToLook  Purpose = "look" // to see whether a host answers; nothing follows
 	toMatch Purpose = "rank" // from host to host, for a mesh
 )
 
 // Network is how the machines of a cluster reach each other: TCP, encrypted and authenticated by their key. Each side
-// says which program it is before anything else is sent; the first line is the same in all versions.
+// names its program version before anything else is sent; this first line is the same in all versions.
 type Network struct {
 	Key     *Key
 	Build   string        // version of the program
-	Silence time.Duration // after which a machine is given up, 0: Silence
+	Silence time.Duration // after which a machine is given up, 0: the constant Silence
 }
 
-// first is the line that both sides begin with: protocol, build, and what the sender wants or answers.
+// first returns the line that each side begins with: protocol, build, and what the sender wants or answers.
 func (n *Network) first(word string) string {
 	return fmt.Sprintf("patchbay-ranks %d %s %s\n", Version, strings.ReplaceAll(cmp.Or(n.Build, "dev"), " ", "_"), word)
 }
@@ -45,7 +45,7 @@ func (n *Network) first(word string) string {
 // maxFirst bounds the first line.
 const maxFirst = 256
 
-// readFirst reads the other side's line and compares versions.
+// readFirst reads the first line of the other side and compares versions.
 func (n *Network) readFirst(c io.Reader) (word string, err error) {
 	var line []byte
 	for b := make([]byte, 1); ; {
@@ -71,8 +71,8 @@ func (n *Network) readFirst(c io.Reader) (word string, err error) {
 	return f[3], nil
 }
 
-// Dial connects to a host, "HOST:PORT". The connection ends when the other side is silent: for n.Silence
-// where it is to be led, else for n.Patience(). Errors say what is wrong with the host without naming it.
+// Dial connects to a host, "HOST:PORT". The connection fails once the other side has been silent for n.Patience(), or
+// for half of that if to is ToLead. Errors say what is wrong with the host without naming it.
 func (n *Network) Dial(ctx context.Context, address string, to Purpose) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, greeting)
 	defer cancel()
@@ -82,7 +82,7 @@ func (n *Network) Dial(ctx context.Context, address string, to Purpose) (net.Con
 	}
 	limit := n.Patience()
 	if to == ToLead {
-		limit /= 2 // who leads finds out first, and names the host
+		limit /= 2 // the leader notices first, and names the host
 	}
 	c := tls.Client(patient{raw, limit}, n.Key.config())
 	word, err := n.greet(ctx, raw, c, func() (string, error) {
@@ -114,7 +114,7 @@ func (n *Network) lead(address string) (*Client, error) {
 	return c, err
 }
 
-// host is the address without the scheme.
+// host returns the address without the scheme.
 func (c *Client) host() string { return strings.TrimPrefix(c.address, scheme+":") }
 
 // dialHost connects to another host of a mesh, by the address that a leader has for it.
@@ -126,8 +126,8 @@ func (n *Network) dialHost(ctx context.Context, address string) (net.Conn, error
 	return n.Dial(ctx, at, toMatch)
 }
 
-// Accept greets who has connected. admit says what is wrong with the purpose now, "" if nothing is: the other side is
-// told. Accept closes raw if it fails.
+// Accept shakes hands with a machine that has connected. admit returns why its purpose is refused now, "" if it is not;
+// the answer says so. Accept closes raw if it fails.
 func (n *Network) Accept(ctx context.Context, raw net.Conn, admit func(Purpose) string) (net.Conn, Purpose, error) {
 	ctx, cancel := context.WithTimeout(ctx, greeting)
 	defer cancel()
@@ -149,13 +149,13 @@ func (n *Network) Accept(ctx context.Context, raw net.Conn, admit func(Purpose) 
 		return word, err
 	})
 	if err != nil {
-		_ = c.Close() // says goodbye, so that the line before it arrives
+		_ = c.Close() // sends close_notify, so that the answer arrives
 		return nil, "", plain(err)
 	}
 	return c, Purpose(word), nil
 }
 
-// greet shakes hands and runs talk, all within the time of ctx.
+// greet does the TLS handshake and runs talk, all within the time of ctx.
 func (n *Network) greet(ctx context.Context, raw net.Conn, c *tls.Conn, talk func() (string, error)) (string, error) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	word, err := "", c.HandshakeContext(ctx)
@@ -171,16 +171,16 @@ func (n *Network) greet(ctx context.Context, raw net.Conn, c *tls.Conn, talk fun
 	return word, err
 }
 
-// Patience is how long the other side of a connection may be silent, twice that of a leader.
+// Patience returns how long the other side of a connection may be silent, which is twice what a leader allows.
 func (n *Network) Patience() time.Duration { return 2 * cmp.Or(n.Silence, Silence) }
 
-// keepAlive has the kernel find a cable that was pulled.
+// keepAlive makes the kernel detect dead connections, such as a pulled cable.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}
 }
 
-// plain says why a machine cannot be reached without the addresses that the net package adds, and in one way for both
-// sides of a handshake.
+// plain returns why a machine cannot be reached, without the addresses that package net adds, and alike on both sides
+// of a handshake.
 func plain(err error) error {
 	var alert tls.AlertError
 	if errors.As(err, &alert) && alert == 42 { // bad_certificate: what the other side thinks of errOtherKey
@@ -199,7 +199,7 @@ func plain(err error) error {
 	return err
 }
 
-// Address checks HOST:PORT and fills in the port that is left out.
+// Address checks HOST:PORT and adds the given port if there is none.
 func Address(text string, port int) (string, error) {
 	host, at, err := net.SplitHostPort(text)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Silence is how long a process may say nothing before it is given up; it says where its ranks are five times a second.
+// Silence is how long a process may send nothing before it is given up. It reports its ranks five times a second.
 const Silence = 20 * time.Second
 
-// again is how long a process is listened to once more: this one may itself have been stopped.
+// again is the grace period after that: this process may itself have been suspended.
 const again = time.Second
 
 // patient is a connection whose other end must send something, and take something of what is written, within the
@@ -21,7 +21,7 @@ type patient struct {
 	limit time.Duration
 }
 
-// hangError says that the process at the other end of a connection that stands has stopped.
+// hangError says that the process at the other end of a working connection has stopped responding.
 type hangError struct{ text string }
 
 // Error implements error.

@@ -8,21 +8,22 @@ import (
 	"patchbay/parallel/group"
 )
 
-// Speed is what processes find out of the connections between them.
+// Speed is what processes measure about the connections between them.
 type Speed struct {
 	// bytes per second that a process receives from all others while it sends as many; 0: not measured
 	Bandwidth float64 `json:"bandwidth"`
 	Latency   float64 `json:"latency"` // seconds of a small message
 }
 
-// A probe is some answers to a byte, then bytes in both directions at once, of which the first quarter is not timed.
+// A probe is a few one-byte round trips, then bytes in both directions at once, of which the first quarter is not
+// timed.
 const (
 	probePings = 4
 	probeBytes = 1 << 20
 )
 
-// probe measures the connections of process self to the others, all at the same time; those do the same. Where it has
-// no connection it measures nothing.
+// probe measures the connections of process self to the others, all at the same time, while those do the same. It skips
+// connections that are nil.
 func probe(self int, conns []io.ReadWriteCloser) (s Speed, err error) {
 	each := make([]Speed, len(conns))
 	g := group.New(func(error) {
@@ -47,7 +48,7 @@ func probe(self int, conns []io.ReadWriteCloser) (s Speed, err error) {
 	return s, err
 }
 
-// probeOne measures one connection; of its two sides one asks.
+// probeOne measures one connection. One of its sides must ask, the other must not.
 func probeOne(c io.ReadWriter, asks bool) (s Speed, err error) {
 	buf := make([]byte, probeBytes/4)
 	for i := range probePings {

@@ -1,7 +1,7 @@
-// Package remote has ranks run in another process. The leader's side is a host.Host (client.go), the side of the ranks
-// answers it (serve.go); between them msgpack travels over one connection (this file), and what ranks exchange over a
-// mesh of the processes' own (join.go, package comm/stream). Weights travel as the bytes that name them, a file with
-// its header hash for one: each process reads its own part.
+// Package remote runs ranks in another process. The leader's side is a host.Host (client.go), which the ranks' side
+// answers (serve.go). Msgpack messages travel between them over one connection (this file); ranks exchange tensors over
+// a mesh of the processes' own (join.go, package comm/stream). Weights are sent as the bytes that name them, such as a
+// file with its header hash: each process reads its own part.
 package remote
 
 import (
@@ -11,14 +11,14 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// Version is that of the protocol: both sides are the same program, or refuse each other.
+// Version is the version of the protocol. Both sides are the same program, or refuse each other.
 const Version = 9
 
-// buffered is what of a message goes in one write: every one more wakes the other side.
+// buffered is how many bytes of a message go into one write: each further write wakes the other side again.
 const buffered = 64 << 10
 
-// call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
-// Abort and Alive, which are not.
+// call is a request of the leader: exactly one of the fields after ID is set. The answer has the same ID; Cancel, Abort
+// and Alive have none.
 type call struct {
 	ID       uint64
 	Hello    *hello
@@ -29,7 +29,7 @@ type call struct {
 	Cancel   *cancel
 	Abort    *abort
 	Leave    bool
-	Alive    bool // the leader is there
+	Alive    bool // sign of life
 	Evict    *string
 	Resident bool
 	Clock    *clock
@@ -38,20 +38,20 @@ type call struct {
 // hello opens the connection.
 type hello struct{ Version int }
 
-// mesh tells a process where the others listen. Process i connects to those before it.
+// mesh tells a process where the others listen. Each process connects to those before it.
 type mesh struct {
 	Self      int
 	Addresses []string // "unix:PATH" or "tls:HOST:PORT", by process
 	Names     []string // for errors
-	Token     []byte   // what a connection must begin with
+	Token     []byte   // first bytes of every connection
 	NCCL      bool     // GPUs exchange by NCCL
-	Probe     bool     // connections are measured
+	Probe     bool     // measure the connections
 }
 
 // acquire names parts of the weights of a model.
 type acquire struct {
 	Key   string
-	Model []byte // host.Weights as MarshalBinary gives them
+	Model []byte // host.Weights, as returned by MarshalBinary
 	Need  []host.Need
 }
 
@@ -71,14 +71,14 @@ type abort struct {
 	Cause  string
 }
 
-// answer is what a process says: to the call ID, or how far its members are (ID 0).
+// answer is a message of a process: the answer to call ID, or the status of its members (ID 0).
 type answer struct {
 	ID       uint64
 	Err      *failure.Error
 	Address  string        // to Hello: where it listens
 	Places   int           // to Hello: how many ranks it has a device for
-	NCCL     string        // to Hello: version of the NCCL that it would exchange by, "" if it would not
-	Late     bool          // to Hello: ranks of a group that it has alone are not interruptible (comm.Transport)
+	NCCL     string        // to Hello: version of NCCL that it can exchange by, "" if it cannot
+	Late     bool          // to Hello: groups within the process are not interruptible (comm.Transport)
 	Site     forecast.Site // to Hello: its devices
 	Speed    Speed         // to Mesh
 	Loaded   bool
@@ -86,10 +86,10 @@ type answer struct {
 	Reply    *rank.Reply
 	Status   []rank.Standing // by place in Team.Here
 	Seconds  []float64       // to Clock: of each run
-	Devices  []string        // to Clock: of clock.Here, "" are the processors
+	Devices  []string        // to Clock: of clock.Here; "": the CPU
 }
 
-// flat makes an error that can travel: its cause becomes text.
+// flat returns an error that can be encoded: its cause becomes text.
 func flat(err *failure.Error) *failure.Error {
 	if err == nil || err.Cause == nil {
 		return err

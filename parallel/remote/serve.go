@@ -22,46 +22,45 @@ import (
 	"patchbay/parallel/host"
 )
 
-// pulse is how often a process says where its members are.
+// pulse is how often a process reports where its members are.
 const pulse = 200 * time.Millisecond
 
-// server is the side of the ranks.
+// server is the ranks' side of a connection to a leader.
 type server struct {
 	Config
 	mesh *stream.Mesh
-	over comm.Transport  // of the ranks: mesh, or NCCL
-	end  func() error    // gives over back
-	run  *group.Group    // waits for replies
-	led  context.Context // ends when the leader has gone
+	over comm.Transport  // of the ranks: on mesh, or NCCL
+	end  func() error    // releases over
+	run  *group.Group    // pulses, and waits for members
+	led  context.Context // done once the leader is gone
 
-	crew host.Crew // under mu
+	crew host.Crew // guarded by mu
 	mu   sync.Mutex
 	out  *bufio.Writer
 }
 
-// Config is what a process offers to its leader.
+// Config configures what a process offers to its leader.
 type Config struct {
-	Host *host.Local // outlives the leader, with the weights that are resident
-	// Site is the rates and memory of its devices, by place; zero: not known, or all are those of the leader.
+	Host *host.Local // outlives the leader, and so do its resident weights
+	// Site is the rates and memory of its devices, by place; zero: not known, or as the leader's.
 	Site forecast.Site
-	// Open finds weights by what MarshalBinary of a host.Weights gave. key is what the leader calls them.
+	// Open finds weights by the bytes that MarshalBinary of a host.Weights returned. key is the leader's name for them.
 	Open func(key string, model []byte) (host.Weights, error)
-	// Listen is where the other processes of the leader find this one, Dial how it finds them; nil: they are on this
-	// machine.
+	// Listen accepts connections of the leader's other processes. Dial connects to them; nil: they are on this machine.
 	Listen net.Listener
 	Dial   func(address string) (net.Conn, error)
-	// Ledger counts the memory of what is sent to processes on this machine; nil: nobody does.
+	// Ledger counts the memory of what is sent to processes on this machine; nil: it is not counted.
 	Ledger *engine.Ledger
-	// Within connects groups whose ranks are all here, where NCCL does not; nil: so do the connections of the processes.
+	// Within connects groups whose ranks are all in this process, unless NCCL does; nil: the mesh does.
 	Within comm.Transport
-	// NCCL is the version of the NCCL by which ranks here may exchange with those of other processes, "": they may not.
-	// Over makes the transport for it, on top of the connections of the processes, and a function that gives it back.
+	// NCCL is the version of NCCL by which ranks here may exchange with those of other processes, "": they may not.
+	// Over makes the transport for it on top of the connections of the processes, and a function that releases it.
 	NCCL string
 	Over func(mesh comm.Transport) (comm.Transport, func() error)
 }
 
-// Serve runs ranks for the leader at the other end of conn until that goes. The error is why the connection was given
-// up, nil if the leader closed it.
+// Serve runs ranks for the leader at the other end of conn until the connection ends. It returns why the connection was
+// given up, nil if the leader closed it.
 func Serve(conn io.ReadWriter, cfg Config) error {
 	led, gone := context.WithCancel(context.Background())
 	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered), led: led}
@@ -84,7 +83,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 	}
 	s.leave()
 	_ = s.run.Wait()
-	s.leave() // who was just joining
+	s.leave() // a crew that was just joining
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
@@ -107,20 +106,20 @@ func (s *server) part() (err error) {
 	return err
 }
 
-// take answers a call; commands are answered when they are done.
+// take handles a call. Commands are answered when they are done.
 func (s *server) take(c *call) {
 	switch {
 	case c.Alive:
 		return
 	case c.Leave, c.Join != nil, c.Clock != nil:
-		// who waits for others must not keep this process from hearing that its leader has gone
+		// these wait for other processes, and must not keep this one from noticing that its leader is gone
 		s.run.Go("members", func() error { s.reply(c); return nil })
 		return
 	}
 	s.reply(c)
 }
 
-// reply does what is asked and answers.
+// reply executes a call and answers it.
 func (s *server) reply(c *call) {
 	var a answer
 	err := group.Recovered("rank process", func() error { return s.handle(c, &a) })
@@ -139,7 +138,7 @@ func (s *server) send(a *answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if msgpack.NewEncoder(s.out).Encode(a) == nil {
-		_ = s.out.Flush() // a leader that has gone ends Serve
+		_ = s.out.Flush() // Serve ends if the leader is gone
 	}
 }
 
@@ -156,7 +155,7 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
 		a.Site, a.NCCL, a.Late = s.Site, s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
-		if err := s.part(); err != nil { // from those it has met before
+		if err := s.part(); err != nil { // from the processes it has met before
 			return err
 		}
 		a.Speed, err = s.meet(c.Mesh)
@@ -198,7 +197,7 @@ func (s *server) handle(c *call, a *answer) (err error) {
 	return err
 }
 
-// meet connects this process with the others, and measures their connections if asked to.
+// meet connects this process with the others, and measures their connections if m asks for it.
 func (s *server) meet(m *mesh) (speed Speed, err error) {
 	if m.NCCL && s.Over == nil {
 		return speed, fmt.Errorf("the leader has ranks exchange by NCCL, which this process does not")
@@ -230,7 +229,7 @@ func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return n.within.Connect(g, ops)
 }
 
-// member hands a call to a member.
+// member calls f with a member.
 func (s *server) member(at int, f func(host.Member) error) error {
 	all := s.members()
 	if at < 0 || at >= len(all) {
@@ -239,7 +238,7 @@ func (s *server) member(at int, f func(host.Member) error) error {
 	return f(all[at])
 }
 
-// members are the ranks that live here now.
+// members returns the ranks that run here now.
 func (s *server) members() []host.Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +248,7 @@ func (s *server) members() []host.Member {
 	return s.crew.Members()
 }
 
-// command queues a command of a member and answers when it is done.
+// command sends a command to a member, and answers id when it is done.
 func (s *server) command(id uint64, m host.Member, c *command) error {
 	wait, err := m.Send(c.Command)
 	if err != nil {
@@ -275,9 +274,9 @@ func (s *server) leave() {
 	}
 }
 
-// pulse says where the members are.
+// pulse reports where the members are.
 func (s *server) pulse() {
-	var a answer // a sign of life without members too
+	var a answer // sent without members too, as a sign of life
 	for _, m := range s.members() {
 		a.Status = append(a.Status, m.Standing())
 	}

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// mostGreeted bounds connections whose other side is not known yet.
+// mostGreeted bounds the connections whose other side is not known yet.
 const mostGreeted = 64
 
 // Station offers a machine to leaders, one at a time.
 type Station struct {
 	Network Network
-	Offer   Config // but for Listen and Dial
-	// Say, if not nil, is told who comes, goes and is refused. Hung is told when ranks have not ended long after their
-	// leader has gone: only the end of the process helps then.
+	Offer   Config // without Listen and Dial
+	// Say, if not nil, is called when a leader comes or goes, or a connection is refused. Hung is called if ranks have
+	// not ended long after their leader: then only the end of the process helps.
 	Say  func(who net.Addr, what string, cause error)
 	Hung func(cause error)
 
 	peers  *peers
 	mu     sync.Mutex
-	leader string // who is served, "" if nobody is
+	leader string // leader that is served, "" if none is
 	conns  map[net.Conn]bool
 	ended  bool
 }
 
-// Serve takes connections of l until the context is done, and ends those that are left.
+// Serve takes connections from l until ctx is done, and closes those that are left.
 func (s *Station) Serve(ctx context.Context, l net.Listener) {
 	s.peers = &peers{address: l.Addr(), come: make(chan net.Conn, mostGreeted)}
 	s.Offer.Listen = s.peers
@@ -42,7 +42,7 @@ func (s *Station) Serve(ctx context.Context, l net.Listener) {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				break
 			}
-			time.Sleep(100 * time.Millisecond) // no file descriptor is left, for one
+			time.Sleep(100 * time.Millisecond) // e.g. no file descriptors are left
 			continue
 		}
 		room <- struct{}{}
@@ -85,7 +85,8 @@ func (s *Station) close(l net.Listener) {
 	}
 }
 
-// admit lets one leader in, when the one before it has ended.
+// admit returns why a connection is refused, "" if it is not. There is one leader at a time; a new one waits a moment
+// for the previous one to end.
 func (s *Station) admit(p Purpose) string {
 	end := time.Now().Add(min(greeting/2, s.Network.Patience()/4))
 	for p == ToLead && s.busy() && time.Now().Before(end) {
@@ -115,7 +116,7 @@ func (s *Station) free() {
 	s.leader = ""
 }
 
-// take does what a connection is for.
+// take uses a connection for its purpose.
 func (s *Station) take(c net.Conn, purpose Purpose) {
 	switch purpose {
 	case ToLead:
@@ -127,7 +128,7 @@ func (s *Station) take(c net.Conn, purpose Purpose) {
 	}
 }
 
-// lead serves a leader.
+// lead serves a leader until it is gone.
 func (s *Station) lead(c net.Conn) {
 	who := c.RemoteAddr()
 	s.mu.Lock()
@@ -158,7 +159,7 @@ func (s *Station) lead(c net.Conn) {
 	s.say(who, "the leader has gone", err)
 }
 
-// ending starts a clock when a connection has ended.
+// ending is a connection that starts a timer once reading has failed.
 type ending struct {
 	net.Conn
 	once  sync.Once
@@ -181,7 +182,7 @@ func (e *ending) stop() {
 	}
 }
 
-// peers are connections of other hosts that have been greeted, as a net.Listener.
+// peers is a net.Listener of connections from other hosts that have been greeted.
 type peers struct {
 	address net.Addr
 	come    chan net.Conn
@@ -189,16 +190,16 @@ type peers struct {
 	until   time.Time
 }
 
-// add keeps a connection until it is accepted.
+// add queues a connection until it is accepted.
 func (p *peers) add(c net.Conn) {
 	select {
 	case p.come <- c:
 	default:
-		_ = c.Close() // nobody meets here
+		_ = c.Close() // the queue is full: no mesh is being made
 	}
 }
 
-// drop ends connections that nobody has accepted.
+// drop closes connections that have not been accepted.
 func (p *peers) drop() {
 	for {
 		select {
