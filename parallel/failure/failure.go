@@ -1,6 +1,6 @@
-// Package failure is how sampling says that it will not or could not run: one error with a code, the field it is about,
-// and words for people. It knows no request, no plan and no device. Everything in package parallel and below it that
-// refuses returns it; callers above tell by Code what to do.
+// Package failure defines the error with which sampling refuses or fails: a code, the field it is about, and a message
+// for people. It knows no request, plan or device. Package parallel and the packages below it refuse with this error;
+// their callers decide by Code what to do.
 package failure
 
 import "fmt"
@@ -8,9 +8,9 @@ import "fmt"
 // Code classifies an Error for clients.
 type Code string
 
-// The codes. BadRequest names a field of parallel.Request; PlanRefused a plan that cannot run; OutOfMemory comes before
-// work starts and says how much was needed; Cancelled is the caller's own wish; Panic is a bug inside a rank, a sampler
-// or a kernel.
+// The codes. BadRequest: the request is invalid; Field, if set, is a field of parallel.Request. PlanRefused: the plan
+// cannot run. OutOfMemory: a rank or device has too little memory; if that was known before work started, Text says how
+// much is needed. Cancelled: the caller ended the request. Panic: a bug in a rank, a sampler or a kernel.
 const (
 	BadRequest  Code = "bad_request"
 	PlanRefused Code = "plan_refused"
@@ -18,21 +18,21 @@ const (
 	Cancelled   Code = "cancelled"
 	Panic       Code = "internal_panic"
 	LoadFailed  Code = "bad_checkpoint"
-	HostLost    Code = "host_lost"   // a process of ranks has gone, or did not start; the request may be run again
-	PeerLost    Code = "rank_lost"   // a rank did not come to an exchange, or came with another one
-	DeviceLost  Code = "device_lost" // nothing runs on a device any more until the process is started again
+	HostLost    Code = "host_lost"   // a process of ranks exited or did not start; the request may be retried
+	PeerLost    Code = "rank_lost"   // a rank hangs, missed an exchange, or issued a different one
+	DeviceLost  Code = "device_lost" // nothing runs on a device until the process is restarted
 )
 
-// Error is what every door of package parallel returns when it refuses or fails.
+// Error is what the entry points of package parallel return when they refuse or fail.
 type Error struct {
 	Code  Code
 	Field string // field of Request the error is about, may be empty
-	Text  string // tells what is wrong and what is allowed
+	Text  string // what is wrong and what is allowed
 	Cause error  // may be nil
 	Stack string // of a panic
 }
 
-// Error returns "field: text: cause".
+// Error returns "field: text: cause", without field and cause where these are empty.
 func (e *Error) Error() string {
 	s := e.Text
 	if e.Field != "" {
@@ -47,7 +47,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Refuse is the Error of a request that cannot run as it is given.
+// Refuse returns an Error with code BadRequest about a field of the request.
 func Refuse(field, format string, args ...any) *Error {
 	return &Error{Code: BadRequest, Field: field, Text: fmt.Sprintf(format, args...)}
 }

@@ -5,10 +5,10 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Traffic is what one rank sends to others along one axis.
+// Traffic is what one rank sends to other ranks along one axis.
 type Traffic struct{ Calls, Bytes int64 }
 
-// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only.
+// volume is what one rank sends to other ranks in some exchanges of one axis.
 type volume struct{ calls, values int64 }
 
 func (v *volume) add(calls, values int64) {
@@ -16,12 +16,13 @@ func (v *volume) add(calls, values int64) {
 	v.values += values
 }
 
-// attention adds what rank c sends for one attention over rows of one entry, b items.
+// attention adds what rank c sends for one attention over the rows of one entry with b items.
 //
-// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends K and V of the heads of others
-// and the G heads of Q that read each, (G + 2) l b (K - k) D values, and gives back the rows of the others with its own
-// k heads, (L - l) b G k D, L being the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next
-// one's pass through, 2 b k D values a row; with K/V stores the fresh rows of this place go to the R-1 others instead.
+// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): a rank with l rows sends K and V of the other ranks' heads
+// and the G heads of Q that read each of them, (G + 2) l b (K - k) D values. It returns the results of its own k heads
+// for the other ranks' rows, (L - l) b G k D values, L being the rows of the group. Ring (arXiv:2310.01889): K and V of
+// every place except the next one pass through, 2 b k D values per row. With K/V stores the fresh rows of this place go
+// to the R-1 others instead.
 func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, g, u, r := int64(o.Spec.HeadDim), int64(o.Spec.Group()), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
@@ -46,8 +47,8 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 	}
 }
 
-// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank
-// (Megatron-LM, arXiv:1909.08053, sec. 3: one after each row-split product), or a half of the block.
+// reductions returns the rows of every sum over a tensor group that block b, or a half of it, makes for some rows of
+// this rank: one after each row-parallel projection (Megatron-LM, arXiv:1909.08053, sec. 3).
 func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	text, image := r.TextOnly(), r.ImageOnly()
 	var attention, mlp []dit.Rows
@@ -82,7 +83,7 @@ func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	return append(attention, mlp...)
 }
 
-// block adds what rank c sends in block i, or in a half of it, for rows of one entry.
+// block adds what rank c sends in block i, or in a half of it, for the rows of one entry with b items.
 func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
 	if half != dit.MLPHalf {
@@ -91,7 +92,7 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half d
 	mine := rows[c.SequenceRank(o.plan)]
 	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
 		for _, r := range reductions(spec, half, mine) {
-			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
+			// an all-reduce as reduce-scatter and all-gather sends 2 (P-1)/P of the buffer
 			v[plan.AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
 		}
 	}
@@ -100,9 +101,9 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half d
 	}
 }
 
-// scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream:
-// of its l rows a rank sends (P-1) l E values in a gather, and of the L rows of the group the others' (L - l) E in a
-// scatter.
+// scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), one call for each item and stream.
+// A rank sends its l rows to the P-1 others in a gather, (P-1) l E values, and the rows of the others among the group's
+// L in a scatter, (L - l) E values.
 func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
@@ -120,8 +121,8 @@ func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half 
 	each(reductions(spec, half, mine), func(all, own int) int64 { return int64(all-own) * e })
 }
 
-// gathers returns the rows of every gather that a block makes in the scattered form: before each product that is cut by
-// rows.
+// gathers returns the rows of every gather that a block, or a half of it, makes in the scattered form: one before its
+// column-parallel projections for each sum after its row-parallel ones.
 func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	out := reductions(b, half, r)
 	if b.LastText && r.Text.Len() > 0 && half != dit.MLPHalf { // queries, keys and values alone
@@ -130,10 +131,10 @@ func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	return out
 }
 
-// sends tells whether lane k passes its rows on; the last one gives its result to the leader.
+// sends reports whether lane k passes its rows on to another lane. The last one returns its result to the leader.
 func (o *Partition) sends(k int) bool { return k < len(o.Lanes)-1 }
 
-// volumes is what rank c sends in one micro-step, all entries that it evaluates.
+// volumes returns what rank c sends in one micro-step for all entries that it evaluates.
 func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume) {
 	if m.Whole && o.plan.Spread && o.plan.Pipe > 1 {
 		return o.spreadVolumes(c)
@@ -157,9 +158,9 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 	return v
 }
 
-// TrafficByRank returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard),
-// as the executor counts it; weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
-// of activations are exact, those of weights in parts leave out the filling of packed matrices.
+// TrafficByRank returns what every rank of a plan sends during a workload, as the executor counts it, by rank and axis
+// (AxisUlysses to AxisShard). weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
+// of activations are exact, those of sharded weights leave out the padding of packed matrices.
 func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) [][]Traffic {
 	o := NewPartition(w, p)
 	out := make([][]Traffic, p.Ranks())

@@ -19,58 +19,57 @@ import (
 //go:embed devices.json
 var devicesJSON []byte
 
-// Device is what one kind of processor does, as the planner needs it. Rates are what a transformer block reaches, not
-// what a data sheet promises.
+// Device describes one kind of processor. Rates are what a transformer block achieves, not what a data sheet promises.
 type Device struct {
 	Name string `json:"name"`
-	// GEMM and Attention are floating point operations per second of large products and of attention.
+	// GEMM and Attention are floating-point operations per second of large matrix products and of attention.
 	GEMM      float64 `json:"gemm"`
 	Attention float64 `json:"attention"`
-	// Traffic is bytes per second of the device's memory: element-wise work is bound by it.
+	// Traffic is the memory bandwidth in bytes per second, which bounds element-wise work.
 	Traffic float64 `json:"traffic"`
-	// Launch is the host's time for one operation, seconds.
+	// Launch is the host time to launch one operation, in seconds.
 	Launch float64 `json:"launch"`
-	// Memory is bytes; Reserved of them belong to the driver and its libraries.
+	// Memory is in bytes, 0: no limit. Reserved bytes of it belong to the driver and its libraries.
 	Memory   int64 `json:"memory"`
 	Reserved int64 `json:"reserved"`
-	// Handover is the host's time between the result of one evaluation of a patch and the start of the next, seconds.
+	// Handover is the host time between the result of one evaluation of a patch and the start of the next, in seconds.
 	Handover float64 `json:"handover"`
-	// WeightBytes and ValueBytes are the bytes of one weight and of one activation.
+	// WeightBytes and ValueBytes are the sizes of one weight and of one activation in bytes.
 	WeightBytes float64 `json:"weight_bytes"`
 	ValueBytes  int     `json:"value_bytes"`
 	// Together is how many token rows of one entry a rank may have for its entries to be evaluated as one batch, which
-	// starts half as many operations and exchanges; more fill the device by themselves. 0: one after the other, as on
-	// processors, where it makes no difference (docs/speed.md).
+	// launches half as many operations and exchanges; more rows fill the device by themselves. 0: one after the other,
+	// as on CPUs, where it makes no difference (docs/speed.md).
 	Together int `json:"together,omitempty"`
-	// Workspace is bytes that its libraries put aside for a rank.
+	// Workspace is how many bytes the device's libraries set aside for a rank.
 	Workspace int64  `json:"workspace,omitempty"`
 	Source    string `json:"source"`
 }
 
-// Link is what connects devices of one host, or hosts.
+// Link connects the devices of one host, or several hosts.
 type Link struct {
 	Name string `json:"name"`
-	// Bandwidth is bytes per second that one device sends while it also receives.
+	// Bandwidth is the bytes per second that one device sends while it also receives.
 	Bandwidth float64 `json:"bandwidth"`
-	// Latency is seconds of one message or collective beyond its bytes.
+	// Latency is the time of one message or collective in addition to that of its bytes, in seconds.
 	Latency float64 `json:"latency"`
-	// AllToAll is the part of Bandwidth that an all-to-all reaches; where there are islands, of Across, and where every
-	// pair was measured, of what pairs reach alone.
+	// AllToAll is the fraction of Bandwidth that an all-to-all achieves; with islands the fraction of Across, and where
+	// every pair was measured the fraction of what pairs achieve alone.
 	AllToAll float64 `json:"all_to_all"`
-	// Together is the part of what pairs reach alone that they reach while all send around a circle, 0: all of it.
+	// Together is the fraction of their rate alone that pairs achieve while all send around a ring, 0: all of it.
 	Together float64 `json:"together,omitempty"`
-	// Island is how many devices share a switch, 0: all. Across is bytes per second in one direction between two islands,
-	// shared by all who cross.
+	// Island is how many devices share a switch, 0: all. Across is the bytes per second in one direction between two
+	// islands, shared by all transfers that cross.
 	Island int     `json:"island"`
 	Across float64 `json:"across"`
 	Source string  `json:"source"`
 }
 
-// Pair is the way between two devices of a machine, as it was measured while nobody else exchanged.
+// Pair is the connection between two devices of a machine, measured while no others exchanged.
 type Pair struct {
-	A string `json:"a"` // as --devices names them: cuda:0
+	A string `json:"a"` // named as in --devices: cuda:0
 	B string `json:"b"`
-	// Bandwidth is bytes per second that each sends to the other at the same time, Latency seconds of a small message.
+	// Bandwidth is the bytes per second that each sends to the other at once, Latency the seconds of a small message.
 	Bandwidth float64 `json:"bandwidth"`
 	Latency   float64 `json:"latency"`
 }
@@ -78,20 +77,21 @@ type Pair struct {
 // Cluster is a set of devices and what connects them.
 type Cluster struct {
 	Device Device
-	// Mixed is the device of each rank where they differ, the first one Device; nil: all are Device. Bytes of weights and
-	// values are those of Device on all.
+	// Mixed is the device of each rank where they differ, of which the first is Device; nil: all are Device. The sizes
+	// of weights and activations are those of Device for all.
 	Mixed []Device
 	Link  Link
-	// Between is the way from each rank to each other one, [from][to], on one host; nil: Link between all of them.
+	// Between is the connection from each rank to each other one, [from][to], on one host; nil: Link between all.
 	Between [][]Pair
 	Hosts   int
 	PerHost int
-	// Places is the ranks of each host where they differ, with Hosts 1 and PerHost at most all of them; nil: PerHost.
+	// Places is the number of ranks of each host where these differ; Hosts is then 1 and PerHost at most their sum.
+	// nil: PerHost on each.
 	Places  []int
 	Network Link // between hosts; only with Hosts > 1 or Places
 }
 
-// hostOf is the host of a rank, and its place there.
+// hostOf returns the host of a rank and the rank's place there.
 func (f *Cluster) hostOf(rank int) (host, place int) {
 	for i, n := range f.Places {
 		if rank < n {
@@ -102,17 +102,17 @@ func (f *Cluster) hostOf(rank int) (host, place int) {
 	return len(f.Places) + rank/f.PerHost, rank % f.PerHost
 }
 
-// deviceTable is the data file.
+// deviceTable is the format of devices.json.
 type deviceTable struct {
 	Devices  []Device `json:"devices"`
 	Links    []Link   `json:"links"`
 	Networks []Link   `json:"networks"`
 }
 
-// known is the embedded table.
+// known returns the embedded table.
 var known = sync.OnceValue(func() (t deviceTable) {
 	if err := json.Unmarshal(devicesJSON, &t); err != nil {
-		panic("forecast: devices.json: " + err.Error()) // of this program
+		panic("forecast: devices.json: " + err.Error()) // the file is part of the program
 	}
 	return t
 })
@@ -120,7 +120,7 @@ var known = sync.OnceValue(func() (t deviceTable) {
 // Ranks returns the number of devices.
 func (f Cluster) Ranks() int { return f.Hosts * f.PerHost }
 
-// On is the device of a rank; ranks behind the last device are like it.
+// On returns the device of a rank. Ranks beyond the last device get the last one.
 func (f *Cluster) On(rank int) *Device {
 	if f.Mixed == nil {
 		return &f.Device
@@ -128,7 +128,7 @@ func (f *Cluster) On(rank int) *Device {
 	return &f.Mixed[min(rank, len(f.Mixed)-1)]
 }
 
-// From is the devices of the ranks from one on, "2xH100,2xL40", with suffix behind each kind.
+// From describes the devices of the ranks from first on, as in "2xH100,2xL40", with suffix after each kind.
 func (f Cluster) From(first int, suffix ...string) string {
 	var parts []string
 	for r := first + 1; r <= f.Ranks(); r++ {
@@ -139,7 +139,7 @@ func (f Cluster) From(first int, suffix ...string) string {
 	return strings.Join(parts, ",")
 }
 
-// Sources says where the rates of the devices and of what connects them come from.
+// Sources says where the rates of the devices and of their link come from.
 func (f Cluster) Sources() string {
 	text := fmt.Sprintf("%s: %s", f.Device.Name, f.Device.Source)
 	for i, d := range f.Mixed {
@@ -165,10 +165,10 @@ func (f Cluster) String() string {
 	return s
 }
 
-// ParseCluster reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device,
-// link, network. Counts of 1 may be left out, and the link where the device has a usual one. Devices of one host may
-// differ, as in "2xH100-pcie,2xL40": they are put in order, fastest first, and share the slowest link. Errors list the
-// names that are known.
+// ParseCluster reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices per host,
+// device, link, network. Counts of 1 may be left out, and so may the link (the device's usual one) and the network
+// (ethernet100). Devices of one host may differ, as in "2xH100-pcie,2xL40": they are sorted, fastest first, and share
+// the slowest link. Errors list the known names.
 func ParseCluster(text string) (Cluster, error) {
 	var all Cluster
 	for i, part := range strings.Split(text, ",") {
@@ -187,7 +187,7 @@ func ParseCluster(text string) (Cluster, error) {
 	return all.Sorted(), nil
 }
 
-// Sorted is a cluster of one host with the devices in Mixed, fastest first.
+// Sorted returns f, a cluster of one host, with the devices in Mixed sorted, fastest first.
 func (f Cluster) Sorted() Cluster {
 	f.Mixed = slices.Clone(f.Mixed)
 	slices.SortStableFunc(f.Mixed, func(a, b Device) int { return cmp.Compare(b.GEMM, a.GEMM) })
@@ -195,7 +195,7 @@ func (f Cluster) Sorted() Cluster {
 	return f.plain()
 }
 
-// plain is a cluster without Mixed where all devices there are Device.
+// plain returns f without Mixed if all devices there are Device.
 func (f Cluster) plain() Cluster {
 	if !slices.ContainsFunc(f.Mixed, func(d Device) bool { return d != f.Device }) {
 		f.Mixed = nil
@@ -203,12 +203,12 @@ func (f Cluster) plain() Cluster {
 	return f
 }
 
-// ofNames are rows for GPUs that are named otherwise: built on the same chip, and at least as fast.
+// ofNames maps a GPU to the table row of one that is built on the same chip and at most as fast.
 var ofNames = map[string]string{"A800": "A100", "GH200": "H200", "H800": "H100", "L40S": "L40"}
 
-// Usual is the table's row for a GPU that was not measured, with its usual link: by the name that its driver has for it
-// ("NVIDIA H100 80GB HBM3"), or where that is not there by its compute capability (90 for 9.0). Name and memory, bytes,
-// are those of the GPU; Source says which row it is.
+// Usual returns the table's row, with its usual link, for a GPU that was not measured: by the name that the driver
+// gives it ("NVIDIA H100 80GB HBM3"), or, if the table lacks it, by its compute capability (90 for 9.0). memory is in
+// bytes. Name and Memory of the result are those of the GPU; Source says which row it is.
 func Usual(name string, capability int, memory int64) Machine {
 	table := known()
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool {
@@ -229,7 +229,7 @@ func Usual(name string, capability int, memory int64) Machine {
 		switch {
 		case capability == 80:
 			row = "A100-80"
-		case capability >= 90 && capability < 120: // of data centres
+		case capability >= 90 && capability < 120: // data center GPUs
 			row = "H100"
 		}
 		why = "which has no row for a " + name
@@ -242,12 +242,12 @@ func Usual(name string, capability int, memory int64) Machine {
 	if slices.Contains(words, "PCIE") {
 		link = "pcie4"
 	}
-	l, _ := linkNamed(name, table.Links, link) // which is there
+	l, _ := linkNamed(name, table.Links, link) // always in the table
 	l.Source = "of the built-in table: not measured here"
 	return Machine{Device: d, Link: l}
 }
 
-// parseEqual is ParseCluster of equal devices.
+// parseEqual is ParseCluster for equal devices.
 func parseEqual(text string) (Cluster, error) {
 	const example = "write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100"
 	p := known()
@@ -259,7 +259,7 @@ func parseEqual(text string) (Cluster, error) {
 		if s == "" {
 			return 1
 		}
-		n, _ := strconv.Atoi(s) // digits; overlong ones give the largest int, which is refused
+		n, _ := strconv.Atoi(s) // digits; too many of them give the largest int, which is refused
 		return n
 	}
 	f := Cluster{Hosts: count(m[1]), PerHost: count(m[2])}
@@ -284,7 +284,7 @@ func parseEqual(text string) (Cluster, error) {
 	return f, err
 }
 
-// cutFold is strings.CutPrefix for any case of letters.
+// cutFold is a case-insensitive strings.CutPrefix.
 func cutFold(s, prefix string) (rest string, ok bool) {
 	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
 		return s, false
@@ -292,7 +292,7 @@ func cutFold(s, prefix string) (rest string, ok bool) {
 	return s[len(prefix):], true
 }
 
-// usualLink is the link that devices of a kind are sold with.
+// usualLink returns the name of the link that devices of a kind are sold with.
 func usualLink(device string) string {
 	switch {
 	case device == "cpu":
@@ -337,30 +337,30 @@ func names[T any](list []T, name func(T) string) []string {
 	return out
 }
 
-// Devices lists the names of the known devices, of their links and of the networks between hosts.
+// Devices returns the names of the known devices, links and networks between hosts.
 func Devices() (devices, links, networks []string) {
 	link := func(l Link) string { return l.Name }
 	return names(known().Devices, func(d Device) string { return d.Name }), names(known().Links, link),
 		names(known().Networks, link)
 }
 
-// pattern is how the members of a group talk to each other.
+// pattern is how the members of a group communicate.
 type pattern uint8
 
 const (
-	toNeighbour pattern = iota // everyone sends to the next one, around the circle
-	toNext                     // everyone but the last sends to the next one
-	toAll                      // everyone sends an equal part to everyone else
+	toNeighbour pattern = iota // each member sends to the next one, around a ring
+	toNext                     // each member but the last sends to the next one
+	toAll                      // each member sends an equal part to each other one
 )
 
-// wire is the cost of one exchange pattern of one axis: every member sends bytes at the same time as all other groups
-// of the axis do.
+// wire is the cost in seconds of one exchange pattern of one axis, in which every member sends bytes at the same time
+// as all other groups of the axis.
 type wire struct{ perByte, latency float64 }
 
-// seconds for one exchange in which a member sends so many bytes.
+// seconds returns the time of one exchange in which each member sends the given number of bytes.
 func (w wire) seconds(bytes float64) float64 { return w.latency + bytes*w.perByte }
 
-// Of is the cluster of some of its ranks.
+// Of returns f with the devices of some of its ranks alone. Hosts and PerHost do not change.
 func (f Cluster) Of(ranks []int) Cluster {
 	mixed, between := f.Mixed, f.Between
 	f.Mixed, f.Between = nil, nil
@@ -379,8 +379,8 @@ func (f Cluster) Of(ranks []int) Cluster {
 	return f
 }
 
-// paired is wire where the way between any two ranks was measured: who sends to several sends to one after the other,
-// the slowest member counts, and where others exchange at the same time nobody reaches what he reaches alone.
+// paired is wire where the connection of every two ranks was measured. A member sends to several others one after the
+// other, the slowest member counts, and pairs that exchange at the same time do not achieve what each achieves alone.
 func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
 	ways, most := map[[2]int]bool{}, 0
 	for _, g := range groups {
@@ -419,13 +419,13 @@ func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
 	return w
 }
 
-// wire works out what an exchange costs when all groups of ranks use the cluster at once: the narrowest of a device's
-// own link, the way between islands and the way between hosts.
+// wire returns the cost of an exchange when all groups of ranks use the cluster at once. It is limited by the narrowest
+// of a device's own link, the connection between islands and the one between hosts.
 func (f Cluster) wire(groups [][]int, p pattern) wire {
 	if f.Between != nil && f.Hosts == 1 && f.Places == nil {
 		return f.paired(groups, p)
 	}
-	islands, hosts := map[int]float64{}, map[int]float64{} // bytes that leave, for one byte sent by every member
+	islands, hosts := map[int]float64{}, map[int]float64{} // bytes that leave each, for one byte sent by every member
 	place := func(r int) (host, island int) {
 		host, island = f.hostOf(r)
 		if f.Link.Island == 0 {

@@ -7,15 +7,15 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Cuts of stages that own their weights depend on model and device alone, so that another size of picture finds its
-// weights in place: they are made for one of referenceSide tokens a side with referenceText tokens of text.
+// Stages that own their weights are cut by model and device alone, so that a request for another image size finds its
+// weights in place: the cut is made for an image of referenceSide tokens a side with referenceText tokens of text.
 
-// referenceSide is the tokens a side of a picture of 1024 pixels in the models here, referenceText the longest text
+// referenceSide is the tokens per side of an image of 1024 pixels in the models here, referenceText the longest text
 // that FLUX was published with.
 const referenceSide, referenceText = 64, 512
 
-// OwnLanes cuts the blocks of a model over stages that own their weights, by the rates of a device or by parameters;
-// nil for plans without such stages.
+// OwnLanes cuts the blocks of a model over stages that own their weights, by the rates of a device or, with ByWeights,
+// by parameters. It returns nil for plans without such stages.
 func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
 	if !p.Owns() {
 		return nil
@@ -28,7 +28,7 @@ func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
 	return NewPartition(reference(spec, device), one).Lanes
 }
 
-// reference is the workload that depends on the model alone.
+// reference returns a workload that depends on model and device alone.
 func reference(spec *dit.Spec, device Device) Workload {
 	side := referenceSide * spec.PatchSize
 	return Workload{
@@ -36,7 +36,7 @@ func reference(spec *dit.Spec, device Device) Workload {
 	}
 }
 
-// Speeds is the work that the device of each rank does in a time, in evaluations of a model a second.
+// Speeds returns the speed of each rank's device, in evaluations of a model per second.
 func (f Cluster) Speeds(spec *dit.Spec) []float64 {
 	out := make([]float64, f.Ranks())
 	for r := range out {
@@ -52,8 +52,8 @@ func (f Cluster) Speeds(spec *dit.Spec) []float64 {
 	return out
 }
 
-// Share gives a plan that has no speeds those of the devices of its ranks, where they differ: of the model, or of their
-// memory where stages are cut by weights.
+// Share returns p with the speeds of the devices of its ranks, if these differ and p has no speeds: speeds for the
+// model or, with ByWeights, in proportion to their memory.
 func (f Cluster) Share(spec *dit.Spec, p plan.Plan) plan.Plan {
 	if p.Ranks() <= len(f.Mixed) && p.Choose == 0 && p.Speeds == (plan.Speeds{}) {
 		f.PerHost = p.Ranks()
@@ -62,7 +62,7 @@ func (f Cluster) Share(spec *dit.Spec, p plan.Plan) plan.Plan {
 	return p
 }
 
-// shared is Share for speeds that are known.
+// shared is Share for known speeds.
 func (f Cluster) shared(p plan.Plan, speeds []float64) plan.Plan {
 	if f.Mixed == nil {
 		return p

@@ -13,17 +13,17 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Machine is the devices of a machine as they were measured: rates of a rank, and of the link to its neighbours. Stages
-// are balanced, work is shared and plans are chosen by it.
+// Machine holds what was measured on a machine: the rates of a rank and of the link to its neighbors. Stages are
+// balanced, work is divided and plans are chosen by these.
 type Machine struct {
 	Device Device
-	Others []Device // of other kinds, by name
+	Others []Device // one of each other kind
 	Link   Link
-	Pairs  []Pair // of devices that exchange by Link, each once; nil: not measured
+	Pairs  []Pair // of devices that exchange by Link, each pair once; nil: not measured
 }
 
-// Between is Cluster.Between of ranks on devices as --devices names them. Two of which no pair was measured have the
-// link.
+// Between returns Cluster.Between for ranks on devices named as in --devices; nil if no pair was measured. Pairs that
+// were not measured get the rates of Link.
 func (m *Machine) Between(devices []string) (ways [][]Pair) {
 	if m.Pairs == nil {
 		return nil
@@ -44,7 +44,7 @@ func (m *Machine) Between(devices []string) (ways [][]Pair) {
 	return ways
 }
 
-// Paired are the devices that pairs were measured of, in their order.
+// Paired returns the devices in Pairs, in order of appearance.
 func (m *Machine) Paired() (devices []string) {
 	for _, p := range m.Pairs {
 		for _, d := range []string{p.A, p.B} {
@@ -56,7 +56,7 @@ func (m *Machine) Paired() (devices []string) {
 	return devices
 }
 
-// Kind is the device of a name, in any case of letters, or the only one.
+// Kind returns the device with the given name in any case, or the only device whatever its name.
 func (m *Machine) Kind(name string) (Device, error) {
 	for _, d := range m.kinds() {
 		if strings.EqualFold(d.Name, name) || m.Others == nil {
@@ -67,10 +67,10 @@ func (m *Machine) Kind(name string) (Device, error) {
 		strings.Join(names(m.kinds(), func(d Device) string { return d.Name }), ", "))
 }
 
-// kinds is a device of each kind.
+// kinds returns the device of each kind.
 func (m *Machine) kinds() []Device { return append([]Device{m.Device}, m.Others...) }
 
-// For is m with a device in the first place, of whose kind there is no other one then.
+// For returns a copy of m with d as Device. Other devices with the name of d are left out.
 func (m *Machine) For(d Device) *Machine {
 	out := *m
 	out.Device, out.Others = d, nil
@@ -82,14 +82,14 @@ func (m *Machine) For(d Device) *Machine {
 	return &out
 }
 
-// Site is the devices of a machine, or of several that have met, as their ranks find them.
+// Site describes the devices of a machine, or of several that have met, in the order of ranks.
 type Site struct {
 	Devices []Device `json:"devices,omitempty"` // by place; nil: not known
-	Link    Link     `json:"link"`              // between those of one machine, the slowest of several
-	GPUs    bool     `json:"gpus,omitempty"`    // they are GPUs; of several machines the first
+	Link    Link     `json:"link"`              // between the devices of one machine, of several the slowest
+	GPUs    bool     `json:"gpus,omitempty"`    // the devices are GPUs; of several machines, those of the first
 }
 
-// Check refuses what no prediction for so many places can be made with.
+// Check returns an error if no prediction for the given number of places is possible with the site.
 func (s *Site) Check(places int) error {
 	if s.Devices == nil {
 		return nil
@@ -105,7 +105,7 @@ func (s *Site) Check(places int) error {
 	return nil
 }
 
-// Fastest is the rate of the first device, by which sites are put in order; 0: not known.
+// Fastest returns the GEMM rate of the first device, by which sites are sorted; 0: not known.
 func (s *Site) Fastest() float64 {
 	if s.Devices == nil {
 		return 0
@@ -113,7 +113,7 @@ func (s *Site) Fastest() float64 {
 	return s.Devices[0].GEMM
 }
 
-// Join is the site of machines whose ranks follow each other. Where one of them is not known, nothing is.
+// Join returns the site of machines whose ranks follow one another. It is empty if one of the sites is not known.
 func Join(sites []Site) (all Site) {
 	for i, s := range sites {
 		if s.Devices == nil {
@@ -128,17 +128,17 @@ func Join(sites []Site) (all Site) {
 	return all
 }
 
-// Meeting is what is known of processes that ranks run in, by what they have told and measured when they met last.
+// Meeting is what is known of the processes that ranks run in, as reported and measured when they last met.
 type Meeting struct {
 	Site
-	Far    bool  // they are on other machines
-	Places []int // of each process; nil: they have not met
-	// Bandwidth is bytes per second that one machine receives while it sends as many, 0: not measured; Latency seconds of
-	// a message.
+	Far    bool  // they run on other machines
+	Places []int // number of places in each process; nil: they have not met
+	// Bandwidth is the bytes per second that one machine receives while it sends as many, 0: not measured. Latency is
+	// the seconds of a message.
 	Bandwidth, Latency float64
 }
 
-// At is the cluster with the devices of a site, if they are known.
+// At returns f with the devices of a site, if these are known.
 func (f Cluster) At(s Site) Cluster {
 	if s.Devices == nil {
 		return f
@@ -147,7 +147,7 @@ func (f Cluster) At(s Site) Cluster {
 	return f.plain()
 }
 
-// Bounded is a device of which a rank may take so many bytes, 0: all but those that are reserved.
+// Bounded returns d with its memory limited to most bytes for a rank. If most is 0, only reserve bytes are left out.
 func (d Device) Bounded(most, reserve int64) Device {
 	if d.Memory > 0 {
 		d.Reserved = min(reserve, d.Memory-1)
@@ -158,28 +158,29 @@ func (d Device) Bounded(most, reserve int64) Device {
 	return d
 }
 
-// machineFile is how a Machine is written: devices.json with a device of each kind and at most one link.
+// machineFile is the file format of a Machine: that of devices.json, with a device of each kind and at most one link.
 type machineFile struct {
 	Devices []Device `json:"devices"`
 	Links   []Link   `json:"links"`
 	Pairs   []Pair   `json:"pairs,omitempty"`
 }
 
-// NewMachine returns a known device with its usual link ("cpu", or any that ParseCluster takes), to be replaced by what
-// is measured.
+// NewMachine returns a known device with its usual link ("cpu", or any that ParseCluster takes), to be replaced by
+// measured rates.
 func NewMachine(device string) (Machine, error) {
 	f, err := ParseCluster(device)
 	return Machine{Device: f.Device, Link: f.Link}, err
 }
 
-// CPU is NewMachine of the processors, which are known.
+// CPU is NewMachine for the CPU, which is always known.
 func CPU() Machine {
 	m, _ := NewMachine("cpu")
 	return m
 }
 
-// ReadMachine reads a file that Machine.JSON wrote: the fields of devices.json, all rates of the device given. Without
-// a link it is the usual one of a device of that name, or of "cpu". Errors name the field and what it may hold.
+// ReadMachine reads a file that Machine.JSON wrote. It has the fields of devices.json and must give all rates of the
+// device. Without a link it gets the usual one of a device of that name, or of "cpu". Errors name the field and its
+// limits.
 func ReadMachine(data []byte) (Machine, error) {
 	var m Machine
 	var file machineFile
@@ -194,7 +195,7 @@ func ReadMachine(data []byte) (Machine, error) {
 			len(file.Devices), len(file.Links))
 	}
 	m.Device, m.Pairs = file.Devices[0], file.Pairs
-	m.Others = append(m.Others, file.Devices[1:]...) // nil where there is one
+	m.Others = append(m.Others, file.Devices[1:]...) // stays nil if there is only one
 	if len(file.Links) == 1 {
 		m.Link = file.Links[0]
 	} else {
@@ -207,7 +208,7 @@ func ReadMachine(data []byte) (Machine, error) {
 	return m, m.Check()
 }
 
-// Check refuses values that no prediction can be made with, and two devices of one name.
+// Check returns an error for values that allow no predictions and for two devices of one name.
 func (m Machine) Check() error {
 	for i, p := range m.Pairs {
 		at := fmt.Sprintf("pairs[%d].", i)
@@ -231,7 +232,7 @@ func (m Machine) Check() error {
 	return nil
 }
 
-// check is Machine.Check of one device, which is entry n of the file, and the link.
+// check is Machine.Check for the link and one device, which is entry n of the file.
 func (d *Device) check(l Link, n int) error {
 	at := fmt.Sprintf("devices[%d].", n)
 	for _, f := range []struct {
@@ -284,8 +285,8 @@ func (m Machine) JSON() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// AddSpan adds a span of a profile to the kind of work that it is. Preparing texts and modulations, copies to and from
-// the host, and exchanges are of no kind.
+// AddSpan adds the time of a span of a profile to Products, Attention or Other. Preparing texts and modulations, copies
+// to and from the host, and exchanges belong to none of these.
 func (t *RankTime) AddSpan(s profile.Span) {
 	at := &t.Other
 	switch s.Op {
@@ -302,10 +303,10 @@ func (t *RankTime) AddSpan(s profile.Span) {
 	}
 }
 
-// Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its
-// products and attentions, and bytes of its element-wise work as the planner counts them, by the time that such
-// operations took from embedding to head. valueBytes is the size of an activation. It refuses spans without products or
-// attention.
+// Measure replaces the rates of m by those of a profiled run of w on one rank: the floating-point operations of its
+// products and attentions, and the bytes of its element-wise work as the planner counts them, divided by the time that
+// such operations took from embedding to head. valueBytes is the size of an activation. It returns an error if
+// products, attention or other work are missing from the spans.
 func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
 	var t RankTime
 	for _, s := range spans {

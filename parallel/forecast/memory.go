@@ -7,27 +7,27 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
+// Memory is what one rank needs, in bytes, without text encoders and VAE.
 type Memory struct {
-	// Weights are all blocks, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on those of the
-	// rank's stage alone, or 1/P and two blocks.
+	// Weights are all blocks, split by the tensor axis, and the whole of embeddings, conditioning and head. With
+	// shard=on they are those of the rank's stage alone, or 1/P of all and two gather buffers.
 	Weights     int64
 	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
 	Activations int64
-	Exchange    int64 // what transfers read and write
+	Exchange    int64 // communication buffers
 	KV          int64 // part of Session: keys and values kept between evaluations
-	Workspace   int64 // of the device's libraries
+	Workspace   int64 // of the device's libraries; MemoryByRank leaves it 0
 }
 
-// Total is everything together.
+// Total returns the sum of all fields but KV, which is part of Session.
 func (m Memory) Total() int64 {
 	return m.Weights + m.Session + m.Activations + m.Exchange + m.Workspace
 }
 
 // MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight,
-// valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session,
-// Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded pipeline those of
-// both lanes of a stage together. The weights of nets are not in it.
+// valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are always f32). Session,
+// Activations and Exchange are the peaks that the executor finds with measuring arenas; in a folded pipeline they are
+// the sums of both lanes of a stage. The weights of nets are not included.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) []Memory {
 	o, out := NewPartition(w, p), make([]Memory, p.Ranks())
 	for r := range out {
@@ -48,7 +48,7 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 	return out
 }
 
-// ends is the parameters outside the blocks.
+// ends returns the number of parameters outside the blocks.
 func (o *Partition) ends() int64 {
 	n := o.Spec.Params
 	for _, b := range o.Spec.Blocks {
@@ -57,7 +57,7 @@ func (o *Partition) ends() int64 {
 	return n
 }
 
-// LaneMemory is what lane k of rank c needs beside weights.
+// LaneMemory returns what lane k of rank c needs besides weights.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.Lanes[k]
@@ -81,7 +81,7 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
 	}
 	if o.plan.PatchesMayTakeMore(o.Spec) {
-		for _, j := range []int{0, min(1, len(o.Patches)-1), len(o.Patches) - 1} { // the others are no longer
+		for _, j := range []int{0, min(1, len(o.Patches)-1), len(o.Patches) - 1} { // no other patch is longer
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
 	}
@@ -89,7 +89,7 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 	return m
 }
 
-// evaluation adds one micro-step of lane k.
+// evaluation adds the buffers of one micro-step of lane k.
 func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.Micro) {
 	mark := acts.top
 	o.begin(acts, c, k, b, m)
@@ -109,7 +109,7 @@ func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan
 			}
 			plan.EachAttention(o.Spec.Blocks[n.block], func(imageOnly bool) {
 				before := comm.top
-				if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // of the attention alone
+				if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // memory of the attention alone
 					l := o.Tokens()
 					if !imageOnly {
 						l += o.Sequence(i).Text
@@ -123,7 +123,7 @@ func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan
 	}
 }
 
-// blockParams is the parameters of block n on a tensor rank: products are shared, modulation and norms are whole.
+// blockParams returns the parameters of block n on a tensor rank: projections are split, modulation and norms are not.
 func (o *Partition) blockParams(n int) int64 {
 	b := o.Spec.Blocks[n]
 	if o.plan.Tensor == 1 {
@@ -131,18 +131,18 @@ func (o *Partition) blockParams(n int) int64 {
 	}
 	shared := int64(float64(o.Spec.Width*o.Spec.Width) * tokenWeights(o.Spec, b))
 	if b.Kind == dit.Double {
-		shared *= 2 // text and image have weights of their own
+		shared *= 2 // text and image have separate weights
 	}
 	if b.Skip >= 0 {
-		shared -= 2 * int64(o.Spec.Width*o.Spec.Width) // the skip's product is whole
+		shared -= 2 * int64(o.Spec.Width*o.Spec.Width) // the skip's projection is whole
 	}
 	shared = min(shared, b.Params)
 	return b.Params - shared + (shared+int64(o.plan.Tensor)-1)/int64(o.plan.Tensor)
 }
 
-// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, less where several
-// queries read one key, 1 for its gate, 2 r for an MLP of ratio r, 2 for cross-attention (queries and output; keys and
-// values are computed once), 4 for a second attention, 2 for a skip.
+// tokenWeights returns how many weights one token is multiplied by in a block, in units of E^2: 4 for attention, less
+// where several queries share a key, 1 for its gate, 2 r for an MLP of ratio r, 2 for cross-attention (queries and
+// output; keys and values are computed once), 4 for a second attention, 2 for a skip.
 func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
 	w := 2 + 2/float64(spec.Group()) + 2*spec.MLPRatio
 	if b.GatedAttention {
@@ -160,7 +160,7 @@ func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
 	return w
 }
 
-// halfWeights is tokenWeights of a half: 2 r for the MLP, the rest for the attention.
+// halfWeights is tokenWeights for a half of a block: 2 r for the MLP, the rest for the attention.
 func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 	mlp := 2 * spec.MLPRatio
 	switch half {
@@ -172,8 +172,8 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 	return tokenWeights(spec, b)
 }
 
-// traits are what the shape of a model says about its tables: skip-connected models modulate by a shift alone; the text
-// of models of sandwich blocks goes through such blocks before the others; bare control nets have neither text nor
+// traits are what the shape of a model implies for its tables: skip-connected models modulate by a shift alone; in
+// models of sandwich blocks the text first goes through such blocks of its own; bare control nets have neither text nor
 // positions.
 type traits struct{ shiftOnly, sandwich, gated, serial, bare bool }
 
@@ -182,7 +182,7 @@ func traitsOf(spec *dit.Spec) traits {
 	return traits{plan.Skips(spec), first.Sandwich, first.Gated, first.Serial(), spec.ContextDim == 0}
 }
 
-// modulation is the values per timestep of block n, by stream.
+// modulation returns how many modulation values block n has per timestep, by stream.
 func (o *Partition) modulation(n int) (image, text int) {
 	e := o.Spec.Width
 	switch b := o.Spec.Blocks[n]; {
@@ -210,18 +210,19 @@ func (o *Partition) modulation(n int) (image, text int) {
 	}
 }
 
-// localHeads is the heads of keys and values of a tensor rank.
+// localHeads returns the number of key and value heads of a tensor rank.
 func (o *Partition) localHeads(c plan.Coord) int {
 	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Groups()).Len()
 }
 
-// sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
+// sessionEntry adds what is kept of one entry, and the peak until it is prepared. It returns the bytes of its K/V
+// store.
 func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 	at, back := o.Lanes[k], o.back(k)
 	spec, e, lt, li, n := o.Spec, o.Spec.Width, o.each*o.Text[i], o.Tokens(), o.each
-	vector := !spec.JointText() || spec.PooledDim > 0 // of what does not depend on the timestep
+	vector := !spec.JointText() || spec.PooledDim > 0 // has a vector that does not depend on the timestep
 	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
-	switch { // text, or what its keys and values are made of
+	switch { // text, or what its keys and values are computed from
 	case spec.JointText() && !embeds || o.bare:
 	case spec.JointText():
 		s.alloc(n * o.Sequence(i).Text * e)
@@ -244,11 +245,11 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	if embeds {
 		s.f32(n * li * spec.Concat * spec.PatchSize * spec.PatchSize)
 	}
-	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
-	// width
-	if o.bare { // the pooled vector twice through two layers
+	if o.bare { // the pooled vector goes through two MLPs
 		s.f32Scratch(n*e, n*spec.PooledDim, n*e)
 	} else if o.shiftOnly {
+		// two text encoders, of which the first gives 77 tokens; the states of the second go through an MLP of four
+		// times their width
 		second := max(lt-77*n, 0)
 		s.f32Scratch(second*spec.Context2Dim, min(lt, 77*n)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if !vector {
@@ -278,7 +279,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		for j, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
 				if mine := at.Keeps(j); !mine && (!o.spreads(k) || o.plan.KV8 || back.Keeps(j) || a < spare) {
-					continue // of other stages one after the other in spare memory
+					continue // other stages' blocks take turns in the spare memory
 				} else if !mine {
 					spare++
 				}
@@ -307,8 +308,8 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	return kv
 }
 
-// textScratch adds the buffers in which the text of entry i is embedded, and its references: the context, in sandwich
-// models its projection and what its own blocks need.
+// textScratch adds the buffers in which the text of entry i, and then its references, are embedded: the context, in
+// sandwich models also its projection and what the blocks of the text need.
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.each*o.Text[i], o.each*o.Sequence(i).Text
 	s.f32Scratch(o.each * o.Prefix * e)
@@ -339,7 +340,7 @@ func (o *Partition) textScratch(s *stack, i int) {
 	s.top = mark
 }
 
-// hidden is the columns between the products of an MLP; a gated one has three products of this width.
+// hidden returns the width between the projections of an MLP. A gated MLP has three projections of this width.
 func (o *Partition) hidden() int {
 	wide := o.Spec.MLPRatio * float64(o.Spec.Width)
 	if o.gated {
@@ -348,16 +349,16 @@ func (o *Partition) hidden() int {
 	return int(math.Round(wide))
 }
 
-// keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
+// keptImage returns how many image rows of entry i rank c keeps in an evaluation of the whole image.
 func (o *Partition) keptImage(c plan.Coord, i int) int {
 	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.SequenceRank(o.plan)], c.Tensor).Image.Len()
 }
 
-// modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the
-// blocks are made of.
+// modulate adds what is computed before the blocks for the given number of timesteps: the head's modulation, and what
+// the modulations of the blocks are computed from.
 func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	e, head := o.Spec.Width, o.net == nil && !o.plan.Held(o.Lanes, c).NoHead
-	if o.sandwich { // a narrow vector; the head's scale, and -1 for each number that it writes
+	if o.sandwich { // a narrow vector; the head's scale, and a -1 for each value that it writes
 		n := o.Spec.OutChannels * o.Spec.PatchSize * o.Spec.PatchSize
 		s.f32(rows * o.Spec.VectorDim)
 		if head {
@@ -366,7 +367,7 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 		}
 		return
 	}
-	if d, n := o.Spec.Distilled, o.Spec.Modulations(); d > 0 { // of one timestep after the other
+	if d, n := o.Spec.Distilled, o.Spec.Modulations(); d > 0 { // computed one timestep after the other
 		s.f32(rows * n * e)
 		s.f32Scratch(64*n, n*d, n*d, n*d)
 		return
@@ -379,7 +380,7 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 		s.f32Scratch(rows*e, rows*256, rows*e)
 		return
 	}
-	if o.Spec.Tables { // one product for all blocks
+	if o.Spec.Tables { // one projection for all blocks
 		s.f32(rows * 6 * e)
 		s.f32Scratch(rows*e, rows*256, rows*e)
 		return
@@ -388,8 +389,8 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	s.f32Scratch(rows*256, rows*e)
 }
 
-// sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed,
-// modulations.
+// sessionBlock adds what is kept of one entry for block n: modulations and, unless only the MLP is computed, keys and
+// values of the text.
 func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 	if !o.Spec.JointText() && !mlp && !o.bare {
 		kv := o.each * o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
@@ -399,7 +400,7 @@ func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool)
 	o.modulated(s, n, o.each*min(o.Evaluations, plan.ModulationRows))
 }
 
-// modulated adds the modulations of block n for so many timesteps.
+// modulated adds the modulations of block n for the given number of timesteps.
 func (o *Partition) modulated(s *stack, n, rows int) {
 	image, text := o.modulation(n)
 	s.f32(rows * image)
@@ -409,14 +410,15 @@ func (o *Partition) modulated(s *stack, n, rows int) {
 	}
 }
 
-// begin adds what all entries of a lane begin a micro-step with, and returns the rows that they keep and compute.
+// begin adds what a lane allocates for all entries at the start of a micro-step. It returns, by entry, the rows that c
+// keeps and those that it computes.
 func (o *Partition) begin(s *stack, c plan.Coord, k, b int, m plan.Micro) (mine, wide []dit.Rows) {
 	spec, e := o.Spec, o.Spec.Width
 	for _, i := range o.entries[c.CFG] {
 		all := o.rows(m, i)[c.SequenceRank(o.plan)]
 		r := o.plan.Kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
-		o.modulate(s, c, o.each) // of a timestep that nobody announced
+		o.modulate(s, c, o.each) // for a timestep that was not announced
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; spec.Rotates && all.Text.Len() > 0 &&
 			all.Image.Len() > 0 && !together {
@@ -426,14 +428,14 @@ func (o *Partition) begin(s *stack, c plan.Coord, k, b int, m plan.Micro) (mine,
 		if k == 0 {
 			s.alloc(b * r.Image.Len() * spec.Channels * spec.PatchSize * spec.PatchSize)
 		}
-		if o.bare { // what blocks begin with
+		if o.bare { // the rows that all blocks start from
 			s.alloc(b * r.Image.Len() * e)
 		}
 	}
 	return mine, wide
 }
 
-// activations adds one micro-step of all entries of a lane.
+// activations adds the activations of one micro-step of a lane, for all entries.
 func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 	spec, e := o.Spec, o.Spec.Width
 	token := spec.PatchSize * spec.PatchSize
@@ -455,12 +457,12 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 	}
 }
 
-// exchangeBuffers adds the buffers of one attention of the sequence axes.
+// exchangeBuffers adds the buffers of one attention on the sequence axes.
 func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, g, u, r := o.Spec.HeadDim, o.Spec.Group(), o.plan.Ulysses, o.plan.Ring
 	mine := attended(rows[c.SequenceRank(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
-	var sizes []int // all are there until the attention ends
+	var sizes []int // all are live until the attention ends
 	for _, heads := range o.plan.Heads(o.heads(c)[u-1].End) {
 		own, all := heads[c.Ulysses].Len(), 0
 		for _, h := range heads {
@@ -487,7 +489,7 @@ func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b i
 	s.scratch(sizes...)
 }
 
-// linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
+// linkBuffers adds the buffers that rank.stageLink has for lane k of rank c.
 func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 	if len(o.Lanes) == 1 || len(o.Patches) == 1 || !o.plan.Overlap {
 		return

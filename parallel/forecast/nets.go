@@ -7,20 +7,20 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Net is a control net that runs beside the model, in every evaluation, or a model patch.
+// Net is a control net that runs beside the model in every evaluation, or a model patch.
 type Net struct {
-	Patch   bool // layers behind every block of the model, whole on every rank
+	Patch   bool // a model patch: layers after every block of the model, whole on every rank
 	Key     string
 	Spec    *dit.Spec // with the blocks of the net
 	Bytes   int64     // of its weights
-	Hint    int       // values of the hint for an image token
-	Each    bool      // every picture has a hint of its own
-	Entries []int     // of the workload that have it, more than once where it is on an entry twice
-	Types   []int     // rows in front of the text that say a type, by Entries; nil: none
-	Feeds   [][]int   // by block of the net, the blocks of the model behind which it is added; nil: any
+	Hint    int       // hint values per image token
+	Each    bool      // every image of the batch has its own hint
+	Entries []int     // entries of the workload that use it, listed once per use
+	Types   []int     // rows in front of the text that encode a control type, by Entries; nil: none
+	Feeds   [][]int   // by block of the net, the blocks of the model after which it is added; nil: any
 }
 
-// beside is a net as a workload of its own and the plan that ranks compute it with (plan.Plan.Beside).
+// beside returns a net as a workload of its own, and the plan by which ranks compute it (plan.Plan.Beside).
 func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 	own := Workload{
 		Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations,
@@ -36,13 +36,13 @@ func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 	return own, p
 }
 
-// besideOf is a net on the ranks of a model: its blocks on the rows of the model that ranks have, in a pipeline on the
-// whole picture.
+// besideOf returns the partition of a net on the ranks of a model: every rank computes its blocks on the rows that it
+// has of the model, in a pipeline on the whole image.
 func (o *Partition) besideOf(n *Net) *Partition {
 	w, p := o.beside(n, o.plan)
 	own := NewPartition(w, p)
-	own.net, own.shiftOnly = n, o.shiftOnly && !own.bare // the beginning of a model
-	own.entries = make([][]int, len(o.entries))          // where those of the model are
+	own.net, own.shiftOnly = n, o.shiftOnly && !own.bare // it begins like the model
+	own.entries = make([][]int, len(o.entries))          // grouped like those of the model
 	for k, entry := range n.Entries {
 		g := slices.IndexFunc(o.entries, func(group []int) bool { return slices.Contains(group, entry) })
 		own.entries[g] = append(own.entries[g], k)
@@ -55,16 +55,16 @@ func (o *Partition) besideOf(n *Net) *Partition {
 	return own
 }
 
-// at is the place of rank c of the model among those that compute a net.
+// at returns the coordinates of the model's rank c in the partition of a net.
 func (o *Partition) at(c plan.Coord) plan.Coord {
 	c.Pipe, c.Ring, c.Ulysses, c.Tensor = 0, min(c.Ring, o.plan.Ring-1), min(c.Ulysses, o.plan.Ulysses-1), min(c.Tensor,
 		o.plan.Tensor-1)
 	return c
 }
 
-// sessionNets adds the sessions of patches, then of nets, to that of lane k, and returns the rows of nets that follow,
-// which stay below the scratch of the model's blocks. That of their own is never more: blocks are like the model's, of
-// some of its rows.
+// sessionNets adds the sessions of patches, then of nets, to that of lane k. It returns the bytes of the rows of nets
+// that follow the model, which stay allocated below the scratch of the model's blocks. The scratch of their own blocks
+// is never larger, since these are like the model's, on some of its rows.
 func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
 	for i := range o.Nets {
 		if n := &o.Nets[i]; n.Patch {
@@ -90,7 +90,7 @@ func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
 		for _, i := range mine {
 			said := b * own.rows(plan.Micro{Whole: true}, i)[at.SequenceRank(own.plan)].Image.Len() * width
 			s.f32(width)
-			if n.Spec.Follows { // one output after the other
+			if n.Spec.Follows { // all outputs share one buffer
 				s.alloc(said)
 				state := stack{value: s.value}
 				state.alloc(said)
@@ -107,7 +107,7 @@ func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
 	return rows
 }
 
-// hints adds what a net makes of the hints of an entry, and the peak on the way.
+// hints adds what a net keeps of the hints of an entry, and the peak while it is computed.
 func (o *Partition) hints(s *stack, b int) {
 	rows, spec := o.Tokens(), o.net.Spec
 	if o.net.Each {
@@ -115,7 +115,7 @@ func (o *Partition) hints(s *stack, b int) {
 	}
 	s.alloc(rows * spec.Width)
 	token := spec.PatchSize * spec.PatchSize
-	if spec.Follows { // as the picture and as tokens
+	if spec.Follows { // as an image and as tokens
 		s.f32Scratch(rows*o.net.Hint, rows*o.net.Hint, s.projected(rows*spec.Width))
 		return
 	}
@@ -128,8 +128,8 @@ func (o *Partition) hints(s *stack, b int) {
 	s.top = mark
 }
 
-// addNets adds the weights of nets to those of all ranks. Of a net that follows the model a tensor group shares the
-// products of attention and MLP.
+// addNets adds the weights of nets to those of all ranks. A tensor group splits a net; of a net that follows the model,
+// only the projections of attention and MLP.
 func (s *Search) addNets(all []Memory, p plan.Plan) {
 	for i := range s.Nets {
 		n, share := &s.Nets[i], 1.
@@ -151,8 +151,8 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 	}
 }
 
-// netSeconds is what nets take in a run: ranks compute them before the blocks of an evaluation, in a pipeline all of
-// them at the same time.
+// netSeconds returns the time of nets in a run. Ranks compute them before the blocks of an evaluation, in a pipeline
+// all ranks at the same time.
 func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 	for i := range s.Nets {
 		if n := &s.Nets[i]; n.Patch {
@@ -160,7 +160,7 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 			continue
 		}
 		sum += newCosts(NewPartition(s.beside(&s.Nets[i], p)), s.Cluster).bound()
-		if n := &s.Nets[i]; n.Spec.Follows { // and what their blocks say
+		if n := &s.Nets[i]; n.Spec.Follows { // and the output layers of their blocks
 			rows := p.Items(s.Batch)[0].Len() * s.Tokens() / (p.Ulysses * p.Ring)
 			products := float64(s.patched(n, p) * len(n.Spec.Blocks) * rows)
 			sum += float64(max(s.Evaluations, 1)) * 2 * products * float64(n.Spec.Width*n.Spec.Width) / s.Cluster.Device.GEMM
@@ -169,7 +169,7 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 	return sum
 }
 
-// simulate is Simulate with the time of nets in all times but those of Spans.
+// simulate is Simulate with the time of nets included, except in Spans.
 func (s *Search) simulate(p plan.Plan) *Simulation {
 	sim := Simulate(s.Workload, p, s.Cluster)
 	n, sum, o := max(s.Evaluations, 1), s.netSeconds(p), NewPartition(s.Workload, p)
@@ -185,8 +185,8 @@ func (s *Search) simulate(p plan.Plan) *Simulation {
 	return sim
 }
 
-// sessionPatch adds the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its
-// activations are fewer than those of the block before it, which have been given back.
+// sessionPatch adds the session of a patch: for each entry the embedded hint of the whole image, which is read in f32.
+// The activations of a patch are smaller than those of the block before it, which have been released.
 func (o *Partition) sessionPatch(s *stack, n *Net, c plan.Coord) {
 	for _, i := range n.Entries {
 		if !slices.Contains(o.entries[c.CFG], i) {
@@ -198,7 +198,7 @@ func (o *Partition) sessionPatch(s *stack, n *Net, c plan.Coord) {
 	}
 }
 
-// patched is how many entries have a patch in the cfg group that has most of them.
+// patched returns how many entries have net n in the cfg group that has most of them.
 func (s *Search) patched(n *Net, p plan.Plan) int {
 	groups, branches := make([]int, p.CFG), s.branches()
 	for _, i := range n.Entries {
@@ -207,12 +207,12 @@ func (s *Search) patched(n *Net, p plan.Plan) int {
 	return slices.Max(groups)
 }
 
-// patchPasses is how often a patch reads or writes its rows behind a block for element-wise work: norms 3, their sum 3,
-// the rows it adds to 2.
+// patchPasses is how often a patch reads or writes its rows after a block for element-wise work: norms 3, their sum 3,
+// the rows that it changes 2.
 const patchPasses = 8
 
-// patchSeconds is what a patch takes in a run. Ranks of a tensor group compute the same rows unless they share them;
-// stages have their own blocks.
+// patchSeconds returns the time of a patch in a run. Ranks of a tensor group compute the same rows unless they split
+// them; stages run it after their own blocks only.
 func (s *Search) patchSeconds(n *Net, p plan.Plan) float64 {
 	d := s.Cluster.Device
 	share := p.Ulysses * p.Ring * p.Pipe

@@ -8,10 +8,10 @@ import (
 )
 
 // network is a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running
-// it gives the time of every action, or the reason why it stops for ever. Actors are sequential and every channel has
-// one sender and one receiver, so whether it finishes does not depend on the order in which actors are looked at (G.
-// Kahn, The semantics of a simple language for parallel programming, 1974; bounded channels keep that as long as nobody
-// asks whether a channel is full). Of actors that share a device the one that came first works first.
+// it gives the time of every action, or the reason why it deadlocks. Actors are sequential and every channel has one
+// sender and one receiver, so whether the network finishes does not depend on the order in which actors are visited (G.
+// Kahn, The semantics of a simple language for parallel programming, 1974; bounded channels preserve this as long as
+// nobody asks whether a channel is full). Of actors that share a device, the one that is ready first works first.
 type network struct {
 	actors   []actor
 	channels []channel
@@ -20,12 +20,12 @@ type network struct {
 type actor struct {
 	name    string
 	actions []action
-	// device is what the actor works on: actors of the same device (> 0) work one at a time, first come, first served. 0:
-	// one of its own.
+	// device is what the actor works on. Actors of the same device (> 0) work one at a time, first come, first served.
+	// 0: a device of its own.
 	device int
 }
 
-// do adds an action.
+// do appends an action.
 func (a *actor) do(kind SpanKind, channel int, seconds float64, m plan.Micro) {
 	a.actions = append(a.actions, action{kind, channel, seconds, m})
 }
@@ -33,8 +33,8 @@ func (a *actor) do(kind SpanKind, channel int, seconds float64, m plan.Micro) {
 // unbounded is the number of slots of a channel that never makes its sender wait.
 const unbounded = -1
 
-// channel carries messages in order. With slots > 0 so many may lie between sender and receiver; transfers then go on
-// beside computation, one at a time. With 0 slots sender and receiver meet (rendezvous): no buffering anywhere.
+// channel carries messages in order. With slots > 0 up to that many may be in flight; transfers then run concurrently
+// with computation, one at a time. With 0 slots sender and receiver meet (rendezvous): nothing is buffered.
 type channel struct {
 	from, to int // actors
 	slots    int
@@ -44,23 +44,21 @@ type channel struct {
 type action struct {
 	kind    SpanKind
 	channel int     // of a send or receive
-	seconds float64 // of work; of a send: the transfer
+	seconds float64 // of work; of a send: of the transfer
 	micro   plan.Micro
 }
 
-// SpanKind tells what an actor does during a Span.
+// SpanKind says what an actor does during a Span.
 type SpanKind uint8
 
-// The kinds: Working computes (with the exchanges inside a stage), Sending and Receiving move a message while the actor
-// stands still.
+// The kinds. Working: it computes (with the exchanges inside a stage). Sending, Receiving: it is blocked by a transfer.
 const (
 	Working SpanKind = iota
 	Sending
 	Receiving
 )
 
-// Span is a time in which an actor did something, as profile.Span is one that was measured. Times in between are
-// waiting.
+// Span is an interval in which an actor did something, like profile.Span in measured runs. Between spans it waits.
 type Span struct {
 	Actor      int
 	Kind       SpanKind
@@ -74,7 +72,7 @@ type channelState struct {
 	arrival        []float64 // of message i at the receiver
 	taken          []float64 // when the receiver took message i
 	free           float64   // when the link has finished its last transfer
-	offered        float64   // rendezvous: when the sender came; < 0: it is not there
+	offered        float64   // rendezvous: when the sender arrived; < 0: it has not
 	sender         action    // rendezvous: what it offers
 }
 
@@ -85,16 +83,16 @@ type networkRun struct {
 	next  []int     // by actor: index of its next action
 	chans []channelState
 	busy  []float64 // by device: when its last work ends
-	share []bool    // by actor: others work on its device too
+	share []bool    // by actor: others use its device too
 	spans []Span
 	quiet bool // keep no spans
 }
 
-// stuckError is a schedule that cannot finish: the tests prove that no plan has one, and tell of others who waits for
-// whom.
+// stuckError is a schedule that cannot finish. The tests prove that no plan has one, and explain who waits for whom in
+// others that do.
 type stuckError struct {
 	run   *networkRun
-	actor int // one that waits for ever
+	actor int // one that waits forever
 }
 
 // Error names the actor.
@@ -118,7 +116,7 @@ func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
 		ready[i] = i
 	}
 	for len(ready) > 0 {
-		for len(ready) > 0 { // what takes no device of others comes first
+		for len(ready) > 0 { // actions that need no shared device come first
 			a := ready[len(ready)-1]
 			ready = ready[:len(ready)-1]
 			for moved := true; moved && !r.done(a); {
@@ -152,8 +150,8 @@ func (r *networkRun) done(a int) bool { return r.next[a] == len(r.n.actors[a].ac
 
 func (r *networkRun) head(a int) action { return r.n.actors[a].actions[r.next[a]] }
 
-// step tries the next action of an actor, a send or receive. It returns an actor that may go on because of it (-1:
-// none) and whether the action is done.
+// step tries the next action of an actor, a send or receive. It returns an actor that may be able to continue because
+// of it (-1: none) and whether the action is complete.
 func (r *networkRun) step(a int) (other int, moved bool) {
 	if do := r.head(a); do.kind == Sending {
 		return r.send(a, do)
@@ -173,7 +171,7 @@ func (r *networkRun) findShared() {
 	}
 }
 
-// earliest is the actor on a shared device whose next action is the work that can start first, -1: none wants to work.
+// earliest returns the actor on a shared device whose next action is the work that can start first, -1: there is none.
 func (r *networkRun) earliest() int {
 	best, first := -1, 0.0
 	for a, shared := range r.share {
@@ -187,7 +185,7 @@ func (r *networkRun) earliest() int {
 	return best
 }
 
-// start is when an actor's device is free for it.
+// start returns when an actor can start to work on its device.
 func (r *networkRun) start(a int) float64 {
 	if d := r.n.actors[a].device; d > 0 {
 		return max(r.now[a], r.busy[d])
@@ -205,7 +203,7 @@ func (r *networkRun) work(a int) {
 	r.record(a, do, start, r.now[a])
 }
 
-// send puts a message on its way; at a rendezvous it offers the message and the receiver moves both on.
+// send starts a transfer. At a rendezvous it offers the message, and the receiver advances both actors.
 func (r *networkRun) send(a int, do action) (int, bool) {
 	c, s := r.n.channels[do.channel], &r.chans[do.channel]
 	if c.slots == 0 {
@@ -263,7 +261,7 @@ func (r *networkRun) record(a int, do action, start, end float64) {
 	}
 }
 
-// sortBy sorts by a number, smallest first.
+// sortBy sorts v by a number, smallest first, and keeps the order of equal elements.
 func sortBy[T any](v []T, by func(T) float64) {
 	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
 }

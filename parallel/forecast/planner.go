@@ -10,52 +10,53 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Search is the question to the planner: which plan runs this workload fastest on these devices.
+// Search is a question to the planner: which plan runs this workload fastest on these devices?
 type Search struct {
 	Workload
 	Cluster Cluster
-	// Exact leaves out plans whose pictures differ from one rank's: pipelines with stale keys and values.
+	// Exact leaves out plans whose images differ from one rank's: pipelines with stale keys and values.
 	Exact bool
 	// Flat leaves out pipelines, which entries limited to an area cannot use.
 	Flat bool
-	// Warmup is the synchronous evaluations of pipelines.
+	// Warmup is the number of synchronous evaluations of pipelines.
 	Warmup int
-	// Blocking makes plans of which every pipeline transfer keeps its stage from computing (overlap=off).
+	// Blocking makes plans in which every pipeline transfer keeps its stage from computing (overlap=off).
 	Blocking bool
-	// Deterministic makes plans whose pictures have the bits of one rank's.
+	// Deterministic makes plans whose images are bit-identical to one rank's.
 	Deterministic bool
 }
 
 // Candidate is one plan with its prediction.
 type Candidate struct {
 	Plan    plan.Plan
-	Seconds float64 // of the run; of a plan that was not worth simulating a lower bound
+	Seconds float64 // of the run; a lower bound for a plan that was not worth simulating
 	Bound   bool    // Seconds is that lower bound
-	Memory  Memory  // of the rank that needs most; where devices differ of the one that has least room left
+	Memory  Memory  // of the rank that needs most; where devices differ, of the one with the least room left
 	On      *Device // of that rank
 	Fits    bool
-	Exact   bool // the picture is that of one rank
+	Exact   bool // the image is that of one rank
 }
 
 // Choice is the planner's answer.
 type Choice struct {
 	Best       Candidate
 	Simulation *Simulation
-	// Others are all other plans, fastest first, those that do not fit at the end.
+	// Others are all other plans, fastest first, with those that do not fit at the end.
 	Others []Candidate
-	// Idle is the number of devices that the best plan leaves alone.
+	// Idle is the number of devices that the best plan does not use.
 	Idle int
-	// OneRank is the predicted time of one device, 0 if the model does not fit one.
+	// OneRank is the predicted time on one device in seconds, 0 if the model does not fit one.
 	OneRank float64
 	// Traffic is what the ranks of the best plan send in the run.
 	Traffic [][]Traffic
 }
 
-// Free is the bytes of a device that a plan may take, 0: no limit is known.
+// Free returns how many bytes of a device a plan may take, 0: no limit is known.
 func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
-// is a candidate too. The error, an *Error, says how much memory is missing and how many devices would do.
+// is a candidate too. The error, a *failure.Error, says how much memory is missing and how many devices would be
+// enough.
 func (s Search) Choose() (*Choice, error) {
 	s.Device = s.Cluster.Device
 	fit, not := s.ranked()
@@ -72,7 +73,7 @@ func (s Search) Choose() (*Choice, error) {
 	return out, nil
 }
 
-// answer is the Choice of one plan, without the others.
+// answer returns the Choice of one plan, without Others and OneRank.
 func (s Search) answer(c Candidate) *Choice {
 	sim := s.simulate(c.Plan)
 	c.Seconds = sim.Seconds
@@ -82,7 +83,8 @@ func (s Search) answer(c Candidate) *Choice {
 	}
 }
 
-// ranked weighs and times every plan: those that fit, fastest first, and the others, least memory first.
+// ranked predicts memory and time of every plan. It returns those that fit, fastest first, and the others, smallest
+// first.
 func (s Search) ranked() (fit, not []Candidate) {
 	for _, c := range s.candidates(s.Cluster.Ranks()) {
 		if c.Fits {
@@ -99,7 +101,7 @@ func (s Search) ranked() (fit, not []Candidate) {
 	return fit, not
 }
 
-// Fastest is the fastest plan that fits; ok is false if none does.
+// Fastest returns the fastest plan that fits; ok is false if none does.
 func (s Search) Fastest() (best Candidate, ok bool) {
 	s.Device = s.Cluster.Device
 	fit, _ := s.ranked()
@@ -109,7 +111,7 @@ func (s Search) Fastest() (best Candidate, ok bool) {
 	return fit[0], true
 }
 
-// Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
+// Predict returns the answer for a given plan. It refuses one that cannot run or does not fit and names an alternative.
 func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	s.Device = s.Cluster.Device
 	if err := p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()); err != nil {
@@ -126,8 +128,8 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	return s.answer(s.weigh(p)), nil
 }
 
-// Fits refuses a plan that takes more memory than its devices have, with what takes it and a plan that fits. The plan
-// is one that can run.
+// Fits refuses a plan that takes more memory than its devices have. The error says what takes the memory and names a
+// plan that fits, if there is one. The plan must be able to run.
 func (s Search) Fits(p plan.Plan) error {
 	c := s.weigh(p)
 	if c.Fits {
@@ -143,7 +145,7 @@ func (s Search) Fits(p plan.Plan) error {
 	return &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
 }
 
-// Memory is what every rank of a plan takes on the devices in question, nets included.
+// Memory returns what every rank of a plan takes on the devices of the search, with nets and workspaces.
 func (s Search) Memory(p plan.Plan) []Memory {
 	out := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 	for i := range out {
@@ -156,7 +158,7 @@ func (s Search) Memory(p plan.Plan) []Memory {
 	return out
 }
 
-// refuse says what is missing when nothing fits; the plan that needs least memory is the first.
+// refuse says what is missing when nothing fits. The candidates are sorted by memory, least first.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
 		return &failure.Error{
@@ -181,7 +183,7 @@ func (s Search) refuse(not []Candidate) error {
 	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
 }
 
-// gigabytes prints bytes.
+// gigabytes formats bytes.
 func gigabytes(n int64) string {
 	if n < 1e8 {
 		return fmt.Sprintf("%.2f MB", float64(n)/1e6)
@@ -189,7 +191,7 @@ func gigabytes(n int64) string {
 	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
 }
 
-// candidates weighs every plan of at most n ranks.
+// candidates returns every plan of at most n ranks with its predicted memory.
 func (s Search) candidates(n int) []Candidate {
 	var out []Candidate
 	speeds := s.Cluster.Speeds(s.Spec)
@@ -197,13 +199,13 @@ func (s Search) candidates(n int) []Candidate {
 		p = s.Cluster.shared(p, speeds)
 		c := s.weigh(p)
 		out = append(out, c)
-		// never faster than whole weights, so only where those do not fit
+		// sharding is never faster, so it is tried only where whole weights do not fit
 		if p.Shard = true; !c.Fits && p.Possible() == nil && (len(s.Nets) == 0 || p.Parts() == 1) {
 			p.ByWeights = p.Owns()
 			p = s.Cluster.shared(p, speeds)
 			out = append(out, s.weigh(p))
 		}
-		// what is left to save; p has shard=on where it can
+		// the last resort: keys and values in 8 bits; p has shard=on where that is possible
 		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits {
 			if p.Possible() != nil {
 				p.Shard, p.ByWeights = false, false
@@ -253,7 +255,7 @@ func (s Search) plans(n int) []plan.Plan {
 	list = each(n, func(p *plan.Plan) *int { return &p.Ring }, list)
 	list = each(n, func(p *plan.Plan) *int { return &p.Ulysses }, list)
 	list = each(n, func(p *plan.Plan) *int { return &p.Tensor }, list)
-	for _, p := range list { // products of a tensor group go in both forms
+	for _, p := range list { // tensor groups are tried in both forms
 		if p.Tensor > 1 {
 			p.Scatter = true
 			list = append(list, p)
@@ -279,8 +281,8 @@ func (s Search) plans(n int) []plan.Plan {
 	return out
 }
 
-// patchCounts is how many patches are tried for so many stages: one (no stale values, for memory alone), as many as
-// stages, and more, which cover the way back to the first stage.
+// patchCounts returns the numbers of patches to try for a number of stages: one (no stale values, for memory alone), as
+// many as stages, and more, which cover the way back to the first stage.
 func (s Search) patchCounts(stages int) []int {
 	if stages == 1 {
 		return []int{1}
@@ -297,8 +299,8 @@ func (s Search) patchCounts(stages int) []int {
 	return out
 }
 
-// time predicts all candidates, cheapest bound first; once a bound is half as much again as the best time, the rest
-// keep their bounds.
+// time predicts the times of all candidates, lowest bound first. Once a bound exceeds 1.5 times the best time, the
+// remaining candidates keep their bounds.
 func (s Search) time(list []Candidate) {
 	bounded := make([]*costs, len(list))
 	order, beside := make([]int, len(list)), make([]float64, len(list))
@@ -318,7 +320,7 @@ func (s Search) time(list []Candidate) {
 	}
 }
 
-// bound is a time that no schedule of the plan can undercut: the busiest device has to do all its micro-steps.
+// bound returns a time that no schedule of the plan can beat: the busiest device has to run all its micro-steps.
 func (c *costs) bound() float64 {
 	most := 0.0
 	for g := range c.plan.Data * c.plan.CFG {
@@ -329,9 +331,9 @@ func (c *costs) bound() float64 {
 		}
 		for k := range c.Lanes {
 			lane := func(m plan.Micro) float64 { return c.work(g, k, m).seconds }
-			if warmup > 0 && c.spread != nil { // all work together
+			if warmup > 0 && c.spread != nil { // all stages work together
 				through = float64(warmup) * lane(plan.Micro{Whole: true})
-			} else if warmup > 0 { // nobody else works in a synchronous evaluation
+			} else if warmup > 0 { // one stage works at a time
 				through += float64(warmup) * lane(plan.Micro{Whole: true})
 			}
 			if warmup == c.Evaluations {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Reason tells in a few words why c loses against the best plan: memory, or where its time goes.
+// Reason says in a few words why c loses against the best plan: memory, or where its time goes.
 func (s Search) Reason(best *Choice, c Candidate) string {
 	if !c.Fits {
 		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()),
@@ -37,8 +37,8 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	return text
 }
 
-// IdleReason tells why devices stay idle: the fastest plan that fits and uses more of them, and where its time goes.
-// Empty if none stays idle.
+// IdleReason says why devices stay idle: it names the fastest plan that fits and uses more of them, and where its time
+// goes. It is empty if none is idle.
 func (s Search) IdleReason(best *Choice) string {
 	if best.Idle == 0 {
 		return ""
@@ -51,7 +51,7 @@ func (s Search) IdleReason(best *Choice) string {
 	return "no plan that fits uses them"
 }
 
-// Mean is the time of the mean rank.
+// Mean returns the mean times of all ranks, without Products, Attention and Other.
 func (s *Simulation) Mean() RankTime {
 	var m RankTime
 	n := float64(len(s.Ranks))
@@ -65,7 +65,7 @@ func (s *Simulation) Mean() RankTime {
 	return m
 }
 
-// Duration is seconds for people.
+// Duration formats seconds for people.
 func Duration(s float64) string {
 	if s >= 1 {
 		return fmt.Sprintf("%.2f s", s)

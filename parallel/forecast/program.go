@@ -9,24 +9,24 @@ import (
 // timing is what a program needs to know of a workload: how many actors there are and how long their actions take.
 type timing struct {
 	groups  int   // pipelines that run side by side: data parts times cfg groups
-	stage   []int // of each lane
+	stage   []int // by lane
 	entries func(group int) int
 	shares  int // patches, each with a sampler of its own
 	micros  []plan.Micro
-	// seconds of a lane's work in a micro-step, of one entry's rows to the next lane, and of the sampler between two
-	// evaluations of a patch.
+	// seconds of a lane's work in a micro-step, of the transfer of one entry's rows to the next lane, and of the
+	// sampler between two evaluations of a patch
 	work, transfer func(group, lane int, m plan.Micro) float64
 	handover       float64
 	slots          int  // of a link, in micro-steps; 0: rendezvous
 	spread         bool // synchronous evaluations run on all stages at once, on their down lanes
 }
 
-// program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a
-// sampler waits for its turn, gives its patch to the first lane and passes the turn on; every lane takes micro-steps in
-// order, receives the rows of all entries, computes, and sends them; the last lane's result goes to the sampler, which
-// makes the next input of that patch. In a synchronous evaluation the last sampler runs the whole picture for all and
-// passes the turn on afterwards; if such evaluations are spread, it gives every down lane its command and takes their
-// results.
+// program is the order of everything that ranks and samplers do, the same as in evaluator and team (package parallel)
+// and session (package rank). A sampler waits for its turn, gives its patch to the first lane and passes the turn on.
+// Every lane runs micro-steps in order: it receives the rows of all entries, computes, and sends them. The last lane
+// returns its result to the sampler, which computes the next input of that patch. In a synchronous evaluation the last
+// sampler runs the whole image for all and passes the turn on afterwards; if such evaluations are spread, it sends a
+// command to every down lane and collects their results.
 type program struct {
 	timing
 	net             network
@@ -35,8 +35,8 @@ type program struct {
 	done            []int   // channel from the last sampler to sampler m
 	command         [][]int // by group and sampler: channel to the first lane
 	result          [][]int // by group and sampler: channel from the last lane
-	order, part     [][]int // by group and lane: channels from and to the last sampler, of spread evaluations
-	lanes, samplers int     // lanes of one group; actors that are lanes, which come before the samplers
+	order, part     [][]int // by group and lane: channels from and to the last sampler, for spread evaluations
+	lanes, samplers int     // lanes of one group; lanes of all groups, which come before the samplers
 }
 
 // newProgram lays out actors, channels and actions.
@@ -86,7 +86,7 @@ func (p *program) channel(from, to, slots int) int {
 	return len(p.net.channels) - 1
 }
 
-// connect makes the channels of the samplers.
+// connect creates the channels of the samplers.
 func (p *program) connect() {
 	first, last := p.samplers, p.shares-1
 	for m := range p.shares {
@@ -109,8 +109,8 @@ func (p *program) connect() {
 	}
 }
 
-// downLanes is how many lanes a micro-step meets on its way down, one of each stage: those that compute in spread
-// evaluations.
+// downLanes returns how many lanes a micro-step passes through on its way down, one per stage: those that compute in
+// spread evaluations.
 func (p *program) downLanes() int {
 	most := 0
 	for _, s := range p.stage {
@@ -119,7 +119,7 @@ func (p *program) downLanes() int {
 	return most
 }
 
-// lane is what lane k of group g does.
+// lane adds the actions of lane k of group g.
 func (p *program) lane(g, k int) {
 	a := &p.net.actors[g*p.lanes+k]
 	a.actions = make([]action, 0, len(p.micros)*(2+2*p.entries(g)))
@@ -128,7 +128,7 @@ func (p *program) lane(g, k int) {
 	}
 }
 
-// micro is one micro-step of lane k of group g.
+// micro calls do for the actions of lane k of group g in one micro-step.
 func (p *program) micro(g, k int, m plan.Micro, do func(SpanKind, int, float64, plan.Micro)) {
 	if m.Whole && p.spread {
 		if k >= p.downLanes() {
@@ -160,7 +160,7 @@ func (p *program) micro(g, k int, m plan.Micro, do func(SpanKind, int, float64, 
 	}
 }
 
-// sampler is what the sampler of patch i does.
+// sampler adds the actions of the sampler of patch i.
 func (p *program) sampler(i int) {
 	do, last := p.net.actors[p.samplers+i].do, i == p.shares-1
 	each := func(kind SpanKind, all, one [][]int, m plan.Micro) {

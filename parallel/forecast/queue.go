@@ -7,17 +7,17 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Job is one of several equal jobs that wait for the same devices: when it runs, on how many of them, by which plan.
+// Job is one of several equal jobs that wait for the same devices: when it runs, on how many of them and by which plan.
 type Job struct {
 	Start, End float64 // seconds
 	Devices    int
 	Plan       plan.Plan
 }
 
-// Groups cuts free devices of one host over waiting jobs, as evenly as possible, so that the last of them ends soonest;
-// jobs that find no group wait. seconds is what a job takes on so many devices, +Inf if it does not fit them. Many jobs
-// get a device each, since no plan makes one faster than its number of devices; a lone job, and a few that do not share
-// evenly, get them all.
+// Groups divides the free devices of one host among waiting jobs, as evenly as possible, so that the last job ends
+// soonest. It returns the sizes of the groups; jobs without one wait. seconds returns the time of a job on a number of
+// devices, +Inf if it does not fit. Many jobs get a device each, since no plan's speedup exceeds its number of devices.
+// A lone job gets all devices, and so do, one after the other, a few jobs that do not share evenly.
 func Groups(waiting, free int, seconds func(devices int) float64) []int {
 	var out []int
 	if n, _ := soonest(waiting, free, seconds); n > 0 {
@@ -28,8 +28,8 @@ func Groups(waiting, free int, seconds func(devices int) float64) []int {
 	return out
 }
 
-// soonest is the number of groups to begin with, 0 if a job fits none, and when the last job ends if as many run in
-// every round but the last, whose jobs are shared out anew.
+// soonest returns the number of groups to begin with, 0 if a job fits none, and when the last job ends if that many run
+// in every round except the last, whose jobs are divided anew.
 func soonest(waiting, free int, seconds func(devices int) float64) (groups int, last float64) {
 	if waiting == 0 {
 		return 0, 0
@@ -44,9 +44,9 @@ func soonest(waiting, free int, seconds func(devices int) float64) (groups int, 
 	return groups, last
 }
 
-// Queue predicts jobs of this workload that all wait at the start, run side by side on Groups of the devices, in the
-// order of their starts. Each has the fastest plan that fits its group. Loading weights is not in it. It refuses
-// several hosts, devices that differ, and devices that the workload does not fit.
+// Queue predicts jobs of this workload that all wait at the start and run side by side on Groups of the devices. Jobs
+// are in the order of their starts, each with the fastest plan that fits its group. Loading weights is not included. It
+// returns an error for several hosts, devices that differ, and devices that the workload does not fit.
 func (s Search) Queue(jobs int) ([]Job, error) {
 	if s.Cluster.Hosts > 1 || s.Cluster.Mixed != nil {
 		return nil, fmt.Errorf("%s: want equal devices of one host for jobs side by side", s.Cluster)
@@ -59,7 +59,7 @@ func (s Search) Queue(jobs int) ([]Job, error) {
 	return sideBySide(jobs, best), nil
 }
 
-// byDevices is the fastest plan that fits each number of devices; its Seconds are +Inf where none does.
+// byDevices returns the fastest plan for each number of devices; Seconds is +Inf where none fits.
 func (s Search) byDevices() []Candidate {
 	best := make([]Candidate, s.Cluster.Ranks()+1)
 	best[0].Seconds = math.Inf(1)
@@ -73,7 +73,7 @@ func (s Search) byDevices() []Candidate {
 	return best
 }
 
-// sideBySide shares devices out whenever some are free.
+// sideBySide gives devices to jobs whenever some are free. best is by number of devices.
 func sideBySide(jobs int, best []Candidate) (out []Job) {
 	for now, free := 0.0, len(best)-1; ; {
 		for _, n := range Groups(jobs-len(out), free, func(n int) float64 { return best[n].Seconds }) {

@@ -5,12 +5,12 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them
-// between products.
+// blockScratch adds the buffers of block n, or of a half of it, which computes rows r and keeps the rows own of them
+// between projections.
 func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
-	o.modulated(s, n, o.each) // of a timestep that nobody announced
+	o.modulated(s, n, o.each) // for a timestep that was not announced
 	blk := o.Spec.Blocks[n]
 	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.hidden()).Len()
 	if blk.Sandwich {
@@ -28,7 +28,7 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 		s.top = mark
 		return
 	}
-	if blk.Apart { // the stream with the attention's result
+	if blk.Apart { // the stream plus the attention's result
 		s.alloc(b * own.Len() * e)
 	}
 	if half != dit.MLPHalf {
@@ -68,7 +68,7 @@ func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden i
 	s.scratch(append([]int{l * hidden, l * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
 }
 
-// serialScratch adds the buffers of a block of one stream whose MLP is behind its attention, beside normalised rows.
+// serialScratch adds the buffers, besides normalized rows, of a block of one stream whose MLP follows its attention.
 func (o *Partition) serialScratch(s *stack, half dit.Half, local, hidden int, r, own dit.Rows, b int) {
 	mark, l, g := s.top, b*r.Len(), o.Spec.Group()
 	s.scratch(o.zeros(own))
@@ -85,7 +85,7 @@ func (o *Partition) serialScratch(s *stack, half dit.Half, local, hidden int, r,
 	}
 }
 
-// zeros is the row that a norm without a shift of its own is shifted with, if there are rows.
+// zeros returns the size of the row of zeros that norms without a shift of their own take as shift, if there are rows.
 func (o *Partition) zeros(own dit.Rows) int {
 	if !o.serial || own.Len() == 0 {
 		return 0
@@ -93,8 +93,8 @@ func (o *Partition) zeros(own dit.Rows) int {
 	return o.Spec.Width
 }
 
-// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block
-// those of its MLP too.
+// attentionScratch adds the buffers of the attentions of a block besides queries, keys and values; for a single block
+// also those of its MLP.
 func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
 	l := b * r.Len()
 	switch {
@@ -131,7 +131,7 @@ func (o *Partition) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
 	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
 }
 
-// whole is the size of the rows that a gather of the scattered form brings together.
+// whole returns the size of the rows that a gather of the scattered form produces.
 func (o *Partition) whole(r dit.Rows, b int) int {
 	if !o.plan.Scatter {
 		return 0
@@ -139,7 +139,7 @@ func (o *Partition) whole(r dit.Rows, b int) int {
 	return b * r.Len() * o.Spec.Width
 }
 
-// partial is the partial sum of a shared product, and the rows that are kept of it in the scattered form.
+// partial returns the sizes of the partial sum of a split projection and, in the scattered form, of the rows kept.
 func (o *Partition) partial(r, own dit.Rows, b int) []int {
 	switch {
 	case o.plan.Tensor == 1:

@@ -2,7 +2,7 @@ package forecast
 
 import "patchbay/parallel/plan"
 
-// heldParams is the parameters that rank c holds, as plan.Held cuts them.
+// heldParams returns the number of parameters that rank c holds, as plan.Plan.Held divides them.
 func (o *Partition) heldParams(c plan.Coord) (n int64) {
 	switch {
 	case o.plan.Owns():
@@ -16,8 +16,8 @@ func (o *Partition) heldParams(c plan.Coord) (n int64) {
 	return n
 }
 
-// unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of
-// them.
+// unitParams returns the parameters of every unit of sharded weights on a tensor rank: the blocks, then everything
+// outside of them.
 func (o *Partition) unitParams() []int64 {
 	var out []int64
 	for n := range o.Spec.Blocks {
@@ -26,8 +26,8 @@ func (o *Partition) unitParams() []int64 {
 	return append(out, o.ends())
 }
 
-// stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one
-// that is cut in two its half.
+// stageParams returns the parameters of rank c where stages own their weights: its tensor slice of the blocks, and half
+// of a block that is cut in two.
 func (o *Partition) stageParams(c plan.Coord) int64 {
 	h, n := o.plan.Held(o.Lanes, c), o.ends()
 	if h.NoEmbed {
@@ -46,8 +46,8 @@ func (o *Partition) stageParams(c plan.Coord) int64 {
 	return n
 }
 
-// shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought
-// together, each as large as its largest.
+// shardParams returns the parameters that a rank holds of sharded weights: 1/P of all units and two gather buffers,
+// each as large as its largest unit.
 func (o *Partition) shardParams() int64 {
 	units := o.unitParams()
 	total, places := int64(0), [2]int64{}
@@ -60,7 +60,7 @@ func (o *Partition) shardParams() int64 {
 	return (total+parts-1)/parts + places[0] + places[1]
 }
 
-// shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.
+// shardVolume returns what a rank sends in a session for units to be gathered: its part of each to P-1 others.
 func (o *Partition) shardVolume() (v volume) {
 	if o.plan.Parts() == 1 {
 		return v
@@ -72,8 +72,8 @@ func (o *Partition) shardVolume() (v volume) {
 	return v
 }
 
-// addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what
-// takes longer counts; work is spread evenly over the units.
+// addShards adds the gathers of one evaluation. The next unit is gathered while the current one is in use, so only what
+// takes longer counts; work is assumed to be spread evenly over the units.
 func (c *costs) addShards(l *load) {
 	if c.plan.Parts() == 1 {
 		return

@@ -10,39 +10,38 @@ import (
 type Simulation struct {
 	Plan    plan.Plan
 	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
-	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance
-	// of their ends after the first of them; without any, of the synchronous ones.
+	// WarmupSeconds is the time of the synchronous evaluations. StepSeconds is that of one other evaluation in the
+	// steady state: the mean time between their ends. Without any it is the mean of the synchronous ones.
 	WarmupSeconds, StepSeconds float64
 	// HandoverSeconds is the part of Seconds in which no device works because a sampler does.
 	HandoverSeconds float64
 	Ranks           []RankTime
-	// Spans are everything that happened, in order of recording; Actors names who did it. Stage actors come first,
-	// samplers follow.
+	// Spans are in the order of recording. Actors are the names of the actors, first stages, then samplers.
 	Spans  []Span
 	Actors []string
 }
 
-// RankTime is where the time of one rank goes, in seconds. Compute + Exchange + Send + Idle is Simulation.Seconds.
+// RankTime says where the time of one rank goes, in seconds. Compute + Exchange + Send + Idle is Simulation.Seconds.
 type RankTime struct {
-	Compute  float64 `json:"compute"`  // arithmetic, memory, starting operations
-	Exchange float64 `json:"exchange"` // exchanges inside a stage that nothing hides, and waiting there for slower ranks
-	Hidden   float64 `json:"hidden"`   // exchanges behind attention; already inside Compute
-	Send     float64 `json:"send"`     // standing still for a pipeline transfer
+	Compute  float64 `json:"compute"`  // arithmetic, memory, launching operations
+	Exchange float64 `json:"exchange"` // exchanges inside a stage that are not hidden, with waiting for slower ranks
+	Hidden   float64 `json:"hidden"`   // exchanges hidden behind computation; already inside Compute
+	Send     float64 `json:"send"`     // blocked by a pipeline transfer
 	Idle     float64 `json:"idle"`     // waiting for rows, for the sampler or for the end: bubbles
-	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work. Where
-	// starting operations takes longer than they do, Compute is more than their sum.
+	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work.
+	// Compute is more than their sum by the gaps between operations, or where launching these takes longer.
 	Products, Attention, Other float64 `json:"-"`
 }
 
-// Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
-// time.go gives. The plan must have passed Check.
+// Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times of
+// time.go. The plan must have passed Check.
 func Simulate(w Workload, p plan.Plan, f Cluster) *Simulation {
 	w.Device = f.Device
 	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
 // simulate runs the program of c, which has no deadlock (proved in the tests for every size). quiet leaves out Spans,
-// Ranks and the split of Seconds.
+// Ranks and the breakdown of Seconds.
 func simulate(c *costs, quiet bool) *Simulation {
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
@@ -77,7 +76,7 @@ func simulate(c *costs, quiet bool) *Simulation {
 	return out
 }
 
-// steady fills in warm-up, step and hand-over times from the spans.
+// steady computes warm-up, step and handover times from the spans.
 func (s *Simulation) steady(c *costs, samplers int) {
 	ends := make([]float64, c.Evaluations) // of each evaluation at the last lane
 	busy := 0.0
@@ -114,7 +113,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 	}
 }
 
-// ranks splits the time of every rank.
+// ranks breaks down the time of every rank.
 func (s *Simulation) ranks(c *costs, prog *program) {
 	stand := make([]float64, len(prog.net.actors)) // transfers that keep an actor from working
 	for _, sp := range s.Spans {

@@ -2,7 +2,7 @@ package forecast
 
 import "patchbay/parallel/plan"
 
-// spread is the partition of spread evaluations: the ranks are the same, stages count as places of the ring.
+// spread returns the partition of spread evaluations: the ranks are the same, but stages count as places of the ring.
 func (o *Partition) spread() *Partition {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
@@ -12,23 +12,23 @@ func (o *Partition) spread() *Partition {
 	return &w
 }
 
-// spreadCoord is the place of a rank in the partition of spread evaluations.
+// spreadCoord returns the coordinates of a rank in the partition of spread evaluations.
 func (o *Partition) spreadCoord(c plan.Coord) plan.Coord {
 	c.Ring, c.Pipe = c.Pipe*o.plan.Ring+c.Ring, 0
 	return c
 }
 
-// spreadVolumes is what rank c sends in a spread evaluation.
+// spreadVolumes returns what rank c sends in a spread evaluation.
 func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
 	v := o.spreadOut.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
 	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
 }
 
-// spreads tells whether lane k takes part in spread evaluations.
+// spreads reports whether lane k takes part in spread evaluations.
 func (o *Partition) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
 
-// back is the lane of the blocks that lane k's stage owns on the way up; none for the last stage and without a fold.
+// back returns the up lane of the stage of down lane k. It is empty for the last stage and where stages are not folded.
 func (o *Partition) back(k int) plan.Lane {
 	if up := len(o.Lanes) - 1 - k; up >= o.plan.Pipe {
 		return o.Lanes[up]

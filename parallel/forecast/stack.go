@@ -6,20 +6,20 @@ type stack struct {
 	top, peak int64
 }
 
-// alloc takes n activations.
+// alloc allocates n activations.
 func (s *stack) alloc(n int) { s.take(n, s.value) }
 
-// f32 takes n values that are f32 whatever the activations are: tables, vectors, modulations.
+// f32 allocates n values that are f32 whatever the activations are: tables, vectors, modulations.
 func (s *stack) f32(n int) { s.take(n, 4) }
 
-// take takes n values of so many bytes, rounded up as engine.Arena does.
+// take allocates n values of the given size in bytes, rounded up as engine.Arena does.
 func (s *stack) take(n, bytes int) {
 	const align = 64
 	s.top += (int64(n)*int64(bytes) + align - 1) / align * align
 	s.peak = max(s.peak, s.top)
 }
 
-// f32Scratch takes f32 values and gives them back.
+// f32Scratch allocates f32 values and releases them.
 func (s *stack) f32Scratch(sizes ...int) {
 	mark := s.top
 	for _, n := range sizes {
@@ -28,8 +28,8 @@ func (s *stack) f32Scratch(sizes ...int) {
 	s.top = mark
 }
 
-// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are
-// narrower.
+// projected returns the size of the f32 temporary for a result of n activations, 0 where activations are f32
+// themselves.
 func (s *stack) projected(n int) int {
 	if s.value == 4 {
 		return 0
@@ -37,7 +37,7 @@ func (s *stack) projected(n int) int {
 	return n
 }
 
-// scratch takes sizes and gives them back.
+// scratch allocates activations and releases them.
 func (s *stack) scratch(sizes ...int) {
 	mark := s.top
 	for _, n := range sizes {

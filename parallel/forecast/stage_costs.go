@@ -7,9 +7,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// blockSeconds is the cost of every block, and of embedding and head, on the first rank of a stage by the rates of the
-// workload's device: what the patches of one evaluation take one after the other, all entries of the rank, exchanges
-// not counted. It is the cost that the simulator works with, so what it predicts for stages is what they were cut by.
+// blockSeconds returns the costs of all blocks, and of embedding and head, on the first rank of a stage by the rates of
+// the workload's device: the time of the patches of one evaluation one after the other, for all entries of the rank,
+// without exchanges. The simulator works with the same costs, so its predictions for stages are what they were cut by.
 func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 	c := &costs{Partition: o, cluster: Cluster{Device: o.Device}}
 	if o.Device == (Device{}) {

@@ -10,17 +10,17 @@ const (
 	// rowPasses is how often a block reads or writes its rows [rows, E] for element-wise work: norms 4, queries and keys
 	// 4, residuals 4.
 	rowPasses = 12
-	// mergePasses is the same for the rows of a ring when a part of the attention is merged: it reads two parts and writes
-	// one.
+	// mergePasses is the same for rows of a ring when a part of the attention is merged: two parts are read, one
+	// written.
 	mergePasses = 3
-	// launches is the operations that the host starts for one block and stream.
+	// launches is how many operations the host launches for one block and stream.
 	launches = 9
-	// halfLaunches is those that an attention in halves takes more: packing, attention and unpacking of the second half.
+	// halfLaunches is how many more an attention in halves takes: packing, attention and unpacking of the second half.
 	halfLaunches = 3
-	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what
-	// many small patches pay for.
+	// launchGap is the time in seconds between two operations of a recorded graph, in which the device drains and fills
+	// again. It is the price of many small patches.
 	launchGap = 1e-6
-	// linkSlots is how many messages a pipeline link holds beside computation: sends are double-buffered.
+	// linkSlots is how many micro-steps may be in flight on a pipeline link: sends are double-buffered.
 	linkSlots = 2
 )
 
@@ -28,9 +28,9 @@ const (
 type costs struct {
 	*Partition
 	cluster Cluster
-	spread  *costs               // of spread evaluations, nil if the plan has none
+	spread  *costs               // for spread evaluations, nil if the plan has none
 	lanes   [][]laneCost         // by group (data part and cfg group) and lane; groups that do the same share theirs
-	wires   [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
+	wires   [plan.AxisCount]wire // pipe: to the next stage; ulysses: to all; the others: to the neighbor
 }
 
 func newCosts(o *Partition, f Cluster) *costs {
@@ -54,17 +54,17 @@ func newCosts(o *Partition, f Cluster) *costs {
 	return c
 }
 
-// laneCost is what the micro-steps of a lane cost, by their size.
+// laneCost is the cost of the micro-steps of a lane, by their size.
 type laneCost [microSizes]microCost
 
-// microCost is seconds of a lane's work, with the load of each of its ranks, and of one entry's rows to the next lane.
+// microCost is the time in seconds of a lane's work, with the load of each of its ranks, and of one entry's transfer.
 type microCost struct {
 	known             bool
 	seconds, transfer float64
 	loads             []load
 }
 
-// work is the cost of a micro-step of lane k of a group.
+// work returns the cost of a micro-step of lane k of a group.
 func (c *costs) work(group, k int, m plan.Micro) *microCost {
 	at := &c.lanes[group][k][c.size(m)]
 	if !at.known {
@@ -72,28 +72,28 @@ func (c *costs) work(group, k int, m plan.Micro) *microCost {
 		at.known = true
 		at.seconds, at.loads = c.microSeconds(data, cfg, k, m)
 		entries := c.entries[cfg]
-		for _, i := range entries { // the mean of all, which follow each other on one link
+		for _, i := range entries { // the mean of all, which follow one another on one link
 			at.transfer += c.transfer(data, m, i) / float64(len(entries))
 		}
 	}
 	return at
 }
 
-// microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of
-// this stage's ranks.
+// microSeconds is laneSeconds, but for spread evaluations the time of all stages together, with the loads of this
+// stage's ranks.
 func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
 	if !m.Whole || c.spread == nil {
 		return c.laneSeconds(data, cfg, k, m)
 	}
 	s, loads := c.spread.laneSeconds(data, cfg, 0, m)
-	if k >= c.plan.Pipe { // down lanes do it all
+	if k >= c.plan.Pipe { // the down lanes do all of it
 		return s, nil
 	}
 	n := len(loads) / c.plan.Pipe
 	return s, loads[k*n : (k+1)*n]
 }
 
-// groups lists the groups of ranks along an axis.
+// groups returns the groups of ranks along an axis.
 func (o *Partition) groups(a plan.Axis) [][]int {
 	var out [][]int
 	for r := range o.plan.Ranks() {
@@ -106,24 +106,24 @@ func (o *Partition) groups(a plan.Axis) [][]int {
 
 // load is the work of one rank in some blocks.
 type load struct {
-	on              *Device // the rank's
+	on              *Device // of the rank
 	gemm, attention float64 // floating point operations
 	bytes           float64 // of element-wise work
 	launches        float64
-	exchange        float64 // seconds of exchanges inside the stage that nothing hides
+	exchange        float64 // seconds of exchanges inside the stage that are not hidden
 	sent            float64 // seconds of all exchanges inside the stage
 }
 
-// compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
+// compute returns the seconds of arithmetic and memory, or of launching operations where that takes longer.
 func (c *costs) compute(l load) float64 {
 	d := l.on
 	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
 }
 
-// addBlock adds what rank at does in block n, or a half of it, for rows of one entry, b items.
+// addBlock adds what rank at does in block n, or a half of it, for the rows of one entry with b items.
 func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, entry, b int) {
 	spec, blk := c.Spec, c.Spec.Blocks[n]
-	part := 1.0 // of what is spread over the block
+	part := 1.0 // share of what is spread evenly over the block
 	if half != dit.WholeBlock {
 		part = 0.5
 	}
@@ -142,7 +142,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 	}
 	l.gemm += 2 * text * weights * share
 	kept := 1.0
-	if c.plan.Scatter { // element-wise work is that of the rows kept
+	if c.plan.Scatter { // element-wise work is on the rows kept
 		kept = 1 / float64(c.plan.Tensor)
 	}
 	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.cluster.Device.ValueBytes)
@@ -172,7 +172,7 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 	work := 4 * float64(b*queries) * float64(keys) * own * g * d
 	l.attention += work
 	if all := c.heads(at)[c.plan.Ulysses-1].End; len(c.plan.Heads(all)) > 1 {
-		// what comes of one half of the heads passes beside the attention of the other, and so does what goes back
+		// both exchanges of one half of the heads run beside the attention of the other half
 		beside := work / l.on.Attention
 		mine, unit := float64(attended(rows[at.SequenceRank(c.plan)], imageOnly)), float64(b)*d*value
 		come := (g + 2) * mine * (float64(all) - own) * unit * c.wires[plan.AxisUlysses].perByte
@@ -180,19 +180,19 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 		l.exchange -= (min(come, beside) + min(back, beside)) / 2
 		l.launches += halfLaunches
 	}
-	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
+	if c.plan.KV8 { // every row is read or written once in 8 bits and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * own * d * (1 + value)
 	}
 	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * g * d * mergePasses * value
 }
 
-// addExchanges adds what rank at sends in block n, or a half of it.
+// addExchanges adds the exchanges of rank at in block n, or a half of it.
 func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, b int) {
 	var sent [plan.AxisCount]volume
 	c.block(&sent, at, n, half, rows, b)
 	for a, v := range sent {
 		hops, w := v.calls, c.wires[a]
-		if plan.Axis(a) == plan.AxisRing && c.stored() { // of one gather around the ring
+		if plan.Axis(a) == plan.AxisRing && c.stored() { // one gather takes R-1 hops around the ring
 			hops *= int64(c.plan.Ring - 1)
 		}
 		s := float64(hops)*w.latency + float64(v.values)*float64(c.cluster.Device.ValueBytes)*w.perByte
@@ -201,7 +201,7 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows 
 	}
 }
 
-// laneLoad is what rank at does in lane k in one micro-step.
+// laneLoad returns what rank at does in lane k in one micro-step.
 func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 	b := c.batch[at.Data].Len()
 	l.on = c.cluster.On(c.mesh.Rank(at))
@@ -218,7 +218,7 @@ func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 	return l
 }
 
-// add adds n times what another rank or block does.
+// add adds n times another load.
 func (l *load) add(one load, n float64) {
 	l.gemm += n * one.gemm
 	l.attention += n * one.attention
@@ -228,7 +228,7 @@ func (l *load) add(one load, n float64) {
 	l.sent += n * one.sent
 }
 
-// addEnds adds embedding and head.
+// addEnds adds embedding and head, if they are in lane k.
 func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
 	embed, head := c.endFlops(at, rows, b)
 	if k == 0 {
@@ -239,15 +239,15 @@ func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
 	}
 }
 
-// endFlops is the floating point operations of embedding and head for the rows of rank at.
+// endFlops returns the floating-point operations of embedding and head for the rows of rank at.
 func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head float64) {
 	image := float64(b * c.plan.Kept(rows[at.SequenceRank(c.plan)], at.Tensor).Image.Len())
 	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
 	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
 }
 
-// laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges
-// keep them together, so the slowest counts. compute and sent are those of each rank.
+// laneSeconds returns the time of lane k of a data part and cfg group for a micro-step, and the load of each of its
+// ranks. Exchanges keep the ranks together, so the slowest counts.
 func (c *costs) laneSeconds(data, cfg, k int, m plan.Micro) (seconds float64, ranks []load) {
 	for r := range c.plan.Ring * c.plan.Ulysses * c.plan.Tensor {
 		at := c.mesh.At(r)
@@ -259,7 +259,7 @@ func (c *costs) laneSeconds(data, cfg, k int, m plan.Micro) (seconds float64, ra
 	return seconds, ranks
 }
 
-// transfer is the seconds of one entry's rows from one lane to the next.
+// transfer returns the seconds of passing one entry's rows from one lane to the next.
 func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
 	rows := c.rows(m, entry)
 	most := 0

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Text draws who does what when, one row for each stage and one for the samplers' hand-over, as columns characters of
-// time. A column shows the patch that is worked on longest in it (0-9, a-z, then +), # for a synchronous evaluation, >
-// for a transfer that keeps the stage from working and a dot where the stage waits for more than half of the time. The
+// Text draws who does what when, with one row for each stage and one for the samplers' handover, columns characters
+// wide. A column shows the patch that is worked on longest in it (0-9, a-z, then +), # for a synchronous evaluation, >
+// for a transfer that keeps the stage from working, or a dot where the stage waits for more than half of the time. The
 // header marks where evaluations begin on the first stage.
 func (s *Simulation) Text(columns int) string {
 	if s.Seconds <= 0 || columns < 1 {
@@ -38,7 +38,7 @@ func (s *Simulation) Text(columns int) string {
 	return b.String()
 }
 
-// stages is how many actors are stages; the others are samplers.
+// stages returns how many actors are stages; the others are samplers.
 func (s *Simulation) stages() int {
 	return slices.IndexFunc(s.Actors, func(name string) bool { return strings.HasPrefix(name, "sampler") })
 }
@@ -88,7 +88,7 @@ func (s *Simulation) row(a, columns int, step float64) string {
 	return string(line)
 }
 
-// glyph is the character of a span.
+// glyph returns the character of a span.
 func glyph(sp Span) byte {
 	const digits = "0123456789abcdefghijklmnopqrstuvwxyz"
 	switch {
@@ -102,9 +102,9 @@ func glyph(sp Span) byte {
 	return '+'
 }
 
-// SVG draws the same as a picture: one lane for each stage, one colour for each patch, paler in every second
-// evaluation, grey for synchronous evaluations, thin dark bars for transfers that keep a stage from working. A
-// sampler's hand-over is a tick in the last lane. Titles name every box.
+// SVG draws the same as an image: one lane for each stage, one color for each patch, paler in every second evaluation,
+// gray for synchronous evaluations, thin dark bars for transfers that keep a stage from working. A sampler's handover
+// is a tick in the last lane. Every box has a title.
 func (s *Simulation) SVG() string {
 	const left, top, lane, gap, width = 120, 40, 26, 6, 1400
 	scale := float64(width) / math.Max(s.Seconds, 1e-12)
@@ -140,7 +140,7 @@ func (s *Simulation) SVG() string {
 	return b.String()
 }
 
-// colour is the fill of a span.
+// colour returns the fill of a span.
 func colour(sp Span, sampler bool) string {
 	switch {
 	case sampler:

@@ -1,11 +1,11 @@
-// Package forecast predicts what a plan costs before a weight is read: seconds (time.go, simulate.go), bytes sent
-// (bytes.go) and memory (memory.go) of every rank, and with them cuts stages (lanes.go) and finds the fastest plan that
-// fits (planner.go). It knows plans, the shape of a model (models/dit's Spec) and the rates of devices (cluster.go); it
-// runs nothing, and knows no tensor, no rank at work and no exchange but its size.
+// Package forecast predicts what a plan costs before any weights are read: time (time.go, simulate.go), bytes sent
+// (bytes.go) and memory (memory.go) of every rank. With these it cuts stages (lanes.go) and finds the fastest plan that
+// fits (planner.go). It knows plans, the shape of a model (dit.Spec) and the rates of devices (cluster.go). It runs
+// nothing, and knows no tensor, no running rank and nothing of an exchange but its size.
 //
 // In order: workload.go says what is asked and who computes it, stage_costs.go what blocks cost, time.go the seconds of
-// a micro-step, program.go the order of everything, network.go how long that takes, timeline.go draws it, queue.go
-// shares devices among jobs.
+// a micro-step, program.go the order of everything, network.go how long that takes. timeline.go draws the result,
+// queue.go shares devices among jobs.
 package forecast
 
 import (
@@ -15,37 +15,37 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it: everything that is known
-// before a weight is read.
+// Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it. All of it is known
+// before any weights are read.
 type Workload struct {
 	Spec *dit.Spec
-	Y, X int // rows and columns of the latent, of all frames
+	Y, X int // rows and columns of the latent, over all frames
 	T    int // frames; 0: one
-	// Batch is the number of pictures.
+	// Batch is the number of images.
 	Batch int
 	// Text is the number of text tokens of each conditioning entry, without those that the network adds: in the joint
 	// sequence, or as keys of the cross-attention.
 	Text []int
-	// References is the number of tokens of the references of each entry; nil: there are none.
+	// References is the number of reference tokens of each entry; nil: there are none.
 	References []int
-	// Biases is the number of ranges of each entry that have one (dit.Entry.Biases); nil: there are none.
+	// Biases is the number of biases of each entry (dit.Entry.Biases); nil: there are none.
 	Biases []int
 	// Prefix is the number of tokens in front of the text of every entry (dit.Entry.Prefix).
 	Prefix int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
-	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
-	// same wherever the same run is described, as it decides which blocks a stage has.
+	// Device has the rates of one rank, by which stages are balanced. The zero Device counts multiply-adds alone. It
+	// must be the same wherever the same run is described, because it decides which blocks a stage has.
 	Device Device
-	// Unlike tells that the entries differ in more than the length of their texts: in area, times, guidance ...
+	// Unlike says that the entries differ in more than the length of their texts: in area, times, guidance ...
 	Unlike bool
-	// Nets run beside the model. Simulate and bytes are those of the model alone, MemoryByRank counts all but weights.
+	// Nets run beside the model. Simulate and TrafficByRank ignore them, MemoryByRank ignores their weights.
 	Nets []Net
-	// Evaluations is how often the sampler calls the network, all entries active each time.
+	// Evaluations is how often the sampler evaluates the network, each time with all entries.
 	Evaluations int
 }
 
-// valueOf is what a list by entry says of entry i: 0 where there is none.
+// valueOf returns element i of a list by entry, 0 if the list is nil.
 func valueOf(list []int, i int) int {
 	if list == nil {
 		return 0
@@ -53,7 +53,7 @@ func valueOf(list []int, i int) int {
 	return list[i]
 }
 
-// jointText is the longest text that runs through the blocks.
+// jointText returns the length of the longest text that runs through the blocks.
 func (w *Workload) jointText() (n int) {
 	for i := range w.Text {
 		n = max(n, w.Sequence(i).Text)
@@ -61,7 +61,7 @@ func (w *Workload) jointText() (n int) {
 	return n
 }
 
-// Sequence is the sequence of entry i: text and references in the joint sequence, image.
+// Sequence returns the lengths of the sequence of entry i: text and references in the joint sequence, and image.
 func (w *Workload) Sequence(i int) plan.Sequence {
 	e := plan.Sequence{Image: w.Tokens()}
 	if w.Spec.JointText() {
@@ -70,9 +70,9 @@ func (w *Workload) Sequence(i int) plan.Sequence {
 	return e
 }
 
-// Together is how many entries the ranks of a cfg group evaluate as one batch: all of them where they are alike and few
-// enough rows of each come to a rank of w.Device, otherwise 1. Plans that promise the same bits have one entry at a
-// time.
+// Together returns how many entries the ranks of a cfg group evaluate as one batch: all of them if they are alike and
+// few enough rows of each fall to a rank of w.Device, otherwise 1. Plans that promise the same bits evaluate one entry
+// at a time.
 func (w *Workload) Together(p plan.Plan) int {
 	n := len(w.Text) / p.CFG
 	if w.Unlike || len(w.Nets) > 0 || p.Deterministic || n*p.CFG != len(w.Text) || n < 2 {
@@ -94,7 +94,7 @@ func (w *Workload) Together(p plan.Plan) int {
 	return n
 }
 
-// merged is w with one entry a cfg group.
+// merged returns w with one entry per cfg group.
 func (w Workload) merged(p plan.Plan) Workload {
 	w.Text, w.Branches = w.Text[:p.CFG], nil
 	if w.References != nil {
@@ -106,7 +106,7 @@ func (w Workload) merged(p plan.Plan) Workload {
 	return w
 }
 
-// branches is the branch of each entry.
+// branches returns the branch of each entry.
 func (w *Workload) branches() []int {
 	if w.Branches != nil {
 		return w.Branches
@@ -118,7 +118,7 @@ func (w *Workload) branches() []int {
 	return out
 }
 
-// groups lists the entries of each of n cfg groups.
+// groups returns the entries of each of n cfg groups.
 func (w *Workload) groups(n int) [][]int {
 	out, branches := make([][]int, n), w.branches()
 	for i := range w.Text {
@@ -128,32 +128,32 @@ func (w *Workload) groups(n int) [][]int {
 	return out
 }
 
-// Tokens is the number of image tokens of one picture.
+// Tokens returns the number of image tokens of one image.
 func (w *Workload) Tokens() int { return w.grid().Tokens() }
 
 func (w *Workload) grid() dit.Grid { return w.Spec.FrameTokens(w.T, w.Y, w.X) }
 
-// Partition is a workload on a plan: who computes what, in which order. It is made by NewPartition and not changed.
+// Partition is a workload split by a plan: who computes what, in which order. It is immutable once built.
 type Partition struct {
 	Workload
 	plan    plan.Plan
 	mesh    plan.Mesh
 	Patches []dit.Range // image tokens of each patch
-	Lanes   []plan.Lane // blocks of each stop of a micro-step
+	Lanes   []plan.Lane // in the order in which a micro-step runs them
 	batch   []dit.Range // items of each data part
-	entries [][]int     // of each cfg group
-	each    int         // entries that are evaluated as one, whose items batch counts
-	stores  bool        // K/V stores in use although there is one stage
+	entries [][]int     // by cfg group
+	each    int         // entries that are evaluated as one batch; batch counts the items of all
+	stores  bool        // K/V stores are in use although there is one stage
 	traits
-	cut       [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
-	like      []int                    // of each block the first one that costs the same
-	kinds     [][]kind                 // of the blocks of each lane
-	spreadOut *Partition               // of spread evaluations; nil: there are none
+	cut       [microSizes][][]dit.Rows // rows that places compute, by size of the micro-step and entry
+	like      []int                    // by block: the first one that costs the same
+	kinds     [][]kind                 // of blocks, by lane
+	spreadOut *Partition               // for spread evaluations; nil: there are none
 	nets      []*Partition             // beside the model, without patches
-	net       *Net                     // that this is; nil: a model
+	net       *Net                     // the net that this is the partition of; nil: a model
 }
 
-// NewPartition cuts a workload by a plan that has passed plan.Check.
+// NewPartition splits a workload by a plan, which must have passed plan.Plan.Check.
 func NewPartition(w Workload, p plan.Plan) *Partition {
 	n := w.Together(p)
 	if n > 1 {
@@ -163,7 +163,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: p.Items(w.Batch), traits: traitsOf(w.Spec),
 		like: alike(w.Spec), each: n, entries: w.groups(p.CFG),
 	}
-	for i, items := range o.batch { // the items of all entries
+	for i, items := range o.batch { // count the items of all entries
 		o.batch[i] = dit.Range{Start: n * items.Start, End: n * items.End}
 	}
 	lt, li := w.jointText(), w.Tokens()
@@ -184,12 +184,12 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	return o
 }
 
-// Micro-steps come in a few sizes: the whole picture, the first patch, which has the text, patches as long as the
-// second one, as the last one, which has tokens that the network adds, and shorter ones between them. Micro-steps of
-// one size cost the same, and first, second and last patch need most.
+// Micro-steps have a few sizes: the whole image, the first patch (with the text), patches as long as the second one,
+// patches as long as the last one (with the network's padding tokens), and shorter ones in between. Micro-steps of one
+// size cost the same, and the first, second and last patch need most.
 const microSizes = 5
 
-// size numbers the size of a micro-step.
+// size returns the index of a micro-step's size.
 func (o *Partition) size(m plan.Micro) int {
 	switch {
 	case m.Whole:
@@ -204,7 +204,7 @@ func (o *Partition) size(m plan.Micro) int {
 	return 4
 }
 
-// cutRows works out what rows returns.
+// cutRows computes what rows returns.
 func (o *Partition) cutRows() {
 	last, places := len(o.Patches)-1, o.plan.Places(false)
 	for i, m := range [microSizes]plan.Micro{
@@ -218,11 +218,11 @@ func (o *Partition) cutRows() {
 	}
 }
 
-// rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence; patches
-// of one size stand for each other.
+// rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence. Patches
+// of one size stand for each other, so only the lengths are those of the patch.
 func (o *Partition) rows(m plan.Micro, entry int) []dit.Rows { return o.cut[o.size(m)][entry] }
 
-// alike returns for each block the first one of its kind, which costs the same.
+// alike returns for each block the first one that costs the same.
 func alike(spec *dit.Spec) []int {
 	out := make([]int, len(spec.Blocks))
 	var kinds []dit.BlockSpec
@@ -238,14 +238,14 @@ func alike(spec *dit.Spec) []int {
 	return out
 }
 
-// kind is some blocks of a lane that cost the same: the first block of their kind, how many there are, and which part
-// of them is computed.
+// kind is a set of blocks of a lane that cost the same: the first block with that cost, how many there are, and which
+// part of them is computed.
 type kind struct {
 	block, count int
 	half         dit.Half
 }
 
-// setLanes sets Lanes, and counts the kinds of their blocks.
+// setLanes sets Lanes and counts the kinds of their blocks.
 func (o *Partition) setLanes(lanes []plan.Lane) {
 	o.Lanes, o.kinds = lanes, make([][]kind, len(lanes))
 	for k, lane := range lanes {
@@ -260,7 +260,7 @@ func (o *Partition) setLanes(lanes []plan.Lane) {
 	}
 }
 
-// twin is the first place of the mesh whose rank does the same as that of c for other pictures or entries.
+// twin returns the first coordinates whose rank does the same as that at c for other images or entries.
 func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
 		for _, i := range o.entries[group] {
@@ -290,13 +290,13 @@ func (o *Partition) twin(c plan.Coord) plan.Coord {
 	return c
 }
 
-// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the
-// K/V store. Evaluations that a cache leaves out depend on the picture and are not forecast.
+// synchronous reports whether evaluation e runs the whole image at once: during warm-up, and always the first one,
+// which fills the K/V store. Evaluations that a cache skips depend on the image and are not predicted.
 func (o *Partition) synchronous(e int) bool {
 	return len(o.Patches) == 1 || e < max(o.plan.Warmup, 1)
 }
 
-// micros lists the micro-steps in the order in which every rank runs them.
+// micros returns the micro-steps in the order in which every rank runs them.
 func (o *Partition) micros() []plan.Micro {
 	var out []plan.Micro
 	for e := range o.Evaluations {
@@ -311,7 +311,7 @@ func (o *Partition) micros() []plan.Micro {
 	return out
 }
 
-// Stage returns the stage that lane k belongs to: folded pipelines come back on the stages that they went down on.
+// Stage returns the stage of lane k. Folded pipelines come back through the stages that they went down.
 func (o *Partition) Stage(k int) int {
 	if k < o.plan.Pipe {
 		return k
@@ -319,8 +319,8 @@ func (o *Partition) Stage(k int) int {
 	return 2*o.plan.Pipe - 2 - k
 }
 
-// RankOf returns the rank that does the work of a member of the executor's team, in which every lane of a folded stage
-// is a member of its own.
+// RankOf returns the rank that does the work of a member of the executor's team. There, every lane of a folded stage is
+// a member of its own.
 func (o *Partition) RankOf(member int) int {
 	team := o.plan
 	team.Pipe = len(o.Lanes)
@@ -338,15 +338,15 @@ func (o *Partition) own(c plan.Coord, f func(k int)) {
 	}
 }
 
-// stored tells whether attention runs from K/V stores, or as if it did.
+// stored reports whether attention reads from K/V stores, or works as if it did.
 func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores || o.plan.InOrder() }
 
-// heads is how many heads of keys and values each Ulysses place of c's tensor place attends with.
+// heads returns which key and value heads each Ulysses place of c's tensor rank attends with.
 func (o *Partition) heads(c plan.Coord) []dit.Range {
 	return o.plan.GroupHeads(o.localHeads(c))
 }
 
-// gathered counts the rows of an attention that the Ulysses group at ring place r brings.
+// gathered returns how many rows the Ulysses group at ring place r brings into an attention.
 func (o *Partition) gathered(rows []dit.Rows, r int, imageOnly bool) int {
 	n := 0
 	for _, row := range rows[r*o.plan.Ulysses : (r+1)*o.plan.Ulysses] {
@@ -355,7 +355,7 @@ func (o *Partition) gathered(rows []dit.Rows, r int, imageOnly bool) int {
 	return n
 }
 
-// attended counts the rows that take part in an attention.
+// attended returns how many rows take part in an attention.
 func attended(r dit.Rows, imageOnly bool) int {
 	if imageOnly {
 		return r.Image.Len()
@@ -363,7 +363,7 @@ func attended(r dit.Rows, imageOnly bool) int {
 	return r.Len()
 }
 
-// cutLanes cuts the blocks over the lanes of a plan by what they cost.
+// cutLanes cuts the blocks into the lanes of a plan by their costs.
 func (o *Partition) cutLanes() []plan.Lane {
 	if o.plan.Stops(plan.Skips(o.Spec)) == 1 {
 		return plan.OneLane(len(o.Spec.Blocks))

@@ -1,5 +1,5 @@
-// Package group runs goroutines that live and die together (group.go) and, for tests, one at a time in an order that
-// can be repeated (scheduler.go). It turns panics into errors; it knows neither ranks nor samplers, nor what they do.
+// Package group runs goroutines that live and die together (group.go) and, for tests, schedules them one at a time in a
+// reproducible order (scheduler.go). It turns panics into errors. It does not know what the goroutines do.
 package group
 
 import (
@@ -14,9 +14,9 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// Group runs goroutines that live and die together. Every goroutine of package parallel is started by Go: a panic in
-// one (a rank, a sampler, a kernel) becomes an error, the first error aborts the others, and Wait returns it. The
-// process never dies of a job.
+// Group runs goroutines that live and die together. Package parallel starts every goroutine with Go, so that a panic in
+// one (a rank, a sampler, a kernel) becomes an error. The first error aborts the others, and Wait returns it. A panic
+// in a job therefore does not end the process.
 type Group struct {
 	wg    sync.WaitGroup
 	once  sync.Once
@@ -24,10 +24,10 @@ type Group struct {
 	cause error
 }
 
-// New makes a Group; abort is called once with the first error and must make the other goroutines return.
+// New returns a Group. abort may be nil; it is called once with the first error and must make the others return.
 func New(abort func(cause error)) *Group { return &Group{abort: abort} }
 
-// Go starts f; where names it in the error of a panic ("rank 3", "sampler euler").
+// Go starts f. where names f in the error of a panic ("rank 3", "sampler euler").
 func (g *Group) Go(where string, f func() error) {
 	g.wg.Go(func() {
 		if err := Recovered(where, f); err != nil {
@@ -41,7 +41,7 @@ func (g *Group) Go(where string, f func() error) {
 	})
 }
 
-// Every starts calling f again and again, until ended is closed.
+// Every starts a goroutine that calls f once per period until ended is closed.
 func (g *Group) Every(where string, period time.Duration, ended <-chan struct{}, f func()) {
 	g.Go(where, func() error {
 		tick := time.NewTicker(period)
@@ -57,19 +57,19 @@ func (g *Group) Every(where string, period time.Duration, ended <-chan struct{},
 	})
 }
 
-// Wait blocks until all goroutines have returned and gives the first error.
+// Wait blocks until all goroutines have returned and returns the first error.
 func (g *Group) Wait() error {
 	g.wg.Wait()
 	return g.cause
 }
 
-// Recovered calls f and turns a panic into an *Error that carries the stack. It is the one place where panics of engine
-// and models end.
+// Recovered calls f and turns a panic into a *failure.Error with the stack, or returns the *comm.Error that f panicked
+// with. Package parallel recovers the panics of engine and models nowhere else.
 func Recovered(where string, f func() error) (err error) {
 	defer func() {
 		v := recover()
 		if lost, ok := v.(*comm.Error); ok {
-			err = lost // the fault is another rank's, whose own error tells more
+			err = lost // the fault is another rank's, whose own error says more
 			return
 		}
 		if v != nil {
@@ -86,8 +86,8 @@ func Recovered(where string, f func() error) (err error) {
 	return f()
 }
 
-// AsError makes an Error of any error: what devices report by its kind, a lost peer of an error of the exchanges, a
-// refusal of the others.
+// AsError converts any error to a *failure.Error: a device error by its kind, a *comm.Error to PeerLost, other errors
+// to BadRequest. A *failure.Error in the chain is returned as it is unless the device error that it wraps says more.
 func AsError(err error) *failure.Error {
 	var e *failure.Error
 	known := errors.As(err, &e)

@@ -6,34 +6,36 @@ import (
 	"sync"
 )
 
-// Scheduler runs the goroutines of one team one at a time: whoever has the turn runs until it has to wait for another,
-// then a generator of a fixed seed picks the next among those that can go on. Interleavings are reproducible and many
-// can be tried, and when nobody can go on the deadlock is known at once. A nil Scheduler lets everybody run freely.
+// Scheduler runs the goroutines of one team one at a time: whoever has the turn runs until it must wait for another
+// goroutine, then a random generator with a fixed seed picks the next one of those that can continue. Interleavings are
+// therefore reproducible, many can be tried, and a deadlock is detected as soon as no goroutine can continue. A nil
+// Scheduler lets all goroutines run freely; Block and AtMost must not be called on it.
 //
-// Every wait of ranks, samplers and leader goes through Block, with a condition that whoever gives the turn away looks
-// at. Locks that conditions take must not be held there.
+// Every wait of ranks, samplers and leader goes through Block with a condition. Conditions are evaluated by the
+// goroutine that gives up the turn, which must not hold a lock that a condition acquires.
 type Scheduler struct {
 	seed   uint64
 	mu     sync.Mutex
-	quiet  *sync.Cond // nobody runs
+	quiet  *sync.Cond // nobody has the turn
 	rng    *rand.Rand
 	tasks  []*task
 	holder *task
-	Trace  []string // who had the turn, since the leader came
-	// called, with mu held, when all wait and no condition holds; it must make some condition true, or nothing happens
+	Trace  []string // who got the turn, since the leader's last Enter
+	// Stuck is called with mu held, at most once per Enter, when no task can continue although not all are idle. It
+	// must make some condition true; otherwise nobody continues.
 	Stuck       func()
-	stuckCalled bool // Stuck has been called
+	stuckCalled bool // since the last Enter
 }
 
-// task is one goroutine.
+// task is one goroutine under a Scheduler.
 type task struct {
 	name  string
-	ready func() bool // what it waits for
+	ready func() bool // what it waits for; nil: pass must not pick it
 	wake  chan struct{}
-	idle  bool // waits for commands: no deadlock if all do
+	idle  bool // waits for new work: no deadlock if all do
 }
 
-// NewScheduler makes a Scheduler, nil for seed 0.
+// NewScheduler returns a Scheduler, nil for seed 0.
 func NewScheduler(seed uint64) *Scheduler {
 	if seed == 0 {
 		return nil
@@ -43,7 +45,7 @@ func NewScheduler(seed uint64) *Scheduler {
 	return b
 }
 
-// Join adds a goroutine that is about to start; it must call start first and leave last.
+// Join registers a goroutine that is about to start. It must call Start first and Leave last.
 func (b *Scheduler) Join(name string) *task {
 	if b == nil {
 		return nil
@@ -55,7 +57,7 @@ func (b *Scheduler) Join(name string) *task {
 	return s
 }
 
-// Start waits for the first turn of a goroutine that has joined.
+// Start blocks until a goroutine that has joined gets its first turn.
 func (b *Scheduler) Start(s *task) {
 	if b == nil {
 		return
@@ -64,7 +66,7 @@ func (b *Scheduler) Start(s *task) {
 	<-s.wake
 }
 
-// Leave ends a goroutine's part; it has the turn.
+// Leave removes the calling goroutine, which must have the turn, and passes the turn on.
 func (b *Scheduler) Leave(s *task) {
 	if b == nil {
 		return
@@ -75,15 +77,15 @@ func (b *Scheduler) Leave(s *task) {
 	b.pass()
 }
 
-// Enter makes the calling goroutine, the leader, the holder as soon as all others wait, and starts the sequence of the
-// seed anew.
+// Enter gives the turn to the calling goroutine, the leader, once no other task can continue, and restarts the random
+// sequence from the seed. The leader must call leave when it is done.
 func (b *Scheduler) Enter() (leave func()) {
 	if b == nil {
 		return func() {}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// not ready: it takes the turn itself when nobody else wants it
+	// ready is nil, so pass does not pick it: the leader takes the turn below, once nobody else can continue
 	s := &task{name: "leader", wake: make(chan struct{}, 1), idle: true}
 	b.tasks = append(b.tasks, s)
 	for {
@@ -98,7 +100,8 @@ func (b *Scheduler) Enter() (leave func()) {
 	return func() { b.Leave(s) }
 }
 
-// Block gives the turn away until ready holds and it comes back. idle tells that the wait is for new work.
+// Block gives up the turn until ready returns true and the caller gets the turn again. The caller must have the turn.
+// idle says that the wait is for new work.
 func (b *Scheduler) Block(idle bool, ready func() bool) {
 	b.mu.Lock()
 	s := b.holder
@@ -108,7 +111,7 @@ func (b *Scheduler) Block(idle bool, ready func() bool) {
 	<-s.wake
 }
 
-// Wake looks at all conditions again after somebody who is no task has changed one.
+// Wake re-evaluates all conditions, after a goroutine outside the team has changed one.
 func (b *Scheduler) Wake() {
 	if b == nil {
 		return
@@ -120,7 +123,7 @@ func (b *Scheduler) Wake() {
 	}
 }
 
-// pass picks the next holder; mu is held.
+// pass gives the turn to a random task whose condition holds, if there is one. The caller must hold mu.
 func (b *Scheduler) pass() {
 	b.holder = nil
 	for range 2 {
@@ -148,5 +151,5 @@ func (b *Scheduler) pass() {
 	b.quiet.Broadcast()
 }
 
-// AtMost reports whether at most n goroutines take part; for conditions, which are looked at with mu held.
+// AtMost reports whether at most n goroutines take part. It is for conditions, which are evaluated with mu held.
 func (b *Scheduler) AtMost(n int) bool { return len(b.tasks) <= n }

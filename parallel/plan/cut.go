@@ -6,17 +6,17 @@ import (
 	"patchbay/models/dit"
 )
 
-// BlockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and
-// on the MLP behind it. All of a block that cannot be cut is in attention.
+// BlockCost is the time in seconds that a stage spends on one block in one evaluation: up to and including the residual
+// of its attention, and on the MLP after it. A block that cannot be cut has its whole cost in Attention.
 type BlockCost struct{ Attention, MLP float64 }
 
-// Whole is the cost of both halves.
+// Whole returns the cost of both halves.
 func (c BlockCost) Whole() float64 { return c.Attention + c.MLP }
 
-// Cut cuts blocks of given costs over the lanes of stages of given speeds so that the longest takes as short as
-// possible, embedding and head counted. With two blocks a stage or more, blocks that can be cut in halves are: 57
-// blocks of equal cost on 8 stages leave 8 on some, 1.12 of the mean; with half blocks at the first two cuts it is 7.5,
-// 1.05 of the mean.
+// Cut distributes blocks with the given costs over the lanes of stages with the given speeds so that the slowest stage
+// takes as little time as possible. ends are the costs of embedding and head. With two or more blocks per stage, blocks
+// that can be cut in halves are: 57 blocks of equal cost on 8 stages leave 8 on some, 1.12 of the mean; with half
+// blocks at the first two cuts it is 7.5, 1.05 of the mean.
 func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) []Lane {
 	if Skips(spec) {
 		return foldedLanes(spec, costs, ends, speeds)
@@ -35,13 +35,13 @@ func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) [
 }
 
 // Models whose later blocks take the output of earlier ones run on folded stages: a stage owns blocks [a, b) and their
-// mirror images [N-b, N-a), micro-steps travel down through the first halves and back up through the mirrors, so an
-// output that is kept for later never leaves its device. Down and up are lanes of their own, each with its commands in
-// order; the last stage has one lane in the middle. Any number of stages works.
+// mirror images [N-b, N-a). Micro-steps travel down through the first halves and back up through the mirror images, so
+// an output that is kept for a later block never leaves its device. Down and up are separate lanes, each with its
+// commands in order; the last stage has one lane in the middle. Any number of stages works.
 
-// foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one.
-// A cut in the middle of block b is one in the middle of its mirror image N-1-b too: the output of b is made behind the
-// cut, and taken before the other one, so it stays where it is.
+// foldedLanes distributes the first half of the blocks and its mirror image over stages, with embedding and head on the
+// first one. A cut in the middle of block b is also one in the middle of its mirror image N-1-b. The output of b is
+// produced after the first of these cuts and consumed before the second, so it stays on its stage.
 func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) []Lane {
 	n, parts := len(costs), len(speeds)
 	pairs := pieces{}
@@ -49,7 +49,7 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []fl
 	for b := range n / 2 {
 		down, up := costs[b], costs[n-1-b]
 		switch middle := n%2 == 1 && b == n/2-1; {
-		case middle: // the block in the middle stays with its neighbours
+		case middle: // the block in the middle stays with its neighbors
 			pairs.add(b, dit.WholeBlock, down.Whole()+costs[n/2].Whole()+up.Whole())
 		case halves && spec.Blocks[b].Cuts && spec.Blocks[n-1-b].Cuts:
 			pairs.add(b, dit.AttentionHalf, down.Attention+up.MLP)
@@ -72,8 +72,8 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []fl
 	return out
 }
 
-// LightestLanes cuts by parameters, with blocks in halves or without, whichever leaves the heaviest stage less: what
-// both halves of a block read (its modulation) is on both sides of a cut.
+// LightestLanes cuts by parameters instead of seconds, with or without half blocks, whichever makes the heaviest stage
+// lighter: what both halves of a block read (its modulation) is held on both sides of a cut.
 func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
 	var costs []BlockCost
 	undivided := *spec
@@ -91,7 +91,7 @@ func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
 	return blocks
 }
 
-// heaviest is the most parameters that a stage holds, by its speed.
+// heaviest returns the largest ratio of the parameters that a stage holds to its speed.
 func (p Plan) heaviest(spec *dit.Spec, lanes []Lane, speeds []float64) (most float64) {
 	for stage := range p.Pipe {
 		most = max(most, float64(HeldParams(spec, p.StageHeld(lanes, stage)))/speeds[stage])

@@ -7,19 +7,18 @@ import (
 	"patchbay/models/dit"
 )
 
-// Stages that hold their own weights alone (shard=on with pipe): each reads what its blocks, or the halves that it
-// computes, need, the first one also what embeds, the one with the last lane the head; nothing is brought together
-// later.
+// Stages that own their weights (shard=on with pipe): each reads only what its blocks, or its halves of blocks, need;
+// the first one also the embedding, the one with the last lane also the head. Nothing is gathered later.
 
-// Owns tells whether a stage holds its own weights alone.
+// Owns reports whether every stage holds only its own weights.
 func (p Plan) Owns() bool { return p.Shard && p.Pipe > 1 }
 
-// StageHeld is the part of the weights of one stage of a plan whose stages own theirs.
+// StageHeld returns the part of the weights that a stage holds. The plan must be one whose stages own their weights.
 func (p Plan) StageHeld(lanes []Lane, stage int) dit.Held {
 	last := len(lanes) - 1
 	h := dit.Held{NoEmbed: stage > 0, NoHead: stage < last}
 	mine := []int{stage}
-	if len(lanes) > p.Pipe { // folded: the way back ends on the first stage
+	if len(lanes) > p.Pipe { // folded: the way up ends on the first stage
 		h.NoHead = stage > 0
 		if back := last - stage; back != stage {
 			mine = append(mine, back)
@@ -40,7 +39,7 @@ func (p Plan) StageHeld(lanes []Lane, stage int) dit.Held {
 	return h
 }
 
-// HeldParams is the parameters of a part of a model. Slices of a tensor group are not looked at.
+// HeldParams returns the number of parameters of a part of a model. It ignores the slices of tensor groups.
 func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	n := spec.Params
 	for i := range spec.Blocks {
@@ -58,8 +57,8 @@ func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	return n
 }
 
-// stageName names the blocks of a stage in the key of its weights: "#blocks3m-8,12-15a", first and last ones, m for the
-// MLP and a for the attention alone.
+// stageName names the blocks of a stage in the key of its weights: "#blocks3m-8,12-15a" has the first and last block of
+// each range, with m for the MLP alone and a for the attention alone.
 func stageName(h dit.Held) string {
 	if h.Blocks == nil {
 		return ""
@@ -74,7 +73,7 @@ func stageName(h dit.Held) string {
 	return "#blocks" + strings.Join(parts, ",")
 }
 
-// Parts is how many parts the bytes of a block are kept in, 1: whole.
+// Parts returns over how many ranks the bytes of a block are split; 1: blocks are whole.
 func (p Plan) Parts() int {
 	if !p.Shard || p.Owns() {
 		return 1
@@ -82,7 +81,7 @@ func (p Plan) Parts() int {
 	return p.Data * p.CFG * p.Ring * p.Ulysses
 }
 
-// Held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
+// Held returns the part of the weights that a rank holds. lanes are only read where stages own their weights.
 func (p Plan) Held(lanes []Lane, c Coord) dit.Held {
 	var h dit.Held
 	if p.Owns() {
@@ -97,8 +96,8 @@ func (p Plan) Held(lanes []Lane, c Coord) dit.Held {
 	return h
 }
 
-// BesideHeld is the part of the weights of a control net that a rank holds: its slice, or, where ranks of stages
-// compute the whole net each, everything.
+// BesideHeld returns the part of the weights of a control net that a rank holds: its tensor slice, but in a pipeline
+// everything, because every rank of it computes the whole net.
 func (p Plan) BesideHeld(tensor int) (h dit.Held) {
 	if p.Pipe == 1 && p.Tensor > 1 {
 		h.Rank, h.Ranks = tensor, p.Tensor
@@ -106,8 +105,8 @@ func (p Plan) BesideHeld(tensor int) (h dit.Held) {
 	return h
 }
 
-// Beside is the plan that a rank computes control nets with: as the model, but with all rows of its place in the
-// sequence between products; in a pipeline alone.
+// Beside returns the plan by which ranks compute control nets: the model's, but without splitting the rows between
+// projections. In a pipeline every rank computes them alone.
 func (p Plan) Beside() Plan {
 	if p.Pipe > 1 {
 		p.Ulysses, p.Ring, p.Tensor, p.Speeds = 1, 1, 1, Speeds{}
@@ -116,7 +115,7 @@ func (p Plan) Beside() Plan {
 	return p
 }
 
-// HeldKey names a part of a model's weights.
+// HeldKey returns the key of a part of a model's weights.
 func HeldKey(key string, held dit.Held) string {
 	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
 		return key

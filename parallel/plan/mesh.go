@@ -1,11 +1,11 @@
 package plan
 
 // Mesh numbers the ranks of a plan: axes from outer to inner are data, cfg, pipe, ring, ulysses, tensor, so that ranks
-// that talk most are neighbours.
+// that communicate most are neighbors.
 type Mesh struct {
 	Plan Plan
-	// Stages is the number of stages where Plan.Pipe counts lanes, down and up, of which the first Stages are those down;
-	// 0: Plan.Pipe.
+	// Stages is the number of stages where Plan.Pipe counts lanes. The first Stages lanes are the down lanes, the
+	// others the up lanes. 0: Plan.Pipe.
 	Stages int
 }
 
@@ -35,15 +35,15 @@ func (m Mesh) Rank(c Coord) int {
 // Axis is one direction of the mesh.
 type Axis int
 
-// The axes that have exchanges of their own.
+// The axes along which ranks exchange.
 const (
 	AxisUlysses Axis = iota
 	AxisRing
 	AxisPipe
 	AxisTensor
-	AxisSpread // pipe and ring together, pipe outside: spread evaluations
+	AxisSpread // pipe and ring together, pipe outermost: spread evaluations
 	AxisShard  // ranks that hold parts of the same weights
-	AxisCount  // how many there are
+	AxisCount  // the number of axes
 )
 
 // String names the axis as plans do.
@@ -51,7 +51,7 @@ func (a Axis) String() string {
 	return [...]string{"ulysses", "ring", "pipe", "tensor", "spread", "shard"}[a]
 }
 
-// Along returns the ranks of the group that contains rank c on an axis, in order, and c's place in it.
+// Along returns the ranks of the group of rank c along an axis, in order, and the position of c among them.
 func (m Mesh) Along(a Axis, c Coord) (ranks []int, at int) {
 	if a == AxisShard {
 		return m.sharers(c)
@@ -69,7 +69,7 @@ func (m Mesh) Along(a Axis, c Coord) (ranks []int, at int) {
 	}
 	if a == AxisSpread {
 		r, stages := m.Plan.Ring, m.StageCount()
-		if c.Pipe >= stages { // an up lane leaves spread evaluations to its down lane
+		if c.Pipe >= stages { // an up lane leaves spread evaluations to the down lane of its stage
 			return []int{m.Rank(c)}, 0
 		}
 		degree, at, set = stages*r, c.Pipe*r+c.Ring, func(c *Coord, i int) { c.Pipe, c.Ring = i/r, i%r }
@@ -89,8 +89,8 @@ func (m Mesh) StageCount() int {
 	return m.Plan.Pipe
 }
 
-// sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among
-// them: c alone where weights are whole.
+// sharers returns the ranks among which the weights of rank c are sharded, in order, and the position of c among them.
+// If weights are not sharded, c is alone.
 func (m Mesh) sharers(c Coord) (ranks []int, at int) {
 	if m.Plan.Parts() == 1 {
 		return []int{m.Rank(c)}, 0
@@ -108,5 +108,5 @@ func (m Mesh) sharers(c Coord) (ranks []int, at int) {
 	return ranks, at
 }
 
-// SequenceRank is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
+// SequenceRank returns a rank's position among those that split the tokens of one image: ring outside, ulysses inside.
 func (c Coord) SequenceRank(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }

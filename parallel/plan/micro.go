@@ -2,11 +2,11 @@ package plan
 
 import "fmt"
 
-// Micro names one micro-step.
+// Micro identifies one micro-step.
 type Micro struct {
 	Evaluation int
 	Patch      int
-	Whole      bool // synchronous evaluation: the patch is the whole picture
+	Whole      bool // synchronous evaluation: the patch is the whole image
 }
 
 // String returns "e3 p1" or "e0 whole".
@@ -17,10 +17,10 @@ func (m Micro) String() string {
 	return fmt.Sprintf("e%d p%d", m.Evaluation, m.Patch)
 }
 
-// ModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its
-// evaluation comes.
+// ModulationRows bounds for how many timesteps modulations are computed in advance. Those of the other timesteps are
+// computed in their evaluations.
 const ModulationRows = 128
 
-// PostsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their
-// way to the next stage.
+// PostsAhead is how many micro-steps in advance a stage posts receives, and how many micro-steps it may have in flight
+// to the next stage.
 const PostsAhead = 2

@@ -1,8 +1,8 @@
-// Package plan says how a request is split over ranks: the syntax of plans and what is refused (plan.go), who is where
-// (mesh.go), who computes which tokens (ranges.go, rows.go) and which blocks (lane.go, cut.go), who holds which weights
-// and when they are gathered (held.go, gathers.go), and in which order micro-steps run (micro.go). It is values alone:
-// it knows the shape of a model, models/dit's Spec, and no tensor, no rank at work, no clock and no seconds but those
-// that it is given to balance.
+// Package plan describes how a request is split over ranks: the syntax of plans and what is refused (plan.go), the
+// positions of ranks (mesh.go), which rank computes which tokens (ranges.go, rows.go) and which blocks (lane.go,
+// cut.go), which rank holds which weights and when they are gathered (held.go, gathers.go), how work follows the speeds
+// of devices (speeds.go) and the names of micro-steps (micro.go). It only computes values. It knows the shape of a
+// model, dit.Spec, but no tensor, no running rank, no clock, and no times except the costs that it is given to balance.
 package plan
 
 import (
@@ -21,8 +21,8 @@ const throughout = 10000
 // MaxRanks bounds the ranks of one plan.
 const MaxRanks = 64
 
-// Plan says how one request is split over ranks. The degrees multiply to the number of ranks; zero fields of a parsed
-// plan have their defaults.
+// Plan says how one request is split over ranks. The product of the degrees, Data to Tensor, is the number of ranks.
+// Parse fills in the defaults.
 type Plan struct {
 	Data    int  // parts of the latent batch
 	CFG     int  // groups that share the conditioning entries
@@ -30,44 +30,44 @@ type Plan struct {
 	Ring    int  // ranks that pass K and V around
 	Ulysses int  // ranks that exchange heads for tokens
 	Tensor  int  // ranks that split heads and MLP columns
-	Scatter bool // the ranks of a tensor group also share the rows between products; only with Tensor > 1
+	Scatter bool // the ranks of a tensor group also split the rows between projections; only with Tensor > 1
 	Patches int  // patches of the image that travel through the stages; only with Pipe > 1
 	Warmup  int  // evaluations at the start that run synchronously
 	Spread  bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
-	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
-	// with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
+	Choose  int  // a plan of at most this many ranks is to be chosen; 0: the degrees are given
+	// with Choose: pipelines with stale keys and values may be chosen, whose images differ a little from one rank's
 	Stale bool
-	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered
-	// before they are used. With Pipe > 1 nothing is gathered: every stage holds what its own blocks need.
+	// Shard splits the bytes of every block over the ranks that would hold the same weights. Blocks are gathered before
+	// their use. With Pipe > 1 nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
-	// ByWeights cuts stages so that the largest part of the weights is as small as possible, not the longest time; only
-	// with Shard and Pipe > 1.
+	// ByWeights cuts stages to minimize the largest share of the weights instead of the longest time; only with Shard
+	// and Pipe > 1.
 	ByWeights bool
-	// KV8 stores keys and values of pipelines in 8 bits; only with Pipe > 1.
+	// KV8 stores the keys and values of pipelines in 8 bits; only with Pipe > 1.
 	KV8 bool
-	// Deterministic gives the bits of one rank: what is summed in the order of the ranks elsewhere is brought into the
-	// order of the sequence first, and pipelines are synchronous (ADR 21).
+	// Deterministic makes results bit-identical to those of one rank: where other plans sum in the order of the ranks,
+	// inputs are first brought into the order of the sequence, and pipelines are synchronous (ADR 21).
 	Deterministic bool
-	// Halves exchanges one half of a rank's heads beside the attention of the other half; only with Ulysses > 1.
+	// Halves exchanges one half of a rank's heads while the other half attends; only with Ulysses > 1.
 	Halves bool
-	// Overlap lets transfers run beside computation. Off is for measuring.
+	// Overlap lets transfers run concurrently with computation. Off is for measuring.
 	Overlap bool
-	Speeds  Speeds // of the devices of the ranks, by which work is shared
+	Speeds  Speeds // of the ranks' devices; work is divided in proportion
 }
 
-// OneRank is the plan without any split.
+// OneRank returns the plan without any split.
 func OneRank() Plan {
 	return Plan{Data: 1, CFG: 1, Pipe: 1, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 1, Overlap: true}
 }
 
-// key is one key of the plan syntax; a value that it does not take is refused.
+// key is one key of the plan syntax. set refuses values that the key does not take.
 type key struct {
 	name string
 	set  func(p *Plan, value string) error
 	get  func(p *Plan) string
 }
 
-// number is a key with a whole number.
+// number returns a key whose value is a whole number.
 func number(name string, at func(*Plan) *int, low, high int, purpose string) key {
 	return key{name, func(p *Plan, value string) error {
 		n, err := strconv.Atoi(value)
@@ -79,7 +79,7 @@ func number(name string, at func(*Plan) *int, low, high int, purpose string) key
 	}, func(p *Plan) string { return strconv.Itoa(*at(p)) }}
 }
 
-// choice is a key with two values.
+// choice returns a key that takes one of two values.
 func choice(name, off, on string, at func(*Plan) *bool) key {
 	return key{name, func(p *Plan, value string) error {
 		if value != off && value != on {
@@ -90,7 +90,7 @@ func choice(name, off, on string, at func(*Plan) *bool) key {
 	}, func(p *Plan) string { return map[bool]string{false: off, true: on}[*at(p)] }}
 }
 
-// speeds is the key of Plan.Speeds.
+// speeds returns the key of Plan.Speeds.
 func speeds() key {
 	return key{"speeds", func(p *Plan, value string) error {
 		var ok bool
@@ -125,8 +125,8 @@ func keys() []key {
 	}
 }
 
-// Parse reads "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors are *Error
-// with code plan_refused.
+// Parse reads a plan such as "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors
+// are *failure.Error with code plan_refused.
 func Parse(text string) (Plan, error) {
 	p := OneRank()
 	seen := map[string]bool{}
@@ -159,8 +159,8 @@ func Parse(text string) (Plan, error) {
 	return p, p.Possible()
 }
 
-// Possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most
-// MaxRanks there, so that their product does not overflow.
+// Possible refuses a plan that no model can run on any image. It is called before anything is queued. Every degree must
+// be at most MaxRanks, so that their product does not overflow.
 func (p Plan) Possible() error {
 	switch given := p.degrees(); {
 	case p.Choose > 0 && given != "":
@@ -203,7 +203,7 @@ func (p Plan) Possible() error {
 	return nil
 }
 
-// degrees is the part of the plan that says how to split, empty if it says nothing.
+// degrees returns the keys of the plan that ranks=N excludes, empty if there are none.
 func (p Plan) degrees() string {
 	p.Choose, p.Stale, p.Deterministic, p.Overlap = 0, false, false, true
 	if p == OneRank() {
@@ -226,11 +226,11 @@ func (p *Plan) set(name, value string) error {
 	return Refuse(name, "unknown key: want one of %s", strings.Join(names, ", "))
 }
 
-// String returns the plan in the syntax of Parse, which gives the plan back ("one rank" apart), without defaults.
+// String returns the plan in the syntax of Parse, without defaults. Parse reads it back, except for "one rank".
 func (p Plan) String() string {
 	var parts []string
 	one := OneRank()
-	if p.Pipe > 1 { // whose defaults are others
+	if p.Pipe > 1 { // pipelines have other defaults
 		one.Patches, one.Warmup = 0, -1
 	}
 	for _, k := range keys() {
@@ -244,12 +244,12 @@ func (p Plan) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Ranks returns how many ranks the plan takes, of one that is to be chosen how many it may take.
+// Ranks returns how many ranks the plan takes, or may take if it is still to be chosen.
 func (p Plan) Ranks() int {
 	return max(p.Choose, 1) * p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor
 }
 
-// Bands is how many ranks the autoencoder may split a picture over: sums over bands have other bits.
+// Bands returns over how many ranks the autoencoder may split an image. Sums over bands would change bits.
 func (p Plan) Bands() int {
 	if p.Deterministic {
 		return 1
@@ -257,8 +257,8 @@ func (p Plan) Bands() int {
 	return p.Ranks()
 }
 
-// InOrder reports whether the sequence is split, and keys are attended to in its order all the same: they are brought
-// together before every attention.
+// InOrder reports whether the sequence is split although keys must be attended to in its order. They are then gathered
+// before every attention.
 func (p Plan) InOrder() bool { return p.Deterministic && p.Ring*p.Ulysses > 1 }
 
 // Skips reports whether some block takes the output of an earlier one.
@@ -266,7 +266,7 @@ func Skips(spec *dit.Spec) bool {
 	return slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Skip >= 0 })
 }
 
-// MaxStages is the number of stages that the blocks of a model can be cut into.
+// MaxStages returns the largest number of stages that the blocks of a model can be cut into.
 func MaxStages(spec *dit.Spec) int {
 	if Skips(spec) {
 		return max(1, len(spec.Blocks)/2)
@@ -274,8 +274,8 @@ func MaxStages(spec *dit.Spec) int {
 	return len(spec.Blocks)
 }
 
-// CheckModel refuses a plan that cannot run a model, whatever the picture, naming field, rule and an alternative. It
-// reads no weights.
+// CheckModel refuses a plan that cannot run a model on any image. The error names the field, the rule and an
+// alternative. It reads no weights.
 func (p Plan) CheckModel(spec *dit.Spec) error {
 	switch {
 	case p.Pipe > MaxStages(spec):
@@ -287,8 +287,8 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 	return nil
 }
 
-// Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no
-// weights.
+// Check refuses a plan that cannot run a request of this shape. The error names the field, the rule and an alternative.
+// It reads no weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	if err := p.Possible(); err != nil {
 		return err
@@ -314,7 +314,7 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	return nil
 }
 
-// Refuse names a key of the plan, or with none the plan as a whole.
+// Refuse returns an error with code PlanRefused about a key of the plan, or about the whole plan if key is empty.
 func Refuse(key, format string, args ...any) *failure.Error {
 	field := "plan"
 	if key != "" {

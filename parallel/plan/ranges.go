@@ -7,8 +7,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// Balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may
-// be empty when parts > n.
+// Balanced cuts n things into contiguous ranges, one per part, whose sizes differ by at most one, larger ones first.
+// Ranges may be empty when parts > n.
 func Balanced(n, parts int) []dit.Range {
 	out := make([]dit.Range, parts)
 	start := func(i int) int { return i*(n/parts) + min(i, n%parts) }
@@ -18,11 +18,11 @@ func Balanced(n, parts int) []dit.Range {
 	return out
 }
 
-// behind is r as it comes behind at things more.
+// behind returns r shifted by at.
 func behind(at int, r dit.Range) dit.Range { return dit.Range{Start: at + r.Start, End: at + r.End} }
 
-// Heads is which heads every rank of a Ulysses group exchanges at once, of n: all of its own, or with Halves, where
-// every rank has two, first one half of them and then the other.
+// Heads returns, by exchange, which of n heads each rank of a Ulysses group exchanges: all of its heads at once, or
+// with Halves, if every rank has at least two, first one half of them and then the other.
 func (p Plan) Heads(n int) [][]dit.Range {
 	whole := p.GroupHeads(n)
 	if !p.Halves || slices.ContainsFunc(whole, func(r dit.Range) bool { return r.Len() < 2 }) {
@@ -37,9 +37,9 @@ func (p Plan) Heads(n int) [][]dit.Range {
 	return halves
 }
 
-// sequenceRows cuts a sequence of lt text and li image tokens over ranks with these shares: text and image alike in
-// contiguous ranges. Of equal shares text gets its larger ranges at the front and image at the back, so that the sums
-// differ by at most one where that is possible.
+// sequenceRows divides a sequence of lt text and li image tokens among ranks in proportion to shares, text and image
+// alike in contiguous ranges. With equal shares, text has its larger ranges at the front and image at the back, so that
+// the sums differ by at most one where that is possible.
 func sequenceRows(lt, li int, shares []int) []dit.Rows {
 	text, image := Shared(lt, shares), Shared(li, shares)
 	if lt%len(shares) != 0 && slices.Min(shares) == slices.Max(shares) {
@@ -52,7 +52,7 @@ func sequenceRows(lt, li int, shares []int) []dit.Rows {
 	return out
 }
 
-// reversedSizes gives the ranges the sizes in reverse order.
+// reversedSizes returns ranges over the same things, with the sizes of r in reverse order.
 func reversedSizes(r []dit.Range) []dit.Range {
 	out := make([]dit.Range, len(r))
 	end := r[len(r)-1].End
@@ -62,13 +62,13 @@ func reversedSizes(r []dit.Range) []dit.Range {
 	return out
 }
 
-// stages cuts blocks of the given costs into contiguous ranges for stages of these speeds so that the one that takes
-// longest takes as short as possible, filled from the front, none empty while there are blocks enough. extra[0] and
-// extra[1] are added to the first and the last range (embed, head).
+// stages cuts blocks with the given costs into contiguous ranges for stages with the given speeds so that the slowest
+// stage takes as little time as possible. Ranges are filled from the front, and none is empty while there are enough
+// blocks. extra[0] and extra[1] are added to the first and the last range (embedding, head).
 func stages(cost, speeds []float64, extra [2]float64) []dit.Range {
 	n, parts := len(cost), len(speeds)
-	// each visits the ends of stage i from block at on with its time, until told to stop; it leaves a block to each later
-	// stage
+	// each calls visit with every possible end of a stage i that starts at block at, and with its time, until visit
+	// returns false; it leaves a block for each later stage
 	each := func(i, at int, visit func(end int, seconds float64) bool) {
 		sum := 0.0
 		if i == 0 {
@@ -86,7 +86,7 @@ func stages(cost, speeds []float64, extra [2]float64) []dit.Range {
 			}
 		}
 	}
-	rest := make([][]float64, parts+1) // the least time of the longest of the stages from i on, from a block on
+	rest := make([][]float64, parts+1) // [i][at]: least time of the slowest stage from i on, with blocks from at on
 	for i := range rest {
 		rest[i] = slices.Repeat([]float64{math.Inf(1)}, n+1)
 	}
@@ -99,7 +99,7 @@ func stages(cost, speeds []float64, extra [2]float64) []dit.Range {
 			})
 		}
 	}
-	bound := rest[0][0] * (1 + 2e-12) // stages of equal cost are filled from the front however rounding went
+	bound := rest[0][0] * (1 + 2e-12) // fill stages of equal cost from the front whatever rounding did
 	out, at := make([]dit.Range, parts), 0
 	for i := range out {
 		out[i].Start = at
@@ -115,8 +115,9 @@ func stages(cost, speeds []float64, extra [2]float64) []dit.Range {
 }
 
 // PatchRanges cuts the image tokens of g into patches of equal cost. Every token of a micro-step attends to the whole
-// sequence, so cost goes with tokens; the first patch also carries the lt text tokens and has fewer image tokens for
-// it, at least one. Tokens that the network adds go with the last patch: every patch has some of the picture.
+// sequence, so cost is proportional to tokens. The first patch also carries the lt text tokens and has fewer image
+// tokens in return, but at least one. Padding tokens belong to the last patch; every patch has some tokens of the
+// image.
 func PatchRanges(lt int, g dit.Grid, patches int) []dit.Range {
 	if patches == 1 {
 		return []dit.Range{{End: g.Tokens()}}

@@ -6,19 +6,18 @@ import (
 	"patchbay/models/dit"
 )
 
-// Sequence is the length of an entry's sequence.
+// Sequence is the length of an entry's sequence, in tokens.
 type Sequence struct{ Text, Image int }
 
-// Part is what one evaluation computes of the picture: every token, or the image tokens of one patch, with the text if
-// Text is set.
+// Part is what one evaluation computes: all tokens, or the image tokens of one patch, with the text if Text is set.
 type Part struct {
 	Whole  bool
 	Tokens dit.Range
 	Text   bool
 }
 
-// Rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence; places are
-// those of Plan.Places.
+// Rows returns what each sequence rank computes of an entry in one evaluation, by SequenceRank. places are those of
+// Plan.Places.
 func (p Part) Rows(e Sequence, places []int) []dit.Rows {
 	if p.Whole {
 		return sequenceRows(e.Text, e.Image, places)
@@ -34,8 +33,8 @@ func (p Part) Rows(e Sequence, places []int) []dit.Rows {
 	return out
 }
 
-// CFGGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are
-// more groups than branches.
+// CFGGroup returns the cfg group of entry i, whose branch is branches[i]. Branches are dealt to groups in turn; where
+// there are more groups than branches, entries are.
 func CFGGroup(branches []int, i, groups int) int {
 	last := 0
 	for _, b := range branches {
@@ -47,8 +46,8 @@ func CFGGroup(branches []int, i, groups int) int {
 	return i % groups
 }
 
-// Kept returns the rows of a sequence place that tensor rank t keeps between products: all, or a balanced part of text
-// and image in the scattered form.
+// Kept returns which of the rows of a sequence rank tensor rank t keeps between projections: all, or with Scatter a
+// balanced part of text and image.
 func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
 	if !p.Scatter {
 		return rows
@@ -57,15 +56,15 @@ func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
 	return dit.Rows{Text: behind(rows.Text.Start, r.Text), Image: behind(rows.Image.Start, r.Image)}
 }
 
-// PatchesMayTakeMore reports whether a micro-step of a patch may take more memory than one of the whole picture: where
-// synchronous evaluations are spread, and where a stage may have attention over the image tokens of a joint sequence
-// alone, of which ranks that begin with text have fewer in the whole picture than in a later patch.
+// PatchesMayTakeMore reports whether a micro-step of a patch may take more memory than one of the whole image. That is
+// so where synchronous evaluations are spread, and where a model with a joint sequence has blocks that attend over
+// image tokens alone: ranks whose rows begin with text have fewer of these in the whole image than in a later patch.
 func (p Plan) PatchesMayTakeMore(spec *dit.Spec) bool {
 	return p.Spread || p.Patches > 1 && spec.JointText() &&
 		slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Kind == dit.Cross })
 }
 
-// StoreRows is the tokens of attention a of a block: the second one is over image tokens only.
+// StoreRows returns how many tokens a K/V store has room for in attention a of a block: the second is over image alone.
 func StoreRows(lt, li, a int) int {
 	if a > 0 {
 		return li
@@ -73,7 +72,7 @@ func StoreRows(lt, li, a int) int {
 	return lt + li
 }
 
-// EachAttention visits the attentions of a block.
+// EachAttention calls visit for each attention of a block.
 func EachAttention(b dit.BlockSpec, visit func(imageOnly bool)) {
 	for i := range max(b.Attends, 1) {
 		visit(b.Kind == dit.Cross || i > 0)

@@ -10,12 +10,12 @@ import (
 	"patchbay/models/dit"
 )
 
-// Speeds is how fast the devices of a plan's ranks are in proportion to each other, 1 to 100 by rank, 0 behind the last
-// one. All zeros: they are alike. Tokens, heads of a Ulysses group, pictures and stages go by them, slices of a tensor
-// group do not.
+// Speeds holds the relative speeds of the devices of a plan's ranks, 1 to 100 by rank and 0 after the last rank. All
+// zeros: they are alike. Tokens, heads of a Ulysses group, images and stages are divided in proportion, slices of a
+// tensor group are not.
 type Speeds [MaxRanks]uint8
 
-// ParseSpeeds reads "100:32", a number for each rank.
+// ParseSpeeds reads one number from 1 to 100 for each rank, as in "100:32".
 func ParseSpeeds(text string) (s Speeds, ok bool) {
 	list := strings.Split(text, ":")
 	if len(list) > MaxRanks {
@@ -31,7 +31,7 @@ func ParseSpeeds(text string) (s Speeds, ok bool) {
 	return s, true
 }
 
-// SpeedsOf is the proportion of positive speeds by rank; of equal ones it is zero.
+// SpeedsOf returns the relative speeds of a list of positive speeds by rank; zero if they are equal.
 func SpeedsOf(list []float64) (s Speeds) {
 	if len(list) == 0 || slices.Min(list) == slices.Max(list) {
 		return s
@@ -51,7 +51,7 @@ func (s Speeds) String() string {
 	return strings.Join(list, ":")
 }
 
-// count is how many ranks have one.
+// count returns how many ranks have a speed.
 func (s Speeds) count() int {
 	if n := slices.Index(s[:], 0); n >= 0 {
 		return n
@@ -59,8 +59,8 @@ func (s Speeds) count() int {
 	return len(s)
 }
 
-// shares is what each of n places gets in proportion, where place says which one a rank has: the slowest rank there
-// counts, as all of them have the same ranges.
+// shares returns the relative share of each of n places, where place maps a rank to its place. All ranks at a place
+// have the same ranges, so the slowest one counts.
 func (p Plan) shares(n int, place func(Coord) int) []int {
 	out := slices.Repeat([]int{1}, n)
 	if p.Speeds == (Speeds{}) {
@@ -76,26 +76,25 @@ func (p Plan) shares(n int, place func(Coord) int) []int {
 	return out
 }
 
-// Places is what each place of the sequence gets of its tokens, in proportion; in spread evaluations stages are places
-// too, outside.
+// Places returns the relative share of each place in the sequence. In spread evaluations pipe is the outermost axis.
 func (p Plan) Places(spread bool) []int {
-	if spread { // ranks keep their numbers
+	if spread { // rank numbers stay the same
 		p.Ring, p.Pipe = p.Pipe*p.Ring, 1
 	}
 	return p.shares(p.Ring*p.Ulysses, func(c Coord) int { return c.SequenceRank(p) })
 }
 
-// GroupHeads is which of n heads every rank of a Ulysses group attends with.
+// GroupHeads returns which of n heads each rank of a Ulysses group attends with.
 func (p Plan) GroupHeads(n int) []dit.Range {
 	return Shared(n, p.shares(p.Ulysses, func(c Coord) int { return c.Ulysses }))
 }
 
-// Items is which of n pictures each data part has.
+// Items returns which of n images each data part computes.
 func (p Plan) Items(n int) []dit.Range {
 	return Shared(n, p.shares(p.Data, func(c Coord) int { return c.Data }))
 }
 
-// StageSpeeds is the work that each stage does in a time, in proportion: that of its rank whose tokens take longest.
+// StageSpeeds returns the relative speed of each stage: that of its rank whose tokens take longest.
 func (p Plan) StageSpeeds() []float64 {
 	out := slices.Repeat([]float64{1}, p.Pipe)
 	if p.Speeds == (Speeds{}) {
@@ -116,8 +115,9 @@ func (p Plan) StageSpeeds() []float64 {
 	return out
 }
 
-// Shared cuts n things into contiguous ranges in proportion to shares, which are positive: one for each as long as
-// there are, the rest by largest remainders (A. Hamilton, 1792), of equal ones the first. Equal shares give Balanced.
+// Shared cuts n things into contiguous ranges in proportion to shares, which must be positive. Each range gets at least
+// one if n allows it; the rest goes by largest remainders (A. Hamilton, 1792), ties to the first. With equal shares the
+// result is that of Balanced.
 func Shared(n int, shares []int) []dit.Range {
 	least, total := min(n/len(shares), 1), 0
 	for _, s := range shares {

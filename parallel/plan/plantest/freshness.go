@@ -1,4 +1,4 @@
-// Package plantest says what the K/V stores of a pipeline hold, for tests to compare with what ranks do.
+// Package plantest predicts what the K/V stores of a pipeline hold, for tests to compare with what ranks do.
 package plantest
 
 import (
@@ -8,20 +8,19 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Freshness is the age of the keys and values that one micro-step reads, in evaluations: 0 is what this evaluation has
-// computed.
+// Freshness is the age in evaluations of the keys and values that one micro-step reads; 0: from the same evaluation.
 type Freshness struct {
 	Micro plan.Micro
 	Text  int
-	// Image is the age of the tokens of every patch.
+	// Image holds the age of the tokens of each patch.
 	Image []int
 }
 
-// FreshnessTable tells what every micro-step of a pipeline reads from its K/V store: patches up to its own are fresh,
-// those behind it one evaluation old (PipeFusion, arXiv:2405.14430, sec. 3.3); synchronous evaluations are fresh
-// throughout. Text is computed with the first patch and fresh for all. It depends on the order of micro-steps alone.
-// Warm-up counts evaluations; the first one is synchronous whatever it says. Evaluations that a cache answers do not
-// count: they leave the store as it is.
+// FreshnessTable returns what every micro-step of a pipeline reads from its K/V store: patches up to its own are fresh,
+// later ones are one evaluation old (PipeFusion, arXiv:2405.14430, sec. 3.3). In synchronous evaluations everything is
+// fresh. Text is computed with the first patch and is fresh for all. The table depends on the order of micro-steps
+// alone. warmup counts evaluations; the first one is synchronous whatever its value. Evaluations that a cache answers
+// do not count: they leave the store as it is.
 func FreshnessTable(patches, evaluations, warmup int) []Freshness {
 	var out []Freshness
 	last := make([]int, patches) // evaluation that computed each patch
