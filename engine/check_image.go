@@ -1,47 +1,5 @@
 package engine
 
-import "fmt"
-
-// weightType reports whether weights and the tables of Gather may be stored as d. Weights may also be I8.
-func weightType(d DType) bool { return d <= F8E5M2 }
-
-// maxDepth8 is the largest K for which a sum of products of 8-bit numbers, one of them offset by 128, cannot overflow
-// an int32.
-const maxDepth8 = 65536
-
-// CheckPack returns an error unless m is a matrix whose rows lie inside m.Data and c (channels of a convolution, 0 for
-// none) divides K. Unlike the other checks it does not panic: a matrix comes from a file.
-func CheckPack(m Matrix, c int) error {
-	row := m.Row
-	if row == 0 {
-		row = m.K
-	}
-	switch {
-	case !weightType(m.DType) && m.DType != I8:
-		return fmt.Errorf("pack: dtype %s is no weight type (allowed: f32, bf16, f16, f8_e4m3, f8_e5m2, i8)", m.DType)
-	case m.DType == I8 && (len(m.Scales) != m.N || c != 0 || m.K > maxDepth8):
-		return fmt.Errorf("pack: matrix [%d, %d] of i8 has %d factors and %d channels, want one for each row, none and "+
-			"K <= %d", m.N, m.K, len(m.Scales), c, maxDepth8)
-	case m.DType != I8 && (m.Scales != nil || m.Rotated != 0):
-		return fmt.Errorf("pack: only i8 has factors of rows and rotations, not %s", m.DType)
-	case m.N < 0 || m.K < 0 || row < m.K:
-		return fmt.Errorf("pack: matrix [%d, %d] with rows %d elements apart", m.N, m.K, row)
-	case c < 0 || c > 0 && m.K%c != 0:
-		return fmt.Errorf("pack: %d channels do not divide K = %d", c, m.K)
-	}
-	if rule := RotationRule(m.Rotated, m.K); rule != "" {
-		return fmt.Errorf("pack: matrix [%d, %d] rotated in groups of %d: %s", m.N, m.K, m.Rotated, rule)
-	}
-	if b := m.Blocks; b != nil && (m.DType > BF16 || c != 0 || m.K%b.Elements != 0 || row%b.Elements != 0) {
-		return fmt.Errorf("pack: matrix [%d, %d] of %s with rows %d elements apart and %d channels: want rows of whole "+
-			"blocks of %d, no channels, and bf16 or f32 to widen to", m.N, m.K, b.Name, row, c, b.Elements)
-	}
-	if need := m.rowBytes((m.N-1)*row) + m.rowBytes(m.K); m.N > 0 && len(m.Data) < need {
-		return fmt.Errorf("pack: matrix [%d, %d] of %s needs %d bytes, got %d", m.N, m.K, m.DType, need, len(m.Data))
-	}
-	return nil
-}
-
 // CheckConv2D panics unless the operands fit Ops.Conv2D.
 func CheckConv2D(y, x Tensor, w *Weight, a ConvArgs) {
 	if rule := convRule(y, x, w, a); rule != "" {

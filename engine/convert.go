@@ -30,7 +30,7 @@ func F32FromF16(h uint16) float32 {
 }
 
 // F16FromF32 rounds to the nearest IEEE 754 binary16, ties to even. Too large values become infinite, NaN stays NaN.
-func F16FromF32(v float32) uint16 { return narrow(v, 10, -14, 0x7c00, 0x7c00) }
+func F16FromF32(v float32) uint16 { return narrow(v, 10, -14, 0x7c00) }
 
 // F32FromF8E4M3 widens an 8-bit float of format E4M3FN (arXiv:2209.05433, table 1: no infinities, largest 448, NaN 0x7f
 // and 0xff); exact.
@@ -45,7 +45,7 @@ func F32FromF8E4M3(b uint8) float32 {
 // F8E4M3FromF32 rounds to the nearest E4M3FN value, ties to even. Magnitudes above 464 (where rounding would leave the
 // range) become NaN, like PyTorch's float8_e4m3fn.
 func F8E4M3FromF32(v float32) uint8 {
-	n := narrow(v, 3, -6, 0x7f, 0x7f)
+	n := narrow(v, 3, -6, 0x7f)
 	return uint8(n>>8&0x80 | n&0x7f)
 }
 
@@ -54,13 +54,13 @@ func F32FromF8E5M2(b uint8) float32 { return F32FromF16(uint16(b) << 8) }
 
 // F8E5M2FromF32 rounds to the nearest E5M2 value, ties to even. Too large values become infinite, NaN stays NaN.
 func F8E5M2FromF32(v float32) uint8 {
-	n := narrow(v, 2, -14, 0x7c, 0x7c)
+	n := narrow(v, 2, -14, 0x7c)
 	return uint8(n>>8&0x80 | n&0x7f)
 }
 
-// narrow rounds v to a small float with mant stored mantissa bits and least normal exponent emin. over is the code for
-// values that are too large, inf the code for infinity; they are always equal. The sign is bit 15.
-func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
+// narrow rounds v to a small float with mant stored mantissa bits and least normal exponent emin. inf is the code for
+// infinity and for values that are too large. The sign is bit 15.
+func narrow(v float32, mant, emin int, inf uint16) uint16 {
 	sign := uint16(math.Float32bits(v) >> 16 & 0x8000)
 	x := math.Abs(float64(v))
 	switch {
@@ -76,8 +76,8 @@ func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
 	// q carries the implicit bit, so that subnormals, carries into the next exponent and the largest value need no case of
 	// their own.
 	code := (e-emin)<<mant + int(q)
-	if code >= int(over) {
-		return sign | over
+	if code >= int(inf) {
+		return sign | inf
 	}
 	return sign | uint16(code)
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"unsafe"
 )
 
@@ -239,6 +238,17 @@ func (t Tensor) F32() []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(&t.Buf.Host[4*t.Off])), n)
 }
 
+// Start returns the element offset of item i, counted row-major over the first dims dimensions: of row i, with all
+// dimensions but the last.
+func (t Tensor) Start(i, dims int) int {
+	at := t.Off
+	for d := dims - 1; d >= 0; d-- {
+		at += i % t.shape[d] * t.stride[d]
+		i /= t.shape[d]
+	}
+	return at
+}
+
 // Bytes returns the size of the elements in bytes, gaps of strided views not counted.
 func (t Tensor) Bytes() int { return t.Len() * t.DType.Size() }
 
@@ -264,12 +274,3 @@ type ShapeError struct {
 
 // Error returns "op: rule: operands".
 func (e *ShapeError) Error() string { return e.Op + ": " + e.Rule + ": " + e.Shapes }
-
-// Describe returns ts as text for ShapeError.Shapes.
-func Describe(ts ...Tensor) string {
-	parts := make([]string, len(ts))
-	for i, t := range ts {
-		parts[i] = t.String()
-	}
-	return strings.Join(parts, ", ")
-}

@@ -10,7 +10,7 @@ type Matrix struct {
 	DType DType
 	N, K  int
 	Row   int     // elements between the starts of two rows; 0 means K
-	Scale float32 // factor of scaled fp8 files; 0 means 1
+	Scale float32 // factor of scaled fp8 files; 0 means 1, as it must be with I8
 
 	// For I8: the scale of each row, and the size of the groups of inputs that were rotated before the weight was
 	// rounded (see Rotate; 0: none). Linear rotates the rows of x likewise and rounds them to 8 bits (see

@@ -48,7 +48,7 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 		x: o.addr("Conv2D", x), bs: C.int64_t(x.Stride(0)), ls: C.int64_t(x.Stride(2)),
 		w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType), x_dtype: C.int32_t(x.DType),
 	}
-	o.adapters(&g, w, func(t C.uint64_t, ad engine.Adapter) {
+	o.adapters("Conv2D", &g, w, func(t C.uint64_t, ad engine.Adapter) {
 		d, r := g, C.int64_t(ad.Down.N)
 		d.n, d.y, d.res, d.bias, d.scale, d.y_dtype = r, t, 0, 0, adapterScale(w, ad), C.PB_F32
 		d.y_bs, d.y_ys, d.y_ls = g.rows*r, g.out_x*r, r

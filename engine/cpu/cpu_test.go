@@ -142,6 +142,33 @@ func TestForeignWeightsPanic(t *testing.T) {
 	wide.Linear(engine.FromF32(make([]float32, 8), 1, 8), v, w, engine.Epilogue{})
 }
 
+// TestAdaptersAreLimited: too many adapters are refused by the name of the call.
+func TestAdaptersAreLimited(t *testing.T) {
+	o, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := packNoise(t, o, engine.F32, 8, 8, 0)
+	a := engine.Adapter{Down: w.Base, Up: w.Base, Scale: 1}
+	w.Adapters = slices.Repeat([]engine.Adapter{a}, 32)
+	x, y := engine.FromF32(make([]float32, 8), 1, 1, 1, 8), engine.FromF32(make([]float32, 8), 1, 1, 1, 8)
+	for op, call := range map[string]func(){
+		"Linear": func() { o.Linear(y.Index(0, 0).Index(0, 0), x.Index(0, 0).Index(0, 0), w, engine.Epilogue{}) },
+		"Conv2D": func() { o.Conv2D(y, x, w, engine.ConvArgs{KY: 1, KX: 1, Stride: 1}) },
+	} {
+		func() {
+			defer func() {
+				e, ok := recover().(*engine.ShapeError)
+				if !ok || e.Op != op || e.Rule != "at most 31 adapters a weight" {
+					t.Errorf("%s: recovered %v", op, e)
+				}
+			}()
+			call()
+		}()
+	}
+	o.Free(w.Base.Buf)
+}
+
 // TestSteadyCallsAllocateLittle: after the first call of a shape, an operation may allocate the closures of its tasks
 // and nothing that grows with the shape.
 func TestSteadyCallsAllocateLittle(t *testing.T) {

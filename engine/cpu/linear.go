@@ -19,7 +19,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	defer o.done()
 	o.wantLayout("Linear", w, w.K())
-	rows := lead2(x, y, e.Residual, e.Gate)
+	rows := rowsOfProduct(x, y, e.Residual, e.Gate)
 	g := C.pb_gemm{
 		batch: C.int64_t(rows.batch), rows: C.int64_t(rows.rows), n: C.int64_t(w.N()),
 		y: o.addr("Linear", y), res: o.addr("Linear", e.Residual), gate: o.addr("Linear", e.Gate),
@@ -47,7 +47,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	if w.Base.DType == engine.I8 {
 		g.scales = o.rounded(&o.segs[0], rows, w.Base.Rotated)
 	}
-	o.adapters(&g, w, func(t C.uint64_t, a engine.Adapter) {
+	o.adapters("Linear", &g, w, func(t C.uint64_t, a engine.Adapter) {
 		d := C.pb_gemm{
 			batch: g.batch, rows: g.rows, n: C.int64_t(a.Down.N), y: t, y_ls: C.int64_t(a.Down.N),
 			y_bs:  g.rows * C.int64_t(a.Down.N),
@@ -61,9 +61,9 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 // leading describes the rows of a product as [batch, rows].
 type leading struct{ batch, rows int }
 
-// lead2 views [L, E] or [B, L, E] operands as [batch, rows], merging B and L where the strides of every operand allow
-// it and no gate distinguishes items.
-func lead2(x, y, res, gate engine.Tensor) leading {
+// rowsOfProduct views [L, E] or [B, L, E] operands as [batch, rows], merging B and L where the strides of every operand
+// allow it and no gate distinguishes items.
+func rowsOfProduct(x, y, res, gate engine.Tensor) leading {
 	if x.Dims() == 2 {
 		return leading{1, x.Dim(0)}
 	}
@@ -107,12 +107,11 @@ func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
 
 // adapters computes t = scale * x Down^T of every adapter by calling down (t is contiguous f32 [batch, rows, R]) and
 // adds t Up^T to the factors of g.
-func (o *Ops) adapters(g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a engine.Adapter)) {
+func (o *Ops) adapters(op string, g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a engine.Adapter)) {
 	g.nseg = 1
 	if len(w.Adapters) >= len(o.segs) {
 		panic(&engine.ShapeError{
-			Op: "Linear", Rule: fmt.Sprintf("at most %d adapters a weight", len(o.segs)-1),
-			Shapes: w.Name,
+			Op: op, Rule: fmt.Sprintf("at most %d adapters a weight", len(o.segs)-1), Shapes: w.Name,
 		})
 	}
 	rows, total := int(g.batch*g.rows), 0

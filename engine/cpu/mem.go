@@ -20,9 +20,9 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 // mapped returns the bytes of the pages that n bytes take.
 func mapped(n int) int64 { return int64(roundUp(max(n, 1), pageBytes)) }
 
-func mapBytes(n int) unsafe.Pointer { return C.pb_map(C.int64_t(roundUp(max(n, 1), pageBytes))) }
+func mapBytes(n int) unsafe.Pointer { return C.pb_map(C.int64_t(mapped(n))) }
 
-func unmapBytes(p unsafe.Pointer, n int) { C.pb_unmap(p, C.int64_t(roundUp(max(n, 1), pageBytes))) }
+func unmapBytes(p unsafe.Pointer, n int) { C.pb_unmap(p, C.int64_t(mapped(n))) }
 
 // Alloc maps zeroed pages. Pages that are never touched cost nothing.
 func (o *Ops) Alloc(bytes int) (engine.Buf, error) {

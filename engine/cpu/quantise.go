@@ -85,20 +85,9 @@ func (o *Ops) eachQuantised(q, scale, x engine.Tensor,
 	n, size, bf16 := x.Dim(-1), x.DType.Size(), x.DType == engine.BF16
 	o.rowTasks(x.Len()/n, n, func(r0, r1 int) {
 		for r := r0; r < r1; r++ {
-			at, factor := rowOffset(q, r, q.Dims()-1), rowOffset(scale, r, scale.Dims())
+			at, factor := q.Start(r, q.Dims()-1), scale.Start(r, scale.Dims())
 			do(q.Buf.Host[at:at+n], (*float32)(unsafe.Pointer(&scale.Buf.Host[4*factor])),
-				unsafe.Pointer(&x.Buf.Host[size*rowOffset(x, r, x.Dims()-1)]), bf16)
+				unsafe.Pointer(&x.Buf.Host[size*x.Start(r, x.Dims()-1)]), bf16)
 		}
 	})
-}
-
-// rowOffset is the element offset of row i of t, rows counted row-major over its first dims dimensions.
-func rowOffset(t engine.Tensor, i, dims int) int {
-	off := t.Off
-	for d := dims - 1; d >= 0; d-- {
-		n := t.Dim(d)
-		off += i % n * t.Stride(d)
-		i /= n
-	}
-	return off
 }

@@ -27,7 +27,7 @@ func (c choices[S, P]) of(o *Ops, s S, choose func(*S) *P) *P {
 	switch {
 	case known || o.Err() != nil:
 	case o.graphs.within != nil: // a comparison would wait
-		o.Note(errMoved)
+		o.Note(errCaptureNeedsMemory)
 	default:
 		shape := s // escapes to the heap only here
 		if p = choose(&shape); o.Err() == nil {

@@ -170,7 +170,7 @@ func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArg
 				if lk%8 == 0 {
 					first.vec = 1
 				}
-				o.multiply(&first, leftOf(queries), right{
+				o.multiply(&first, leftOf("Attention", queries), right{
 					at: address("Attention", keys), ld: keys.Stride(0), n: lk, k: d,
 					dtype: engine.BF16,
 				})

@@ -13,19 +13,20 @@ import (
 	"patchbay/engine"
 )
 
-// wideBytes is the most bytes of a block-quantized weight that are widened at a time, 128 MiB: the largest layer of
-// FLUX.1 is widened whole. With smaller tiles multiprocessors would idle at the end of each.
-const wideBytes = 128 << 20
+// widenedTileBytes is the most bytes of a block-quantized weight that are widened at a time, 128 MiB: the largest layer
+// of FLUX.1 is widened whole. With smaller tiles multiprocessors would idle at the end of each.
+const widenedTileBytes = 128 << 20
 
-// wideStep is the number of rows that tiles are multiples of: the features of the largest tile of the tensor cores.
-const wideStep = 256
+// widenedTileStep is the number of rows that tiles are multiples of: the features of the largest tile of the tensor
+// cores.
+const widenedTileStep = 256
 
-// wideRows returns how many of the n rows of k elements of a block-quantized weight are widened at a time: tiles of
-// about equal size that take at most o.wide bytes, or wideStep rows.
-func (o *Ops) wideRows(n, k int) int {
-	most := max(1, o.wide/(wideStep*k*engine.BF16.Size())) * wideStep
+// widenedTileRows returns how many of the n rows of k elements of a block-quantized weight are widened at a time: tiles
+// of about equal size that take at most o.widenedTile bytes, or widenedTileStep rows.
+func (o *Ops) widenedTileRows(n, k int) int {
+	most := max(1, o.widenedTile/(widenedTileStep*k*engine.BF16.Size())) * widenedTileStep
 	tiles := (n + most - 1) / most
-	return min(n, ((n+tiles-1)/tiles+wideStep-1)/wideStep*wideStep)
+	return min(n, ((n+tiles-1)/tiles+widenedTileStep-1)/widenedTileStep*widenedTileStep)
 }
 
 // parts returns the distinct products that p is computed as: p itself or, with a block-quantized weight and more than a
@@ -35,7 +36,7 @@ func (o *Ops) parts(p *engine.Product) []engine.Product {
 		return []engine.Product{*p}
 	}
 	tile := *p
-	tile.Blocks, tile.N = false, o.wideRows(p.N, p.K)
+	tile.Blocks, tile.N = false, o.widenedTileRows(p.N, p.K)
 	last := tile
 	if last.N = p.N % tile.N; last.N == 0 {
 		return []engine.Product{tile}
@@ -43,19 +44,19 @@ func (o *Ops) parts(p *engine.Product) []engine.Product {
 	return []engine.Product{tile, last}
 }
 
-// wideRoom returns the scratch bytes of n widened rows of the weight of p. It is 0 if the weight is not
-// block-quantized. Products with few rows of x would not need them.
-func wideRoom(p *engine.Product, n int) int {
-	if !p.Blocks {
+// widenedTileRoom returns the scratch bytes of the widened rows of a part of p (see parts), 0 if it reads the weight
+// itself.
+func widenedTileRoom(p, part *engine.Product) int {
+	if p.Blocks == part.Blocks {
 		return 0
 	}
-	return room(n * p.K * engine.BF16.Size())
+	return room(part.N * part.K * engine.BF16.Size())
 }
 
 // byWidening computes a product with a block-quantized weight tile by tile: it widens a tile of rows to bf16 in scratch
 // memory and multiplies it like a bf16 weight, into its columns of y.
 func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
-	rows, b := o.wideRows(w.N(), w.K()), w.Base
+	rows, b := o.widenedTileRows(w.N(), w.K()), w.Base
 	for from := 0; from < w.N(); from += rows {
 		n := min(rows, w.N()-from)
 		columns := func(t engine.Tensor) engine.Tensor {

@@ -81,7 +81,7 @@ func TestWidenedBits(t *testing.T) {
 // residual.
 func TestBlockProducts(t *testing.T) {
 	o := openOps(t)
-	o.dev.Multiprocessors, o.wide = 4, 1
+	o.dev.Multiprocessors, o.widenedTile = 4, 1
 	const n = 300
 	for kind := range blockKinds() {
 		for i, c := range []struct {
@@ -149,16 +149,16 @@ func TestBlocksKeepTheirBytes(t *testing.T) {
 	}
 }
 
-// TestWideRows: tiles of a weight in blocks are of about one size, whole tiles of the tensor cores, and take no more
-// than they may.
-func TestWideRows(t *testing.T) {
-	o := &Ops{wide: wideBytes}
+// TestWidenedTileRows: tiles of a weight in blocks are of about one size, whole tiles of the tensor cores, and take no
+// more than they may.
+func TestWidenedTileRows(t *testing.T) {
+	o := &Ops{widenedTile: widenedTileBytes}
 	for _, c := range [][3]int{
 		{21504, 3072, 21504}, {3072, 15360, 3072}, // FLUX.1
 		{55296, 6144, 9216}, {6144, 24576, 2048}, // FLUX.2
 		{7, 32, 7}, {1000, 1 << 19, 256},
 	} {
-		if got := o.wideRows(c[0], c[1]); got != c[2] {
+		if got := o.widenedTileRows(c[0], c[1]); got != c[2] {
 			t.Errorf("of %d rows of %d are %d widened at a time, want %d", c[0], c[1], got, c[2])
 		}
 	}

@@ -24,7 +24,6 @@ type sdpa struct {
 	lib   *dnn.Library // nil: no library
 	on    *dnn.Stream
 	plans choices[engine.AttentionShape, dnn.Plan]
-	why   error // why the last shape has no plan
 }
 
 // free releases the plans and the handle.
@@ -70,17 +69,16 @@ func (o *Ops) planned(a *engine.AttentionShape) *dnn.Plan {
 		p, err = o.sdpa.on.Plan(a)
 	}
 	if err == nil {
-		err = o.attends(a, p)
+		err = o.checkAttention(a, p)
 	}
 	if err == nil {
 		return p
 	}
-	o.sdpa.why = err
 	if p != nil {
 		o.sdpa.on.Drop(p)
 	}
 	if errors.Is(err, errDisagrees) {
-		o.chosen.misattended++
+		o.chosen.attentionMismatches++
 	} else {
 		o.chosen.unplanned++
 	}
@@ -105,10 +103,10 @@ func (o *Ops) byCUDNN(shape *engine.AttentionShape, scale float32, at [5]uint64)
 	return true
 }
 
-// attends computes attention of the shape by the library and by our kernel and compares the results, and their
+// checkAttention computes attention of the shape by the library and by our kernel and compares the results, and their
 // log-sum-exp, on the device. The scores of the test data differ by some units, so that a few keys outweigh the others.
 // It waits for the stream.
-func (o *Ops) attends(s *engine.AttentionShape, p *dnn.Plan) error {
+func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Plan) error {
 	b, h, lq, lk, d := s.B, s.H, s.Lq, s.Lk, s.D
 	extent := func(t [3]int, l int) int { return (b-1)*t[0] + (l-1)*t[1] + (h-1)*t[2] + d }
 	const apart = 1024 // elements between the starts of q, k and v, so that they differ

@@ -194,26 +194,26 @@ func TestCUDNNThatIsWrong(t *testing.T) {
 	}{
 		"scale": {
 			fakegpu.Change{Old: "p[j] = s * c.scale;", New: "p[j] = s * c.scale * 1.1f;"}, false, chosen{
-				attendedOwn: 2,
-				misattended: 1,
+				attendedOwn:         2,
+				attentionMismatches: 1,
 			},
 		},
 		"a key too few": {
 			fakegpu.Change{
 				Old: "keys = a.k.dims[2], n = a.q.dims[3];\n  std::vector",
 				New: "keys = a.k.dims[2] - 1, n = a.q.dims[3];\n  std::vector",
-			}, false, chosen{attendedOwn: 2, misattended: 1},
+			}, false, chosen{attendedOwn: 2, attentionMismatches: 1},
 		},
 		"the sum in bits": {
 			fakegpu.Change{Old: "most + std::log(sum)", New: "(most + std::log(sum)) * 1.442695f"},
 			true,
-			chosen{attendedOwn: 2, misattended: 1},
+			chosen{attendedOwn: 2, attentionMismatches: 1},
 		},
 		"sums nobody sees": {fakegpu.Change{Old: "most + std::log(sum)", New: "0"}, false, chosen{attended: 2}},
 		"no number": {
 			fakegpu.Change{Old: "narrow(out[i] / sum)", New: "narrow(i == 5 ? NAN : out[i] / sum)"},
 			false,
-			chosen{attendedOwn: 2, misattended: 1},
+			chosen{attendedOwn: 2, attentionMismatches: 1},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -50,8 +50,9 @@ type capture struct {
 // idleGraphs is how many sequences of dropped keys are kept.
 const idleGraphs = 4
 
-// errMoved says that a call in a capture needs scratch memory, or a comparison, that the first pass did not need.
-var errMoved = errors.New("cuda: a sequence that is captured takes more scratch memory than before")
+// errCaptureNeedsMemory says that a call in a capture needs scratch memory, or a comparison, that the first pass did
+// not need.
+var errCaptureNeedsMemory = errors.New("cuda: a sequence that is captured takes more scratch memory than before")
 
 // Replay implements engine.Replayer: the first time the calls are issued, because that may still take memory and choose
 // algorithms, the second time they are captured. Once CUDA has refused a capture, the stream issues all sequences call
@@ -62,7 +63,7 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 	}
 	g, known := o.graphs.of[key]
 	if !known {
-		places, err := o.fix(moving)
+		places, err := o.placeMoving(moving)
 		if err != nil {
 			return false, err
 		}
@@ -72,7 +73,7 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 		}
 		o.graphs.of[key] = g
 	}
-	o.settle(g.fixed, moving)
+	o.copyMoving(g.fixed, moving)
 	if !known {
 		return false, f(g.fixed)
 	}
@@ -245,11 +246,12 @@ func (o *Ops) build(g *graph, c *capture) {
 	}
 }
 
-// refusal returns the first of the errors if it is about the capture: one of the driver, of a library, or errMoved.
+// refusal returns the first of the errors if it is about the capture: one of the driver, of a library, or
+// errCaptureNeedsMemory.
 func (o *Ops) refusal(errs ...error) error {
 	for _, err := range errs {
 		var e *driver.Error
-		if errors.As(err, &e) && (e.OfCapture() || e.OfLibrary()) || errors.Is(err, errMoved) {
+		if errors.As(err, &e) && (e.OfCapture() || e.OfLibrary()) || errors.Is(err, errCaptureNeedsMemory) {
 			return err
 		}
 		if err != nil {
@@ -259,8 +261,8 @@ func (o *Ops) refusal(errs ...error) error {
 	return nil
 }
 
-// fix finds fixed places for moving operands.
-func (o *Ops) fix(moving []engine.Tensor) ([]engine.Tensor, error) {
+// placeMoving finds fixed places for moving operands.
+func (o *Ops) placeMoving(moving []engine.Tensor) ([]engine.Tensor, error) {
 	if bytes := fixedRoom(moving); bytes > o.graphs.fixed.bytes {
 		o.Drop() // their places are freed
 		if err := o.graphs.fixed.need(bytes); err != nil {
@@ -283,8 +285,8 @@ func fixedRoom(moving []engine.Tensor) (bytes int) {
 	return bytes
 }
 
-// settle copies moving operands to their fixed places. Consecutive ones of equal size and distance take one launch.
-func (o *Ops) settle(places, moving []engine.Tensor) {
+// copyMoving copies moving operands to their fixed places. Consecutive ones of equal size and distance take one launch.
+func (o *Ops) copyMoving(places, moving []engine.Tensor) {
 	at := func(i int) uint64 { return uint64(address("Replay", moving[i])) }
 	for i := 0; i < len(moving); {
 		if !moving[i].Contiguous() {

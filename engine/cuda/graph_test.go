@@ -99,9 +99,9 @@ func TestGraphs(t *testing.T) {
 	}
 }
 
-// TestSettle: rows are copied to their places from neighbours and from anywhere, in pieces of 16 bytes and of 4, dense
-// or not.
-func TestSettle(t *testing.T) {
+// TestCopyMoving: rows are copied to their places from neighbours and from anywhere, in pieces of 16 bytes and of 4,
+// dense or not.
+func TestCopyMoving(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}
 	x := m.normal(engine.F32, 6, 3, 8)
@@ -110,12 +110,12 @@ func TestSettle(t *testing.T) {
 		at(0, 0, 1), at(0, 2, 3), at(1, 1, 2), at(5, 0, 3), at(4, 0, 3), at(2, 0, 1).Slice(1, 1, 6),
 		at(3, 0, 1).Slice(1, 1, 6), at(3, 0, 2).Slice(1, 2, 6),
 	}
-	places, err := o.fix(moving)
+	places, err := o.placeMoving(moving)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := o.dev.Counts().Launches
-	o.settle(places, moving)
+	o.copyMoving(places, moving)
 	if n := o.dev.Counts().Launches - before; n != 4 {
 		t.Errorf("%d launches, want 4: three rows, two, two shifted ones, and one that is not dense", n)
 	}

@@ -55,7 +55,7 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 	if w.Base.DType == engine.F16 && x.DType == engine.BF16 {
 		o.chosen.rounded++
 	}
-	l := leftOf(x)
+	l := leftOf(op, x)
 	a := C.struct_pb_linear{
 		y: address(op, y), res: address(op, e.Residual), gate: address(op, e.Gate), gate_per: 1, act: C.int(e.Act),
 		y_type: C.int(y.DType), alpha: 1, vec: pieces(y, e.Residual, e.Gate),
@@ -84,8 +84,8 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 }
 
 // leftOf views x [B, L, K] or [L, K] as a left factor.
-func leftOf(x engine.Tensor) left {
-	l := left{at: address("Linear", x), batch: 1, rows: x.Dim(0), dtype: x.DType}
+func leftOf(op string, x engine.Tensor) left {
+	l := left{at: address(op, x), batch: 1, rows: x.Dim(0), dtype: x.DType}
 	if x.Dims() == 3 {
 		l.batch, l.rows = x.Dim(0), x.Dim(1)
 	}

@@ -53,6 +53,28 @@ func TestEveryTile(t *testing.T) {
 	}
 }
 
+// TestFactorsOnTheHost: a left factor that is not in device memory is refused by the name of the call.
+func TestFactorsOnTheHost(t *testing.T) {
+	o := openOps(t)
+	m := &bench{t: t, ops: o, rng: newRand()}
+	x, y := engine.FromF32(make([]float32, 16), 1, 1, 1, 16), m.normal(engine.F32, 1, 1, 1, 16)
+	w := &engine.Weight{Base: m.weight(engine.F32, 16, 16)}
+	for op, call := range map[string]func(){
+		"Linear": func() { o.Linear(y.Index(0, 0), x.Index(0, 0), w, engine.Epilogue{}) },
+		"Conv2D": func() { o.Conv2D(y, x, w, engine.ConvArgs{KY: 1, KX: 1, Stride: 1}) },
+	} {
+		func() {
+			defer func() {
+				if e, ok := recover().(*engine.ShapeError); !ok || e.Op != op {
+					t.Errorf("%s: recovered %v", op, e)
+				}
+			}()
+			call()
+		}()
+	}
+	m.free()
+}
+
 // TestRoundedWeights: products in which f16 weights lose bits are counted, those in f32 are not.
 func TestRoundedWeights(t *testing.T) {
 	o := openOps(t)

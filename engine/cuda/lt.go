@@ -124,7 +124,7 @@ func (o *Ops) choose(s *lt.Shape) *lt.Plan {
 	if a == nil {
 		return nil
 	}
-	if err = o.agrees(s, a); err == nil {
+	if err = o.checkProduct(s, a); err == nil {
 		return a
 	}
 	o.dev.lt.Drop(a)
@@ -156,7 +156,7 @@ func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weigh
 		c.C, strides[2] = c.Y, strides[1]
 	}
 	if r.low != nil {
-		f := o.adapters(leftOf(x), w, engine.BF16)
+		f := o.adapters(leftOf(op, x), w, engine.BF16)
 		low := lt.Call{X: uint64(f.x), W: uint64(f.w), Y: c.Y, C: c.Y, Alpha: 1, Workspace: c.Workspace}
 		o.items(r.low, low, pl.items, [3]int{int(f.bs), strides[1], strides[1]})
 		c.Beta = 1
@@ -208,9 +208,10 @@ func (o *Ops) convert(dst, src uint64, n int, to, from engine.DType) {
 	o.flat(kPack, n, unsafe.Pointer(&o.args.pack))
 }
 
-// agrees computes a product of the shape, with every operand that it has, by the library and by our kernel and compares
-// the results on the device. The factors are pseudorandom; sums are scaled to about 1. It waits for the stream.
-func (o *Ops) agrees(s *lt.Shape, a *lt.Plan) error {
+// checkProduct computes a product of the shape, with every operand that it has, by the library and by our kernel and
+// compares the results on the device. The factors are pseudorandom; sums are scaled to about 1. It waits for the
+// stream.
+func (o *Ops) checkProduct(s *lt.Shape, a *lt.Plan) error {
 	m, n, k := s.M, s.N, s.K
 	factor := 2 * max(m*s.LDX, n*s.LDW, m*s.LDC, n)
 	part, done, err := o.borrow(factor, 2*m*s.LDY, 2*m*s.LDY, 4*n, o.dev.lt.Space, m*n, 4*m)

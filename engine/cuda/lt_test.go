@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -266,6 +267,24 @@ func TestLibraryWithoutMemory(t *testing.T) {
 		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 	}
 	m.free()
+}
+
+// TestLibraryThatLacksAFunction: it is an error that says where, and devices are opened without the library.
+func TestLibraryThatLacksAFunction(t *testing.T) {
+	dir := fakegpu.Library(t, fakegpu.Change{
+		File: "libcublasLt.cc", Old: "cublasLtMatmulDescDestroy(", New: "gone(",
+	})
+	d, err := Open(driverFolder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = d.Use(&library.Search{Folders: dir})
+	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no cublasLtMatmulDesc") {
+		t.Errorf("got %v", err)
+	}
+	if d.lt != nil {
+		t.Error("the library is kept")
+	}
 }
 
 // TestLibraryThatIsWrong: a library whose numbers are not ours is left alone, and the products are right.

@@ -35,13 +35,13 @@ type Ops struct {
 	args *arguments
 	mem  scratch
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
-	strip    int
-	wide     int     // most bytes of scratch for widened rows of a weight, see wideBytes
-	staged   scratch // of Pack: device memory with the rows to widen
-	aside    []*Ops  // see Beside
-	products choices[lt.Shape, lt.Plan]
-	sdpa     sdpa
-	fixed    bool // see Fix
+	strip       int
+	widenedTile int     // most bytes of scratch for widened rows of a weight, see widenedTileBytes
+	staged      scratch // of Pack: device memory with the rows to widen
+	aside       []*Ops  // see Beside
+	products    choices[lt.Shape, lt.Plan]
+	sdpa        sdpa
+	fixed       bool // see Fix
 	chosen
 	graphs graphs
 }
@@ -76,7 +76,7 @@ func (dev *Device) NewOps() (*Ops, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Ops{Stream: s, dev: dev, strip: stripBytes, wide: wideBytes, args: new(arguments)}
+	o := &Ops{Stream: s, dev: dev, strip: stripBytes, widenedTile: widenedTileBytes, args: new(arguments)}
 	o.sdpa.lib, o.sdpa.plans = dev.dnn, choices[engine.AttentionShape, dnn.Plan]{}
 	o.graphs.fixed.dev, o.graphs.eager = dev.Device, dev.Eager
 	o.mem.dev, o.staged.dev, o.products = dev.Device, dev.Device, choices[lt.Shape, lt.Plan]{}
@@ -105,8 +105,8 @@ func (o *Ops) Device() *Device { return o.dev }
 // shapes on which the two disagree, products of f16 weights with bf16 activations; attention by cuDNN and by our
 // kernels, shapes for which cuDNN has no plan, and shapes on which the two disagree.
 type chosen struct {
-	library, own, refused, rounded                int64
-	attended, attendedOwn, unplanned, misattended int64
+	library, own, refused, rounded                        int64
+	attended, attendedOwn, unplanned, attentionMismatches int64
 }
 
 // Chosen implements engine.Chooser.
@@ -115,8 +115,9 @@ func (o *Ops) Chosen() map[string]int64 {
 		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
 		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
 		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedOwn,
-		"shapes without a plan of cuDNN": o.chosen.unplanned, "shapes that cuDNN gets wrong": o.chosen.misattended,
-		"evaluations by graphs": o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
+		"shapes without a plan of cuDNN": o.chosen.unplanned,
+		"shapes that cuDNN gets wrong":   o.chosen.attentionMismatches,
+		"evaluations by graphs":          o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
 	}
 }
 

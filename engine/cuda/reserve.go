@@ -54,7 +54,7 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	}
 	for p := range calls.Products {
 		for _, part := range o.parts(&p) {
-			bytes = max(bytes, wideRoom(&p, part.N)+product(&part))
+			bytes = max(bytes, widenedTileRoom(&p, &part)+product(&part))
 		}
 	}
 	for i := range calls.Attentions {
@@ -87,7 +87,7 @@ func (o *Ops) Workspace(blocks bool) int64 {
 		bytes = room(o.dev.lt.Space)
 	}
 	if blocks {
-		bytes += room(o.wide)
+		bytes += room(o.widenedTile)
 	}
 	return int64(bytes)
 }

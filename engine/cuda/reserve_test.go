@@ -106,6 +106,23 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+// TestScratchOfFewRows: products with few rows of x widen no weight and need no memory for one, unless Fix makes them.
+func TestScratchOfFewRows(t *testing.T) {
+	o := openOps(t)
+	calls := engine.NewRecorder()
+	few := engine.Product{Batch: 2, Rows: fewRows / 2, N: 600, K: 256, Weight: engine.BF16, Blocks: true}
+	calls.Products[few] = true
+	for _, c := range []struct {
+		fixed bool
+		want  int64
+	}{{false, 0}, {true, 2 * 600 * 256}} {
+		o.Fix(c.fixed)
+		if got := o.Scratch(calls); got != c.want {
+			t.Errorf("fixed %t: %d bytes of scratch memory, want %d", c.fixed, got, c.want)
+		}
+	}
+}
+
 // TestReserveRefuses: what does not fit is refused with the device and the numbers, and the stream goes on.
 func TestReserveRefuses(t *testing.T) {
 	t.Setenv("FAKEGPU_MEMORY", "10000000")

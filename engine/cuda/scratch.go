@@ -26,7 +26,7 @@ func (s *scratch) need(bytes int) error {
 		return nil
 	}
 	if s.frozen {
-		return errMoved
+		return errCaptureNeedsMemory
 	}
 	if err := s.free(); err != nil {
 		return err

@@ -72,6 +72,30 @@ func TestUploadsInARow(t *testing.T) {
 	}
 }
 
+// TestDownloadThatFails: the pinned memory of a download whose Wait has failed serves the next one.
+func TestDownloadThatFails(t *testing.T) {
+	o := openOps(t)
+	x := vector(t, o, 64)
+	if err := o.BeginCapture(); err != nil {
+		t.Fatal(err)
+	}
+	got := o.Download(make([]float32, 64), x)
+	for range 2 {
+		if err := got.Wait(); err == nil {
+			t.Error("a download was waited for that is being captured")
+		}
+	}
+	if _, err := o.EndCapture(); err == nil {
+		t.Error("a wait did not end the capture")
+	}
+	before := o.dev.Counts().Allocations
+	wantAll(t, o, x, 0)
+	if n := o.dev.Counts().Allocations - before; n != 0 {
+		t.Errorf("the next download took memory %d times, want 0", n)
+	}
+	o.Free(x.Buf)
+}
+
 func TestLongUploadsPassInPieces(t *testing.T) {
 	o := openOps(t)
 	n := driver.SlotBytes/4*2 + 1000

@@ -27,7 +27,6 @@ type info struct {
 
 // header is everything before the data.
 type header struct {
-	version  uint32
 	metadata map[string]any
 	infos    []info
 	body     int // byte where the data section begins
@@ -41,17 +40,17 @@ func parseHeader(file []byte) (*header, error) {
 	if err != nil || string(magic) != "GGUF" {
 		return nil, fmt.Errorf("not a GGUF file: starts with %q, not with GGUF", file[:min(4, len(file))])
 	}
-	h := &header{metadata: map[string]any{}}
-	if h.version, err = r.u32("version"); err != nil {
+	version, err := r.u32("version")
+	if err != nil {
 		return nil, err
 	}
 	switch {
-	case h.version == 2 || h.version == 3:
-	case h.version&0xffff == 0:
+	case version == 2 || version == 3:
+	case version&0xffff == 0:
 		return nil, fmt.Errorf("big-endian GGUF file (version %d): only little-endian files are read",
-			bits.ReverseBytes32(h.version))
+			bits.ReverseBytes32(version))
 	default:
-		return nil, fmt.Errorf("GGUF version %d is not read (allowed: 2, 3)", h.version)
+		return nil, fmt.Errorf("GGUF version %d is not read (allowed: 2, 3)", version)
 	}
 	tensors, err := r.u64("tensor count")
 	if err != nil {
@@ -65,6 +64,7 @@ func parseHeader(file []byte) (*header, error) {
 		return nil, fmt.Errorf("header counts %d tensors and %d metadata pairs, at most %d of each are allowed",
 			tensors, pairs, maxCount)
 	}
+	h := &header{metadata: map[string]any{}}
 	if err := h.readMetadata(r, pairs); err != nil {
 		return nil, err
 	}

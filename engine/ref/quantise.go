@@ -38,7 +38,7 @@ func (*Ops) Quantise(q, scale, x engine.Tensor) {
 			}
 		}
 		copy(q.Buf.Host[rowStart(q, i):], codes)
-		storeScalar(scale, i, s)
+		store(scale, scale.Start(i, scale.Dims()), []float64{float64(s)})
 	}
 }
 
@@ -49,18 +49,10 @@ func (*Ops) Dequantise(y, q, scale engine.Tensor) {
 	one := make([]float64, 1)
 	for i := range rows(y) {
 		load(line, q, rowStart(q, i))
-		load(one, scale, scalarAt(scale, i))
+		load(one, scale, scale.Start(i, scale.Dims()))
 		for c, v := range line {
 			line[c] = float64(float32(v) * float32(one[0]))
 		}
 		store(y, rowStart(y, i), line)
 	}
 }
-
-// scalarAt is the element offset of element i of t, counted row-major.
-func scalarAt(t engine.Tensor, i int) int {
-	n := t.Dim(-1)
-	return rowStart(t, i/n) + i%n*t.Stride(-1)
-}
-
-func storeScalar(t engine.Tensor, i int, v float32) { store(t, scalarAt(t, i), []float64{float64(v)}) }

@@ -20,15 +20,7 @@ func rows(t engine.Tensor) int {
 }
 
 // rowStart returns the element offset of row i of t, rows counted row-major over all dimensions but the last.
-func rowStart(t engine.Tensor, i int) int {
-	off := t.Off
-	for d := t.Dims() - 2; d >= 0; d-- {
-		n := t.Dim(d)
-		off += i % n * t.Stride(d)
-		i /= n
-	}
-	return off
-}
+func rowStart(t engine.Tensor, i int) int { return t.Start(i, t.Dims()-1) }
 
 // load widens len(dst) neighboring elements of t, starting at element offset off.
 func load(dst []float64, t engine.Tensor, off int) { widen(dst, t.Buf.Host, t.DType, off) }

@@ -78,6 +78,20 @@ func tensorOf(key string, offset, rows, stride byte) string {
 		"\x85K" + string([]byte{stride}) + "\x85\x89ccollections\nOrderedDict\n)RtRs."
 }
 
+// TestNumbers: one or two bytes are a positive number, four bytes and the long form of any length may be negative.
+func TestNumbers(t *testing.T) {
+	for in, want := range map[string]int64{
+		"K\xff.": 255, "M\xff\xff.": 65535, "J\xff\xff\xff\xff.": -1, "\x8a\x00.": 0, "\x8a\x01\xff.": -1,
+		"\x8a\x02\xff\x00.": 255, "\x8a\x03\x00\x00\x80.": -1 << 23, "\x8a\x04\xfe\xff\xff\xff.": -2,
+		"\x8a\x07\x00\x00\x00\x00\x00\x00\xff.": -1 << 48, "\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80.": -1 << 63,
+	} {
+		m := &machine{in: []byte(in)}
+		if got, err := m.run(); got != any(want) || err != nil {
+			t.Errorf("%q: got %v, %v, want %d", in, got, err, want)
+		}
+	}
+}
+
 // TestFilesThatAreRefused: whatever is not a dictionary of tensors is an error that says what it is; nothing is run.
 func TestFilesThatAreRefused(t *testing.T) {
 	if _, err := OpenBytes(archive(t, tensorOf("0", 0, 6, 1), zip.Store)); err != nil {

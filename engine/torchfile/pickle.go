@@ -20,7 +20,7 @@ type (
 	list    struct{} // its items are ignored
 	mark    struct{}
 	global  string   // a name that Python would import
-	other   struct{} // a float, or a storage or tensor of a type in wholes
+	other   struct{} // a float, or a storage or tensor of a type in skippedStorages
 	storage struct {
 		dtype engine.DType
 		key   string // of the member data/KEY
@@ -38,8 +38,8 @@ var globals = map[global]engine.DType{
 	"collections OrderedDict": 0, "torch._utils _rebuild_tensor_v2": 0, "torch._utils _rebuild_parameter": 0,
 }
 
-// wholes are the storages of types that no weight has; their tensors are left out.
-var wholes = map[global]bool{
+// skippedStorages are the storages of types that no weight has; their tensors are left out.
+var skippedStorages = map[global]bool{
 	"torch LongStorage": true, "torch IntStorage": true, "torch ByteStorage": true, "torch BoolStorage": true,
 	"torch DoubleStorage": true,
 }
@@ -114,17 +114,17 @@ func (m *machine) step(op byte) (err error) {
 	case 0x88, 0x89:
 		m.push(op == 0x88)
 	case 'K':
-		err = m.number(1)
+		err = m.number(1, false)
 	case 'M':
-		err = m.number(2)
+		err = m.number(2, false)
 	case 'J':
-		err = m.number(4)
+		err = m.number(4, true)
 	case 0x8a: // LONG1
 		var n []byte
 		if n, err = m.take(1); err == nil && n[0] > 8 {
 			return fmt.Errorf("a number of %d bytes", n[0])
 		} else if err == nil {
-			err = m.number(int(n[0]))
+			err = m.number(int(n[0]), true)
 		}
 	case 'G':
 		_, err = m.take(8)
@@ -165,14 +165,14 @@ func (m *machine) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// number pushes a little-endian integer of n bytes; those of 4 and 8 bytes are signed.
-func (m *machine) number(n int) error {
+// number pushes a little-endian integer of n bytes, at most 8.
+func (m *machine) number(n int, signed bool) error {
 	v, err := m.little(n)
 	if err != nil {
 		return err
 	}
-	if n == 4 {
-		v = int64(int32(v))
+	if signed {
+		v = v << (64 - 8*n) >> (64 - 8*n)
 	}
 	m.push(v)
 	return nil
@@ -283,7 +283,7 @@ func (m *machine) name() error {
 		m.at += end + 1
 	}
 	g := global(words[0] + " " + words[1])
-	if _, ok := globals[g]; !ok && !wholes[g] {
+	if _, ok := globals[g]; !ok && !skippedStorages[g] {
 		return fmt.Errorf("names %s, which is not part of a dictionary of tensors: the file is refused, as Python would "+
 			"run it", strconv.Quote(short(words[0]+"."+words[1])))
 	}
@@ -332,7 +332,7 @@ func (m *machine) storage(args tuple) error {
 	key, ok := args[2].(string)
 	dtype, float := globals[g]
 	switch {
-	case wholes[g]:
+	case skippedStorages[g]:
 		m.push(other{})
 	case ok && float && (dtype != 0 || g == "torch FloatStorage"):
 		m.push(&storage{dtype, key})

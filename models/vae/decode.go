@@ -74,7 +74,7 @@ func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, er
 		panic(&engine.ShapeError{
 			Op:     "vae.DecodeBand",
 			Rule:   fmt.Sprintf("z must be [1, %d, X, %d] of %s", band.Len(), v.Config.Latent(), env.DType),
-			Shapes: engine.Describe(z),
+			Shapes: z.String(),
 		})
 	}
 	if err := env.alone("decode", band); err != nil {

@@ -55,7 +55,7 @@ func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tens
 		panic(&engine.ShapeError{
 			Op: "vae.EncodeBand",
 			Rule: fmt.Sprintf("picture must be [1, %d, X, %d] of %s, X a multiple of %d", s*band.Len(), v.Config.In, env.DType,
-				s), Shapes: engine.Describe(picture),
+				s), Shapes: picture.String(),
 		})
 	}
 	if !v.Config.CanEncode {

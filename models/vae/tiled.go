@@ -80,14 +80,14 @@ func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]f
 // DecodeTiledBytes returns the arena size that DecodeTiled needs: that of its largest tile.
 func DecodeTiledBytes(cfg Config, dtype engine.DType, y, x int, t Tiles) int {
 	n := 0
-	for _, s := range t.shapes() {
+	for _, s := range t.Shapes() {
 		n = max(n, DecodeBytes(cfg, dtype, min(y, s.Y), min(x, s.X)))
 	}
 	return n
 }
 
-// shapes returns the tile geometries of the three passes.
-func (t Tiles) shapes() []Tiles {
+// Shapes returns the tile geometries of the three passes.
+func (t Tiles) Shapes() []Tiles {
 	return []Tiles{{t.Y * 2, t.X / 2, t.Overlap}, {t.Y / 2, t.X * 2, t.Overlap}, t}
 }
 
@@ -98,7 +98,7 @@ func passes(g tile.Grid, t Tiles, check func(int, int) error, f tile.Func, item 
 			"overlap", t.Y, t.X, t.Overlap)
 	}
 	sum := make([]float32, g.Scaled(g.Y)*g.Scaled(g.X)*g.Out)
-	for i, shape := range t.shapes() {
+	for i, shape := range t.Shapes() {
 		one, err := g.Pass(tile.Size(shape), tile.Part(check, i, 3), f, item)
 		if err != nil {
 			return nil, err

@@ -34,14 +34,10 @@ func Open(d *driver.Driver, s *library.Search) (*Library, driver.Found) {
 		return nil, found
 	}
 	l := &Library{}
-	if err := try(func(e *C.pb_error) { C.pb_dnn_load(handle, &l.c, e) }); err != nil {
+	if err := driver.Try(func(e *C.pb_error) { C.pb_dnn_load(handle, &l.c, e) }); err != nil {
 		return nil, driver.Found{Err: fmt.Errorf("%s: %w", found.Path, err)}
 	}
 	return l, found
-}
-
-func try(f func(e *C.pb_error)) error {
-	return driver.Try(func(e unsafe.Pointer) { f((*C.pb_error)(e)) })
 }
 
 // Stream is the library's handle for a stream.
@@ -53,7 +49,7 @@ type Stream struct {
 // On makes the library's handle for a stream.
 func (l *Library) On(s *driver.Stream) (*Stream, error) {
 	d := &Stream{on: s}
-	if err := try(func(e *C.pb_error) {
+	if err := driver.Try(func(e *C.pb_error) {
 		C.pb_dnn_open(l.c, (*C.pb_device)(s.Device().Handle()), C.uint64_t(s.Handle()), &d.c, e)
 	}); err != nil {
 		return nil, err
@@ -62,7 +58,7 @@ func (l *Library) On(s *driver.Stream) (*Stream, error) {
 }
 
 // Close releases the handle.
-func (s *Stream) Close() error { return try(func(e *C.pb_error) { C.pb_dnn_close(s.c, e) }) }
+func (s *Stream) Close() error { return driver.Try(func(e *C.pb_error) { C.pb_dnn_close(s.c, e) }) }
 
 // Space is the workspace of plans in bytes. On GPUs of compute capability 8 and 9 they want 256 bytes or none.
 const Space = 1 << 20
@@ -81,7 +77,7 @@ func (s *Stream) Plan(a *engine.AttentionShape) (*Plan, error) {
 		c.stats = 1
 	}
 	var p *C.pb_dnn_plan
-	if err := try(func(e *C.pb_error) { C.pb_dnn_plan_new(s.c, &c, Space, &p, e) }); p == nil {
+	if err := driver.Try(func(e *C.pb_error) { C.pb_dnn_plan_new(s.c, &c, Space, &p, e) }); p == nil {
 		return nil, err
 	}
 	return &Plan{p}, nil

@@ -49,9 +49,10 @@ func (e *Error) OfCapture() bool { return e.kind == C.PB_KIND_CAPTURE }
 // OfLibrary reports whether a library on top of the driver failed.
 func (e *Error) OfLibrary() bool { return e.Code >= C.PB_LIBRARY_CODES }
 
-// Try runs f, a call of the shim of a library that takes a pb_error of shim.h, and returns its error.
-func Try(f func(e unsafe.Pointer)) error {
-	return try(func(e *C.pb_error) { f(unsafe.Pointer(e)) })
+// Try runs f, a call of the shim of a library, and returns its error. E is pb_error of shim.h as the caller's cgo names
+// it.
+func Try[E any](f func(e *E)) error {
+	return try(func(e *C.pb_error) { f((*E)(unsafe.Pointer(e))) })
 }
 
 // try runs a call of the shim and returns its error.

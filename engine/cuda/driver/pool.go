@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// pool holds what streams have returned to their device. take and put are safe for concurrent use.
+// pool holds what streams have returned to their device. It is safe for concurrent use.
 type pool[T any] struct {
 	mu   sync.Mutex
 	idle []T
@@ -32,8 +32,10 @@ func (p *pool[T]) put(v T) {
 	p.idle = append(p.idle, v)
 }
 
-// free frees all idle ones by calling one. It must not run concurrently with take and put.
+// free frees all idle ones by calling one.
 func (p *pool[T]) free(one func(T) error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var errs []error
 	for _, v := range p.idle {
 		errs = append(errs, one(v))

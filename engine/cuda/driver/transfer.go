@@ -83,10 +83,7 @@ func (s *Stream) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pe
 		if finished {
 			return broken
 		}
-		if err := s.dev.wait(p); err != nil {
-			return err
-		}
-		if broken = s.ending(); broken == nil {
+		if broken = cmp.Or(s.dev.wait(p), s.ending()); broken == nil {
 			to(p.Bytes[:size])
 		}
 		finished = true

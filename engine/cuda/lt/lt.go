@@ -15,6 +15,7 @@ package lt
 import "C"
 
 import (
+	"fmt"
 	"unsafe"
 
 	"patchbay/engine"
@@ -32,12 +33,10 @@ func Open(d *driver.Driver, s *library.Search) (*Library, driver.Found, error) {
 		return nil, found, nil
 	}
 	l := &Library{}
-	err := try(func(e *C.pb_error) { C.pb_lt_load(handle, &l.c, e) })
-	return l, found, err
-}
-
-func try(f func(e *C.pb_error)) error {
-	return driver.Try(func(e unsafe.Pointer) { f((*C.pb_error)(e)) })
+	if err := driver.Try(func(e *C.pb_error) { C.pb_lt_load(handle, &l.c, e) }); err != nil {
+		return nil, found, fmt.Errorf("%s: %w", found.Path, err)
+	}
+	return l, found, nil
 }
 
 // Device is the library's handle for a device. Several streams share it.
@@ -53,7 +52,7 @@ func (l *Library) On(dev *driver.Device) (*Device, error) {
 	if dev.Major >= hopper {
 		d.Space = 32 << 20
 	}
-	return d, try(func(e *C.pb_error) { C.pb_lt_open(l.c, (*C.pb_device)(dev.Handle()), &d.c, e) })
+	return d, driver.Try(func(e *C.pb_error) { C.pb_lt_open(l.c, (*C.pb_device)(dev.Handle()), &d.c, e) })
 }
 
 // Close releases the handle.
@@ -61,7 +60,7 @@ func (d *Device) Close() error {
 	if d.c == nil {
 		return nil
 	}
-	return try(func(e *C.pb_error) { C.pb_lt_close(d.c, e) })
+	return driver.Try(func(e *C.pb_error) { C.pb_lt_close(d.c, e) })
 }
 
 // Shape is a product y [M, N] = act(alpha x [M, K] w [N, K]^T + beta c [M, N] + bias [N]), everything bf16; LD count
@@ -102,7 +101,7 @@ func (d *Device) Plan(s *Shape) (*Plan, error) {
 		c.epilogue = c.epilogue&^C.PB_LT_DEFAULT | C.PB_LT_BIAS
 	}
 	var p *C.pb_lt_plan
-	if err := try(func(e *C.pb_error) { C.pb_lt_plan_new(d.c, &c, C.uint64_t(d.Space), &p, e) }); p == nil {
+	if err := driver.Try(func(e *C.pb_error) { C.pb_lt_plan_new(d.c, &c, C.uint64_t(d.Space), &p, e) }); p == nil {
 		return nil, err
 	}
 	return &Plan{p}, nil

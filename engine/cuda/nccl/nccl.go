@@ -41,7 +41,7 @@ func Open(d *driver.Driver, s *library.Search) (*Library, error) {
 		return nil, fmt.Errorf("%s was not found (%s)", l.Name, l.Pip)
 	}
 	n := &Library{Found: found}
-	if err := shim(func(e *C.pb_error) { C.pb_nccl_open(handle, &n.api, e) }); err != nil {
+	if err := driver.Try(func(e *C.pb_error) { C.pb_nccl_open(handle, &n.api, e) }); err != nil {
 		return nil, fmt.Errorf("%s: %w", found.Path, err)
 	}
 	return n, nil
@@ -265,14 +265,9 @@ var errAborted = errors.New("the communicators were given back")
 
 // try runs a call of the library and returns its error.
 func try(f func(e *C.pb_error)) error {
-	err := shim(f)
+	err := driver.Try(f)
 	if e := (*driver.Error)(nil); errors.As(err, &e) && e.Call != "cuCtxSetCurrent" {
 		return &Error{e.Call, e.Code, e.Text}
 	}
 	return err
-}
-
-// shim runs any call of the shim.
-func shim(f func(e *C.pb_error)) error {
-	return driver.Try(func(e unsafe.Pointer) { f((*C.pb_error)(e)) })
 }

@@ -114,9 +114,9 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		streams[r] = stream
 	}
 	g := &members{
-		Rendezvous: comm.NewRendezvous(of, len(ops), nil), limit: cmp.Or(of.Deadline, patience),
-		calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
+		limit: cmp.Or(of.Deadline, patience), calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
 	}
+	g.Rendezvous = comm.NewRendezvous(of, len(ops), func() string { return g.mail.Standing(nil) })
 	g.mail = comm.Mail[driver.Point]{Name: of.Name, Elsewhere: func(r int) bool { return g.ends[r] == nil }}
 	out := make([]comm.Comm, len(ops))
 	for r, s := range streams {
