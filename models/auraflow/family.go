@@ -84,5 +84,5 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Spec: s, Latent: latent.SDXL(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 1.73, Multiplier: 1},
 	}, tags, func() *net {
 		return &net{Double: make([]double, c.Double), Single: make([]single, c.Single)}
-	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.Patch, nil, 0, 0), c} })
 }

@@ -97,11 +97,6 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	}
 }
 
-// Embed projects the latent's tokens, adds their positions and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedRows(env, s, x, m.Net.Patch)
-}
-
 // Head modulates the image rows by (shift, scale) and projects them.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	x := s.ImageRows()

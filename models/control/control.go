@@ -168,9 +168,6 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 			base[key[len(borrowed):]] = t
 			taken += t.Bytes()
 		case isHint:
-			if len(t.Shape) == 4 { // a convolution over non-overlapping patches
-				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
-			}
 			own[as] = t
 		case key == mode:
 			own[key] = t
@@ -186,11 +183,12 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 	}
 	for _, part := range []string{"weight", "bias"} {
 		if t, ok := base[of.Hint+part]; ok && of.Hint != "" {
-			if len(t.Shape) == 4 {
-				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
-			}
 			own["hint."+part] = t
 		}
+	}
+	if t := own["hint.weight"]; len(t.Shape) == 4 { // a convolution over non-overlapping patches
+		t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
+		own["hint.weight"] = t
 	}
 	begin := weights.FromMap(base)
 	if as.Aliases {

@@ -182,7 +182,8 @@ func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulati
 
 // Between returns l with the layers before and after its blocks, for Embed and Head: patch embeds the tokens of a
 // latent, last makes the prediction from rows normalized with eps and modulated by two chunks, of which number shift (0
-// or 1) is the shift. Models that begin or end otherwise have an Embed or a Head of their own.
+// or 1) is the shift. Models that begin or end otherwise have an Embed or a Head of their own; patch or last is nil
+// then.
 func (l Loaded[N]) Between(patch, last *engine.Weight, shift int, eps float32) Loaded[N] {
 	l.patch, l.last, l.shift, l.eps = patch, last, shift, eps
 	return l

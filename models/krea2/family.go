@@ -80,5 +80,5 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 			Blocks: make([]block, c.Depth),
 			Fusion: fusion{Taps: make([]textBlock, c.Layerwise), Tokens: make([]textBlock, c.Refiners)},
 		}
-	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.Patch, nil, 0, 0), c} })
 }

@@ -87,11 +87,6 @@ func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
 	env.Arena.Release(mark)
 }
 
-// Embed projects the latent's tokens and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedRows(env, s, x, m.Net.Patch)
-}
-
 // Head normalizes the image rows, modulates them by (scale, shift) and projects them.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	x := s.ImageRows()

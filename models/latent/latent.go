@@ -66,7 +66,7 @@ func (f Format) FromModel(v []float32, plane int) {
 // WithConfig returns f with scale and shift replaced by those of a checkpoint's metadata "config", a JSON object. An
 // autoencoder writes scale_factor, shift_factor and z_channels, a diffusion model latent_scale_factor,
 // latent_shift_factor and latent_channels. Absent members, an empty config and null change nothing. Errors name the
-// member, in the autoencoder's words, and the allowed values.
+// member and the allowed values.
 func (f Format) WithConfig(config []byte) (Format, error) {
 	if len(config) == 0 {
 		return f, nil
@@ -82,18 +82,24 @@ func (f Format) WithConfig(config []byte) (Format, error) {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return f, fmt.Errorf("latent config: %w", err)
 	}
-	c.Scale, c.Shift = cmp.Or(c.ModelScale, c.Scale), cmp.Or(c.ModelShift, c.Shift)
-	c.Channels = cmp.Or(c.ModelChannels, c.Channels)
+	channels, scale := "z_channels", "scale_factor"
+	if c.ModelChannels != nil {
+		c.Channels, channels = c.ModelChannels, "latent_channels"
+	}
+	if c.ModelScale != nil {
+		c.Scale, scale = c.ModelScale, "latent_scale_factor"
+	}
 	if c.Channels != nil && *c.Channels != f.Channels {
-		return f, fmt.Errorf("latent config: z_channels is %d, latents of %s have %d", *c.Channels, f.Name, f.Channels)
+		return f, fmt.Errorf("latent config: %s is %d, latents of %s have %d", channels, *c.Channels, f.Name,
+			f.Channels)
 	}
 	if c.Scale != nil {
 		if !(*c.Scale > 0) || math.IsInf(*c.Scale, 0) {
-			return f, fmt.Errorf("latent config: scale_factor is %g, must be a positive number", *c.Scale)
+			return f, fmt.Errorf("latent config: %s is %g, must be a positive number", scale, *c.Scale)
 		}
 		f.Scale = float32(*c.Scale)
 	}
-	if c.Shift != nil {
+	if c.Shift = cmp.Or(c.ModelShift, c.Shift); c.Shift != nil {
 		f.Shift = float32(*c.Shift) // JSON knows no NaN and no infinity
 	}
 	return f, nil

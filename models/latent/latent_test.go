@@ -129,6 +129,8 @@ func TestWithConfig(t *testing.T) {
 		{`{"scale_factor": 0}`, 0, 0, "scale_factor is 0"},
 		{`{"scale_factor": -1}`, 0, 0, "must be a positive number"},
 		{`{"z_channels": 4}`, 0, 0, "z_channels is 4, latents of flux have 16"},
+		{`{"latent_scale_factor": -1}`, 0, 0, "latent_scale_factor is -1"},
+		{`{"z_channels": 16, "latent_channels": 4}`, 0, 0, "latent_channels is 4, latents of flux have 16"},
 		{`{"scale_factor": "big"}`, 0, 0, "scale_factor"},
 		{`[`, 0, 0, "latent config"},
 	} {

@@ -27,7 +27,6 @@ type Config struct {
 	Channels   int  `json:"in_channels"`      // 4
 	PatchSize  int  `json:"patch_size"`       // 2
 	ContextDim int  `json:"caption_channels"` // 4096, T5
-	MaxLength  int  `json:"model_max_length"` // 120 (alpha), 300 (sigma)
 	MLPHidden  int  `json:"mlp_hidden"`       // 4608
 	MicroSize  bool `json:"micro_condition"`  // true for alpha: image size and aspect ratio are inputs
 	// Interpolation divides the position coordinates; 0: it depends on the latent's size.
@@ -50,8 +49,7 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	}
 	c.Hidden, c.Channels = set.Dim("x_embedder.proj.weight", 0), set.Dim("x_embedder.proj.weight", 1)
 	c.PatchSize, c.Depth = set.Dim("x_embedder.proj.weight", 2), set.Count("blocks")
-	c.ContextDim, c.MaxLength = set.Dim("y_embedder.y_proj.fc1.weight", 1), set.Dim("y_embedder.y_embedding", 0)
-	c.MLPHidden = set.Dim("blocks.0.mlp.fc1.weight", 0)
+	c.ContextDim, c.MLPHidden = set.Dim("y_embedder.y_proj.fc1.weight", 1), set.Dim("blocks.0.mlp.fc1.weight", 0)
 	c.MicroSize = set.Has("ar_embedder.mlp.0.weight")
 	if set.Has("blocks.0.attn.q_norm.weight") || set.Has("blocks.0.attn.sr.weight") {
 		return Config{}, fmt.Errorf("pixart: variants with normalised queries or compressed keys are not supported")

@@ -41,19 +41,18 @@ func TestSizes(t *testing.T) {
 
 func TestDetectFindsTheConfig(t *testing.T) {
 	alpha := Config{
-		Hidden: 1152, Heads: 16, Depth: 3, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 120,
-		MLPHidden: 4608, MicroSize: true, Interpolation: 2,
+		Hidden: 1152, Heads: 16, Depth: 3, Channels: 4, PatchSize: 2, ContextDim: 4096, MLPHidden: 4608,
+		MicroSize: true, Interpolation: 2,
 	}
 	sigma := Config{
-		Hidden: 1152, Heads: 16, Depth: 2, Channels: 4, PatchSize: 2, ContextDim: 4096,
-		MaxLength: 300, MLPHidden: 4608,
+		Hidden: 1152, Heads: 16, Depth: 2, Channels: 4, PatchSize: 2, ContextDim: 4096, MLPHidden: 4608,
 	}
 	for _, want := range []Config{alpha, sigma} {
 		declared, err := declare(want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := map[string]weights.Stored{"y_embedder.y_embedding": {Shape: []int{want.MaxLength, 4096}}}
+		m := map[string]weights.Stored{"y_embedder.y_embedding": {Shape: []int{120, 4096}}}
 		if want.Interpolation != 0 {
 			m["pos_embed"] = weights.Stored{Shape: []int{1, 64 * 64, 1152}} // 1024 px
 		}

@@ -13,11 +13,11 @@ import (
 // Family describes PixArt. Sizes of the releases: PixArt-alpha/PixArt-XL-2-1024-MS and PixArt-Sigma-XL-2-1024-MS.
 func Family() family.Family {
 	alpha := Config{
-		Hidden: 1152, Heads: 16, Depth: 28, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 120,
-		MLPHidden: 4608, MicroSize: true, Interpolation: 2,
+		Hidden: 1152, Heads: 16, Depth: 28, Channels: 4, PatchSize: 2, ContextDim: 4096, MLPHidden: 4608,
+		MicroSize: true, Interpolation: 2,
 	}
 	sigma := alpha
-	sigma.MaxLength, sigma.MicroSize = 300, false
+	sigma.MicroSize = false
 	return family.Family{
 		Name:   "pixart",
 		Forms:  []family.Form{{Has: "t_block.1.weight"}},
@@ -34,8 +34,8 @@ func Family() family.Family {
 			{Name: "pixart-sigma", Steps: 20, Text: 300, Entries: 2, Config: sigma},
 		},
 		Tiny: Config{ // with micro-conditioning
-			Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MaxLength: 20, MLPHidden: 480,
-			MicroSize: true, Interpolation: 2,
+			Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MLPHidden: 480, MicroSize: true,
+			Interpolation: 2,
 		},
 	}
 }

@@ -12,11 +12,14 @@ func checkCurve(steps int, lo, hi float64, log bool) error {
 	if steps < 1 || steps > 100*MaxSteps {
 		return fmt.Errorf("steps %d: want 1 to %d", steps, 100*MaxSteps)
 	}
-	if math.IsNaN(lo) || math.IsInf(lo, 0) || lo < 0 || log && lo == 0 {
-		return fmt.Errorf("sigma_min %v: want a number above 0", lo)
+	allowed := "0 or more"
+	if log {
+		allowed = "a number above 0"
 	}
-	if math.IsNaN(hi) || math.IsInf(hi, 0) || hi < 0 || log && hi == 0 {
-		return fmt.Errorf("sigma_max %v: want a number above 0", hi)
+	for i, v := range []float64{lo, hi} {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 || log && v == 0 {
+			return fmt.Errorf("sigma_%s %v: want %s", [...]string{"min", "max"}[i], v, allowed)
+		}
 	}
 	return nil
 }

@@ -226,12 +226,22 @@ func TestScheduleErrors(t *testing.T) {
 		"unknown sampler":    second(KSamplerSigmas(m, "rk45", "simple", 4, 1)),
 		"no steps":           second(KSamplerSigmas(m, "euler", "simple", 0, 1)),
 		"kl_optimal, 1 step": second(MakeSigmas(m, "kl_optimal", 1)),
-		"log of sigma 0":     second(Exponential(4, 0, 1)),
 		"tiny denoise":       second(KSamplerSigmas(m, "euler", "simple", 10000, 1e-9)),
 		"beta of alpha 0":    second(BetaSigmas(m, 4, 0, 1)),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", what)
+		}
+	}
+	for want, err := range map[string]error{
+		"sigma_min -1: want 0 or more":          second(Karras(4, -1, 1, 7)),
+		"sigma_max -1: want 0 or more":          second(Laplace(4, 0, -1, 0, 1)),
+		"sigma_min 0: want a number above 0":    second(Exponential(4, 0, 1)),
+		"sigma_max +Inf: want a number above 0": second(Polyexponential(4, 1, math.Inf(1), 1)),
+		"sigma_max NaN: want 0 or more":         second(Karras(4, 1, math.NaN(), 7)),
+	} {
+		if err == nil || err.Error() != want {
+			t.Errorf("got error %v, want %q", err, want)
 		}
 	}
 	if _, err := MakeSigmas(m, "cosine", 4); err == nil || !strings.Contains(err.Error(), "sgm_uniform") {

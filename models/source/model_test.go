@@ -56,3 +56,43 @@ func TestLoadedNetIsControl(t *testing.T) {
 		}
 	}
 }
+
+// weight counts how often it is closed.
+type weight struct{ closed int }
+
+func (w *weight) Close() { w.closed++ }
+
+// TestSharedDoesNotWaitForALoad: while one value is loaded, those that are there are taken, pinned and released.
+func TestSharedDoesNotWaitForALoad(t *testing.T) {
+	var s Shared
+	first := &weight{}
+	get := func(v *weight) func() (*weight, error) { return func() (*weight, error) { return v, nil } }
+	_, release, err := Take(&s, "a 1", get(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, free, err := Take(&s, "b 1", func() (*weight, error) {
+		again, more, err := Take(&s, "a 1", get(nil))
+		if err != nil || again != first {
+			t.Errorf("a second user got %v, %v", again, err)
+		}
+		unpin := s.pin("a ")
+		for _, f := range []func(){release, more, more} {
+			f()
+			if first.closed != 0 {
+				t.Error("closed while it was pinned")
+			}
+		}
+		unpin()
+		if first.closed != 1 {
+			t.Errorf("closed %d times, want once", first.closed)
+		}
+		return &weight{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if free(); second.closed != 1 || len(s.held) > 0 {
+		t.Errorf("closed %d times, %d values are left", second.closed, len(s.held))
+	}
+}

@@ -227,13 +227,10 @@ func (w work) attend(ops engine.Ops, x engine.Tensor, q, k, v *engine.Weight, h 
 }
 
 // read returns the index of the layer whose states f selects, and whether the states are those of a finished run
-// instead: for Layer 0 and for layers that do not exist. A positive Layer is an index counted from 0.
+// instead: for Layer 0 and for layers that do not exist.
 func (f Form) read(layers int) (layer int, finished bool) {
-	switch {
-	case f.Layer == 0 || f.Layer < -layers || f.Layer > layers:
+	if f.Layer >= 0 || f.Layer < -layers {
 		return layers - 1, true
-	case f.Layer > 0:
-		return min(f.Layer, layers-1), false
 	}
 	return layers + f.Layer, false
 }

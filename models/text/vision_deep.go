@@ -1,6 +1,7 @@
 package text
 
 import (
+	"fmt"
 	"slices"
 
 	"patchbay/engine"
@@ -53,12 +54,15 @@ const deepPatch = 16
 // openDeepVision loads the vision tower of Qwen3-VL.
 func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &deepVision{visionConfig: c}
-	if s, ok := set.Get("pos_embed.weight"); ok {
-		m.table = slices.Clone(s.F32())
-	}
-	for m.side*m.side*c.width < len(m.table) {
+	table, ok := set.Get("pos_embed.weight")
+	for m.side*m.side < set.Dim("pos_embed.weight", 0) {
 		m.side++
 	}
+	if !ok || !slices.Equal(table.Shape, []int{m.side * m.side, c.width}) {
+		return nil, fmt.Errorf("load text encoder: visual.pos_embed.weight is missing or of shape %v: want [n*n, %d]",
+			table.Shape, c.width)
+	}
+	m.table = table.F32()
 	m.weights.Blocks = make([]deepBlock, set.Count("blocks"))
 	m.weights.Taps = make([]tapMerger, len(c.Taps))
 	return m, m.load(ops, set, weights.Options{

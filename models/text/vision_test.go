@@ -125,6 +125,28 @@ func TestVisionRefusals(t *testing.T) {
 		!strings.Contains(err.Error(), "num_heads is 5") {
 		t.Errorf("five heads: got error %v", err)
 	}
+	deep, _, err := goldenweights.Set("krea2-qwen3vl-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const table = "visual.pos_embed.weight"
+	e := deep.Dim(table, 1)
+	for _, shape := range [][]int{{0, e}, {5, e}, {4, e - 1}} { // none, no square, another width
+		changed := map[string]weights.Stored{}
+		for _, name := range deep.Names() {
+			changed[name], _ = deep.Get(name)
+		}
+		if changed[table] = weights.Floats(make([]float32, shape[0]*shape[1]), shape...); shape[0] == 0 {
+			delete(changed, table)
+		}
+		eyes, err := text.OpenEyes(ref.New(), weights.FromMap(changed), nil)
+		if err == nil {
+			eyes.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), table) {
+			t.Errorf("positions %v: got error %v, want one that names them", shape, err)
+		}
+	}
 	ops := ref.New()
 	eyes, err := text.OpenEyes(ops, set, config)
 	if err != nil {

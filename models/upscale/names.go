@@ -36,9 +36,9 @@ const (
 	compactFirst = "first.weight"
 )
 
-// others lists names that only files of one unsupported network have, by which spandrel recognizes them too. Order
-// matters: a network comes before those that it is derived from.
-func others() []struct{ name, network string } {
+// unsupportedNetworks lists names that only files of one unsupported network have, by which spandrel recognizes them
+// too. Order matters: a network comes before those that it is derived from.
+func unsupportedNetworks() []struct{ name, network string } {
 	return []struct{ name, network string }{
 		{"body.0.rdb1.conv1x1.weight", "ESRGAN+"},
 		{"layers.0.residual_group.blocks.0.conv_block.cab.0.weight", "HAT"},
@@ -153,7 +153,7 @@ func number(digits string) int {
 // like.
 func Infer(set *weights.Set) (Config, error) {
 	set = renamed(set)
-	for _, o := range others() {
+	for _, o := range unsupportedNetworks() {
 		if set.Has(o.name) {
 			return Config{}, fmt.Errorf("looks like %s, which is not supported (supported: ESRGAN, Real-ESRGAN and BSRGAN "+
 				"with RRDBNet, Real-ESRGAN's SRVGGNetCompact)", o.network)

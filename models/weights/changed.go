@@ -54,7 +54,7 @@ func (s *Set) Changed(list []Change) (*Set, error) {
 // on returns t with the change applied.
 func (c *Change) on(t Stored) (Stored, error) {
 	if c.Columns > 0 {
-		return t.widened(c.Columns)
+		return t.withColumns(c.Columns)
 	}
 	switch n := t.Len(); {
 	case len(t.Shape) != 1:
@@ -73,8 +73,8 @@ func (c *Change) on(t Stored) (Stored, error) {
 	return Floats(v, t.Shape...), nil
 }
 
-// widened returns a matrix with zero columns appended, without reading it.
-func (s Stored) widened(columns int) (Stored, error) {
+// withColumns returns a matrix with zero columns appended, without reading it.
+func (s Stored) withColumns(columns int) (Stored, error) {
 	if len(s.Shape) != 2 || s.Shape[1] > columns {
 		return s, fmt.Errorf("it has shape %v and cannot get %d columns", s.Shape, columns)
 	}
@@ -110,7 +110,7 @@ func Widened(additions []LowRank, changes []Change) ([]LowRank, error) {
 	for i := range out {
 		a := &out[i]
 		if n, ok := columns[a.Name]; ok && len(a.Down.Shape) == 2 && a.Down.Shape[1] < n {
-			down, err := a.Down.widened(n)
+			down, err := a.Down.withColumns(n)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", a.Name, err)
 			}

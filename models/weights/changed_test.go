@@ -29,7 +29,7 @@ func TestWidenedReadsAnyRange(t *testing.T) {
 			const n, k, wide = 3, 4, 7
 			s := counting(dtype, n, k, made)
 			s.Scale = 2
-			w, err := s.widened(wide)
+			w, err := s.withColumns(wide)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +57,7 @@ func TestWidenedReadsAnyRange(t *testing.T) {
 	rows := Stored{
 		DType: engine.I8, Shape: []int{2, 4}, Data: []byte{1, 2, 3, 4, 5, 6, 7, 8}, Scales: []float32{0.5, 3},
 	}
-	w, err := rows.widened(6)
+	w, err := rows.withColumns(6)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -243,8 +243,8 @@ func (u *unit) read(dst engine.Buf, lo, hi int) error {
 	return nil
 }
 
-// shut is the layout of a packed matrix whose bytes are not present: every backend rejects it.
-const shut = "in parts"
+// layoutAbsent is the layout of a packed matrix whose bytes are not present: every backend rejects it.
+const layoutAbsent = "in parts"
 
 // shard binds the fields of the unit to its buffer and describes the unit.
 func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
@@ -266,7 +266,7 @@ func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
 				r.packed.Layout = r.layout
 				r.bind(whole.Piece(r.start, r.size))
 			default:
-				r.packed.Layout, r.packed.Buf = shut, engine.Buf{}
+				r.packed.Layout, r.packed.Buf = layoutAbsent, engine.Buf{}
 			}
 		}
 	}

@@ -156,8 +156,9 @@ func (b blockScales) at(row, group int) byte {
 	return b.data[tile*512+row%32*16+row%128/32*4+group%4]
 }
 
-// blocks takes x's scales, one per group of per inputs, from the set and checks their size for a weight of [n, k].
-func (s *Set) blocks(x string, n, k, per int) (blockScales, error) {
+// takeBlockScales takes x's scales, one per group of per inputs, from the set and checks their size for a weight of
+// [n, k].
+func (s *Set) takeBlockScales(x string, n, k, per int) (blockScales, error) {
 	b := blockScales{groups: k / per}
 	scale, ok := s.take(x + ".weight_scale")
 	if want := (n + 127) / 128 * ((b.groups + 3) / 4) * 512; !ok || scale.Len() != want || scale.DType.Size() != 1 ||
@@ -177,7 +178,7 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 		return fmt.Errorf("weight is %s %v, want a matrix of u8", w.DType, w.Shape)
 	}
 	n, k := w.Shape[0], 2*w.Shape[1]
-	b, err := s.blocks(x, n, k, 16)
+	b, err := s.takeBlockScales(x, n, k, 16)
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 	}
 	codes := [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	s.take(x + ".input_scale")
-	s.store(x, Stored{
+	return s.store(x, Stored{
 		DType: engine.BF16, Shape: []int{n, k}, Scale: whole.F32()[0], drop: w.drop,
 		make: eachBF16(func(i int) float32 {
 			code := w.Data[i/2] >> (4 * (1 - i%2))
@@ -198,7 +199,6 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 			return v
 		}),
 	})
-	return nil
 }
 
 // eachBF16 returns a Stored.make whose element i is value(i).
@@ -217,7 +217,7 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 		return fmt.Errorf("weight is %s %v, want a matrix of f8_e4m3", w.DType, w.Shape)
 	}
 	k := w.Shape[1]
-	b, err := s.blocks(x, w.Shape[0], k, 32)
+	b, err := s.takeBlockScales(x, w.Shape[0], k, 32)
 	if err != nil {
 		return err
 	}
@@ -231,18 +231,20 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 		}
 		return engine.F32FromF8E4M3(data[i]) * engine.F32FromBF16(uint16(e)<<7)
 	})
-	s.store(x, w)
-	return nil
+	return s.store(x, w)
 }
 
 // store replaces the weight of a layer by the joined one, which may be padded with zeros. Input scales that belong to
 // the weights themselves (AWQ) are multiplied into its columns.
-func (s *Set) store(x string, w Stored) {
+func (s *Set) store(x string, w Stored) error {
 	w.padded = true
 	pre, ok := s.take(x + ".pre_quant_scale")
-	if !ok || pre.Len() > w.Shape[1] || pre.DType > engine.F64 {
+	switch {
+	case !ok:
 		s.tensors[x+".weight"] = w
-		return
+		return nil
+	case pre.Len() > w.Shape[1] || pre.DType > engine.F64:
+		return fmt.Errorf("pre_quant_scale is %s %v, want at most %d numbers", pre.DType, pre.Shape, w.Shape[1])
 	}
 	w = w.within([]int{w.Shape[0], pre.Len()})
 	from, by, k := w, pre.F32(), w.Shape[1]
@@ -256,6 +258,7 @@ func (s *Set) store(x string, w Stored) {
 		engine.Narrow(dst, v, engine.F32)
 	}
 	s.tensors[x+".weight"] = w
+	return nil
 }
 
 // within returns the corner of the given shape of a padded matrix, and other tensors unchanged.

@@ -300,6 +300,8 @@ func TestQuantisationsThatAreNotRead(t *testing.T) {
 	}
 	number := weights.Stored{DType: engine.F32, Shape: []int{1}, Data: make([]byte, 4)}
 	w := weights.Stored{DType: engine.I8, Shape: []int{4, 16}, Data: make([]byte, 64)}
+	packed := weights.Stored{DType: engine.U8, Shape: []int{4, 8}, Data: make([]byte, 32)}
+	scales := weights.Stored{DType: engine.F8E4M3, Shape: []int{128, 4}, Data: make([]byte, 512)}
 	for _, c := range []struct {
 		want string
 		set  map[string]weights.Stored
@@ -325,6 +327,15 @@ func TestQuantisationsThatAreNotRead(t *testing.T) {
 		}},
 		{"weight_scale is missing or has another size than 512 bytes", map[string]weights.Stored{
 			"x.weight": w, "x.comfy_quant": text(`{"format": "nvfp4"}`),
+		}},
+		{"pre_quant_scale is f32 [17], want at most 16 numbers", map[string]weights.Stored{
+			"x.weight": packed, "x.weight_scale": scales, "x.weight_scale_2": number,
+			"x.comfy_quant": text(`{"format": "nvfp4"}`), "x.pre_quant_scale": weights.Floats(make([]float32, 17), 17),
+		}},
+		{"pre_quant_scale is i8 [16], want at most 16 numbers", map[string]weights.Stored{
+			"x.weight": packed, "x.weight_scale": scales, "x.weight_scale_2": number,
+			"x.comfy_quant":     text(`{"format": "nvfp4"}`),
+			"x.pre_quant_scale": {DType: engine.I8, Shape: []int{16}, Data: make([]byte, 16)},
 		}},
 		{"element type of this tensor is not supported", map[string]weights.Stored{"x.weight": w}},
 	} {
