@@ -155,16 +155,16 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 // all ranks at the same time.
 func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 	for i := range s.Nets {
-		if n := &s.Nets[i]; n.Patch {
+		n := &s.Nets[i]
+		if n.Patch {
 			sum += s.patchSeconds(n, p)
 			continue
 		}
-		sum += newCosts(NewPartition(s.beside(&s.Nets[i], p)), s.Cluster).bound()
-		if n := &s.Nets[i]; n.Spec.Follows { // and the output layers of their blocks
-			rows := p.Items(s.Batch)[0].Len() * s.Tokens() / (p.Ulysses * p.Ring)
-			products := float64(s.patched(n, p) * len(n.Spec.Blocks) * rows)
-			sum += float64(max(s.Evaluations, 1)) * 2 * products * float64(n.Spec.Width*n.Spec.Width) / s.Cluster.Device.GEMM
-		}
+		sum += newCosts(NewPartition(s.beside(n, p)), s.Cluster).bound()
+		// the output layers of its blocks
+		rows := p.Items(s.Batch)[0].Len() * s.Tokens() / (p.Ulysses * p.Ring)
+		products := float64(s.patched(n, p) * len(n.Spec.Blocks) * rows)
+		sum += float64(max(s.Evaluations, 1)) * 2 * products * float64(n.Spec.Width*n.Spec.Width) / s.Cluster.Device.GEMM
 	}
 	return sum
 }

@@ -118,7 +118,7 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, err
 	}
 	if n := s.Cluster.Ranks(); p.Ranks() > n {
-		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
+		return nil, plan.Refuse("", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
 			p.Ranks(), s.Cluster, n)
 	}
 	p = s.Cluster.Share(s.Spec, p)

@@ -51,7 +51,7 @@ func simulate(c *costs, quiet bool) *Simulation {
 		entries:  func(g int) int { return len(c.entries[g%c.plan.CFG]) },
 	}
 	if c.plan.Overlap {
-		t.slots = linkSlots
+		t.slots = plan.PostsAhead
 	}
 	for k := range c.Lanes {
 		t.stage = append(t.stage, c.Stage(k))

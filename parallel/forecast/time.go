@@ -20,8 +20,6 @@ const (
 	// launchGap is the time in seconds between two operations of a recorded graph, in which the device drains and fills
 	// again. It is the price of many small patches.
 	launchGap = 1e-6
-	// linkSlots is how many micro-steps may be in flight on a pipeline link: sends are double-buffered.
-	linkSlots = 2
 )
 
 // costs predicts the seconds of micro-steps of one plan on one cluster.

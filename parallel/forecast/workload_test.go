@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"math"
 	"testing"
 
 	"patchbay/models/tiny"
@@ -28,6 +29,25 @@ func TestFreshnessFollowsTheSchedule(t *testing.T) {
 		}
 		if len(table) != len(o.micros()) {
 			t.Errorf("%s: %d rows, the executor has %d micro-steps", text, len(table), len(o.micros()))
+		}
+	}
+}
+
+// TestOutputLayersOfNetsTakeTime: each block of a control net ends in a matrix [E, E], which all image tokens pass.
+func TestOutputLayersOfNetsTakeTime(t *testing.T) {
+	s := searchFor(t, "flux-dev", 1024, 28, "2xH100-nvlink")
+	net := *s.Spec
+	net.Blocks = net.Blocks[:5]
+	s.Nets = []Net{{Spec: &net, Entries: []int{0}}}
+	for text, tokens := range map[string]float64{"ulysses=1": 4096, "ulysses=2": 2048} {
+		p, err := plan.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := newCosts(NewPartition(s.beside(&s.Nets[0], p)), s.Cluster).bound()
+		want := 28 * 5 * tokens * 2 * 3072 * 3072 / s.Cluster.Device.GEMM
+		if got := s.netSeconds(p) - blocks; !(math.Abs(got-want) <= 1e-9) {
+			t.Errorf("%s: the output layers take %.6g s of a run, want %.6g", text, got, want)
 		}
 	}
 }
