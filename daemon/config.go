@@ -254,8 +254,8 @@ func (c *Config) CompleteModels() error {
 // CheckDevices returns an *InputError for --devices that do not exist or are too old, and for wrong values of the other
 // device flags. It resolves auto in --devices and makes the path of --rates absolute.
 func (c *Config) CheckDevices() error {
-	c.Devices = c.chosen()
-	_, _, driver, infos, err := c.known()
+	c.Devices = c.resolvedDevices()
+	_, _, driver, infos, err := c.ratedGPUs()
 	if err == nil {
 		_, err = c.nccl(driver, infos)
 	}

@@ -241,16 +241,20 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 // WorkerCommand returns a function that makes a command to run this program as a worker.
 func WorkerCommand(cfg *Config) func() *exec.Cmd {
 	return func() *exec.Cmd {
-		self, err := os.Executable()
-		if err != nil {
-			self = os.Args[0]
-		}
-		cmd := exec.Command(self, cfg.workerArgs()...)
+		cmd := exec.Command(program(), cfg.workerArgs()...)
 		if isatty.IsTerminal(os.Stderr.Fd()) {
 			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // the same form for all lines
 		}
 		return cmd
 	}
+}
+
+// program returns the path of this program.
+func program() string {
+	if self, err := os.Executable(); err == nil {
+		return self
+	}
+	return os.Args[0]
 }
 
 // close closes what open has opened, in reverse.

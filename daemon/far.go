@@ -16,15 +16,15 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// farModel names a model's weights for other machines: paths are KIND/NAME in the models folders of the reader, and
-// Samples tell files with the same header apart.
-type farModel struct {
+// portableModel names a model's weights for other machines: paths are KIND/NAME in the models folders of the reader,
+// and Samples tell files with the same header apart.
+type portableModel struct {
 	Model   source.Model
 	Samples []string // of Model.File and the files of the adapters, in that order; "" for adapters without one
 }
 
 // names replaces the paths of files by KIND/NAME, which all machines understand, and fills in Samples.
-func (m *farModel) names(roots *files.Roots) error {
+func (m *portableModel) names(roots *files.Roots) error {
 	m.Model.Adapters = append([]source.Adapter(nil), m.Model.Adapters...)
 	for _, f := range m.all() {
 		if f == nil {
@@ -46,7 +46,7 @@ func (m *farModel) names(roots *files.Roots) error {
 }
 
 // all returns the files of a model, nil for adapters without one.
-func (m *farModel) all() []*source.File {
+func (m *portableModel) all() []*source.File {
 	out := []*source.File{&m.Model.File}
 	for i := range m.Model.Adapters {
 		if a := &m.Model.Adapters[i]; a.Brought() {
@@ -60,7 +60,7 @@ func (m *farModel) all() []*source.File {
 
 // find replaces KIND/NAME by the files of this machine. It returns an error for a file that is missing or differs from
 // the leader's.
-func (m *farModel) find(roots *files.Roots) error {
+func (m *portableModel) find(roots *files.Roots) error {
 	all := m.all()
 	if len(m.Samples) != len(all) {
 		return fmt.Errorf("%d samples of %d files", len(m.Samples), len(all))
@@ -96,34 +96,34 @@ func (m *farModel) find(roots *files.Roots) error {
 	return nil
 }
 
-// far is a host on another machine.
-type far struct {
+// remoteHost is a host on another machine.
+type remoteHost struct {
 	*remote.Client
 	roots files.Roots
 }
 
-// farWeights are weights of which a Client sends only the names.
-type farWeights struct {
+// portableWeights are weights of which a Client sends only the names.
+type portableWeights struct {
 	host.Weights
-	named *farModel
+	named *portableModel
 }
 
 // MarshalBinary returns what a Client sends.
-func (w farWeights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.named) }
+func (w portableWeights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.named) }
 
 // Acquire implements host.Host: files are named by their place in the models folders.
-func (f far) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
+func (f remoteHost) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
 	own, ok := w.(source.Weights)
 	if !ok {
 		return f.Client.Acquire(key, w, need)
 	}
-	named := &farModel{Model: own.Model}
+	named := &portableModel{Model: own.Model}
 	if err := named.names(&f.roots); err != nil {
 		return false, &failure.Error{
 			Code: failure.LoadFailed, Field: "model", Text: "name the weights for other hosts", Cause: err,
 		}
 	}
-	loaded, err = f.Client.Acquire(key, farWeights{w, named}, need)
+	loaded, err = f.Client.Acquire(key, portableWeights{w, named}, need)
 	var e *failure.Error
 	if errors.As(err, &e) && e.Code != failure.HostLost { // HostLost names the host already
 		told := *e
@@ -136,12 +136,12 @@ func (f far) Acquire(key string, w host.Weights, need []host.Need) (loaded bool,
 // opener finds weights that a leader names. It remembers which files each key of the leader stood for, and evicts the
 // weights when those files change.
 type opener struct {
-	roots  files.Roots
-	loader source.Loader
-	host   *host.Local
-	mu     sync.Mutex
-	known  map[string]knownFiles // by the leader's key
-	opens  int
+	roots      files.Roots
+	loader     source.Loader
+	host       *host.Local
+	mu         sync.Mutex
+	filesByKey map[string]knownFiles // by the leader's key
+	opens      int
 }
 
 // knownFiles are the files here that stand for a leader's weights.
@@ -155,7 +155,7 @@ const recall = 64
 
 // open implements remote.Config.Open.
 func (o *opener) open(key string, model []byte) (host.Weights, error) {
-	var m farModel
+	var m portableModel
 	if err := msgpack.Unmarshal(model, &m); err != nil {
 		return nil, fmt.Errorf("the name of a model's weights: %w", err)
 	}
@@ -165,17 +165,19 @@ func (o *opener) open(key string, model []byte) (host.Weights, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	own := m.Model.Key()
-	if was, ok := o.known[key]; ok && was.own != own {
+	if was, ok := o.filesByKey[key]; ok && was.own != own {
 		o.host.Evict(key)
 	}
 	o.opens++
-	o.known[key] = knownFiles{own, o.opens}
-	if len(o.known) > recall {
+	o.filesByKey[key] = knownFiles{own, o.opens}
+	if len(o.filesByKey) > recall {
 		resident := map[string]bool{}
 		for _, r := range o.host.Resident() {
 			resident[r.Key] = true
 		}
-		maps.DeleteFunc(o.known, func(key string, f knownFiles) bool { return !resident[key] && o.opens-f.seen >= recall })
+		maps.DeleteFunc(o.filesByKey, func(key string, f knownFiles) bool {
+			return !resident[key] && o.opens-f.seen >= recall
+		})
 	}
 	return source.Weights{Model: m.Model, Loader: &o.loader}, nil
 }

@@ -28,11 +28,11 @@ func TestOpenerForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = file.Close()
-	named := &farModel{Model: source.Model{File: own, Encoder: &source.Encoder{Kind: "qwen3", Prefix: "a."}}}
+	named := &portableModel{Model: source.Model{File: own, Encoder: &source.Encoder{Kind: "qwen3", Prefix: "a."}}}
 	if err := named.names(&roots); err != nil {
 		t.Fatal(err)
 	}
-	o := &opener{roots: roots, host: local, known: map[string]knownFiles{}}
+	o := &opener{roots: roots, host: local, filesByKey: map[string]knownFiles{}}
 	body, err := msgpack.Marshal(named)
 	if err != nil {
 		t.Fatal(err)
@@ -50,10 +50,10 @@ func TestOpenerForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(o.known); n > recall {
+	if n := len(o.filesByKey); n > recall {
 		t.Errorf("%d names are known after %d, want at most %d", n, 10*recall, recall)
 	}
-	if _, ok := o.known[fmt.Sprint("weights ", 10*recall-1)]; !ok {
+	if _, ok := o.filesByKey[fmt.Sprint("weights ", 10*recall-1)]; !ok {
 		t.Error("the last one is not known")
 	}
 }

@@ -79,7 +79,7 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	if list == nil || err != nil {
 		return nil, nil, err
 	}
-	driver, have, usable, err := c.here()
+	driver, have, usable, err := c.detectGPUs()
 	switch {
 	case errors.Is(err, cuda.ErrNotOpened):
 		return nil, nil, fmt.Errorf("--devices %s: no NVIDIA driver: %w: want cpu", c.Devices, err)
@@ -105,8 +105,8 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	return driver, infos, nil
 }
 
-// here returns the driver, the GPUs of this machine, and those of them that can be used.
-func (c *Config) here() (driver *cuda.Driver, all, usable []cuda.Info, err error) {
+// detectGPUs returns the driver, the GPUs of this machine, and those of them that can be used.
+func (c *Config) detectGPUs() (driver *cuda.Driver, all, usable []cuda.Info, err error) {
 	if driver, err = cuda.Open(c.Libraries().Named()...); err != nil {
 		return nil, nil, nil, err
 	}
@@ -122,16 +122,16 @@ func (c *Config) here() (driver *cuda.Driver, all, usable []cuda.Info, err error
 // autoDevices is the value of --devices for all GPUs that can be used, or the processors if there are none.
 const autoDevices = "auto"
 
-// chosen returns --devices with auto replaced by what is here. Several workers get the processors, as they cannot share
-// GPUs.
-func (c *Config) chosen() string {
+// resolvedDevices returns --devices with auto replaced by what is here. Several workers get the processors, as they
+// cannot share GPUs.
+func (c *Config) resolvedDevices() string {
 	if c.Devices != autoDevices {
 		return c.Devices
 	}
 	if c.Workers > 1 {
 		return "cpu"
 	}
-	_, _, usable, err := c.here()
+	_, _, usable, err := c.detectGPUs()
 	if err != nil || usable == nil {
 		return "cpu"
 	}
@@ -277,8 +277,8 @@ func rated(m *forecast.Machine, infos []cuda.Info,
 	return m.For(mixed[0]), mixed, infos, nil
 }
 
-// known returns the GPUs of --devices in the order of ranks, and their rates (see rated).
-func (c *Config) known() (of *forecast.Machine, mixed []forecast.Device, driver *cuda.Driver, infos []cuda.Info,
+// ratedGPUs returns the GPUs of --devices in the order of ranks, and their rates (see rated).
+func (c *Config) ratedGPUs() (of *forecast.Machine, mixed []forecast.Device, driver *cuda.Driver, infos []cuda.Info,
 	err error,
 ) {
 	if driver, infos, err = c.gpus(); err != nil {
@@ -295,7 +295,7 @@ func (c *Config) known() (of *forecast.Machine, mixed []forecast.Device, driver 
 
 // Cluster returns the GPUs of --devices as a worker plans for them, in its order.
 func (c *Config) Cluster() (forecast.Cluster, error) {
-	m, mixed, _, infos, err := c.known()
+	m, mixed, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return forecast.Cluster{}, err
 	}
@@ -313,7 +313,7 @@ func locations(infos []cuda.Info) (names []string) {
 
 // Kinds returns the built-in rates of each kind of device in --devices, that of the first rank first.
 func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
-	_, _, _, infos, err := c.known()
+	_, _, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +338,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	var driver *cuda.Driver
 	var infos []cuda.Info
-	if cfg.Machine, cfg.Mixed, driver, infos, err = c.known(); err != nil {
+	if cfg.Machine, cfg.Mixed, driver, infos, err = c.ratedGPUs(); err != nil {
 		return cfg, closing, err
 	}
 	if driver == nil {
@@ -392,7 +392,7 @@ func (c *Config) deviceMemory() (most, reserve int64, err error) {
 // site describes the devices of so many places to a leader. On the processors the ranks share the rates that one of
 // them has alone.
 func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
-	m, mixed, _, infos, err := c.known()
+	m, mixed, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return s, err
 	}

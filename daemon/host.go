@@ -74,7 +74,7 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 	if err != nil {
 		return refuse("--listen: %w", err)
 	}
-	open := &opener{roots: cfg.Roots(), host: offer.Host, known: map[string]knownFiles{}}
+	open := &opener{roots: cfg.Roots(), host: offer.Host, filesByKey: map[string]knownFiles{}}
 	offer.Open = open.open
 	s := remote.Station{
 		Network: remote.Network{Key: key, Build: cfg.Version, Silence: cfg.silence()},

@@ -55,13 +55,13 @@ func parseHosts(text string) ([]string, error) {
 
 // readKey reads the file with a cluster's key. It returns an error if other users may read the file.
 func readKey(path string) (*remote.Key, error) {
-	const make = "`patchbay host --new-key FILE` makes one, for all machines to copy"
+	const hint = "`patchbay host --new-key FILE` makes one, for all machines to copy"
 	if path == "" {
-		return nil, errors.New("--cluster-key is missing: the file with the secret that all hosts share; " + make)
+		return nil, errors.New("--cluster-key is missing: the file with the secret that all hosts share; " + hint)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("--cluster-key: %w; %s", err, make)
+		return nil, fmt.Errorf("--cluster-key: %w; %s", err, hint)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return nil, fmt.Errorf("--cluster-key %s: others may read it (mode %04o): chmod 600 %s", path, mode, path)
@@ -72,7 +72,7 @@ func readKey(path string) (*remote.Key, error) {
 	}
 	k, err := remote.NewKey([]byte(strings.TrimSpace(string(secret))))
 	if err != nil {
-		return nil, fmt.Errorf("--cluster-key %s: %w; %s", path, err, make)
+		return nil, fmt.Errorf("--cluster-key %s: %w; %s", path, err, hint)
 	}
 	return k, nil
 }
@@ -132,7 +132,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host {
 		site := cl.Site()
 		log.Info().Stringer("host", cl).Str("rates", forecast.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
-		return far{cl, roots}
+		return remoteHost{cl, roots}
 	},
 		func(address string, err error) {
 			if err != nil {

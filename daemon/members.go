@@ -88,8 +88,9 @@ func (d *daemon) write(file string, now []members.Member) error {
 // mostFiles bounds the files that an entry of a group names: the entry must fit into a message.
 const mostFiles = 4096
 
-// known returns a function that lists the model files that ranks load from an index, by KIND/NAME, with their digests.
-func known(x *files.Index) func() map[string]string {
+// fileDigests returns a function that lists the model files that ranks load from an index, by KIND/NAME, with their
+// digests.
+func fileDigests(x *files.Index) func() map[string]string {
 	return func() map[string]string {
 		out := map[string]string{}
 		for _, f := range x.Models(files.KindDiffusion, files.KindGGUF, files.KindCheckpoint, files.KindLora) {
@@ -141,7 +142,7 @@ func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, rank
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		group.Announce(ctx, own, known(files.NewIndex(cfg.Roots())), func(err error) {
+		group.Announce(ctx, own, fileDigests(files.NewIndex(cfg.Roots())), func(err error) {
 			if err != nil {
 				log.Warn().Err(err).Str("nats", wire.Redact(cfg.NATS)).Msg("the group does not hear of this host")
 				return

@@ -55,7 +55,7 @@ func TestMembersWithOtherFiles(t *testing.T) {
 		}
 		return files.Roots{Models: []string{dir}}
 	}
-	theirs := known(files.NewIndex(roots("a")))()
+	theirs := fileDigests(files.NewIndex(roots("a")))()
 	if len(theirs) != 3 {
 		t.Fatalf("the host says of itself %v, want three files", theirs)
 	}

@@ -74,10 +74,10 @@ func shareOf(room int64, bounds *graph.Bounds) int64 {
 	return min(2<<30, room/4)
 }
 
-// count creates the ledger of a process that may take so many bytes, and makes ec count there what it computes with:
-// the mappings of operations on the processors, or for GPUs pinned memory and what the driver takes itself. shrink is
-// that of engine.NewLedger.
-func count(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger {
+// newLedger creates the ledger of a process that may take so many bytes, and makes ec count there what it computes
+// with: the mappings of operations on the processors, or for GPUs pinned memory and what the driver takes itself.
+// shrink is that of engine.NewLedger.
+func newLedger(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger {
 	l := engine.NewLedger(memory, residentNow(), shrink)
 	if ec.DeviceOf == nil {
 		ec.NewOps = func(_, ranks int) (engine.Ops, error) { return countedOps(l, ranks) }

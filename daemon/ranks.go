@@ -77,7 +77,7 @@ func (c *children) Start(ranks int) ([]host.Host, error) {
 }
 
 // On implements parallel.Divisible.
-func (c *children) On(places []int) parallel.Hosts { return &some{c, places} }
+func (c *children) On(places []int) parallel.Hosts { return &childSubset{c, places} }
 
 // All implements parallel.Divisible.
 func (c *children) All() (all []host.Host) {
@@ -91,17 +91,17 @@ func (c *children) All() (all []host.Host) {
 	return all
 }
 
-// some is a subset of children, by their places.
-type some struct {
+// childSubset is a subset of children, by their places.
+type childSubset struct {
 	*children
 	places []int
 }
 
 // Changed implements parallel.Hosts.
-func (s *some) Changed(int) bool { return false }
+func (s *childSubset) Changed(int) bool { return false }
 
 // Start implements parallel.Hosts.
-func (s *some) Start(int) ([]host.Host, error) { return s.gather(s.places) }
+func (s *childSubset) Start(int) ([]host.Host, error) { return s.gather(s.places) }
 
 // gather connects the processes at some places to each other, and starts those that do not run.
 func (c *children) gather(places []int) (all []host.Host, err error) {
@@ -211,15 +211,11 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 		_ = there.Close()
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		self = os.Args[0]
-	}
 	device := c.Devices
 	if c.infos != nil {
 		device = c.infos[i].Location()
 	}
-	cmd := exec.Command(self, c.rankArgs(listen, device, memory)...)
+	cmd := exec.Command(program(), c.rankArgs(listen, device, memory)...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
 	err = remote.Start(cmd)
 	_ = there.Close() // from now on conn ends with the process
@@ -299,7 +295,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	}
 	offer := remote.Config{Within: ec.Transport}
 	if memory > 0 {
-		offer.Ledger = count(memory, &ec, nil)
+		offer.Ledger = newLedger(memory, &ec, nil)
 	}
 	offer.Host, err = host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,

@@ -88,7 +88,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	var runner *graph.Runner
 	room := memory
 	if memory > 0 {
-		ledger := count(memory, &ec, func() { runner.ShedValues() })
+		ledger := newLedger(memory, &ec, func() { runner.ShedValues() })
 		if ranks, ok := ec.Hosts.(*children); ok {
 			ranks.ledger, ranks.memory = ledger, memory
 		}

@@ -98,7 +98,7 @@ func halfOpenDaemon(t *testing.T) {
 	began := time.Now()
 	tr.until("the other daemon runs them again", func(jetstream.JetStream) bool {
 		return !slices.ContainsFunc(under, func(r run) bool {
-			rec, err := tr.members[1].table.Get(t.Context(), r.job)
+			rec, err := tr.members[1].table.Get(r.job)
 			return err != nil || rec.Attempt < 2
 		})
 	})

@@ -233,7 +233,7 @@ func (tr *trial) finish() {
 func (tr *trial) open() string {
 	for i, m := range tr.members {
 		for _, id := range tr.past.receipts {
-			rec, err := m.table.Get(context.Background(), id)
+			rec, err := m.table.Get(id)
 			if err != nil || !rec.State.Final() {
 				return fmt.Sprintf("daemon %d says of %s: %s %v", i, id, rec.State, err)
 			}

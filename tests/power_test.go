@@ -244,7 +244,7 @@ func powerAtMost(t *testing.T) {
 	tr.submit(clusterJobs/4, 3*clusterJobs/4)
 	tr.until("jobs have ended", func(jetstream.JetStream) bool {
 		return !slices.ContainsFunc(tr.past.receipts, func(id string) bool {
-			rec, err := tr.members[0].table.Get(t.Context(), id)
+			rec, err := tr.members[0].table.Get(id)
 			return err != nil || !rec.State.Final()
 		})
 	})

@@ -50,7 +50,8 @@ const headerFault = "Patchbay-Error"
 // Blobs offers bytes on a connection and pulls those of others. Blobs is safe for concurrent use.
 type Blobs struct {
 	nc      *nats.Conn
-	base    string        // its subjects: <base>.get, <base>.ack.<transfer>, <base>.put.<transfer>
+	base    string // its subjects: <base>.get, <base>.ack.<transfer>, <base>.put.<transfer>
+	subs    []*nats.Subscription
 	Silence time.Duration // after which the other side is given up
 	Life    time.Duration // of an offer that nobody pulls
 	taken   atomic.Int64  // bytes of unreleased regions from Region
@@ -70,7 +71,7 @@ type offer struct {
 	timer *time.Timer
 }
 
-// NewBlobs subscribes to subjects that begin with base and answers pulls there. The subscriptions end with nc.
+// NewBlobs subscribes to subjects that begin with base and answers pulls there, until Close.
 func NewBlobs(nc *nats.Conn, base string) (*Blobs, error) {
 	b := &Blobs{
 		nc: nc, base: base, Silence: 10 * time.Second, Life: time.Minute, offers: map[string]*offer{},
@@ -78,22 +79,28 @@ func NewBlobs(nc *nats.Conn, base string) (*Blobs, error) {
 	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	for subject, f := range map[string]nats.MsgHandler{base + ".get": b.get, base + ".ack.*": b.ack} {
-		if _, err := nc.Subscribe(subject, f); err != nil {
+		sub, err := nc.Subscribe(subject, f)
+		if err != nil {
+			b.Close()
 			return nil, fmt.Errorf("offer payloads: %w", err)
 		}
+		b.subs = append(b.subs, sub)
 	}
 	return b, nil
 }
 
-// Close stops all transfers, waits for them and withdraws all offers.
+// Close ends the subscriptions, withdraws all offers, stops all transfers and waits for them.
 func (b *Blobs) Close() {
-	b.stop()
-	b.wg.Wait()
+	for _, sub := range b.subs {
+		_ = sub.Unsubscribe()
+	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.stop() // with b.mu held: get begins no transfer after it
 	for id := range b.offers {
 		b.withdraw(id)
 	}
+	b.mu.Unlock()
+	b.wg.Wait()
 }
 
 func (o *offer) retain() {
@@ -156,7 +163,7 @@ func (b *Blobs) get(m *nats.Msg) {
 	of := b.offers[q.ID]
 	switch {
 	case err != nil:
-	case of == nil:
+	case of == nil || b.ctx.Err() != nil:
 		err = fmt.Errorf("nothing is offered under the id %q: it was pulled, or its time is over", wire.Shown(q.ID))
 	case len(b.sending) >= maxSending:
 		err = fmt.Errorf("%d transfers are under way; try later", maxSending)

@@ -73,7 +73,7 @@ func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, er
 			continue
 		}
 		last = ev
-		files, _ := ev.Data["outputs"].([]any) // none if the job failed, whatever its record said: some may be dropped
+		files, _ := ev.Data["outputs"].([]any) // none if they were dropped meanwhile, whatever the record said
 		c.named = len(files)
 	}
 }

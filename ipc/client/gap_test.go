@@ -101,6 +101,15 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 	if got, err := Follow(t.Context(), l, job, 1, true, &Collector{}); got == nil || err != nil || none.asked != 1 {
 		t.Errorf("failed, its files dropped: end %v, %v, asked %d times", got, err, none.asked)
 	}
+	failed.Data = map[string]any{"outputs": refs}
+	some := &lossy{t: t, replies: append(slices.Clone(files), failed), without: len(files) - 1}
+	l = &Lasting{Dial: func() (Client, error) { return some, nil }, Say: t.Logf, Patience: receiptTime}
+	col := &Collector{}
+	if got, err := Follow(t.Context(), l, job, 1, true, col); got == nil || err != nil || !whole(col.Files) ||
+		some.asked != 2 {
+		t.Errorf("failed, a file lost on its way: end %v, %v, %d files, asked %d times", got, err, len(col.Files),
+			some.asked)
+	}
 	bare := &lossy{t: t, replies: []any{message.RecordReply{Type: "record", Record: done}, end}, without: -1}
 	l = &Lasting{Dial: func() (Client, error) { return bare, nil }, Say: t.Logf, Patience: receiptTime}
 	if got, err := Follow(t.Context(), l, job, 1, false, &Collector{}); got == nil || err != nil || bare.asked != 1 {

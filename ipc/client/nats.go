@@ -22,7 +22,8 @@ var ErrNoDaemon = errors.New("no daemon answers")
 
 // NATSClient is a Client on a NATS connection. It speaks msgpack.
 type NATSClient struct {
-	nc *nats.Conn
+	nc   *nats.Conn
+	lent bool // nc belongs to the caller
 
 	mu    sync.Mutex
 	live  map[*Replies][2]string // subject and inbox of every pending request
@@ -53,8 +54,9 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	return c, nil
 }
 
-// NewNATSClient returns a client on a connection of the caller, who closes it. Its faults do not end requests.
-func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc} }
+// NewNATSClient returns a client on a connection of the caller, which Close leaves open. Faults of the connection do
+// not end requests.
+func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc, lent: true} }
 
 // Conn returns the connection of the client, for subjects that are not verbs.
 func (c *NATSClient) Conn() *nats.Conn { return c.nc }
@@ -91,8 +93,10 @@ func (c *NATSClient) Close() error {
 		c.blobs.Close()
 	}
 	c.mu.Unlock()
-	_ = c.nc.FlushTimeout(time.Second)
-	c.nc.Close()
+	if !c.lent {
+		_ = c.nc.FlushTimeout(time.Second)
+		c.nc.Close()
+	}
 	return nil
 }
 

@@ -26,15 +26,18 @@ func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 			return nil, err
 		}
 		m, err := sampleReplyOf(got.Fields)
-		m.Hold = got.Hold
-		switch {
-		case err != nil:
+		if err == nil && m.Error != nil {
+			err = m.Error
+		}
+		if err != nil {
+			got.Hold.Release()
 			return nil, err
-		case m.Error != nil:
-			return nil, m.Error
-		case m.Type == message.SampleDone:
+		}
+		m.Hold = got.Hold
+		switch m.Type {
+		case message.SampleDone:
 			last = m
-		case m.Type == message.SampleProgress:
+		case message.SampleProgress:
 			emit(m)
 		}
 	}

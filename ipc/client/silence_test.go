@@ -3,10 +3,12 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
@@ -49,6 +51,24 @@ func silenceEndsStreams(t *testing.T) {
 			t.Errorf("%s without a limit ended with %v", name, err)
 		}
 		stop()
+	}
+}
+
+// TestFailedSamplesHoldNoMemory: the memory of a reply that ends a sample with an error is given back.
+func TestFailedSamplesHoldNoMemory(t *testing.T) {
+	for name, o := range map[string]*pyjson.Object{
+		"its error": pyjson.NewObject("type", message.EventError, "error", pyjson.NewObject("code", wire.ErrNoModel)),
+		"no type":   pyjson.NewObject("job", "j"),
+	} {
+		g, err := bulk.NewRegion(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newReplies(nil)
+		r.put(Reply{o, bulk.Holding(g)}, io.EOF)
+		if _, err := FollowSample(t.Context(), r, 0, nil); err == nil || g.Bytes() != nil {
+			t.Errorf("%s: %v, the memory is held: %v", name, err, g.Bytes() != nil)
+		}
 	}
 }
 

@@ -194,7 +194,7 @@ func WaitState(t *testing.T, j *jobs.Table, id string, want message.State) messa
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
-		rec, err := j.Get(context.Background(), id)
+		rec, err := j.Get(id)
 		if err == nil && rec.State == want {
 			return rec
 		}

@@ -71,13 +71,13 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				j.Append(ctx, id, -1, terminalOf(rec))
+				j.Append(id, -1, terminalOf(rec))
 			}
 			eventually(ctx, t, "the events are there", func() bool {
 				ev, _, err := l.last(ctx, "done", message.EventSuccess)
 				return err == nil && ev != nil
 			})
-			dropped, err := j.Get(ctx, "dropped")
+			dropped, err := j.Get("dropped")
 			was := dropped
 			if err == nil {
 				err = l.drop(ctx, &dropped)
@@ -144,7 +144,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	value, err := encodeRecord(older)
-	config := l.book.CachedInfo().Config
+	config := l.recordStream.CachedInfo().Config
 	err = errors.Join(err, l.js.DeleteStream(ctx, config.Name))
 	_, failed := l.js.CreateStream(ctx, config)
 	_, put := l.js.Publish(ctx, "$KV."+message.JobBucket+".p", value)
@@ -180,12 +180,12 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	}
 	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec.State = message.Done
-	if told, err := l.told(ctx, rec); told || err != nil {
+	if told, err := l.endPublished(ctx, rec); told || err != nil {
 		t.Errorf("a job that waits has ended: %v, %v", told, err)
 	}
-	j.Append(ctx, "p", -1, terminalOf(rec))
+	j.Append("p", -1, terminalOf(rec))
 	eventually(ctx, t, "the end is told", func() bool {
-		told, err := l.told(ctx, rec)
+		told, err := l.endPublished(ctx, rec)
 		return told && err == nil
 	})
 	if m, err := direct.NextMsg(50 * time.Millisecond); err == nil {
@@ -212,10 +212,10 @@ func lose(ctx context.Context, t *testing.T, l *JetStream, how string) {
 	last := l.records.heard.Load()
 	if how == "one" {
 		for _, id := range []string{"waits", "done"} {
-			err = errors.Join(err, l.book.Purge(ctx, jetstream.WithPurgeSubject(subject(id))))
+			err = errors.Join(err, l.recordStream.Purge(ctx, jetstream.WithPurgeSubject(subject(id))))
 		}
 	} else {
-		config := l.book.CachedInfo().Config
+		config := l.recordStream.CachedInfo().Config
 		err = errors.Join(err, l.js.DeleteStream(ctx, config.Name))
 		_, failed := l.js.CreateStream(ctx, config)
 		err = errors.Join(err, failed)

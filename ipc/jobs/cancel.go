@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -16,7 +15,7 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 	ctx, stop := context.WithTimeout(ctx, AskTime)
 	defer stop()
 	for {
-		rec, err := j.Get(ctx, id)
+		rec, err := j.Get(id)
 		if err != nil {
 			return "", false, err
 		}
@@ -27,13 +26,16 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 		if rec.State == message.Running {
 			next, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.Cancel = true })
 		} else {
-			next, err = j.end(ctx, rec, message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled"))
+			next, err = j.end(ctx, rec, message.Cancelled, cancelled())
 		}
 		if !errors.Is(err, errConflict) {
 			return next.State, true, err
 		}
 	}
 }
+
+// cancelled returns the error of a job that was cancelled.
+func cancelled() *wire.Error { return wire.Errorf(wire.ErrCancelled, "the job was cancelled") }
 
 // FailQueued ends all waiting jobs with fault. It serves a table in memory, which does not survive the daemon.
 func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
@@ -51,7 +53,7 @@ func (j *Table) end(ctx context.Context, was message.Record, state message.State
 	if err != nil {
 		return rec, err
 	}
-	j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	j.Append(rec.Job, -1, terminalOf(rec))
 	if state == message.Failed {
 		j.bury(ctx, rec)
 	}
@@ -60,10 +62,10 @@ func (j *Table) end(ctx context.Context, was message.Record, state message.State
 
 // terminalOf makes the terminal event of a job from its record.
 func terminalOf(rec message.Record) message.Event {
-	data := map[string]any{"prompt_id": rec.Job}
+	data := map[string]any{"prompt_id": rec.Job, "timestamp": rec.Finished}
 	switch rec.State {
 	case message.Done:
-		data["timestamp"], data["outputs"] = time.Now().UnixMilli(), rec.Outputs
+		data["outputs"] = rec.Outputs
 		return message.Event{Type: message.EventSuccess, Data: data}
 	case message.Expired:
 		return message.Event{Type: message.EventExpired, Error: rec.Error, Data: data}
@@ -71,6 +73,9 @@ func terminalOf(rec message.Record) message.Event {
 	fault := rec.Error
 	if fault == nil {
 		fault = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
+	}
+	if len(rec.Outputs) > 0 && rec.Dropped == 0 {
+		data["outputs"] = rec.Outputs
 	}
 	kind := message.EventError
 	if rec.State == message.Cancelled {
@@ -82,7 +87,7 @@ func terminalOf(rec message.Record) message.Event {
 // Retry queues a job again that failed, was cancelled or expired. It gets all of MaxAttempts again.
 func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 	for {
-		rec, err := j.Get(ctx, id)
+		rec, err := j.Get(id)
 		if err != nil {
 			return message.Record{}, err
 		}
@@ -94,7 +99,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
 				"job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
 		}
-		if err := j.store.kept(ctx, rec); err != nil {
+		if err := j.store.requestMissing(ctx, rec); err != nil {
 			return message.Record{}, err
 		}
 		cause := fmt.Sprintf("it was %s", rec.State)
@@ -103,7 +108,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 				r.Because(r.Error.Error())
 				cause = r.Error.Message
 			}
-			r.Outputs = nil // those files have their names and do not belong to the next attempt
+			r.Outputs, r.Dropped = nil, 0 // those files have their names and do not belong to the next attempt
 			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,
 				0, false, r.Attempt
 		})
@@ -111,7 +116,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 			continue
 		}
 		if err == nil {
-			j.Append(ctx, id, -1, message.Event{
+			j.Append(id, -1, message.Event{
 				Type: message.EventRetrying,
 				Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause},
 			})

@@ -20,7 +20,7 @@ type late struct {
 	there   message.Record
 }
 
-func (s *late) inside() bool { return false }
+func (s *late) memoryOnly() bool { return false }
 
 func (s *late) swap(_ context.Context, rec message.Record) (message.Record, error) {
 	if rec.Rev != s.rev {
@@ -77,7 +77,7 @@ func TestAnEndThatComesTrueLate(t *testing.T) {
 				now = now.Add(2 * settled)
 				j.reconcile(ctx)
 			}
-			got, err := j.Get(ctx, "a")
+			got, err := j.Get("a")
 			if err != nil || got.State != message.Done || len(got.Outputs) != 1 || ends != 1 {
 				t.Errorf("the job is %s with %d files and %d ends, %v; want done with one of each", got.State, len(got.Outputs),
 					ends, err)

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -100,6 +101,10 @@ func (c *Cursor) have() (Item, error) {
 	case i < len(e.log):
 		ev := e.log[i]
 		c.next, c.ended = max(c.next, ev.Seq+1), message.Terminal(ev.Type)
+		if e.rec.Dropped > 0 && c.ended && ev.Type != message.EventSuccess { // a client would ask for its files in vain
+			ev.Data = maps.Clone(ev.Data)
+			delete(ev.Data, "outputs")
+		}
 		return Item{Event: &ev}, nil
 	case e.ended:
 		return Item{}, ErrEnd
@@ -120,9 +125,7 @@ func (j *Table) Preview(p message.Preview) {
 	}
 	e.preview = &p
 	e.shown++
-	if j.cfg.OnPreview != nil {
-		j.cfg.OnPreview(p.Job, p.Node, p.Data)
-	}
+	j.cfg.OnPreview(p.Job, p.Node, p.Data)
 	if e.viewers > 0 {
 		j.touch(e)
 	}
@@ -130,7 +133,7 @@ func (j *Table) Preview(p message.Preview) {
 
 // Append adds an event to the log of a job, stamped with sequence number, time and attempt. It returns false and drops
 // the event if the attempt is not the current one or the terminal event is in the log. attempt < 0 means any.
-func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
+func (j *Table) Append(id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
@@ -159,9 +162,7 @@ func (j *Table) append(e *entry, ev message.Event) {
 		}
 	}
 	e.log = append(e.log, ev)
-	if j.cfg.OnEvent != nil {
-		j.cfg.OnEvent(ev)
-	}
+	j.cfg.OnEvent(ev)
 	if message.Terminal(ev.Type) {
 		e.ended = true
 		e.preview, e.held = nil, 0

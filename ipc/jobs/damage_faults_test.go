@@ -44,14 +44,14 @@ func TestDamagedRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j.Append(ctx, id, -1, terminalOf(rec))
+		j.Append(id, -1, terminalOf(rec))
 		for told := false; !told; {
-			if told, err = storeOf(j).told(ctx, rec); err != nil {
+			if told, err = storeOf(j).endPublished(ctx, rec); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	forgotten, err := j.Get(ctx, "j0")
+	forgotten, err := j.Get("j0")
 	if err != nil {
 		t.Fatal(err)
 	}

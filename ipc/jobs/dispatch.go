@@ -81,7 +81,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 				ev.Data = map[string]any{}
 			}
 			ev.Data["prompt_id"] = rec.Job
-			d.Jobs.Append(ctx, rec.Job, rec.Attempt, ev)
+			d.Jobs.Append(rec.Job, rec.Attempt, ev)
 		},
 		Preview: func(n string, jpeg []byte) { d.Jobs.Preview(previewOf(rec.Job, n, jpeg)) },
 	}
@@ -90,7 +90,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 	case errors.Is(cause, errStopped):
-		err = at(wire.Errorf(wire.ErrCancelled, "the job was cancelled"), err)
+		err = at(cancelled(), err)
 	case errors.Is(cause, errDeadline):
 		err = at(wire.Errorf(wire.ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS), err)
 	case cause != nil:
@@ -147,13 +147,13 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		// cancellation was requested, and the run is gone
 		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
-			state, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+			state, fault = message.Cancelled, cancelled()
 		}
 		if retry, counts := d.Jobs.again(*r, fault); retry {
 			d.Jobs.requeued(r, fault, counts)
 			return
 		}
-		r.State, r.Finished = state, time.Now().UnixMilli()
+		r.State, r.Finished = state, d.Jobs.cfg.Now().UnixMilli()
 		if fault != nil {
 			r.Error, r.NodeError = fault, fault.NodeErrors
 		}
@@ -174,7 +174,7 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	switch rec.State {
 	case message.Queued:
 		data["cause"] = fault.Message
-		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
+		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
 	case message.Cancelled, message.Failed:
 		d.unfinished(ctx, rec, out)
 	default:
@@ -196,10 +196,10 @@ func endOf(fault *wire.Error) message.State {
 // unfinished ends a job that failed or was cancelled; what its nodes had made by then is kept.
 func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Outcome) {
 	if out != nil && len(rec.Outputs) > 0 {
-		_, _ = d.named(ctx, rec, out)
+		rec.Outputs, _ = d.named(ctx, rec, out)
 	}
-	d.Jobs.Append(ctx, rec.Job, -1, idle(rec.Job))
-	d.Jobs.Append(ctx, rec.Job, -1, terminalOf(rec))
+	d.Jobs.Append(rec.Job, -1, idle(rec.Job))
+	d.Jobs.Append(rec.Job, -1, terminalOf(rec))
 	if rec.State == message.Failed {
 		d.Jobs.bury(ctx, rec)
 	}
@@ -212,16 +212,17 @@ func idle(job string) message.Event {
 
 // complete gives the files of a done job their names and appends its last events.
 func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
-	refs, err := d.named(ctx, rec, out)
-	data := map[string]any{"prompt_id": rec.Job, "timestamp": time.Now().UnixMilli(), "outputs": refs}
+	var err error
+	rec.Outputs, err = d.named(ctx, rec, out)
+	end := terminalOf(rec)
 	if err != nil {
-		data["warning"] = err.Error()
+		end.Data["warning"] = err.Error()
 	}
 	if out.Metrics != nil {
-		d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
+		d.Jobs.Append(rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
 	}
-	d.Jobs.Append(ctx, rec.Job, -1, idle(rec.Job))
-	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
+	d.Jobs.Append(rec.Job, -1, idle(rec.Job))
+	d.Jobs.Append(rec.Job, -1, end)
 }
 
 // named gives the files of a job their names, records these and appends the events of the nodes that made them.
@@ -236,7 +237,7 @@ func (d *Dispatcher) named(ctx context.Context, rec message.Record, out *Outcome
 		d.Outputs.Clean(rec.Job)
 	}
 	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
-		d.Jobs.Append(ctx, rec.Job, -1, ev)
+		d.Jobs.Append(rec.Job, -1, ev)
 	}
 	return refs, err
 }
@@ -266,7 +267,6 @@ func executedEvents(job string, refs []message.OutputRef, ui map[string]map[stri
 
 // endData fills in what ComfyUI's execution_error and execution_interrupted carry.
 func endData(e *wire.Error, data map[string]any) map[string]any {
-	data["timestamp"] = time.Now().UnixMilli()
 	data["node_id"], data["node_type"], data["executed"] = e.Node, e.Class, []string{}
 	if ran, ok := e.Extra["executed"]; ok {
 		data["executed"] = ran
@@ -296,7 +296,7 @@ func (d *Dispatcher) swap(ctx context.Context, was message.Record,
 ) (message.Record, error) {
 	var tried message.Record
 	for {
-		cur, err := d.Jobs.Get(ctx, was.Job)
+		cur, err := d.Jobs.Get(was.Job)
 		if err != nil {
 			return message.Record{}, err
 		}

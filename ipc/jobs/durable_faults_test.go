@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -90,7 +89,7 @@ func TestCancelAtEveryState(t *testing.T) {
 		if err != nil || after != c.after || did != c.did {
 			t.Errorf("cancel of a %s job: %s, %v, %v; want %s, %v", c.state, after, did, err, c.after, c.did)
 		}
-		if rec, err := j.Get(ctx, id); err != nil || rec.Cancel != (c.state == message.Running) {
+		if rec, err := j.Get(id); err != nil || rec.Cancel != (c.state == message.Running) {
 			t.Errorf("cancel of a %s job: got %+v, %v", c.state, rec, err)
 		}
 	}
@@ -120,7 +119,7 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 	j.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
 	j.Expire(ctx)
 	for id, want := range map[string]message.State{"late": message.Running, "later": message.Expired} {
-		if rec, err := j.Get(context.Background(), id); err != nil || rec.State != want {
+		if rec, err := j.Get(id); err != nil || rec.State != want {
 			t.Errorf("%s is %s, %v; want %s", id, rec.State, err, want)
 		}
 	}

@@ -205,7 +205,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 				if err := d.Recover(ctx); err != nil {
 					t.Fatal(err)
 				}
-				rec, err := j.Get(ctx, "p")
+				rec, err := j.Get("p")
 				if err != nil || rec.State != message.Done || rec.Outputs[0].Filename != "fake_00001_.png" {
 					t.Errorf("got %+v, %v", rec, err)
 				}
@@ -278,7 +278,7 @@ func TestReconcileRepairs(t *testing.T) {
 	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	j.mu.Unlock()
 	j.reconcile(ctx)
-	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 ||
+	if rec, err := j.Get("mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 ||
 		len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
 	}
@@ -297,7 +297,7 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 				began := time.Now()
 				mustCreate(b, j, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: "{}"})
 				rec, _, _, err := j.Take(context.Background(), "w")
-				if err != nil || !j.Append(context.Background(), rec.Job, 1, message.Event{Type: message.EventStart}) {
+				if err != nil || !j.Append(rec.Job, 1, message.Event{Type: message.EventStart}) {
 					b.Fatal(err)
 				}
 				took = append(took, time.Since(began))

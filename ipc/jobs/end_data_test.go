@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/tests/golden"
 )
@@ -29,9 +30,10 @@ func TestEndEventsHaveComfyUIsFields(t *testing.T) {
 		"executed": []string{"7"}, "current_outputs": []string{"7", "8"},
 		"current_inputs": map[string]any{"seed": []any{1}},
 	}
-	ends := map[string]map[string]any{
-		"execution_error":       endData(failed, map[string]any{"prompt_id": "j"}),
-		"execution_interrupted": endData(wire.Errorf(wire.ErrCancelled, "stopped"), map[string]any{"prompt_id": "j"}),
+	ends := map[string]map[string]any{}
+	for state, fault := range map[message.State]*wire.Error{message.Failed: failed, message.Cancelled: cancelled()} {
+		end := terminalOf(message.Record{Job: "j", State: state, Error: fault})
+		ends[end.Type] = end.Data
 	}
 	seen := map[string]bool{}
 	for _, run := range file.Runs {

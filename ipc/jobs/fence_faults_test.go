@@ -62,7 +62,7 @@ func TestLostLease(t *testing.T) {
 				t.Fatalf("took %+v, %v", second, err)
 			}
 			for range 50 { // it has not noticed, and numbers its events past those of the other one
-				a.Append(ctx, "p", 1, message.Event{Type: message.EventProgress, Data: map[string]any{}})
+				a.Append("p", 1, message.Event{Type: message.EventProgress, Data: map[string]any{}})
 				if _, err := cur.Next(ctx); err != nil {
 					t.Fatal(err)
 				}
@@ -72,7 +72,7 @@ func TestLostLease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.Append(ctx, "p", -1, terminalOf(last))
+			b.Append("p", -1, terminalOf(last))
 			told := inStream(ctx, t, a, "p", 50+4) // queued, retrying, success, and one a step
 			records := []message.Record{last}
 			if order == "every record" {
@@ -99,7 +99,7 @@ func TestLostLease(t *testing.T) {
 			default:
 				t.Error("the run that lost its job goes on")
 			}
-			if a.Append(ctx, "p", 1, message.Event{Type: message.EventProgress}) {
+			if a.Append("p", 1, message.Event{Type: message.EventProgress}) {
 				t.Error("an event of the lost attempt was taken")
 			}
 			muteDaemon(storeOf(b), a)
@@ -126,7 +126,7 @@ func TestLostLease(t *testing.T) {
 
 // knowsAt reports whether a table has a record at a revision.
 func knowsAt(j *Table, id string, rev uint64) bool {
-	rec, err := j.Get(context.Background(), id)
+	rec, err := j.Get(id)
 	return err == nil && rec.Rev == rev
 }
 
@@ -204,11 +204,11 @@ func TestEndHasOneName(t *testing.T) {
 		rec := message.Record{Job: "p", State: message.Running, Attempt: 1, Rev: 1}
 		j.observe(rec)
 		for range before {
-			j.Append(context.Background(), "p", -1, message.Event{Type: message.EventProgress})
+			j.Append("p", -1, message.Event{Type: message.EventProgress})
 		}
 		rec.State, rec.Finished, rec.Rev = message.Failed, finished, 2
 		j.observe(rec)
-		j.Append(context.Background(), "p", -1, terminalOf(rec))
+		j.Append("p", -1, terminalOf(rec))
 		return got
 	}
 	if a, b := name(1000, 0), name(1000, 5); a != b || a == "" {

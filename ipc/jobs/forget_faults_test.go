@@ -21,7 +21,7 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 		t.Fatal(err)
 	}
 	_, _ = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
-	if rec, err = j.Get(ctx, id); err != nil || rec.State != message.Failed {
+	if rec, err = j.Get(id); err != nil || rec.State != message.Failed {
 		t.Fatalf("%s is %s, %v", id, rec.State, err)
 	}
 	return rec
@@ -60,7 +60,7 @@ func TestRetryWhileForgotten(t *testing.T) {
 		}
 	}
 	failed(t, a, "elsewhere")
-	for rec, _ := b.Get(ctx, "elsewhere"); rec.State != message.Failed; rec, _ = b.Get(ctx, "elsewhere") {
+	for rec, _ := b.Get("elsewhere"); rec.State != message.Failed; rec, _ = b.Get("elsewhere") {
 		time.Sleep(time.Millisecond)
 	}
 	forget()

@@ -50,10 +50,10 @@ type JetStream struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
-	jobs, requests, daemons jetstream.KeyValue
-	queue, events           jetstream.Stream
-	book, bodies            jetstream.Stream     // the streams behind jobs and requests
-	classes                 []jetstream.Consumer // high, normal, low
+	jobs, requests, daemons     jetstream.KeyValue
+	queue, events               jetstream.Stream
+	recordStream, requestStream jetstream.Stream     // the streams behind jobs and requests
+	classes                     []jetstream.Consumer // high, normal, low
 
 	turn  chan struct{} // semaphore of one: its holder asks the server for the next reference
 	hint  chan struct{}
@@ -67,9 +67,9 @@ type JetStream struct {
 	hurt  []string        // streams of which the server had lost messages by then
 	table *Table          // the table of this store; set by open
 
-	tidying sync.Mutex
-	tidied  time.Time            // when requests were last scanned; guarded by tidying
-	strange map[string]time.Time // jobs that have pieces of a request but no record, and since when
+	tidying       sync.Mutex
+	tidied        time.Time            // when requests were last scanned; guarded by tidying
+	orphanedSince map[string]time.Time // jobs that have pieces of a request but no record, and since when
 
 	mu     sync.Mutex
 	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
@@ -317,10 +317,10 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 		}
 	}
 	var err error
-	if l.book, err = l.existing(ctx, "KV_"+message.JobBucket); err != nil {
+	if l.recordStream, err = l.existing(ctx, "KV_"+message.JobBucket); err != nil {
 		return err
 	}
-	l.bodies, err = l.existing(ctx, "KV_"+message.RequestBucket)
+	l.requestStream, err = l.existing(ctx, "KV_"+message.RequestBucket)
 	return err
 }
 
@@ -414,12 +414,12 @@ func (l *JetStream) hop(err error) {
 		l.failing = time.Now()
 	case time.Since(l.failing) > hopAfter && !noRoom(err):
 		l.failing = time.Time{}
-		leave(l.nc, err, l.cfg.Log)
+		switchServer(l.nc, err, l.cfg.Log)
 	}
 }
 
-// leave makes a connection switch to another server of its list, if there is one.
-func leave(nc *nats.Conn, err error, log zerolog.Logger) {
+// switchServer makes a connection switch to another server of its list, if there is one.
+func switchServer(nc *nats.Conn, err error, log zerolog.Logger) {
 	if len(nc.Servers()) > 1 {
 		log.Warn().Err(err).Str("server", nc.ConnectedUrlRedacted()).Msg(
 			"the NATS server does not reach the job store; another one is tried")
@@ -448,7 +448,7 @@ func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 			reached = time.Now()
 		case time.Since(reached) > after:
 			reached = time.Now()
-			leave(nc, err, log)
+			switchServer(nc, err, log)
 		}
 	}
 }
@@ -479,8 +479,8 @@ func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 // returned implements Store.
 func (l *JetStream) returned() <-chan struct{} { return l.back }
 
-// inside implements Store: records and queue are on the server, and its daemons share them.
-func (l *JetStream) inside() bool { return false }
+// memoryOnly implements Store: records and queue are on the server, and its daemons share them.
+func (l *JetStream) memoryOnly() bool { return false }
 
 // retries implements Store: jobs outlive workers and daemons, and a full disk may get room again.
 func (l *JetStream) retries(code string) (time.Duration, bool) {

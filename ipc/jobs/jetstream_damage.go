@@ -204,7 +204,7 @@ func (l *JetStream) watchOver(j *Table) {
 // leader or ends before something that was in it, and at intervals. It writes again what the server has lost.
 func (l *JetStream) audit(ctx context.Context, j *Table) {
 	known, heard := j.written(), l.records.heard.Load() // read first: the server has had all of it
-	info, err := l.book.Info(ctx)
+	info, err := l.recordStream.Info(ctx)
 	if err != nil {
 		return // the server is away
 	}
@@ -240,7 +240,7 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 		return
 	}
 	root := "$KV." + message.JobBucket + "."
-	if info, err = l.book.Info(ctx, jetstream.WithSubjectFilter(root+">")); err != nil {
+	if info, err = l.recordStream.Info(ctx, jetstream.WithSubjectFilter(root+">")); err != nil {
 		l.doubt()
 		return
 	}

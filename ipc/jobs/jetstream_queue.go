@@ -233,9 +233,9 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// told implements Store. It looks for the terminal event itself, since the last event of the job may come from a
-// daemon that was frozen and has lost the job.
-func (l *JetStream) told(ctx context.Context, rec message.Record) (bool, error) {
+// endPublished implements Store. It looks for the terminal event itself, since the last event of the job may come from
+// a daemon that was frozen and has lost the job.
+func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool, error) {
 	end, at, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
 	if end == nil || err != nil || end.Attempt < rec.Attempt {
 		return false, err

@@ -301,7 +301,7 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 		try, cancel := context.WithTimeout(ctx, serverPatience)
 		rev, err := l.jobs.Update(try, rec.Job, value, rec.Rev)
 		if err != nil && isConflict(err) {
-			rev, err = l.ours(try, rec, value)
+			rev, err = l.resolveConflict(try, rec, value)
 		}
 		if noRoom(err) {
 			l.crowded(try)
@@ -334,10 +334,10 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 	}
 }
 
-// ours returns the revision of the record if what conflicts with a swap is that swap itself, whose answer was lost,
-// and errConflict if it is another write. Any other error may be retried, such as that of a server that is behind: it
-// has nothing newer than what the swap expects.
-func (l *JetStream) ours(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
+// resolveConflict returns the revision of the record if what conflicts with a swap is that swap itself, whose answer
+// was lost, and errConflict if it is another write. Any other error may be retried, such as that of a server that is
+// behind: it has nothing newer than what the swap expects.
+func (l *JetStream) resolveConflict(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
 	there, rev, err := l.latest(ctx, message.JobBucket, rec.Job)
 	switch {
 	case errors.Is(err, ErrNoJob):
@@ -375,7 +375,7 @@ const markerTime = time.Minute
 // drop removes a job, its request and its events, unless its record was changed since: then the job is in use again.
 // Nothing of it stays, since streams index their subjects in memory. drop sets rec.Rev to 0 once the record is gone.
 func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
-	bodies, err := l.bodies.Info(ctx)
+	info, err := l.requestStream.Info(ctx)
 	if err != nil {
 		return err
 	}
@@ -395,7 +395,7 @@ func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
 	}
 	err = l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
 	if rec.Pieces > 0 { // but not those of a new job with that ID
-		err = errors.Join(err, l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(bodies.State.LastSeq+1)))
+		err = errors.Join(err, l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(info.State.LastSeq+1)))
 	}
 	return err
 }

@@ -135,7 +135,7 @@ func (l *JetStream) reserve(ctx context.Context, requests jetstream.KeyValue) er
 // purgePieces purges the request of a job, or what is kept under another prefix. It needs no room in the store.
 func (l *JetStream) purgePieces(ctx context.Context, prefix string, opts ...jetstream.StreamPurgeOpt) error {
 	subject := jetstream.WithPurgeSubject("$KV." + message.RequestBucket + "." + prefix + ".>")
-	return l.bodies.Purge(ctx, append(opts, subject)...)
+	return l.requestStream.Purge(ctx, append(opts, subject)...)
 }
 
 // release purges the request of a job that is done: nothing asks for it again.
@@ -167,14 +167,14 @@ func (l *JetStream) tidy(ctx context.Context, n int) error {
 		return err
 	}
 	root := "$KV." + message.RequestBucket + "."
-	info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter(root+">"))
+	info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter(root+">"))
 	if err != nil {
 		return err
 	}
 	l.tidied = time.Now()
 	var ended []message.Record
 	var stuck error
-	strange := map[string]time.Time{}
+	orphaned := map[string]time.Time{}
 	seen := map[string]bool{}
 	for subject := range info.State.Subjects {
 		id, _, _ := strings.Cut(strings.TrimPrefix(subject, root), ".")
@@ -182,14 +182,14 @@ func (l *JetStream) tidy(ctx context.Context, n int) error {
 			continue
 		}
 		seen[id] = true
-		rec, err := l.table.Get(ctx, id)
-		since := l.strange[id]
+		rec, err := l.table.Get(id)
+		since := l.orphanedSince[id]
 		switch {
 		case l.lost[id]: // leave what remains of a lost job
 		case err != nil && since.IsZero():
-			strange[id] = time.Now()
+			orphaned[id] = time.Now()
 		case err != nil && time.Since(since) < orphanAge:
-			strange[id] = since
+			orphaned[id] = since
 		case err != nil && !l.absent(ctx, id): // the watch has not delivered its record yet
 		case err != nil || rec.State == message.Done:
 			stuck = cmp.Or(stuck, l.purgePieces(ctx, id))
@@ -197,7 +197,7 @@ func (l *JetStream) tidy(ctx context.Context, n int) error {
 			ended = append(ended, rec)
 		}
 	}
-	l.strange = strange
+	l.orphanedSince = orphaned
 	if stuck != nil {
 		return stuck
 	}
@@ -220,9 +220,9 @@ func (l *JetStream) absent(ctx context.Context, id string) bool {
 	return errors.Is(err, ErrNoJob)
 }
 
-// kept implements Store.
-func (l *JetStream) kept(ctx context.Context, rec message.Record) error {
-	info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+"."+rec.Job+".>"))
+// requestMissing implements Store.
+func (l *JetStream) requestMissing(ctx context.Context, rec message.Record) error {
+	info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+"."+rec.Job+".>"))
 	if err != nil {
 		return fmt.Errorf("look for the request of job %s: %w", rec.Job, err)
 	}

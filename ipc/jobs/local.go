@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"slices"
-	"time"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -43,20 +42,20 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 // Finish ends a job started by Begin: done if fault is nil, otherwise cancelled or failed with it.
 func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
 	for {
-		rec, err := j.Get(ctx, id)
+		rec, err := j.Get(id)
 		if err != nil || rec.State.Final() {
 			return
 		}
 		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = endOf(fault), time.Now().UnixMilli(), fault, metrics
+			r.State, r.Finished, r.Error, r.Metrics = endOf(fault), j.cfg.Now().UnixMilli(), fault, metrics
 		})
 		if err != nil {
 			continue // cancellation was requested meanwhile
 		}
 		if metrics != nil {
-			j.Append(ctx, id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
+			j.Append(id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
 		}
-		j.Append(ctx, id, -1, terminalOf(rec))
+		j.Append(id, -1, terminalOf(rec))
 		return
 	}
 }

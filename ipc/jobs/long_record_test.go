@@ -111,13 +111,13 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 	defer cur.Close()
 	for {
 		if _, err := cur.Next(ctx); errors.Is(err, ErrEnd) {
-			rec, err := j.Get(ctx, job)
+			rec, err := j.Get(job)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return rec
 		} else if err != nil {
-			rec, _ := j.Get(context.Background(), job)
+			rec, _ := j.Get(job)
 			t.Fatalf("job %s did not end: %v; it is %s", job, err, rec.State)
 		}
 	}
@@ -138,7 +138,7 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 		t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
 	}
 	for ctx := wiretest.Within(t, 10*time.Second); ; {
-		told, err := storeOf(j).told(ctx, rec)
+		told, err := storeOf(j).endPublished(ctx, rec)
 		if err != nil {
 			t.Fatalf("no terminal event in the stream: %v", err)
 		}
@@ -193,7 +193,7 @@ func TestLongNewRecord(t *testing.T) {
 	for !j.knows("old") {
 		time.Sleep(time.Millisecond)
 	}
-	if rec, err = j.Get(ctx, "old"); err != nil {
+	if rec, err = j.Get("old"); err != nil {
 		t.Fatal(err)
 	}
 	_, err = j.Update(ctx, "old", rec.Rev, func(r *message.Record) {
@@ -202,7 +202,9 @@ func TestLongNewRecord(t *testing.T) {
 	if !errors.Is(err, errLong) {
 		t.Fatalf("got %v, want a record that is too long", err)
 	}
-	if rec, err := j.Get(ctx, "old"); err != nil || rec.State != message.Failed || rec.Error.Code != wire.ErrTooLarge {
-		t.Errorf("the job is %s, %v, %v; want failed: too_large", rec.State, rec.Error, err)
+	if rec, err := j.Get("old"); err != nil || rec.State != message.Failed || rec.Error.Code != wire.ErrTooLarge ||
+		rec.Finished == 0 {
+		t.Errorf("the job is %s, %v, %v, ended at %d; want failed: too_large, and when", rec.State, rec.Error, err,
+			rec.Finished)
 	}
 }

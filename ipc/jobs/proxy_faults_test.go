@@ -161,13 +161,13 @@ func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all i
 		if err != nil {
 			t.Fatalf("a job that was taken in is not given out: %v", err)
 		}
-		j.Append(ctx, rec.Job, rec.Attempt, message.Event{Type: message.EventStart})
+		j.Append(rec.Job, rec.Attempt, message.Event{Type: message.EventStart})
 		if rec, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
 			r.State, r.Finished = message.Done, time.Now().UnixMilli()
 		}); err != nil {
 			t.Fatal(err)
 		}
-		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+		j.Append(rec.Job, -1, terminalOf(rec))
 	}
 	stop()
 	all = p.Count()
@@ -221,7 +221,7 @@ func checkRestarted(ctx context.Context, t *testing.T, e *natsserver.Server, job
 		t.Errorf("jobs are %v, want %d done", counts, jobs)
 	}
 	for i := range jobs {
-		if rec, err := j.Get(ctx, fmt.Sprint("p", i)); err != nil || rec.Attempt != 1 {
+		if rec, err := j.Get(fmt.Sprint("p", i)); err != nil || rec.Attempt != 1 {
 			t.Errorf("%s took %d attempts, %v", rec.Job, rec.Attempt, err)
 		}
 	}

@@ -60,14 +60,14 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	var err error
 	switch {
 	case rec.Cancel || rec.Tied:
-		_, err = j.end(ctx, rec, message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled"))
+		_, err = j.end(ctx, rec, message.Cancelled, cancelled())
 	case !retry:
 		_, err = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrWorkerLost,
 			"%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause))
 	default:
 		_, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { j.requeued(r, fault, false) })
 		if err == nil {
-			j.Append(ctx, rec.Job, -1, message.Event{
+			j.Append(rec.Job, -1, message.Event{
 				Type: message.EventRetrying,
 				Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault,
 			})
@@ -112,7 +112,7 @@ func (j *Table) doubt() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.jobs {
-		e.told = false
+		e.endPublished = false
 	}
 }
 
@@ -123,7 +123,7 @@ func (j *Table) republish(ctx context.Context) {
 	last := map[*entry]message.Event{}
 	for _, e := range j.jobs {
 		since := j.cfg.Now().Sub(e.since)
-		if e.told || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.store.Owner() || len(e.log) == 0 ||
+		if e.endPublished || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.store.Owner() || len(e.log) == 0 ||
 			since < settled || since > republishFor {
 			continue
 		}
@@ -136,7 +136,7 @@ func (j *Table) republish(ctx context.Context) {
 		j.mu.Lock()
 		rec := e.rec.Clone()
 		j.mu.Unlock()
-		told, err := j.store.told(ctx, rec)
+		told, err := j.store.endPublished(ctx, rec)
 		if err != nil {
 			return
 		}
@@ -147,7 +147,7 @@ func (j *Table) republish(ctx context.Context) {
 			continue
 		}
 		j.mu.Lock()
-		e.told = true
+		e.endPublished = true
 		j.mu.Unlock()
 	}
 }
@@ -177,7 +177,7 @@ func (j *Table) reconcile(ctx context.Context) {
 // tell adds the terminal event to the log of an ended job: from the stream, or made anew if the daemon that should have
 // sent it no longer can.
 func (j *Table) tell(ctx context.Context, rec message.Record) error {
-	told, err := j.store.told(ctx, rec)
+	told, err := j.store.endPublished(ctx, rec)
 	if err != nil || !told && rec.Owner != j.store.Owner() && j.store.alive(rec.Owner) {
 		return err
 	}
@@ -189,7 +189,7 @@ func (j *Table) tell(ctx context.Context, rec message.Record) error {
 	if err := j.rewarm(ctx, rec.Job); err != nil || told {
 		return err
 	}
-	j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	j.Append(rec.Job, -1, terminalOf(rec))
 	return nil
 }
 
@@ -300,7 +300,7 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 			d.Outputs.Drop(rec.Job)
 		}
 	}
-	told, err := d.Jobs.store.told(ctx, rec)
+	told, err := d.Jobs.store.endPublished(ctx, rec)
 	if err != nil {
 		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
 	}

@@ -209,9 +209,9 @@ func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
 	return e
 }
 
-// sought implements Store. It names the daemons whose folders were searched: the lists of names in a refusal are those
-// of all daemons together. The paths of the folders go to the log only.
-func (l *JetStream) sought(files []string) string {
+// searchedIn implements Store. It names the daemons whose folders were searched: the lists of names in a refusal are
+// those of all daemons together. The paths of the folders go to the log only.
+func (l *JetStream) searchedIn(files []string) string {
 	if l.cfg.Resources == nil {
 		return ""
 	}
@@ -241,7 +241,7 @@ func (j *Table) Located(err error) error {
 	if len(names) == 0 {
 		return err
 	}
-	where := j.store.sought(names)
+	where := j.store.searchedIn(names)
 	if where == "" {
 		return err
 	}

@@ -60,7 +60,7 @@ func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []str
 			r.Reused = cmp.Or(old.Reused, old.Job)
 		})
 		if errors.Is(err, errConflict) { // cancellation was requested meanwhile
-			if rec, err = j.Get(ctx, rec.Job); err == nil && rec.State == message.Running {
+			if rec, err = j.Get(rec.Job); err == nil && rec.State == message.Running {
 				continue
 			}
 		}
@@ -74,14 +74,14 @@ func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []str
 	now := j.cfg.Now().UnixMilli()
 	tell := func(kind string, data map[string]any) {
 		data["prompt_id"], data["timestamp"] = rec.Job, now
-		j.Append(ctx, rec.Job, -1, message.Event{Type: kind, Data: data})
+		j.Append(rec.Job, -1, message.Event{Type: kind, Data: data})
 	}
 	tell(message.EventStart, map[string]any{})
 	tell("execution_cached", map[string]any{"nodes": nodes})
 	for _, ev := range executedEvents(rec.Job, rec.Outputs, nil) {
-		j.Append(ctx, rec.Job, -1, ev)
+		j.Append(rec.Job, -1, ev)
 	}
-	j.Append(ctx, rec.Job, -1, idle(rec.Job))
+	j.Append(rec.Job, -1, idle(rec.Job))
 	tell(message.EventSuccess, map[string]any{"outputs": rec.Outputs, "reused": rec.Reused})
 	return rec
 }

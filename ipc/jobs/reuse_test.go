@@ -61,7 +61,7 @@ func TestReuseOutlivesTheDaemon(t *testing.T) {
 	end()
 
 	d, _ = life()
-	rec, err = d.Jobs.Get(ctx, "q")
+	rec, err = d.Jobs.Get("q")
 	if err != nil || rec.State != message.Done || rec.Reused != "p" || len(rec.Outputs) != 1 {
 		t.Errorf("got %+v, %v", rec, err)
 	}

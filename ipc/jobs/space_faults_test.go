@@ -78,7 +78,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				j.Append(ctx, id, -1, message.Event{Type: message.EventSuccess})
+				j.Append(id, -1, message.Event{Type: message.EventSuccess})
 			}
 			for i := range 24 {
 				id := fmt.Sprint("fail", i)
@@ -165,8 +165,8 @@ func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	bodies := &stalling{l.bodies, 1 << 30}
-	l.bodies = bodies
+	bodies := &stalling{l.requestStream, 1 << 30}
+	l.requestStream = bodies
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	_, _, err := j.Create(short, heavy("never"), "hash")
@@ -208,7 +208,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 	}
 	l.requests = real
 	for {
-		info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+".half.>"))
+		info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+".half.>"))
 		if err != nil {
 			t.Fatalf("the pieces stay: %v", err)
 		}

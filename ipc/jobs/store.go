@@ -26,11 +26,11 @@ type Store interface {
 	// is nil if that cannot happen.
 	returned() <-chan struct{}
 
-	// admit refuses a job whose files no daemon has. lacks returns why this daemon cannot run a job, or nil. sought
+	// admit refuses a job whose files no daemon has. lacks returns why this daemon cannot run a job, or nil. searchedIn
 	// says where files that no daemon has were searched for; empty if the store does not track files.
 	admit(needed []files.NeededFile) *wire.Error
 	lacks(rec message.Record) error
-	sought(files []string) string
+	searchedIn(files []string) string
 
 	// keep writes a new job and its request. If a job with that ID exists, keep returns its record and false.
 	keep(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error)
@@ -39,17 +39,17 @@ type Store interface {
 	swap(ctx context.Context, rec message.Record) (message.Record, error)
 	// get reads a record. It returns ErrNoJob if there is none.
 	get(ctx context.Context, job string) (message.Record, error)
-	// request reads what a job asks for. It returns errGone if that is missing for good or cannot be decoded. kept
-	// returns why a request is missing, or nil if it is complete.
+	// request reads what a job asks for. It returns errGone if that is missing for good or cannot be decoded.
+	// requestMissing returns why a request is missing, or nil if it is complete.
 	request(ctx context.Context, rec message.Record) (*message.RunRequest, error)
-	kept(ctx context.Context, rec message.Record) error
+	requestMissing(ctx context.Context, rec message.Record) error
 	// forget schedules a job to be dropped, at the next sweep at the latest. It does not block.
 	forget(rec message.Record)
 	sweep(ctx context.Context)
 
-	// inside reports whether jobs exist in this table only. They are then taken in the table's order, and a job can be
-	// put in front of all others.
-	inside() bool
+	// memoryOnly reports whether jobs exist in this table only. They are then taken in the table's order, and a job can
+	// be put in front of all others.
+	memoryOnly() bool
 	// offer announces a waiting job to those that take jobs; first says that no other job is ahead of it.
 	offer(ctx context.Context, rec message.Record, first bool) error
 	// next waits for a job that the table may take. It fails only when ctx ends.
@@ -60,9 +60,10 @@ type Store interface {
 	// pause before the first such retry.
 	retries(code string) (pause time.Duration, retry bool)
 
-	// log reads the events of a job. told reports whether they include the terminal event for the end in its record.
+	// log reads the events of a job. endPublished reports whether they include the terminal event for the end in its
+	// record.
 	log(ctx context.Context, job string) ([]message.Event, error)
-	told(ctx context.Context, rec message.Record) (bool, error)
+	endPublished(ctx context.Context, rec message.Record) (bool, error)
 	// bury writes a job that failed for good to the dead-letter stream.
 	bury(ctx context.Context, rec message.Record) error
 }
@@ -70,21 +71,21 @@ type Store interface {
 // memory is the Store of jobs that end with their process.
 type memory struct{}
 
-func (m memory) Owner() string                                        { return "" }
-func (m memory) open(context.Context, *Table) error                   { return nil }
-func (m memory) alive(string) bool                                    { return true }
-func (m memory) heard(string, time.Time) bool                         { return true }
-func (m memory) returned() <-chan struct{}                            { return nil }
-func (m memory) admit([]files.NeededFile) *wire.Error                 { return nil }
-func (m memory) lacks(message.Record) error                           { return nil }
-func (m memory) sought([]string) string                               { return "" }
-func (m memory) sweep(context.Context)                                {}
-func (m memory) inside() bool                                         { return true }
-func (m memory) forget(message.Record)                                {}
-func (m memory) offer(context.Context, message.Record, bool) error    { return nil }
-func (m memory) bury(context.Context, message.Record) error           { return nil }
-func (m memory) log(context.Context, string) ([]message.Event, error) { return nil, nil }
-func (m memory) told(context.Context, message.Record) (bool, error)   { return false, nil }
+func (m memory) Owner() string                                              { return "" }
+func (m memory) open(context.Context, *Table) error                         { return nil }
+func (m memory) alive(string) bool                                          { return true }
+func (m memory) heard(string, time.Time) bool                               { return true }
+func (m memory) returned() <-chan struct{}                                  { return nil }
+func (m memory) admit([]files.NeededFile) *wire.Error                       { return nil }
+func (m memory) lacks(message.Record) error                                 { return nil }
+func (m memory) searchedIn([]string) string                                 { return "" }
+func (m memory) sweep(context.Context)                                      {}
+func (m memory) memoryOnly() bool                                           { return true }
+func (m memory) forget(message.Record)                                      {}
+func (m memory) offer(context.Context, message.Record, bool) error          { return nil }
+func (m memory) bury(context.Context, message.Record) error                 { return nil }
+func (m memory) log(context.Context, string) ([]message.Event, error)       { return nil, nil }
+func (m memory) endPublished(context.Context, message.Record) (bool, error) { return false, nil }
 
 func (m memory) remind(context.Context, []message.Record, time.Time) error { return nil }
 
@@ -101,10 +102,10 @@ func (m memory) swap(context.Context, message.Record) (message.Record, error) {
 }
 
 func (m memory) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
-	return nil, errors.Join(errGone, m.kept(ctx, rec))
+	return nil, errors.Join(errGone, m.requestMissing(ctx, rec))
 }
 
-func (m memory) kept(context.Context, message.Record) error {
+func (m memory) requestMissing(context.Context, message.Record) error {
 	return wire.Errorf(wire.ErrExpired,
 		"the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 }

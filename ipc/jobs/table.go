@@ -64,13 +64,13 @@ type arrival struct {
 
 // entry is one job with its request and log.
 type entry struct {
-	rec   message.Record
-	req   *message.RunRequest
-	log   []message.Event
-	seq   uint64
-	order int64 // sort key in the queue, within its class; negative: in front of all
-	ended bool  // the terminal event is in the log
-	told  bool  // that event is known to be in the store
+	rec          message.Record
+	req          *message.RunRequest
+	log          []message.Event
+	seq          uint64
+	order        int64 // sort key in the queue, within its class; negative: in front of all
+	ended        bool  // the terminal event is in the log
+	endPublished bool  // that event is known to be in the store
 	// On the clock of this process, which does not jump: when the record last changed, until when the job pauses
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
@@ -98,6 +98,15 @@ func New(cfg Config) *Table {
 	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 3)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.OnEvent == nil {
+		cfg.OnEvent = func(message.Event) {}
+	}
+	if cfg.OnPreview == nil {
+		cfg.OnPreview = func(string, string, []byte) {}
+	}
+	if cfg.OnForget == nil {
+		cfg.OnForget = func(string) {}
 	}
 	if cfg.Store == nil {
 		cfg.Store = memory{}
@@ -251,12 +260,12 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
-	if e.order == 0 && req.Front && j.store.inside() {
+	if e.order == 0 && req.Front && j.store.memoryOnly() {
 		j.head--
 		e.order = j.head
 	}
 	e.cold = false
-	j.settle(e, rec)
+	j.applyRecord(e, rec)
 	if e.seq == 0 {
 		data := map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}
 		if len(req.Titles) > 0 {
@@ -278,7 +287,7 @@ func (j *Table) entry(id string) *entry {
 }
 
 // Get returns the record of a job, or ErrNoJob.
-func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
+func (j *Table) Get(id string) (message.Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
@@ -336,7 +345,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	if j.local(e) {
 		defer j.mu.Unlock()
 		r.Rev++
-		j.settle(e, r)
+		j.applyRecord(e, r)
 		return j.view(e), nil
 	}
 	j.mu.Unlock()
@@ -353,7 +362,9 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	long := errors.Is(err, errLong) && slices.Contains(next(was), message.Failed)
 	why := err
 	if long {
-		r, err = j.store.swap(ctx, ask.Closed(wire.Errorf(wire.ErrTooLarge, "%v", why)))
+		ask = ask.Closed(wire.Errorf(wire.ErrTooLarge, "%v", why))
+		ask.Finished = j.cfg.Now().UnixMilli()
+		r, err = j.store.swap(ctx, ask)
 	}
 	if err != nil {
 		return message.Record{}, err
@@ -362,11 +373,11 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	if j.jobs[id] != nil || !r.State.Final() {
 		e = j.entry(id) // the table may have forgotten the job meanwhile
 	}
-	j.settle(e, r)
+	j.applyRecord(e, r)
 	out := j.view(e)
 	j.mu.Unlock()
 	if long { // a permanent error ends the job
-		j.Append(ctx, id, -1, terminalOf(r))
+		j.Append(id, -1, terminalOf(r))
 		return message.Record{}, errors.Join(why, j.store.bury(ctx, r))
 	}
 	if was != message.Queued && r.State == message.Queued {
@@ -376,7 +387,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 }
 
 // local reports whether a job is in no store, so that its record changes under j.mu alone. The caller must hold j.mu.
-func (j *Table) local(e *entry) bool { return e.rec.Kind != "" || j.store.inside() }
+func (j *Table) local(e *entry) bool { return e.rec.Kind != "" || j.store.memoryOnly() }
 
 // post queues a job for another attempt once its pause is over.
 func (j *Table) post(rec message.Record) {
@@ -388,9 +399,9 @@ func (j *Table) post(rec message.Record) {
 	put()
 }
 
-// settle makes r the record of an entry and updates what depends on it: the queue, the cancel channel, waiting
+// applyRecord makes r the record of an entry and updates what depends on it: the queue, the cancel channel, waiting
 // readers. It ignores a record that is not newer than the entry's. The caller must hold j.mu.
-func (j *Table) settle(e *entry, r message.Record) {
+func (j *Table) applyRecord(e *entry, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
@@ -404,7 +415,7 @@ func (j *Table) settle(e *entry, r message.Record) {
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
 	if r.State == message.Queued {
-		j.line(e, was)
+		j.insertQueued(e, was)
 	}
 	if was != "" && was != message.Queued && r.State == message.Queued { // queued again
 		closeOnce(e.cancel) // stop a run whose attempt was ended elsewhere
@@ -418,11 +429,11 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// line inserts a job into the queue: in front of all if its order is negative, otherwise behind the last of its class.
-// If the table itself keeps the order (Store.inside), a retry goes first. The caller must hold j.mu.
-func (j *Table) line(e *entry, was message.State) {
+// insertQueued inserts a job into the queue: in front of all if its order is negative, otherwise behind the last of its
+// class. If the table itself keeps the order (Store.memoryOnly), a retry goes first. The caller must hold j.mu.
+func (j *Table) insertQueued(e *entry, was message.State) {
 	switch {
-	case was == message.Running && j.store.inside():
+	case was == message.Running && j.store.memoryOnly():
 		j.head--
 		e.order = j.head
 	case e.order >= 0 && was != message.Queued:
@@ -473,9 +484,7 @@ func (j *Table) remove(id string) {
 	delete(j.jobs, id)
 	same := func(q string) bool { return q == id }
 	j.queue, j.ended = slices.DeleteFunc(j.queue, same), slices.DeleteFunc(j.ended, same)
-	if j.cfg.OnForget != nil {
-		j.cfg.OnForget(id)
-	}
+	j.cfg.OnForget(id)
 }
 
 // drop releases the request of a job. The caller must hold j.mu.

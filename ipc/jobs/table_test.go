@@ -9,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire"
 )
 
 func TestUpdateIsCompareAndSwap(t *testing.T) {
@@ -37,7 +41,7 @@ func TestUpdateIsCompareAndSwap(t *testing.T) {
 	if wins.Load() != 1 {
 		t.Errorf("got %d winners, want 1", wins.Load())
 	}
-	got, _ := j.Get(ctx, "a")
+	got, _ := j.Get("a")
 	if got.Attempt != 1 || got.Rev != rec.Rev+1 {
 		t.Errorf("got %+v", got)
 	}
@@ -137,7 +141,7 @@ func TestQueueOrder(t *testing.T) {
 		}
 	}
 	for i, want := range []string{"f", "a", "b"} {
-		if rec, _ := j.Get(ctx, want); rec.Position != i {
+		if rec, _ := j.Get(want); rec.Position != i {
 			t.Errorf("%s: got position %d, want %d", want, rec.Position, i)
 		}
 	}
@@ -169,20 +173,20 @@ func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !j.Append(ctx, "a", 1, message.Event{Type: message.EventStart}) {
+	if !j.Append("a", 1, message.Event{Type: message.EventStart}) {
 		t.Error("an event of the running attempt was dropped")
 	}
-	if j.Append(ctx, "a", 2, message.Event{Type: message.EventProgress}) {
+	if j.Append("a", 2, message.Event{Type: message.EventProgress}) {
 		t.Error("an event of an attempt that does not exist was taken")
 	}
 	if _, err := j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = message.Done }); err != nil {
 		t.Fatal(err)
 	}
-	if j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress}) {
+	if j.Append("a", 1, message.Event{Type: message.EventProgress}) {
 		t.Error("progress of a job that is done was taken")
 	}
-	if !j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess}) ||
-		j.Append(ctx, "a", -1, message.Event{Type: message.EventError}) {
+	if !j.Append("a", -1, message.Event{Type: message.EventSuccess}) ||
+		j.Append("a", -1, message.Event{Type: message.EventError}) {
 		t.Error("there is not exactly one terminal event")
 	}
 	for i, e := range seen {
@@ -208,9 +212,9 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 * maxLog {
-		j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress})
+		j.Append("a", 1, message.Event{Type: message.EventProgress})
 	}
-	j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess})
+	j.Append("a", -1, message.Event{Type: message.EventSuccess})
 	var last uint64
 	var got []string
 	for {
@@ -269,8 +273,99 @@ func TestExpireOnlyWaitingJobs(t *testing.T) {
 	now = now.Add(time.Second)
 	j.Expire(ctx)
 	for id, want := range map[string]message.State{"run": message.Running, "wait": message.Expired} {
-		if rec, _ := j.Get(ctx, id); rec.State != want {
+		if rec, _ := j.Get(id); rec.State != want {
 			t.Errorf("%s: got %s, want %s", id, rec.State, want)
+		}
+	}
+}
+
+// TestEndsAreRepublishedWithoutAListener: events may have nobody who is told of them.
+func TestEndsAreRepublishedWithoutAListener(t *testing.T) {
+	t.Parallel()
+	ctx, now := context.Background(), time.Unix(1000, 0)
+	j := New(Config{Now: func() time.Time { return now }})
+	mustCreate(t, j, &message.RunRequest{ID: "a"})
+	if _, _, err := j.Cancel(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(settled)
+	j.republish(ctx)
+}
+
+// endsOf makes a table on a clock that stands still, and lets a job end in every way in which one that has run can end.
+// Jobs that are not done have made a file too.
+func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
+	t.Helper()
+	ends := map[string]message.Event{}
+	j := New(Config{Now: func() time.Time { return now }, OnEvent: func(ev message.Event) {
+		if message.Terminal(ev.Type) {
+			ends[ev.Job] = ev
+		}
+	}})
+	outputs, err := NewOutputs(OutputsConfig{Output: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+	file := message.FileOf(messagetest.Picture("1", 1000))
+	for id, fault := range map[string]*wire.Error{
+		"done": nil, "failed": wire.Errorf(wire.ErrInternal, "x"), "cancelled": wire.Errorf(wire.ErrCancelled, "x"),
+	} {
+		mustCreate(t, j, &message.RunRequest{ID: id})
+		rec, _, _, err := j.Take(context.Background(), "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := outputs.Stage(id, []message.File{file}); err != nil {
+			t.Fatal(err)
+		}
+		d.finish(rec, &Outcome{Files: []message.File{file}}, fault)
+	}
+	if _, err := j.Begin("sample", KindSample, "w"); err != nil {
+		t.Fatal(err)
+	}
+	j.Finish(context.Background(), "sample", nil, nil)
+	return j, ends
+}
+
+// TestEndsFollowTheTablesClock: records and events of jobs that end have the time that Config.Now returns.
+func TestEndsFollowTheTablesClock(t *testing.T) {
+	t.Parallel()
+	j, ends := endsOf(t, time.UnixMilli(1000))
+	for _, id := range []string{"done", "failed", "cancelled", "sample"} {
+		rec, err := j.Get(id)
+		if err != nil || rec.Finished != 1000 || ends[id].TS != 1000 || ends[id].Data["timestamp"] != int64(1000) {
+			t.Errorf("%s at %d, its end at %d with timestamp %v, %v; want 1000", id, rec.Finished, ends[id].TS,
+				ends[id].Data["timestamp"], err)
+		}
+	}
+}
+
+// TestUnfinishedJobsNameTheirFiles: the end of a job that failed or was cancelled lists the files of the nodes that had
+// run, as long as they are kept.
+func TestUnfinishedJobsNameTheirFiles(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	j, ends := endsOf(t, time.UnixMilli(1000))
+	for _, id := range []string{"failed", "cancelled"} {
+		refs, _ := ends[id].Data["outputs"].([]message.OutputRef)
+		if len(refs) != 1 || refs[0].Filename == "" {
+			t.Errorf("the end of the %s job names %+v, want one file", id, refs)
+		}
+		rec, err := j.Get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
+			t.Fatal(err)
+		}
+		cur, err := j.Follow(ctx, id, ends[id].Seq, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		it, err := cur.Next(ctx)
+		if err != nil || it.Event.Type != ends[id].Type || it.Event.Data["outputs"] != nil {
+			t.Errorf("the end of the %s job without its files: %+v, %v", id, it.Event, err)
 		}
 	}
 }

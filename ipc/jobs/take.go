@@ -74,7 +74,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	}
 	var fetched *message.RunRequest
 	for {
-		cur, err := j.Get(ctx, id)
+		cur, err := j.Get(id)
 		if err != nil {
 			return message.Record{}, nil, nil, err
 		}
@@ -82,7 +82,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 			return message.Record{}, nil, nil, errConflict
 		}
 		if err := j.store.lacks(cur); err != nil {
-			j.leave(id, err)
+			j.logSkipped(id, err)
 			return message.Record{}, nil, nil, errLacking
 		}
 		// before the attempt begins, so that a request that cannot be fetched now costs none
@@ -142,8 +142,8 @@ func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.Run
 	return j.store.request(ctx, rec)
 }
 
-// leave logs, once per job, why it is left to another daemon.
-func (j *Table) leave(id string, why error) {
+// logSkipped logs, once per job, why it is left to another daemon.
+func (j *Table) logSkipped(id string, why error) {
 	j.mu.Lock()
 	e := j.entry(id)
 	said := e.left

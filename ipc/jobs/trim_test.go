@@ -64,7 +64,28 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Error("the file is still there after the restart")
 	}
-	if rec, err := j.Get(ctx, "p"); err != nil || rec.State != message.Done || rec.Dropped == 0 {
+	if rec, err := j.Get("p"); err != nil || rec.State != message.Done || rec.Dropped == 0 {
 		t.Errorf("got %+v, %v", rec, err)
+	}
+}
+
+// TestARetryHasFilesOfItsOwn: that the files of the last attempt were dropped says nothing about those of the next one.
+func TestARetryHasFilesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	ctx := wiretest.Within(t, 20*time.Second)
+	j, _ := durable(t, jetstreamServer(t, false), "a")
+	mustCreate(t, j, &message.RunRequest{ID: "p"})
+	rec, _, _, err := j.Take(ctx, "w")
+	if err == nil {
+		_, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) {
+			r.State, r.Outputs, r.Dropped = message.Failed, []message.OutputRef{{Node: "1"}}, 1
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.Append("p", -1, message.Event{Type: message.EventError})
+	if rec, err := j.Retry(ctx, "p"); err != nil || len(rec.Outputs) != 0 || rec.Dropped != 0 {
+		t.Errorf("got %d files, dropped at %d, %v; want neither", len(rec.Outputs), rec.Dropped, err)
 	}
 }

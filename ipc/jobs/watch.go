@@ -30,7 +30,7 @@ func (j *Table) observe(rec message.Record) {
 			j.ended = append(j.ended, rec.Job)
 		}
 	}
-	j.settle(e, rec)
+	j.applyRecord(e, rec)
 }
 
 // clock translates the times of r, the next record of e, to the clock of this process. The system clock may jump
@@ -74,7 +74,7 @@ func (j *Table) turnBack(was uint64, rec message.Record) {
 	defer j.mu.Unlock()
 	if e := j.jobs[rec.Job]; e != nil && e.rec.Rev == was {
 		e.rec.Rev = 0
-		j.settle(e, rec)
+		j.applyRecord(e, rec)
 	}
 }
 
@@ -95,7 +95,7 @@ func (j *Table) vanish(id string) {
 // Ended returns the record of a job whose terminal event is known. The event of another daemon may arrive before the
 // record, which is then read from the store.
 func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
-	rec, err := j.Get(ctx, id)
+	rec, err := j.Get(id)
 	if err != nil || rec.State.Final() && rec.Owner == j.store.Owner() {
 		return rec, err
 	}

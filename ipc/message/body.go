@@ -58,7 +58,7 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if e := (*wire.Error)(nil); errors.As(err, &e) {
 		return nil, nil, e
 	} else if err != nil {
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "%s", err.Error())
+		return nil, nil, wire.BadRequest(err)
 	}
 	if req.ID == "" {
 		req.ID = wire.NewID()
@@ -73,8 +73,8 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, wire.Errorf(wire.ErrTooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
 	}
 	if PriorityRank(req.Priority) < 0 {
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
-			wire.Shown(req.Priority))
+		return nil, nil, wire.BadRequest(wire.BadField("priority", "want high, normal or low, got %q",
+			wire.Shown(req.Priority)))
 	}
 	if fail := convert(req, lim); fail != nil {
 		return nil, nil, ErrorOf(fail)
@@ -155,7 +155,7 @@ func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 		if v, _ := body.Extra.Get("extra_pnginfo"); v != nil {
 			p, ok := v.(*pyjson.Object)
 			if !ok {
-				return nil, fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", wire.KindOf(v))
+				return nil, wire.BadField("extra_data.extra_pnginfo", "want a map, got %s", wire.KindOf(v))
 			}
 			req.ExtraPNG = p
 		}

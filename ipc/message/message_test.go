@@ -279,3 +279,59 @@ func TestOtherTimesSameJob(t *testing.T) {
 		}
 	}
 }
+
+// TestJobRefusalsNameTheField: what run and submit refuse has the path of the field in Input.
+func TestJobRefusalsNameTheField(t *testing.T) {
+	g := messagetest.Graph("Wait 1")
+	for field, body := range map[string]*pyjson.Object{
+		"id":                       pyjson.NewObject("workflow", g, "id", int64(3)),
+		"priority":                 pyjson.NewObject("workflow", g, "priority", "urgent"),
+		"front":                    pyjson.NewObject("prompt", g, "front", "yes"),
+		"tied":                     pyjson.NewObject("prompt", g, "tied", int64(1)),
+		"extra_data.extra_pnginfo": pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")),
+	} {
+		if _, _, err := message.ParseRun(body); err == nil || err.Code != wire.ErrBadRequest || err.Input != field {
+			t.Errorf("%s: got %+v", field, err)
+		}
+	}
+}
+
+// TestMasksOfText: a mask of text counts its first tokens, in every dtype, and is [1, Lt] like the text.
+func TestMasksOfText(t *testing.T) {
+	for _, c := range []struct {
+		dtype string
+		data  string
+		shape []int
+		want  int // 0: refused
+	}{
+		{"u8", "\x01\x00", []int{1, 2}, 1},
+		{"u8", "\x01\xff", []int{1, 2}, 2},
+		{"i64", "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", []int{1, 2}, 1},
+		{"i64", "\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80", []int{1, 2}, 2},
+		{"f16", "\x00\x3c\x00\x00", []int{1, 2}, 1},
+		{"u8", "\x00\x01", []int{1, 2}, 0},
+		{"u8", "\x01\x00", []int{2}, 0},
+		{"u8", "\x01\x00", []int{2, 1}, 0},
+		{"u8", "\x01\x00", []int{1, 1, 2}, 0},
+		{"f16", "\x00\x3c\x00\x00", []int{2, 1}, 0},
+		{"u8", "\x01", []int{1, 1}, 0},
+		{"u8", "\x01\x01\x00", []int{1, 3}, 0},
+	} {
+		q := messagetest.Sample()
+		q.Conds.Positive[0].ModelConds["attention_mask"] = &wire.Tensor{
+			DType: c.dtype, Shape: c.shape, Data: []byte(c.data),
+		}
+		got, err := q.Lower(message.Numbers{})
+		if c.want == 0 {
+			if err == nil || wire.BadRequest(err).Input != "conds.positive[0].model_conds.attention_mask" {
+				t.Errorf("%s %v %q: got %v, want the mask refused", c.dtype, c.shape, c.data, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s %v %q: %v", c.dtype, c.shape, c.data, err)
+		} else if n := got.Request.Branches[0].Entries[0].ContextLen; n != c.want {
+			t.Errorf("%s %v %q: %d tokens, want %d", c.dtype, c.shape, c.data, n, c.want)
+		}
+	}
+}

@@ -51,10 +51,10 @@ func BindStrict(o *pyjson.Object, dst any) error {
 }
 
 // Lower converts the request to the form that package node takes.
-func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
+func (q *SampleRequest) Lower(reader Numbers) (*value.HostRequest, error) {
 	out := &value.HostRequest{Options: q.Sampler.Options}
 	var err error
-	if out.Model, err = q.Model.Resolve(look); err != nil {
+	if out.Model, err = q.Model.Resolve(reader); err != nil {
 		return nil, err
 	}
 	for i, n := range q.Model.Nets {
@@ -70,14 +70,14 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 	if s := q.Sampling; s != nil {
 		out.TimeLine = &value.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
 	}
-	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
+	if _, r.Sigmas, err = reader.values("sigmas", q.Sigmas, 1); err != nil {
 		return nil, err
 	}
-	if r.Latent, err = look.latent("latent", q.Latent, 5); err != nil {
+	if r.Latent, err = reader.latent("latent", q.Latent, 5); err != nil {
 		return nil, err
 	}
 	if q.Noise != nil {
-		if r.Noise, err = look.latent("noise", q.Noise, 5); err != nil {
+		if r.Noise, err = reader.latent("noise", q.Noise, 5); err != nil {
 			return nil, err
 		}
 		if !slices.Equal(r.Noise.Shape(), r.Latent.Shape()) {
@@ -88,11 +88,11 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 		}
 	}
 	if q.Mask != nil {
-		if r.Mask, err = look.latent("mask", q.Mask, 5); err != nil {
+		if r.Mask, err = reader.latent("mask", q.Mask, 5); err != nil {
 			return nil, err
 		}
 	}
-	if err := q.guide(r, look); err != nil || q.Norm == nil {
+	if err := q.guide(r, reader); err != nil || q.Norm == nil {
 		return out, err
 	}
 	if !(*q.Norm >= 0 && *q.Norm <= math.MaxFloat32) || q.Dual != nil {
@@ -104,7 +104,7 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 }
 
 // Resolve converts the reference to the form that package node takes, which checks the weights that patches change.
-func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
+func (m *ModelRef) Resolve(reader Numbers) (value.ModelFile, error) {
 	out := value.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
 	for i, p := range m.Patches {
 		path := fmt.Sprintf("model.patches[%d].", i)
@@ -123,7 +123,7 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 			Key: p.Key, Offset: p.Offset, Strength: or(p.Strength, 1), Alpha: p.Tensors.Alpha, Set: p.Adapter == "set",
 		}
 		take := func(t *wire.Tensor) *value.Tensor {
-			if t == nil || look.forward {
+			if t == nil || reader.forward {
 				return nil
 			}
 			low.ID += t.DType + t.Sum()
@@ -143,7 +143,7 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 			if len(n.Hint.Shape) == 3 { // states of an image encoder
 				dims = 3
 			}
-			if net.Hint, err = look.latent(path+"hint", n.Hint, dims); err != nil {
+			if net.Hint, err = reader.latent(path+"hint", n.Hint, dims); err != nil {
 				return out, err
 			}
 		}
@@ -210,9 +210,9 @@ func (c *CacheRef) lower() (*parallel.Cache, error) {
 }
 
 // guide fills in the guider and the branches of r.
-func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
+func (q *SampleRequest) guide(r *parallel.Request, reader Numbers) error {
 	cfg := or(q.CFG, 1)
-	positive, err := q.branch("conds.positive", q.Conds.Positive, look)
+	positive, err := q.branch("conds.positive", q.Conds.Positive, reader)
 	if err != nil {
 		return err
 	}
@@ -229,22 +229,22 @@ func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
 	}
 	r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
 	if d := q.Dual; d != nil {
-		middle, err := q.branch("dual.middle", d.Middle, look)
+		middle, err := q.branch("dual.middle", d.Middle, reader)
 		if err != nil {
 			return err
 		}
 		r.Branches = append(r.Branches, middle)
 		r.Guider.Kind, r.Guider.CFG2, r.Guider.Nested = parallel.GuideDual, float32(d.CFG2), d.Nested
 	}
-	negative, err := q.branch("conds.negative", *q.Conds.Negative, look)
+	negative, err := q.branch("conds.negative", *q.Conds.Negative, reader)
 	r.Branches = append(r.Branches, negative)
 	return err
 }
 
-func (q *SampleRequest) branch(path string, list []CondRef, look Numbers) (parallel.Branch, error) {
+func (q *SampleRequest) branch(path string, list []CondRef, reader Numbers) (parallel.Branch, error) {
 	out := parallel.Branch{Name: path[strings.LastIndexByte(path, '.')+1:]}
 	for i := range list {
-		e, err := list[i].entry(fmt.Sprintf("%s[%d]", path, i), look)
+		e, err := list[i].entry(fmt.Sprintf("%s[%d]", path, i), reader)
 		if err != nil {
 			return out, err
 		}
@@ -257,15 +257,15 @@ func (q *SampleRequest) branch(path string, list []CondRef, look Numbers) (paral
 // read.
 type Numbers struct{ forward bool }
 
-// away reports whether only dtype and shape of a tensor are checked here.
-func (look Numbers) away(t *wire.Tensor) bool {
-	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
+// leftToWorker reports whether only dtype and shape of a tensor are checked here.
+func (reader Numbers) leftToWorker(t *wire.Tensor) bool {
+	return reader.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }
 
 // always is ComfyUI's sigma for 0 percent of a discrete model: it is above every sigma.
 const always = 999999999.9
 
-func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
+func (c *CondRef) entry(path string, reader Numbers) (parallel.Entry, error) {
 	e := parallel.Entry{Strength: float32(or(c.Strength, 1)), MaskStrength: float32(or(c.MaskStrength, 1))}
 	if c.TimestepStart != nil || c.TimestepEnd != nil {
 		e.Ranged, e.SigmaStart, e.SigmaEnd = true, float32(or(c.TimestepStart, always)), float32(or(c.TimestepEnd, 0))
@@ -278,13 +278,13 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 	}
 	if c.Mask != nil {
 		var err error
-		if e.Mask, err = look.latent(path+".mask", c.Mask, 3); err != nil {
+		if e.Mask, err = reader.latent(path+".mask", c.Mask, 3); err != nil {
 			return e, err
 		}
 	}
 	for i, t := range c.References {
 		at := fmt.Sprintf("%s.references[%d]", path, i)
-		l, err := look.latent(at, t, 4)
+		l, err := reader.latent(at, t, 4)
 		if err != nil {
 			return e, err
 		}
@@ -298,7 +298,7 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 		e.Biases = append(e.Biases, dit.Bias{Rows: dit.Range{Start: b.Start, End: b.End}, Value: float32(b.Value)})
 	}
 	for i, add := range c.Control {
-		_, rows, err := look.values(fmt.Sprintf("%s.control[%d].rows", path, i), add.Rows, 3)
+		_, rows, err := reader.values(fmt.Sprintf("%s.control[%d].rows", path, i), add.Rows, 3)
 		if err != nil {
 			return e, err
 		}
@@ -309,19 +309,28 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.ModelConds)) {
 		if t := c.ModelConds[key]; t != nil {
-			if err := setCond(&e.Entry, key, path+".model_conds."+key, t, look); err != nil {
+			if err := setCond(&e.Entry, key, path+".model_conds."+key, t, reader); err != nil {
 				return e, err
 			}
+		}
+	}
+	for key, rows := range map[string]int{
+		"attention_mask": e.Context.Rows, "text_embedding_mask": e.Context.Rows,
+		"text_embedding_mask_t5": e.Context2.Rows,
+	} {
+		if t := c.ModelConds[key]; t != nil && !slices.Equal(t.Shape, []int{1, rows}) {
+			return e, wire.BadField(path+".model_conds."+key,
+				"has shape %v: want [1, %d], one value per row of its text", t.Shape, rows)
 		}
 	}
 	return e, nil
 }
 
 // setCond stores one value of extra_conds in e.
-func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error {
+func setCond(e *dit.Entry, key, path string, t *wire.Tensor, reader Numbers) error {
 	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1, "c_concat": 4}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
-		n, err := look.prefix(path, t)
+		n, err := reader.prefix(path, t)
 		if key == "text_embedding_mask_t5" {
 			e.Context2Len = n
 		} else {
@@ -329,7 +338,7 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 		}
 		return err
 	}
-	shape, data, err := look.values(path, t, dims)
+	shape, data, err := reader.values(path, t, dims)
 	if err != nil {
 		return err
 	}
@@ -364,18 +373,18 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 }
 
 // prefix reads a mask [1, Lt] of ones followed by zeros and returns the number of ones.
-func (look Numbers) prefix(path string, t *wire.Tensor) (int, error) {
+func (reader Numbers) prefix(path string, t *wire.Tensor) (int, error) {
 	var ones []bool
-	if look.away(t) {
+	if reader.leftToWorker(t) {
 		return 0, nil
 	}
 	if t.DType == "i64" || t.DType == "u8" {
 		size := wire.DTypeSize(t.DType)
 		for i := 0; i+size <= len(t.Data); i += size {
-			ones = append(ones, t.Data[i] != 0)
+			ones = append(ones, slices.ContainsFunc(t.Data[i:i+size], func(b byte) bool { return b != 0 }))
 		}
 	} else {
-		_, data, err := look.values(path, t, 0)
+		_, data, err := reader.values(path, t, 0)
 		if err != nil {
 			return 0, err
 		}
@@ -390,16 +399,16 @@ func (look Numbers) prefix(path string, t *wire.Tensor) (int, error) {
 	return n, nil
 }
 
-// values returns the shape and the numbers of a float tensor, nil numbers for one that is away. dims 0 allows any
-// number of dimensions from 1.
-func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
+// values returns the shape and the numbers of a float tensor, nil numbers for one that is left to the worker. dims 0
+// allows any number of dimensions from 1.
+func (reader Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
 	if t == nil {
 		return nil, nil, wire.BadField(path, "is missing")
 	}
 	if len(t.Shape) == 0 || (dims > 0 && len(t.Shape) != dims) {
 		return nil, nil, wire.BadField(path, "has shape %v: want %d dimensions", t.Shape, max(dims, 1))
 	}
-	if look.away(t) {
+	if reader.leftToWorker(t) {
 		if t.DType != "f32" && t.DType != "f16" && t.DType != "bf16" {
 			return nil, nil, wire.BadField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", wire.Shown(t.DType))
 		}
@@ -418,11 +427,11 @@ func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []floa
 }
 
 // latent reads [B, C, Y, X]; dims 3 means [B, Y, X] as one channel, dims 5 also allows [B, C, layers, Y, X].
-func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
+func (reader Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
 	if dims == 5 && (t == nil || len(t.Shape) != dims) {
 		dims = 4
 	}
-	s, data, err := look.values(path, t, dims)
+	s, data, err := reader.values(path, t, dims)
 	if err != nil {
 		return parallel.Latent{}, err
 	}

@@ -50,7 +50,7 @@ type WorkerStats struct {
 	Name     string  `json:"name"`
 	PID      int     `json:"pid"` // 0: it is starting
 	Restarts int     `json:"restarts"`
-	Job      string  `json:"job,omitempty"`
+	Job      string  `json:"job,omitempty"`  // ids of its jobs, joined by ", "; what follows are sums over them
 	Step     int     `json:"step,omitempty"` // of the current or last sampling node
 	Steps    int     `json:"steps,omitempty"`
 	Rate     float64 `json:"steps_per_second,omitempty"`

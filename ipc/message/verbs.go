@@ -88,8 +88,9 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbExec, About: "run one node",
-			NeedsBody: true, Hashes: true, Refs: []string{AnyField}, Request: ExecRequest{}, Reply: ExecReply{},
-			Body: "one node (below)", Answer: "{v, outputs, files, timings, warnings, worker}",
+			NeedsBody: true, Strict: true, Hashes: true, Refs: []string{AnyField}, Request: ExecRequest{},
+			Reply: ExecReply{},
+			Body:  "one node (below)", Answer: "{v, outputs, files, timings, warnings, worker}",
 		},
 		{
 			Name: VerbSample, About: "run one sampler on tensors; replies: accepted, progress, done, empty message",
@@ -107,7 +108,7 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",
-			Everyone: true, Admin: true, Request: FreeRequest{}, Reply: FreeReply{},
+			Everyone: true, Admin: true, Strict: true, Request: FreeRequest{}, Reply: FreeReply{},
 			Body: "none, or {handles: [id], models: [file]}",
 			Answer: "{v, freed, bytes}: handles dropped, bytes of weights dropped; with nothing named everything cached is " +
 				"given up",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,19 +112,19 @@ func (m *Meter) Event(ev message.Event) {
 	case ev.Type == message.EventProgress:
 		m.progress(ev)
 	case ev.Type == message.EventRetrying:
-		m.leave(ev.Job)
+		m.endAttempt(ev.Job)
 	case ev.Type == message.EventMetrics:
 		m.job(ev.Job, ev.Data)
 	case message.Terminal(ev.Type):
-		m.leave(ev.Job)
+		m.endAttempt(ev.Job)
 		m.ended[endOf(ev.Type)]++
 	}
 	m.mu.Unlock()
 }
 
-// leave ends the counting of an attempt: bytes that its ranks have sent count even if no metrics event reports them.
-// The caller must hold m.mu.
-func (m *Meter) leave(job string) {
+// endAttempt ends the counting of an attempt: bytes that its ranks have sent count even if no metrics event reports
+// them. The caller must hold m.mu.
+func (m *Meter) endAttempt(job string) {
 	if l := m.live[job]; l != nil {
 		l.moved(m.axes)
 	}
@@ -281,13 +282,16 @@ func (m *Meter) Stats() message.Stats {
 	}
 	for i := range s.Workers {
 		w := &s.Workers[i]
-		l := m.live[w.Job]
-		if l == nil {
-			continue
-		}
-		w.Step, w.Steps, w.Rate = l.step, l.steps, l.rate
-		if quiet := time.Since(l.last).Seconds(); l.rate > 0 && quiet > 2/l.rate { // it has become slower, or hangs
-			w.Rate = 1 / quiet
+		for job := range strings.SplitSeq(w.Job, ", ") {
+			l := m.live[job]
+			if l == nil {
+				continue
+			}
+			rate := l.rate
+			if quiet := time.Since(l.last).Seconds(); rate > 0 && quiet > 2/rate { // it has become slower, or hangs
+				rate = 1 / quiet
+			}
+			w.Step, w.Steps, w.Rate = w.Step+l.step, w.Steps+l.steps, w.Rate+rate
 		}
 		s.Rate += w.Rate
 	}

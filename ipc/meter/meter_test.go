@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"patchbay/ipc/message"
 )
@@ -58,6 +60,32 @@ func TestBytesWhileAJobRuns(t *testing.T) {
 	if axes := m.Stats().Axes; axes["made up"] != 0 {
 		t.Errorf("axes are %v", axes)
 	}
+}
+
+// TestStepsOfConcurrentJobs: the steps and the rate of a worker are those of all its jobs together.
+func TestStepsOfConcurrentJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New()
+		m.Watch(func() message.Stats {
+			return message.Stats{Workers: []message.WorkerStats{{Job: "a, b, c"}, {Job: "d"}}}
+		})
+		for i := range 2 {
+			time.Sleep(500 * time.Millisecond)
+			for job, steps := range map[string]int{"a": 20, "b": 30, "d": 9} {
+				m.Event(message.Event{
+					Type: message.EventProgress, Job: job, Data: map[string]any{"value": i + 3, "max": steps},
+				})
+			}
+		}
+		s := m.Stats()
+		if w := s.Workers[0]; w.Step != 8 || w.Steps != 50 || w.Rate != 4 {
+			t.Errorf("two jobs are at %d of %d with %g steps a second, want 8 of 50 with 4", w.Step, w.Steps, w.Rate)
+		}
+		if w := s.Workers[1]; w.Step != 4 || w.Steps != 9 || w.Rate != 2 || s.Rate != 6 {
+			t.Errorf("one job is at %d of %d with %g of %g steps a second, want 4 of 9 with 2 of 6", w.Step, w.Steps,
+				w.Rate, s.Rate)
+		}
+	})
 }
 
 // TestMetricsAreText: what /metrics answers is Prometheus' text format: a family has one HELP and one TYPE, before its

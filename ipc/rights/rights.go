@@ -48,15 +48,8 @@ func Permissions(role Role, user string) Rights {
 			"$JS.API.STREAM.LIST")
 		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
 		for _, s := range DurableStreams() {
-			r.Publish = append(
-				r.Publish, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s, "$JS.API.STREAM.MSG.GET."+s,
-				"$JS.API.STREAM.MSG.DELETE."+s,
-				"$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>", "$JS.API.CONSUMER.CREATE."+s+".>",
-				"$JS.API.CONSUMER.INFO."+s+".>",
-				"$JS.API.CONSUMER.DELETE."+s+".>", "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s,
-				"$JS.API.CONSUMER.MSG.NEXT."+s+".>",
-				"$JS.ACK."+s+".>", "$JS.FC."+s+".>",
-			)
+			r.Publish = append(r.Publish, "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s)
+			r.Publish = append(r.Publish, streamSubjects(s)...)
 		}
 		r.Publish = append(r.Publish, "$O."+bulk.BlobBucket+".>")
 		return r
@@ -66,13 +59,8 @@ func Permissions(role Role, user string) Rights {
 		Subscribe: []string{wire.SubjectRoot + ">", "$SRV.>", wire.InboxOf(user) + ".>"},
 	}
 	for _, s := range DurableStreams() {
-		r.Publish = append(
-			r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s, "$JS.API.STREAM.INFO."+s,
-			"$JS.API.STREAM.PURGE."+s,
-			"$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s, "$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>",
-			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".>", "$JS.API.CONSUMER.DELETE."+s+".>",
-			"$JS.API.CONSUMER.MSG.NEXT."+s+".>", "$JS.ACK."+s+".>", "$JS.FC."+s+".>",
-		)
+		r.Publish = append(r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s)
+		r.Publish = append(r.Publish, streamSubjects(s)...)
 		if bucket, ok := strings.CutPrefix(s, "KV_"); ok {
 			r.Publish = append(r.Publish, "$KV."+bucket+".>")
 		}
@@ -81,6 +69,17 @@ func Permissions(role Role, user string) Rights {
 		}
 	}
 	return r
+}
+
+// streamSubjects returns the subjects on which daemon and administrator read, consume and purge a stream.
+func streamSubjects(s string) []string {
+	return []string{
+		"$JS.API.STREAM.INFO." + s, "$JS.API.STREAM.PURGE." + s, "$JS.API.STREAM.MSG.GET." + s,
+		"$JS.API.STREAM.MSG.DELETE." + s, "$JS.API.DIRECT.GET." + s, "$JS.API.DIRECT.GET." + s + ".>",
+		"$JS.API.CONSUMER.CREATE." + s + ".>", "$JS.API.CONSUMER.INFO." + s + ".>",
+		"$JS.API.CONSUMER.DELETE." + s + ".>", "$JS.API.CONSUMER.MSG.NEXT." + s + ".>",
+		"$JS.ACK." + s + ".>", "$JS.FC." + s + ".>",
+	}
 }
 
 // verbSubjects returns the subjects of the verbs open to every client, or of those for administrators only.

@@ -18,7 +18,7 @@ type conn struct {
 	w    *wire.FrameWriter
 	s    *Service
 	gone chan struct{}
-	open open
+	open openRequests
 }
 
 // serveConn answers the requests of one byte stream until it or ctx ends. When ctx ends, requests under way, and those
@@ -39,7 +39,7 @@ func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing fun
 	case <-ctx.Done():
 	}
 	select {
-	case <-c.open.quiet():
+	case <-c.open.idle():
 	case <-drain.Done():
 	case <-c.gone:
 	}

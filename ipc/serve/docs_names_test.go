@@ -209,7 +209,7 @@ func TestNumbersOfThePage(t *testing.T) {
 		fmt.Sprintf("A payload has at most %d GiB", wire.MaxRegion>>30),
 		fmt.Sprintf("among the %d at most of the frame", wire.MaxFDs),
 		fmt.Sprintf("every %d s.", int(previewLease.Seconds())),
-		fmt.Sprintf("answers `no_such_job` after %d ms", strangerWait.Milliseconds()),
+		fmt.Sprintf("answers `no_such_job` after %d ms", ownerWait.Milliseconds()),
 		fmt.Sprintf("at most %d dimensions", 8),
 		fmt.Sprintf("%d MiB, the oldest go first", bulk.TensorBytes>>20),
 		"something comes at least every 2 s", "silence of 10 s on either side", "a handle lives 15 minutes",

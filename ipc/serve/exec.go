@@ -93,9 +93,14 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 		owner = o.ex
 	}
 	if owner == nil {
-		owner = s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
+		owner = s.inTurn()
 	}
 	return owner, nil
+}
+
+// inTurn returns each executor in turn.
+func (s *Service) inTurn() jobs.Executor {
+	return s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
 }
 
 // ownership says which worker holds a handle, and until when as far as is known here. The worker decides whether it

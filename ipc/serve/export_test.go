@@ -15,3 +15,6 @@ func (n *NATS) Blobs() *bulk.Blobs { return n.blobs }
 
 // Objects are the stored payloads of the carrier.
 func (n *NATS) Objects() *bulk.Objects { return n.store }
+
+// Subscriptions returns the number of subscriptions on the connection for requests.
+func (n *NATS) Subscriptions() int { return n.nc.NumSubscriptions() }

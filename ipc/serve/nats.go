@@ -57,7 +57,7 @@ type NATS struct {
 	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
 	blobs  *bulk.Blobs
 	store  *bulk.Objects
-	open   open
+	open   openRequests
 
 	mu    sync.Mutex
 	asked map[string]time.Time // job -> until when its previews are wanted
@@ -80,7 +80,7 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 		nats.DisconnectErrHandler(func(c *nats.Conn, err error) {
 			if err != nil { // nil: we have closed it ourselves
 				log.Warn().Err(err).Msg("NATS connection lost")
-				go n.distrust(c)
+				go n.logTLSErrors(c)
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
@@ -100,9 +100,9 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	return n, nil
 }
 
-// distrust logs what is wrong with TLS, each error once, while a lost connection is being retried: the library goes on
-// trying without calling a handler.
-func (n *NATS) distrust(c *nats.Conn) {
+// logTLSErrors logs what is wrong with TLS, each error once, while a lost connection is being retried: the library
+// goes on trying without calling a handler.
+func (n *NATS) logTLSErrors(c *nats.Conn) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	said := ""
@@ -231,7 +231,7 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	}
 	err = svc.Stop()
 	select {
-	case <-n.open.quiet():
+	case <-n.open.idle():
 	case <-drain.Done():
 	}
 	return err
@@ -257,9 +257,9 @@ func (n *NATS) subscribe(s *Service) error {
 	return err
 }
 
-// strangerWait is how long the queue group waits for the daemon that has a job before it answers "no such job".
+// ownerWait is how long the queue group waits for the daemon that has a job before it answers "no such job".
 // silentWait is the time between checks whether that daemon is alive.
-const strangerWait, silentWait = 100 * time.Millisecond, time.Second
+const ownerWait, silentWait = 100 * time.Millisecond, time.Second
 
 // handle is the handler of an endpoint. It answers verbs about a job only if no daemon has the job: an owner answers
 // from its own subscription. An owner that shows no sign of life from the request until it counts as dead has not
@@ -274,7 +274,7 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 		return
 	}
 	data, header, reply, asked := req.Data(), nats.Header(req.Headers()), req.Reply(), time.Now()
-	time.AfterFunc(strangerWait, func() { // also answers if the job has come here meanwhile
+	time.AfterFunc(ownerWait, func() { // also answers if the job has come here meanwhile
 		owner := s.cfg.Jobs.Holder(job)
 		var look func()
 		look = func() {

@@ -79,7 +79,9 @@ func (n *NATS) upload(data []byte) (*wire.Ref, error) {
 func (n *NATS) Fetch(ctx context.Context, job string) ([]message.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	files, err := client.Fetch(ctx, client.NewNATSClient(n.nc), job)
+	c := client.NewNATSClient(n.nc)
+	defer func() { _ = c.Close() }()
+	files, err := client.Fetch(ctx, c, job)
 	if err != nil {
 		return nil, fmt.Errorf("fetch files of job %s from the daemon that ran it: %w", job, err)
 	}

@@ -1,17 +1,29 @@
 package serve
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
 )
 
-// TestQuietWhileRequestsCome: somebody waits for the last reply while requests still come and end; the wait ends when
+// TestIdleWhileRequestsCome: somebody waits for the last reply while requests still come and end; the wait ends when
 // none is open, and not before those that were open at its beginning are over.
-func TestQuietWhileRequestsCome(t *testing.T) {
+func TestIdleWhileRequestsCome(t *testing.T) {
 	for range 50 {
-		var o open
+		var o openRequests
 		o.begin()
 		var others sync.WaitGroup
 		var ended atomic.Int64
@@ -25,13 +37,13 @@ func TestQuietWhileRequestsCome(t *testing.T) {
 				}
 			})
 		}
-		idle := o.quiet()
+		idle := o.idle()
 		for seen := ended.Load(); ended.Load() < seen+10; {
 			time.Sleep(10 * time.Microsecond)
 		}
 		select {
 		case <-idle:
-			t.Fatal("quiet while a request is open")
+			t.Fatal("idle while a request is open")
 		default:
 		}
 		last.Store(true)
@@ -43,4 +55,71 @@ func TestQuietWhileRequestsCome(t *testing.T) {
 			t.Fatal("no request is open, and the wait goes on")
 		}
 	}
+}
+
+// TestReferencesAreOneRequest: a request whose bytes are fetched first is counted once, and its refusal too, whether
+// the bytes came or not.
+func TestReferencesAreOneRequest(t *testing.T) {
+	s := NewService(ServiceConfig{Log: zerolog.Nop()})
+	for _, fault := range []error{nil, wire.Errorf(wire.ErrPayload, "they are gone")} {
+		s.Handle(&Request{
+			Verb: message.VerbExec,
+			Fields: pyjson.NewObject("inputs", pyjson.NewObject("value", &wire.Tensor{
+				DType: "u8", Shape: []int{4}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: 4},
+			})),
+			Reply: &Reply{Send: func([][]byte, []int, *wire.Error, bool) error { return nil }},
+			pull: func(_ context.Context, ref *wire.Ref) (*bulk.Region, error) {
+				if fault != nil {
+					return nil, fault
+				}
+				return bulk.NewRegion(ref.Bytes)
+			},
+		})
+	}
+	s.Close()
+	got := s.cfg.Meter.Stats()
+	if n := got.Requests[message.VerbExec]; n != 2 {
+		t.Errorf("%d requests are counted, want 2", n)
+	}
+	if r := got.Refused; r[wire.ErrBadRequest] != 1 || r[wire.ErrPayload] != 1 { // the first one lacks class_type
+		t.Errorf("the refusals %v are counted, want one %s and one %s", r, wire.ErrBadRequest, wire.ErrPayload)
+	}
+}
+
+// ended is a context that ends while nobody looks at Done.
+type ended struct{ context.Context }
+
+// Err says that it has ended.
+func (ended) Err() error { return context.Canceled }
+
+// logged takes lines of a log.
+type logged func(line string)
+
+// Write implements io.Writer.
+func (f logged) Write(b []byte) (int, error) {
+	f(string(b))
+	return len(b), nil
+}
+
+// TestSocketIsNotMadeAgainAtTheEnd: a socket that is bound while Serve ends is removed, and the log says nothing.
+func TestSocketIsNotMadeAgainAtTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.sock")
+	synctest.Test(t, func(t *testing.T) {
+		c, err := ListenSocket(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		c.watch(ended{ctx}, zerolog.New(logged(func(line string) {
+			t.Errorf("the log says %s", line)
+			stop()
+		})))
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the file of the socket: got %v, want it to be gone", err)
+		}
+	})
 }

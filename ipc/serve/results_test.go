@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -42,7 +41,7 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 		time.Sleep(2 * time.Millisecond) // the order of ends is by the millisecond
 	}
 	until(t, "three results are dropped", func() bool {
-		rec, err := r.Jobs.Get(context.Background(), "r2")
+		rec, err := r.Jobs.Get("r2")
 		return err == nil && rec.Dropped > 0
 	})
 	for i := range 5 {

@@ -60,7 +60,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 			if len(m.Sent) > 0 {
 				data["sent"] = m.Sent
 			}
-			s.cfg.Jobs.Append(ctx, q.ID, 1, message.Event{Type: message.EventProgress, Data: data})
+			s.cfg.Jobs.Append(q.ID, 1, message.Event{Type: message.EventProgress, Data: data})
 		})
 	})
 	cause := context.Cause(ctx)
@@ -142,7 +142,7 @@ func (s *Service) place(file string) jobs.Executor {
 	defer s.mu.Unlock()
 	ex := s.places[file]
 	if ex == nil {
-		ex = s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
+		ex = s.inTurn()
 		if len(s.places) < 256 { // names come from clients
 			s.places[file] = ex
 		}

@@ -150,7 +150,7 @@ func TestSampleRefusals(t *testing.T) {
 		"conds.positive[0].model_conds.c_crossattn":    entry("c_crossattn", f32(make([]float32, 12), 2, 2, 3)),
 		"conds.positive[0].model_conds.c_concat":       entry("c_concat", f32([]float32{1}, 1)),
 		"conds.positive[0].model_conds.guidance":       entry("guidance", f32([]float32{1, 2}, 2)),
-		"conds.positive[0].model_conds.attention_mask": entry("attention_mask", f32([]float32{1, 0, 1}, 1, 3)),
+		"conds.positive[0].model_conds.attention_mask": entry("attention_mask", f32([]float32{0, 1}, 1, 2)),
 	} {
 		q := smallSample("euler")
 		change(q)
@@ -333,7 +333,9 @@ func TestConditioningTableIsTrue(t *testing.T) {
 		for _, d := range shape {
 			n *= d
 		}
-		q.Conds.Positive[0].ModelConds[key] = f32(slices.Repeat([]float32{1}, n), shape...)
+		conds := q.Conds.Positive[0].ModelConds
+		conds["encoder_hidden_states_t5"] = f32(make([]float32, 6), 1, 2, 3) // which has a mask
+		conds[key] = f32(slices.Repeat([]float32{1}, n), shape...)
 		_, err := q.Lower(message.Numbers{})
 		return fmt.Sprint(err)
 	}

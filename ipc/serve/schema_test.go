@@ -3,6 +3,7 @@ package serve_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -81,6 +82,19 @@ func TestSchemaIsServed(t *testing.T) {
 			if !slices.Contains(o.Keys(), k.(string)) {
 				t.Errorf("%s is sent without %s, which the schema requires", name, k)
 			}
+		}
+	}
+}
+
+// TestStrictVerbsAreThoseThatRefuse: a verb refuses unknown fields of any body if its row says so, from which the
+// schema is made.
+func TestStrictVerbsAreThoseThatRefuse(t *testing.T) {
+	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
+	for _, v := range message.Verbs() {
+		var e *wire.Error
+		err := client.AskOne(t.Context(), c, v.Name, "", map[string]any{"spare": 1}, &struct{}{})
+		if refuses := errors.As(err, &e) && e.Input == "spare"; refuses != v.Strict {
+			t.Errorf("%s: it is said to be strict: %t, and answers %v", v.Name, v.Strict, err)
 		}
 	}
 }

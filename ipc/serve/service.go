@@ -61,7 +61,7 @@ type Service struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	next   atomic.Uint64 // picks executors in turn
+	next   atomic.Uint64 // of inTurn
 	mu     sync.Mutex
 	owners map[string]*ownership    // of handles
 	places map[string]jobs.Executor // by model file: where a sample ran last
@@ -94,6 +94,11 @@ func (s *Service) Owns(job string) bool {
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.Asked(r.Verb)
 	r.Reply.Stream = message.VerbOf(r.Verb).Stream(r.Fields)
+	s.handle(r)
+}
+
+// handle is Handle for a request that is counted: fetch comes back to it.
+func (s *Service) handle(r *Request) {
 	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
@@ -175,10 +180,10 @@ func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 			return g.Bytes(), nil
 		})
 		if err != nil {
-			s.sent(r.Reply.Fail(err))
+			s.fail(r.Reply, err)
 			return
 		}
-		s.Handle(r)
+		s.handle(r)
 	})
 	return nil
 }

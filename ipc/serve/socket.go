@@ -147,6 +147,7 @@ func (c *Socket) watch(ctx context.Context, log zerolog.Logger) {
 		if ctx.Err() != nil { // Serve ended meanwhile, and closed the old one
 			_ = l.Close()
 			_ = os.Remove(c.path)
+			return
 		}
 		log.Warn().Str("carrier", c.Name()).Msg("the socket file was gone; it was made again")
 	}

@@ -57,7 +57,7 @@ func TestOutputsBeforeAFailure(t *testing.T) {
 			if _, ok := last.Data["current_inputs"]; ok != (end == message.EventError) {
 				t.Errorf("%s: %s says %v", place, end, last.Data)
 			}
-			rec, err := r.Jobs.Get(context.Background(), id)
+			rec, err := r.Jobs.Get(id)
 			if err != nil || len(rec.Outputs) != 1 || rec.Outputs[0].Filename == "" {
 				t.Fatalf("%s: the record has %+v, %v", place, rec.Outputs, err)
 			}

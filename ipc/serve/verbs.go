@@ -109,7 +109,7 @@ func (s *Service) jobRequest(r *Request) (message.JobRequest, message.Record, er
 	if q.Job == "" {
 		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "field job is missing")
 	}
-	rec, err := s.cfg.Jobs.Get(s.ctx, q.Job)
+	rec, err := s.cfg.Jobs.Get(q.Job)
 	if err != nil {
 		return q, rec, wire.Errorf(wire.ErrNoJob, "no job %q here", wire.Shown(q.Job))
 	}

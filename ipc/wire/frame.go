@@ -74,10 +74,7 @@ func (f *FrameWriter) TakesDescriptors() bool {
 // Send is Write with file descriptors beside the body, which remain open. It returns an error if there are any and the
 // stream does not take descriptors.
 func (f *FrameWriter) Send(fds []int, parts [][]byte) error {
-	n := 0
-	for _, p := range parts {
-		n += len(p)
-	}
+	n := LengthOf(parts)
 	if n > MaxFrame {
 		return fmt.Errorf("%w: %d bytes", ErrFrameTooLarge, n)
 	}

@@ -174,7 +174,8 @@ func (c *Child) Load(ctx context.Context, req *message.LoadRequest) (*message.Lo
 	return out, err
 }
 
-// ask sends a request and decodes its only reply into out. The caller must release the Hold, in whose memory out lies.
+// ask sends a request and decodes its only reply into out. The caller must release the Hold, in whose memory the bytes
+// in out lie: nil for replies without any, which are all but those to exec.
 func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold, error) {
 	p, err := c.running()
 	if err != nil {

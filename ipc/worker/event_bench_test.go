@@ -54,7 +54,7 @@ func BenchmarkEvent(b *testing.B) {
 	var each time.Duration
 	for b.Loop() {
 		began := time.Now()
-		sink := jobs.Sink{Event: func(ev message.Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
+		sink := jobs.Sink{Event: func(ev message.Event) { j.Append(rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
 		if _, err := child.Run(ctx, jobs.Task{Req: &message.RunRequest{
 			ID:       wire.NewID(),
 			Workflow: messagetest.Graph("Step 1000"),

@@ -4,10 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"patchbay/ipc/wire/wiretest"
 )
@@ -28,5 +30,34 @@ func TestCommandThatIsNoWorker(t *testing.T) {
 		if _, err := os.Stat(end); err == nil {
 			t.Errorf("%s: start waited until the program ended by itself", name)
 		}
+	}
+}
+
+// TestNoDescriptorForTheLink: if there are descriptors for the socket pair only, the error says so.
+func TestNoDescriptorForTheLink(t *testing.T) {
+	var free [2]int // the lowest
+	for i := range free {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		free[i] = fd
+	}
+	for _, fd := range free {
+		_ = unix.Close(fd)
+	}
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free[1] + 1), Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := NewChild(ChildConfig{Log: zerolog.Nop()}).start(t.Context())
+	if e := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); e != nil {
+		t.Fatal(e)
+	}
+	if err == nil || !strings.Contains(err.Error(), "descriptors") || strings.Contains(err.Error(), "%!") {
+		t.Errorf("got %v, want an error that speaks of descriptors", err)
 	}
 }

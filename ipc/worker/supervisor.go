@@ -127,8 +127,9 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	theirs := os.NewFile(uintptr(fds[1]), "worker")
 	end := os.NewFile(uintptr(fds[0]), "worker link")
 	ours := wire.ConnOf(end)
-	if err := end.Close(); ours == nil || err != nil {
-		return nil, errors.Join(fmt.Errorf("socket pair for worker: %w", err), theirs.Close())
+	_ = end.Close() // ours is a duplicate
+	if ours == nil {
+		return nil, errors.Join(errors.New("socket pair for worker: there are no descriptors left"), theirs.Close())
 	}
 	cmd := c.cfg.Command()
 	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}

@@ -40,7 +40,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	table := jobs.New(jobs.Config{Keep: 4, OnForget: outputs.Forget, Renew: true, MaxAttempts: 1})
 	sc := cfg.Service
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log = table, outputs, []jobs.Executor{cfg.Executor}, cfg.Log
-	sc.Checked = private(in)
+	sc.Checked = startedByDaemon(in)
 	if sc.Tensors == nil {
 		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
@@ -79,9 +79,9 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 // daemonVariable is the environment variable with the process id of the daemon that started a worker.
 const daemonVariable = "PATCHBAY_DAEMON"
 
-// private reports whether in is the socket pair of the daemon that started this process. Requests from there have been
-// validated; any other host is untrusted.
-func private(in io.Reader) bool {
+// startedByDaemon reports whether in is the socket pair of the daemon that started this process. Requests from there
+// have been validated; any other host is untrusted.
+func startedByDaemon(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok || os.Getenv(daemonVariable) != strconv.Itoa(os.Getppid()) {
 		return false

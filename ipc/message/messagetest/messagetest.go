@@ -98,7 +98,7 @@ func Sample() *message.SampleRequest {
 		NoiseDraws: []int{4},
 		Conds: message.CondsRef{Positive: []message.CondRef{{
 			ModelConds: map[string]*wire.Tensor{
-				"c_crossattn": f32(1, 1, 2), "y": f32(1, 2), "guidance": f32(1),
+				"c_crossattn": f32(1, 2, 2), "y": f32(1, 2), "guidance": f32(1),
 				"attention_mask": {DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}},
 			},
 			TimestepStart: &one, Area: []int{1, 1, 0, 0}, Mask: f32(1, 2, 2),

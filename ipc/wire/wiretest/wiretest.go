@@ -235,13 +235,12 @@ func HoldsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.(
 // HoldsOddNumber reports whether a decoded value contains something that JSON and msgpack do not represent alike.
 func HoldsOddNumber(v any) bool {
 	return anyValue(v, func(e any) bool {
-		switch f := e.(type) {
+		switch e.(type) {
 		case float64:
 			return true // 3.0 in JSON is written as 3
 		case nil, bool, string, int64, uint64, *pyjson.Object, []any:
 			return false
 		default:
-			_ = f
 			return true
 		}
 	})
