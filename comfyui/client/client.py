@@ -288,11 +288,13 @@ class Client:
                     out.event = m
         if not out.event:
             raise ConnectionLostError(f"job {out.job} did not say how it ended")
-        if out.event["type"] != "execution_success":
-            raise error_of(out.event)
         named = out.event.get("data", {}).get("outputs") or []
         if outputs and named and [f["bytes"] for f in named] != [len(f.data) for f in out.files]:  # a network of NATS servers may lose one without a word
             raise ConnectionLostError(f"a reply with the files of job {out.job} did not arrive")
+        if out.event["type"] != "execution_success":
+            failure = error_of(out.event)
+            failure.files = out.files
+            raise failure
         return out
 
     def submit(self, /, workflow: Mapping[str, Any], **fields: Any) -> Message:  # noqa: ANN401

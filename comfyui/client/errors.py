@@ -9,12 +9,14 @@ class PatchbayError(Exception):
     """An error that the daemon or worker answered with. The classes below are for those that callers treat differently.
 
     ``code``, ``status`` and ``retryable`` are those of docs/protocol.md; ``input`` names the field at fault, ``node`` and ``class_type`` the
-    node; ``node_errors`` is ComfyUI's map of them; ``retry_after`` is in seconds, 0 where nothing was said; ``body`` is the whole error map.
+    node; ``node_errors`` is ComfyUI's map of them; ``retry_after`` is in seconds, 0 where nothing was said; ``body`` is the whole error map; ``files`` are the
+    files (``File``) that a failed or cancelled job had made, where it was followed with its outputs.
     """
 
     def __init__(self, body: dict[str, Any], node_errors: dict[str, Any] | None = None) -> None:
         """Take the value of "error" of a reply, and that of "node_errors" beside it."""
         self.body = body
+        self.files: list[Any] = []
         self.code: str = str(body.get("code", "internal"))
         self.status: int = int(body.get("status", 500))
         self.type: str = str(body.get("type", ""))

@@ -183,9 +183,12 @@ def test_reuse(client: Client) -> None:
     assert again.files[0].data == first.files[0].data and not client.run(flow).reused
 
 
+@pytest.mark.parametrize("end", ["execution_success", "execution_error"])
 @pytest.mark.parametrize("without", range(6))
-def test_each_lost_reply_is_asked_for_again(without: int) -> None:
-    """Whichever reply of a job with two files is lost, one of them in pieces: the files are whole, asked for once more if one of theirs or the end was lost."""
+def test_each_lost_reply_is_asked_for_again(without: int, end: str) -> None:
+    """Whichever reply of a job with two files is lost, one of them in pieces: the files are whole, asked for once more if one of theirs or the end was lost.
+
+    Those of a job that failed afterwards come with its error."""
     data, asked = os.urandom(300), list[str]()
     ref = {"node": "9", "bytes": len(data)}
     replies: list[dict[str, Any]] = [
@@ -194,7 +197,7 @@ def test_each_lost_reply_is_asked_for_again(without: int) -> None:
         {"type": "chunk", "job": "j", "output": 0, "offset": 0, "data": data[:200]},
         {"type": "chunk", "job": "j", "output": 0, "offset": 200, "data": data[200:]},
         {"type": "output", "job": "j", "output": 1, "ref": ref, "data": data},
-        {"type": "execution_success", "job": "j", "seq": 4, "ts": 4, "data": {"outputs": [ref, ref]}},
+        {"type": end, "job": "j", "seq": 4, "ts": 4, "data": {"outputs": [ref, ref]}},
     ]
 
     class Lossy:
@@ -208,6 +211,12 @@ def test_each_lost_reply_is_asked_for_again(without: int) -> None:
             pass
 
     heard: list[str] = []
-    got = Client(cast(Any, Lossy())).follow("j", on_event=lambda e: heard.append(e["type"]))
-    assert [f.data for f in got.files] == [data, data] and len(asked) == 1 + (without > 0)
-    assert heard == ["execution_success"]
+    client = Client(cast(Any, Lossy()))
+    try:
+        files = client.follow("j", on_event=lambda e: heard.append(e["type"])).files
+        assert end == "execution_success"
+    except PatchbayError as err:
+        files = err.files
+        assert end == "execution_error"
+    assert [f.data for f in files] == [data, data] and len(asked) == 1 + (without > 0)
+    assert heard == [end]
