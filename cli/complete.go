@@ -59,19 +59,23 @@ func jobIDs(t *settings.Target, states ...message.State) cobra.CompletionFunc {
 	}
 }
 
-// plans completes the axis after the last comma of a plan.
+// plans completes the key after the last comma of a plan.
 func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	done := start[:strings.LastIndexByte(start, ',')+1]
 	var out []string
-	for _, axis := range []string{
+	for _, key := range []string{
 		"ranks=\thow many at most; the plan is chosen", "ulysses=\ttokens, heads exchanged", "ring=\ttokens, keys go round",
 		"cfg=2\tpositive and negative", "tensor=\theads and MLP columns", "pipe=\tblocks over stages",
-		"patches=\tof a pipeline",
-		"warmup=\tsynchronous evaluations of a pipeline", "data=\tpictures of a batch", "shard=on\tbytes of the weights",
+		"patches=\tof a pipeline", "warmup=\tsynchronous evaluations of a pipeline", "data=\tpictures of a batch",
+		"shard=on\tbytes of the weights", "deterministic=on\tbits of one rank", "stale=on\twith ranks: pipelines too",
+		"form=scatter\twith tensor: tokens, too", "heads=halves\twith ulysses: exchange beside attention",
+		"sync=spread\twith pipe: warmup over all stages", "kv=fp8\twith pipe: keys and values in 8 bits",
+		"cut=weights\twith pipe and shard: stages of equal bytes", "speeds=\tof the ranks, as in 100:23",
+		"overlap=off\tno transfers beside computation, for measuring",
 	} {
-		name, _, _ := strings.Cut(axis, "=")
+		name, _, _ := strings.Cut(key, "=")
 		if !strings.Contains(","+done, ","+name+"=") {
-			out = append(out, done+axis)
+			out = append(out, done+key)
 		}
 	}
 	return beginning(out, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace

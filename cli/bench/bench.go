@@ -94,19 +94,19 @@ func summarise(what string, times []float64) sample {
 	return s
 }
 
-// clocked calls run f.warmup times and then f.runs times, and returns the seconds of each of the latter.
-func (f *timing) clocked(run func() error) ([]float64, error) {
+// clocked calls run f.warmup times and then f.runs times, and returns the statistics of the latter.
+func (f *timing) clocked(what string, run func() error) (sample, error) {
 	var times []float64
 	for i := range f.warmup + f.runs {
 		start := time.Now()
 		if err := run(); err != nil {
-			return nil, err
+			return sample{}, err
 		}
 		if i >= f.warmup {
 			times = append(times, time.Since(start).Seconds())
 		}
 	}
-	return times, nil
+	return summarise(what, times), nil
 }
 
 // print shows a report.

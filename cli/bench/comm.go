@@ -85,7 +85,7 @@ type site struct {
 	ops    []engine.Ops // by rank; nil: on the processors, or on a host
 	places []string     // by rank, its GPU or its name on hosts; nil on the processors
 	kinds  []forecast.Machine
-	again  int // exchanges timed in a row
+	inRow  int // exchanges timed in a row
 	most   int // bytes that a rank sends in the largest exchange
 	team   uint64
 	hosts  *remote.Bench // nil: the ranks are in this process
@@ -105,7 +105,7 @@ func (f *commFlags) open(ranks bool) (*site, error) {
 	if err == nil && auto && len(gpus) < 2 {
 		f.devices.Devices, gpus = "cpu", nil
 	}
-	s := &site{by: comm.Local{}, again: 1, most: 4 << 20, close: func() error { return nil }}
+	s := &site{by: comm.Local{}, inRow: 1, most: 4 << 20, close: func() error { return nil }}
 	switch {
 	case err != nil:
 	case gpus != nil && ranks:
@@ -147,7 +147,7 @@ func (f *commFlags) sized(s *site) error {
 
 // openHosts connects the machines of --hosts. ranks says that --ranks was given, which is refused.
 func (f *commFlags) openHosts(ranks bool) (*site, error) {
-	s := &site{again: 8, most: 16 << 20, link: "host memory over TLS"}
+	s := &site{inRow: 8, most: 16 << 20, link: "host memory over TLS"}
 	err := f.sized(s)
 	switch {
 	case err != nil:
@@ -180,13 +180,13 @@ func (f *commFlags) openHosts(ranks bool) (*site, error) {
 	return s, nil
 }
 
-// row returns how many exchanges of so many bytes are timed in a row. Between hosts that is one, except for the
-// smallest exchange: ranks there do not start at the same moment.
-func (s *site) row(bytes int) int {
+// exchangesInRow returns how many exchanges of so many bytes are timed in a row. Between hosts that is one, except for
+// the smallest exchange: ranks there do not start at the same moment.
+func (s *site) exchangesInRow(bytes int) int {
 	if s.hosts != nil && bytes > least {
 		return 1
 	}
-	return s.again
+	return s.inRow
 }
 
 // time measures an exchange between the ranks who.
@@ -221,7 +221,7 @@ func (s *site) onGPUs(devices *daemon.Config) error {
 		}
 		return errors.Join(append(errs, release())...)
 	}
-	s.by, s.link, s.again = cfg.Transport, "localcuda", 8
+	s.by, s.link, s.inRow = cfg.Transport, "localcuda", 8
 	if _, ok := cfg.Transport.(*nccl.Transport); ok {
 		s.link = "nccl"
 	}
@@ -247,7 +247,7 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 	}
 	if s.places != nil {
 		r.Inside = fmt.Sprintf("from a rank's exchange to the end of it by the clock of its device, of the rank that takes "+
-			"longest, %d in a row", s.again)
+			"longest, %d in a row", s.inRow)
 		if s.hosts != nil {
 			r.Inside += " where they are small"
 		}
@@ -257,7 +257,7 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 	var m measured
 	one := func(what, exchange string, bytes int, who ...int) (sample, error) {
 		times, err := s.time(trial.Trial{
-			Exchange: exchange, Bytes: bytes, Warmup: f.warmup, Runs: f.runs, Row: s.row(bytes),
+			Exchange: exchange, Bytes: bytes, Warmup: f.warmup, Runs: f.runs, Row: s.exchangesInRow(bytes),
 		}, who)
 		if err != nil {
 			return sample{}, fmt.Errorf("%s of %d bytes: %w", exchange, bytes, err)
@@ -353,11 +353,10 @@ func (f *commFlags) compute(m *measured) ([]sample, error) {
 			return ops.Download(probe[:o.Len()], o)
 		}},
 	} {
-		times, err := f.clocked(func() error { return v.run().Wait() })
+		s, err := f.clocked(v.what, func() error { return v.run().Wait() })
 		if err != nil {
 			return nil, err
 		}
-		s := summarise(v.what, times)
 		s.Rate = v.flops / s.Median
 		*v.to = s.Rate
 		out = append(out, s)

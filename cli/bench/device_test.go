@@ -1,13 +1,43 @@
 package bench
 
 import (
+	"context"
+	"strings"
 	"testing"
 
+	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models/text"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 )
+
+// lateContext is cancelled when its error has been asked for so many times.
+type lateContext struct {
+	context.Context
+	left int
+}
+
+func (c *lateContext) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestFailuresAreReported: a run that fails is reported by its own error.
+func TestFailuresAreReported(t *testing.T) {
+	f := textFlags{
+		timing: timing{runs: 1}, tokens: 8,
+		device: device{file: "../../examples/demo/text_encoders/demo_t5.safetensors", Config: daemon.Config{
+			Devices: "cpu", Compute: "auto", Placement: daemon.PlacementThreads, Transport: daemon.TransportAuto,
+			Graphs: daemon.GraphsOn,
+		}},
+	}
+	if _, err := f.measure(&lateContext{t.Context(), 1}); err == nil || !strings.Contains(err.Error(), "cancel") {
+		t.Errorf("got %v, want that the work was cancelled", err)
+	}
+}
 
 // TestRandomNetworks: the random networks are what the loaders want, with the sizes and numbers of parameters of the
 // released ones.

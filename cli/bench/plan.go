@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
@@ -18,13 +17,13 @@ func planCmd() *cobra.Command {
 		Short:   "Measure how long choosing a plan takes",
 		Example: "  patchbay bench plan --model flux-dev --devices 8xL40-pcie",
 	}, 1, 5, func(context.Context) (*report, error) {
-		f.Batch, f.Warmup, f.Size = 1, 1, cmp.Or(f.Size, "1024x1024")
+		f.Batch, f.Warmup = 1, 1
 		search, err := f.Search()
 		if err != nil {
 			return nil, console.BadInput(err)
 		}
 		chosen := ""
-		times, err := b.clocked(func() error {
+		times, err := b.clocked("", func() error {
 			choice, err := search.Choose()
 			if err == nil {
 				chosen = choice.Best.Plan.String()
@@ -34,8 +33,9 @@ func planCmd() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
+		times.What = "choose " + chosen
 		return &report{
-			Benchmark: "plan", Warmup: b.warmup, Samples: []sample{summarise("choose "+chosen, times)},
+			Benchmark: "plan", Warmup: b.warmup, Samples: []sample{times},
 			Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description",
 			Extra: map[string]any{"plan": chosen},
 		}, nil

@@ -74,7 +74,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 		return nil, err
 	}
 	defer eng.Close()
-	before, err := taken(ctx, eng)
+	before, err := deviceBytesInUse(ctx, eng)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	if last.Chosen != nil {
 		out.Extra["computed"] = last.Chosen
 	}
-	after, err := taken(ctx, eng)
+	after, err := deviceBytesInUse(ctx, eng)
 	if after > 0 && f.Plan == "" {
 		predicted := last.PeakBytes
 		for _, r := range eng.Resident() {
@@ -126,8 +126,8 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	return out, err
 }
 
-// taken returns the bytes in use on the device of the only rank, 0 if that is the memory of this process.
-func taken(ctx context.Context, eng *parallel.Engine) (bytes int64, err error) {
+// deviceBytesInUse returns the bytes in use on the device of the only rank, 0 if that is the memory of this process.
+func deviceBytesInUse(ctx context.Context, eng *parallel.Engine) (bytes int64, err error) {
 	err = eng.Do(ctx, "memory", func(l *parallel.Workspace) error {
 		device, ok := l.Ops.(engine.Located)
 		if !ok {

@@ -62,11 +62,11 @@ func (f *textFlags) measure(ctx context.Context) (*report, error) {
 			chunk[i] = tokenizer.Token{ID: i % min(net.Config.Vocab, 1000), Weight: 1}
 		}
 		env := text.Env{Ops: l.Ops, Take: l.Arena, DType: l.DType, Check: l.Check}
-		times, err := f.clocked(func() error {
+		s, err := f.clocked(fmt.Sprintf("encode %d tokens", f.tokens), func() error {
 			_, err := net.Encode(env, [][]tokenizer.Token{chunk}, text.Form{})
 			return err
 		})
-		r.Samples = append(r.Samples, summarise(fmt.Sprintf("encode %d tokens", f.tokens), times))
+		r.Samples = append(r.Samples, s)
 		return err
 	})
 }

@@ -77,21 +77,21 @@ func (f *vaeFlags) clock(r *report, l *parallel.Workspace, net *vae.VAE, w, h in
 	s, c := net.Config.Scale(), net.Config.Latent()
 	y, x := h/s, w/s
 	latent, picture := cliplan.Wave(f.batch*c*y*x), cliplan.Wave(f.batch*s*y*s*x*net.Config.In)
-	times, err := f.clocked(func() error {
+	decode, err := f.clocked(fmt.Sprintf("decode, %d rank(s)", f.ranks), func() error {
 		_, err := l.Decode(net, latent, f.batch, y, x, f.ranks)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	r.Samples = append(r.Samples, summarise(fmt.Sprintf("decode, %d rank(s)", f.ranks), times))
+	r.Samples = append(r.Samples, decode)
 	if !net.Config.CanEncode {
 		return nil
 	}
-	times, err = f.clocked(func() error {
+	encode, err := f.clocked(fmt.Sprintf("encode, %d rank(s)", f.ranks), func() error {
 		_, err := l.Encode(net, picture, f.batch, s*y, s*x, f.ranks)
 		return err
 	})
-	r.Samples = append(r.Samples, summarise(fmt.Sprintf("encode, %d rank(s)", f.ranks), times))
+	r.Samples = append(r.Samples, encode)
 	return err
 }

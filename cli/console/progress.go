@@ -62,10 +62,11 @@ func (s *Progress) Say(format string, args ...any) {
 func (s *Progress) Note(errs io.Writer) func(format string, args ...any) {
 	return func(format string, args ...any) {
 		s.dropBar()
+		to := errs
 		if s.bars != nil {
-			errs = s.bars
+			to = s.bars
 		}
-		Printf(errs, "patchbay: "+format+"\n", args...)
+		Printf(to, "patchbay: "+format+"\n", args...)
 	}
 }
 
@@ -110,8 +111,8 @@ func (s *Progress) Accepted(r message.Receipt) {
 		}
 	}
 	s.Say("job %s %s%s", r.Job, r.State, ahead)
-	for id, e := range r.NodeErrors {
-		s.Say("node %s cannot run: %s", s.name(id), nodeErrorText(e))
+	for _, id := range slices.Sorted(maps.Keys(r.NodeErrors)) {
+		s.Say("node %s cannot run: %s", s.name(id), nodeErrorText(r.NodeErrors[id]))
 	}
 }
 

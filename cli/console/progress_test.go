@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vbauerster/mpb/v8"
+
 	"patchbay/ipc/message"
 	"patchbay/node/pyjson"
 )
@@ -23,6 +25,33 @@ func TestTitlesOfAWatchedJob(t *testing.T) {
 	s.Event(message.Event{Type: message.EventProgress, Node: "4", Data: step})
 	if want := "node 3\nnode 3 (the sampler)\nnode 4 (VAEDecode) step 2/9\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// TestNodesThatCannotRun are printed in order.
+func TestNodesThatCannotRun(t *testing.T) {
+	var out, want strings.Builder
+	faults := map[string]any{}
+	for id := range 20 {
+		faults[fmt.Sprintf("n%02d", id)] = "why"
+		fmt.Fprintf(&want, "node n%02d cannot run: why\n", id)
+	}
+	NewProgress(&out, false).Accepted(message.Receipt{Job: "j", State: message.Running, NodeErrors: faults})
+	if _, nodes, _ := strings.Cut(out.String(), "\n"); nodes != want.String() {
+		t.Errorf("got\n%swant\n%s", nodes, want.String())
+	}
+}
+
+// TestNotesAfterTheBars: remarks are printed above the bars, and when these are closed to where they else go.
+func TestNotesAfterTheBars(t *testing.T) {
+	var bars, errs strings.Builder
+	s := &Progress{bars: mpb.New(mpb.WithOutput(&bars), mpb.WithAutoRefresh())}
+	note := s.Note(&errs)
+	note("one")
+	s.Close()
+	note("two")
+	if errs.String() != "patchbay: two\n" || !strings.Contains(bars.String(), "patchbay: one\n") {
+		t.Errorf("got %q above the bars and %q after them", bars.String(), errs.String())
 	}
 }
 

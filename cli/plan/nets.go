@@ -13,8 +13,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// behind is the value of --patch that stands for the model patch of a family without a file.
-const behind = "blocks"
+// blocksPatch is the value of --patch that stands for the model patch of a family without a file.
+const blocksPatch = "blocks"
 
 // nets adds what --control and --patch name to a workload: nets, on all entries, and the rows in front of its text.
 // stored is the bytes per weight of what is in no file.
@@ -60,8 +60,8 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 	}
 	for _, name := range f.patches {
 		if err := add("patch", name, files.KindModelPatch, func(fam *family.Family) (*control.Net, error) {
-			if name != behind {
-				return nil, fmt.Errorf("want a file, or %q for layers behind all blocks", behind)
+			if name != blocksPatch {
+				return nil, fmt.Errorf("want a file, or %q for layers behind all blocks", blocksPatch)
 			}
 			return control.Behind(fam, base)
 		}); err != nil {

@@ -85,8 +85,8 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.StringArrayVar(&f.controls, "control", nil, "a control net beside the model in every evaluation, on all entries: "+
 		"a file, or how many double and single blocks of the model it has copied, as in 5+10; for each of several once")
-	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file (USO's too), or "+behind+" for layers behind all "+
-		"blocks, as DiffSynth's; for each of several once")
+	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file (USO's too), or "+blocksPatch+" for layers "+
+		"behind all blocks, as DiffSynth's; for each of several once")
 	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
 	fl.IntVar(&f.jobs, "jobs", 0, "predict so many equal jobs, side by side on groups of the devices")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")

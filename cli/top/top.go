@@ -39,7 +39,7 @@ terminal, or with --once, it prints that one time.`,
 				return err
 			}
 			defer console.CloseQuietly(c)
-			ask := func() (sight, error) { return look(cmd.Context(), c) }
+			ask := func() (snapshot, error) { return look(cmd.Context(), c) }
 			if !once && !asJSON && console.IsTerminal(cmd.OutOrStdout()) {
 				p := tea.NewProgram(topModel{ask: ask, every: every}, tea.WithContext(cmd.Context()),
 					tea.WithOutput(cmd.OutOrStdout()), tea.WithAltScreen())
@@ -69,8 +69,8 @@ terminal, or with --once, it prints that one time.`,
 	return cmd
 }
 
-// sight is a snapshot of daemons and jobs.
-type sight struct {
+// snapshot is what daemons and jobs were at a moment.
+type snapshot struct {
 	Daemons []message.Stats  `json:"daemons"`
 	Jobs    []message.Record `json:"jobs"` // the newest
 	at      time.Time
@@ -79,10 +79,10 @@ type sight struct {
 // jobsShown is how many jobs top asks for.
 const jobsShown = 50
 
-func look(ctx context.Context, c client.Client) (sight, error) {
+func look(ctx context.Context, c client.Client) (snapshot, error) {
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
-	s := sight{at: time.Now()}
+	s := snapshot{at: time.Now()}
 	var err error
 	if s.Daemons, err = client.AllStats(ctx, c); err != nil {
 		return s, err

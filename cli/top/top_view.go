@@ -18,18 +18,18 @@ import (
 
 // topModel is the live view: it polls the daemons and shows the latest snapshot.
 type topModel struct {
-	ask         func() (sight, error)
+	ask         func() (snapshot, error)
 	every       time.Duration
-	now, before sight
+	now, before snapshot
 	err         error // of the last poll; the last good snapshot stays on the screen
 	wide, high  int
 }
 
-// seen is the result of a poll, tick the signal for the next one.
+// pollResult is the result of a poll, tick the signal for the next one.
 type (
-	seen struct {
-		sight sight
-		err   error
+	pollResult struct {
+		snapshot snapshot
+		err      error
 	}
 	tick struct{}
 )
@@ -39,7 +39,7 @@ func (m topModel) Init() tea.Cmd { return m.fetch }
 
 func (m topModel) fetch() tea.Msg {
 	s, err := m.ask()
-	return seen{s, err}
+	return pollResult{s, err}
 }
 
 // Update implements tea.Model.
@@ -52,9 +52,9 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case tea.WindowSizeMsg:
 		m.wide, m.high = msg.Width, msg.Height
-	case seen:
+	case pollResult:
 		if m.err = msg.err; m.err == nil {
-			m.before, m.now = m.now, msg.sight
+			m.before, m.now = m.now, msg.snapshot
 		}
 		return m, tea.Tick(m.every, func(time.Time) tea.Msg { return tick{} })
 	case tick:
@@ -100,7 +100,7 @@ func storeOf(s *message.StoreStats) string {
 type topStyles struct{ head, fault lipgloss.Style }
 
 // text renders a snapshot as aligned tables. Byte rates need an earlier snapshot.
-func (s sight) text(before *sight, style topStyles) string {
+func (s snapshot) text(before *snapshot, style topStyles) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
@@ -163,7 +163,7 @@ func (s sight) text(before *sight, style topStyles) string {
 }
 
 // order puts running jobs first, then waiting ones, then the others, newest first.
-func (s sight) order() []message.Record {
+func (s snapshot) order() []message.Record {
 	class := func(r message.Record) int {
 		return slices.Index([]message.State{message.Running, message.Queued}, r.State) & 3
 	} // others: -1 & 3 = 3
@@ -173,7 +173,7 @@ func (s sight) order() []message.Record {
 }
 
 // axes sums the bytes per axis over all daemons.
-func (s sight) axes() map[string]uint64 {
+func (s snapshot) axes() map[string]uint64 {
 	out := map[string]uint64{}
 	for _, d := range s.Daemons {
 		for axis, n := range d.Axes {
@@ -184,7 +184,7 @@ func (s sight) axes() map[string]uint64 {
 }
 
 // flow formats the bytes per second that went over an axis since the previous snapshot.
-func (s sight) flow(axis string, before *sight) string {
+func (s snapshot) flow(axis string, before *snapshot) string {
 	if before == nil || before.at.IsZero() {
 		return "-"
 	}

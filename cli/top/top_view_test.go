@@ -12,12 +12,12 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// sights are two looks at two daemons, two seconds apart.
-func sights() []sight {
+// snapshots are two looks at two daemons, two seconds apart.
+func snapshots() []snapshot {
 	at := time.UnixMilli(1_000_000)
-	out := make([]sight, 2)
+	out := make([]snapshot, 2)
 	for i := range out {
-		out[i] = sight{at: at.Add(time.Duration(2*i) * time.Second), Daemons: []message.Stats{
+		out[i] = snapshot{at: at.Add(time.Duration(2*i) * time.Second), Daemons: []message.Stats{
 			{
 				Daemon: "d-a", Since: 940_000, Queued: 3, Running: 1, Rate: 12.5, Steps: 90,
 				Ended: map[message.State]uint64{message.Done: 7, message.Failed: 2},
@@ -54,12 +54,12 @@ func has(text, cells string) bool {
 }
 
 func TestTopModel(t *testing.T) {
-	looks := sights()
+	looks := snapshots()
 	asked := 0
-	m := tea.Model(topModel{every: time.Millisecond, ask: func() (sight, error) {
+	m := tea.Model(topModel{every: time.Millisecond, ask: func() (snapshot, error) {
 		asked++
 		if asked > len(looks) {
-			return sight{}, errors.New("no daemon answers")
+			return snapshot{}, errors.New("no daemon answers")
 		}
 		return looks[asked-1], nil
 	}})

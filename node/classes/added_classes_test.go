@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
+	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
+	"patchbay/parallel"
 	"patchbay/tests/scratch"
 )
 
@@ -117,6 +119,69 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 	}
 	if index, _ := o.Get("batch_index"); string(pyjson.Dump(index)) != "[0, 1, 5]" {
 		t.Errorf("batch_index %s, want [0, 1, 5]", pyjson.Dump(index))
+	}
+}
+
+// TestLatentsKeepTheirScale: like ComfyUI's, a class that changes a latent keeps the size in pixels that an empty one
+// was made for; sampling fits the latent to the model and forgets it.
+func TestLatentsKeepTheirScale(t *testing.T) {
+	values := map[string]given{
+		"Source": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 4, 16, 16), Scale: 16}},
+		"Mask":   {"MASK", rectangle(4, 4)}, "Model": {"MODEL", analyticModel(t)}, "Sigmas": {"SIGMAS", value.Sigmas{}},
+		"Text": {"CONDITIONING", value.Conditioning{{Entry: dit.Entry{
+			Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{0}},
+		}}}},
+	}
+	got := map[string]*value.Latent{}
+	cat := All(giving(values, got)...)
+	run, err := graph.NewRunner(graph.Config{Catalogue: cat})
+	check(t, err)
+	defer run.Close()
+	g, changing := newGraph(), 0
+	for _, name := range cat.Classes() {
+		k, in := cat.Class(name), []any{}
+		if len(k.Outputs) != 1 || k.Outputs[0].Type != "LATENT" {
+			continue
+		}
+		for i := range k.Inputs {
+			decl := &k.Inputs[i]
+			switch preset, ok := decl.Options.Get("default"); {
+			case decl.Type == "LATENT":
+				in = append(in, decl.Name, g.add("Source"))
+			case decl.Type == "MASK":
+				in = append(in, decl.Name, g.add("Mask"))
+			case ok:
+				in = append(in, decl.Name, preset)
+			case decl.Type == "COMBO" && len(decl.Choices) > 0:
+				in = append(in, decl.Name, decl.Choices[0])
+			}
+		}
+		takes := func(in graph.Input) bool { return in.Type == "LATENT" }
+		if len(in) == 2*len(k.Inputs) && slices.ContainsFunc(k.Inputs, takes) {
+			changing++
+			g.add("Keep", "latent", g.add(name, in...), "as", name)
+		}
+	}
+	sampled := g.add("Source")
+	for range 2 {
+		sampled = g.add("SamplerCustomAdvanced", "noise", g.add("DisableNoise"), "guider",
+			g.add("BasicGuider", "model", g.add("Model"), "conditioning", g.add("Text")), "sampler",
+			g.add("KSamplerSelect", "sampler_name", "euler"), "sigmas", g.add("Sigmas"), "latent_image", sampled)
+	}
+	g.add("Keep", "latent", sampled, "as", "sampled")
+	_, err = run.Run(t.Context(), graph.Job{ID: "scale", Workflow: g.workflow(t)}, nil)
+	check(t, err)
+	if l := got["sampled"]; l.Scale != 0 || l.Samples.X != 32 {
+		t.Errorf("sampled twice: %d columns and a scale of %d, want 32 and 0", l.Samples.X, l.Scale)
+	}
+	delete(got, "sampled")
+	for name, l := range got {
+		if l.Scale != 16 {
+			t.Errorf("%s: a scale of %d, want 16", name, l.Scale)
+		}
+	}
+	if changing < 18 || len(got) != changing {
+		t.Errorf("%d classes were tried, %d gave a latent: want 18 or more", changing, len(got))
 	}
 }
 

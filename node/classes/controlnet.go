@@ -103,7 +103,7 @@ func applyControlNet(c *graph.Call) ([]any, error) {
 		ctl.VAE = c.VAE("vae")
 	}
 	if c.Given("mask") && ctl.Net.Masked() {
-		if err := hide(&ctl, graph.Arg[*picture.Mask](c, "mask")); err != nil {
+		if err := blackenMasked(&ctl, graph.Arg[*picture.Mask](c, "mask")); err != nil {
 			return nil, err
 		}
 	}
@@ -111,8 +111,9 @@ func applyControlNet(c *graph.Call) ([]any, error) {
 	return []any{positive.Each(add), negative.Each(add)}, nil
 }
 
-// hide blackens the part of the hint that the mask marks to be filled in (ComfyUI comfy_extras/nodes_controlnet.py).
-func hide(ctl *value.Control, mask *picture.Mask) error {
+// blackenMasked blackens the part of the hint that the mask marks to be filled in (ComfyUI
+// comfy_extras/nodes_controlnet.py).
+func blackenMasked(ctl *value.Control, mask *picture.Mask) error {
 	if mask.B != 1 && ctl.Image.B != 1 && mask.B != ctl.Image.B {
 		return fault.Bad("mask", "%d masks for %d pictures, want one of either, or as many", mask.B,
 			ctl.Image.B)

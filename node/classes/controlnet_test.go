@@ -258,7 +258,7 @@ func TestMaskOfAHint(t *testing.T) {
 	im := &picture.Image{B: 1, Y: 5, X: 7, C: 3, Data: slices.Repeat([]float32{1}, 5*7*3)}
 	ctl := value.Control{Image: im}
 	mask := &picture.Mask{B: 1, Y: 3, X: 4, Data: []float32{0, 0.2, 1, 0.9, 1, 0.45, 0.55, 0, 0.3, 0.7, 0.1, 1}}
-	check(t, hide(&ctl, mask))
+	check(t, blackenMasked(&ctl, mask))
 	for i, kept := range "1110000" + "1110000" + "0010011" + "0001110" + "1101100" {
 		for c := range 3 {
 			if got, in := ctl.Image.Data[3*i+c], im.Data[3*i+c]; got != float32(kept-'0') || in != 1 {
@@ -267,7 +267,7 @@ func TestMaskOfAHint(t *testing.T) {
 		}
 	}
 	two := value.Control{Image: &picture.Image{B: 2, Y: 1, X: 1, C: 3, Data: make([]float32, 6)}}
-	if err := hide(&two, &picture.Mask{B: 3, Y: 1, X: 1, Data: make([]float32, 3)}); err == nil ||
+	if err := blackenMasked(&two, &picture.Mask{B: 3, Y: 1, X: 1, Data: make([]float32, 3)}); err == nil ||
 		!strings.Contains(err.Error(), "3 masks for 2 pictures") {
 		t.Errorf("three masks for two pictures: got error %v", err)
 	}

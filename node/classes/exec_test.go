@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -124,6 +125,18 @@ func TestExecRefuses(t *testing.T) {
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field {
 			t.Errorf("%s: got %#v, want code %s and field %q", name, err, c.code, c.field)
 		}
+	}
+}
+
+// TestExecFillsInLaterInputs: a client of an older version gets the defaults of inputs that were added since.
+func TestExecFillsInLaterInputs(t *testing.T) {
+	im := value.NewTensor(make([]float32, 12), 1, 2, 2, 3)
+	req := graph.ExecRequest{Class: "ImageScaleToTotalPixels", Inputs: map[string]any{
+		"image": im, "upscale_method": "nearest-exact", "megapixels": 0.01,
+	}}
+	out, err := execRunner(t, nil).Exec(t.Context(), req, nil)
+	if err != nil || !slices.Equal(out.Outputs[0].(*value.Tensor).Shape, []int{1, 102, 102, 3}) {
+		t.Errorf("got %+v, %v", out, err)
 	}
 }
 

@@ -293,7 +293,7 @@ func saveTemp(c *graph.Call, im *picture.Image) error {
 	return saveAs(c, im, tempPrefix(), "temp", "images")
 }
 
-// cropRegion crops to the part of the region that lies inside the picture. An origin outside moves to the last pixel.
+// cropRegion crops to a region that the editor draws.
 func cropRegion(c *graph.Call) ([]any, error) {
 	im, region := c.Image("image"), map[string]int{"x": 0, "y": 0, "width": 512, "height": 512}
 	given, ok := c.Raw("crop_region").(*pyjson.Object)
@@ -301,7 +301,7 @@ func cropRegion(c *graph.Call) ([]any, error) {
 		return nil, fault.Bad("crop_region", "takes an object {x, y, width, height}, got %s",
 			pyjson.Excerpt(pyjson.Repr(c.Raw("crop_region"))))
 	}
-	for name := range region {
+	for _, name := range []string{"x", "y", "width", "height"} {
 		v, there := given.Get(name)
 		n, whole := v.(int64)
 		lowest := map[bool]int64{true: 0, false: 1}[name == "x" || name == "y"]
@@ -313,7 +313,6 @@ func cropRegion(c *graph.Call) ([]any, error) {
 			region[name] = int(n)
 		}
 	}
-	x, y := min(region["x"], im.X-1), min(region["y"], im.Y-1)
-	out := im.Cut(x, y, min(region["width"], im.X-x), min(region["height"], im.Y-y))
+	out := cropped(im, region["x"], region["y"], region["width"], region["height"])
 	return []any{out}, saveTemp(c, out)
 }

@@ -160,12 +160,14 @@ func resizedImage(im *picture.Image, x, y int, method, crop, field string) (*pic
 	return &picture.Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
 }
 
-// imageCrop crops to the part of the rectangle that lies inside the picture. An origin outside moves to the last pixel.
 func imageCrop(c *graph.Call) ([]any, error) {
-	im := c.Image("image")
-	x, y := min(c.Whole("x"), im.X-1), min(c.Whole("y"), im.Y-1)
-	w, h := min(c.Whole("width"), im.X-x), min(c.Whole("height"), im.Y-y)
-	return []any{im.Cut(x, y, w, h)}, nil
+	return []any{cropped(c.Image("image"), c.Whole("x"), c.Whole("y"), c.Whole("width"), c.Whole("height"))}, nil
+}
+
+// cropped returns the part of a rectangle that lies inside a picture. An origin outside moves to the last pixel.
+func cropped(im *picture.Image, x, y, width, height int) *picture.Image {
+	x, y = min(x, im.X-1), min(y, im.Y-1)
+	return im.Cut(x, y, min(width, im.X-x), min(height, im.Y-y))
 }
 
 func imageFromBatch(c *graph.Call) ([]any, error) {

@@ -103,7 +103,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 		return nil, nil, err
 	}
 	if len(req.Sigmas) == 0 {
-		l := source.With(req.Latent)
+		l := source.Fitted(req.Latent)
 		return l, l, nil
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
@@ -119,12 +119,12 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 		return nil, nil, fault.New(fault.CodeBadInput,
 			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
 	}
-	out = source.With(result.Latent)
+	out = source.Fitted(result.Latent)
 	if result.X0.Len() == 0 {
 		return out, out, nil
 	}
 	m.Format.FromModel(result.X0.Data, result.X0.Y*result.X0.X)
-	return out, source.With(result.X0), nil
+	return out, source.Fitted(result.X0), nil
 }
 
 // reportProgress emits the progress of a step, with a preview if the job asked for them.
@@ -301,5 +301,5 @@ func addNoise(c *graph.Call) ([]any, error) {
 			out.Data[i] = 0
 		}
 	}
-	return []any{l.With(out)}, nil
+	return []any{l.Fitted(out)}, nil
 }

@@ -61,7 +61,9 @@ func vaeClasses() []graph.Class {
 				if err := l.Single("samples"); err != nil {
 					return nil, err
 				}
-				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
+				out := l.With(l.Samples)
+				out.NoiseMask = c.Mask("mask")
+				return []any{out}, nil
 			},
 		},
 		{
@@ -221,8 +223,8 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 		case t.Overlap >= t.Y/2:
 			return 0, fault.Bad("overlap", "%d, want less than half of tile_size %d", t.Overlap, t.Y)
 		}
-		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {
-			n = max(n, vae.EncodeBytes(cfg, dtype, min(y, shape[0]), min(x, shape[1])))
+		for _, shape := range t.Shapes() {
+			n = max(n, vae.EncodeBytes(cfg, dtype, min(y, shape.Y), min(x, shape.X)))
 		}
 		return n, nil
 	}, func(net *vae.VAE, env vae.Env) (err error) {

@@ -26,12 +26,12 @@ func Is(o *pyjson.Object) bool {
 
 // conversion is the state of converting one graph.
 type conversion struct {
-	describe func(class string) *pyjson.Object
-	defs     map[string]*canvas
-	frames   int // nodes of all frames
-	left     int // links that may still be followed, as reroutes may form a circle
-	out      map[string]*pyjson.Object
-	order    []string
+	describe  func(class string) *pyjson.Object
+	defs      map[string]*canvas
+	nodeCount int // nodes of all frames
+	left      int // links that may still be followed, as reroutes may form a circle
+	out       map[string]*pyjson.Object
+	order     []string
 }
 
 // Convert returns the graph in API format: node id -> {inputs, class_type, _meta}. describe returns the object_info
@@ -63,7 +63,7 @@ func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (
 // expand creates the frames of all instances of subgraphs below f.
 func (c *conversion) expand(f *frame, depth int) *fault.Failure {
 	f.children = map[string]*frame{}
-	if c.frames += len(f.nodes); c.frames > maxNodes {
+	if c.nodeCount += len(f.nodes); c.nodeCount > maxNodes {
 		return fault.New(fault.CodeTooLarge, "the workflow has more than %d nodes when its subgraphs are written out",
 			maxNodes)
 	}
@@ -82,7 +82,7 @@ func (c *conversion) expand(f *frame, depth int) *fault.Failure {
 			return fail
 		}
 		child.host, child.given = map[[2]string]any{}, map[string]any{}
-		c.hold(child)
+		c.readInstanceValues(child)
 	}
 	return nil
 }
@@ -94,9 +94,9 @@ func refused(n *node, format string, args ...any) *fault.Failure {
 	return f
 }
 
-// hold reads the values that an instance holds for widgets inside it: those that properties.proxyWidgets names or,
-// without that, those of its inputs that stand for widgets, in order.
-func (c *conversion) hold(f *frame) {
+// readInstanceValues reads the values that an instance holds for widgets inside it: those that properties.proxyWidgets
+// names or, without that, those of its inputs that stand for widgets, in order.
+func (c *conversion) readInstanceValues(f *frame) {
 	values := list(f.instance.values)
 	proxies, listed := f.instance.properties.At("proxyWidgets").([]any)
 	if !listed {
@@ -114,12 +114,12 @@ func (c *conversion) hold(f *frame) {
 		if len(pair) < 2 || i >= len(values) || values[i] == nil {
 			continue
 		}
-		c.holdOne(f, key(pair[0]), str(pair[1]), values[i])
+		c.setInstanceValue(f, key(pair[0]), str(pair[1]), values[i])
 	}
 }
 
-// holdOne gives one widget inside a subgraph the value that the instance holds for it.
-func (c *conversion) holdOne(f *frame, id, name string, value any) {
+// setInstanceValue gives one widget inside a subgraph the value that the instance holds for it.
+func (c *conversion) setInstanceValue(f *frame, id, name string, value any) {
 	if id == "-1" {
 		f.given[name] = value
 		return
@@ -153,7 +153,7 @@ func (c *conversion) holdOne(f *frame, id, name string, value any) {
 	}
 	for _, n := range child.nodes {
 		if n.id == id || c.describe(n.kind) != nil && c.widgets(child, n).Has(name) {
-			c.holdOne(child, n.id, name, value)
+			c.setInstanceValue(child, n.id, name, value)
 			return
 		}
 	}

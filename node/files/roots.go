@@ -154,7 +154,7 @@ func hasKindExtension(kind, name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	switch kind {
 	case KindInputImage:
-		return strings.Contains(" .png .jpg .jpeg .webp .bmp .gif .tif .tiff ", " "+ext+" ") && ext != ""
+		return strings.Contains(" .png .jpg .jpeg .webp .bmp .gif .tif .tiff ", " "+ext+" ")
 	case KindInputLatent:
 		return ext == ".latent"
 	}

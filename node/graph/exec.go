@@ -91,6 +91,9 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	for i := range declared {
 		decl := &declared[i]
 		raw, ok := given[decl.Name]
+		if !ok && decl.Later {
+			raw, ok = decl.preset(), true
+		}
 		if !ok {
 			if decl.Optional {
 				continue

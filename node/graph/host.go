@@ -32,7 +32,7 @@ func (r *Runner) Forecast(ctx context.Context, f value.ModelFile, plan string, p
 	error,
 ) {
 	p = p.Usual()
-	if err := r.bounds.Host([]int{p.Batch, 1, p.Height / 8, p.Width / 8}, p.Steps+1); err != nil {
+	if err := r.bounds.Host([]int{p.Batch, 1, p.Height / latentScale, p.Width / latentScale}, p.Steps+1); err != nil {
 		return nil, err
 	}
 	out, err := r.store.Forecast(ctx, f, plan, p)

@@ -47,7 +47,7 @@ func (h *handles) Hold(v any, lease time.Duration) Handle {
 	_, _ = rand.Read(id[:]) // crypto/rand.Read never fails
 	out := Handle{ID: hex.EncodeToString(id[:]), Type: typeOf(v), Expires: h.now().Add(lease)}
 	h.held[out.ID] = &held{v, lease, out.Expires}
-	h.wind()
+	h.resetAlarm()
 	return out
 }
 
@@ -80,7 +80,7 @@ func (h *handles) FreeHandles() int {
 	defer h.mu.Unlock()
 	n := len(h.held)
 	clear(h.held)
-	h.wind()
+	h.resetAlarm()
 	return n
 }
 
@@ -105,9 +105,9 @@ func (h *handles) expire() {
 	}
 }
 
-// wind sets the alarm for the lease that ends first; if that is renewed, the alarm just sets itself again. The caller
-// must hold h.mu.
-func (h *handles) wind() {
+// resetAlarm sets the alarm for the lease that ends first; if that is renewed, the alarm just sets itself again. The
+// caller must hold h.mu.
+func (h *handles) resetAlarm() {
 	if h.alarm != nil {
 		h.alarm.Stop()
 		h.alarm = nil
@@ -123,6 +123,6 @@ func (h *handles) wind() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.expire()
-		h.wind()
+		h.resetAlarm()
 	})
 }

@@ -43,13 +43,13 @@ type Config struct {
 
 // Runner executes workflows, one or a few at a time; caches, weights and handles survive between jobs.
 type Runner struct {
-	roots  files.Roots
-	cat    *Catalogue
-	work   sync.RWMutex  // read-locked by jobs, locked by what must not overlap one
-	turns  chan struct{} // holds one value per running job
-	alone  sync.Mutex    // held while filling turns, where two callers could deadlock
-	values *lru.Cache[*entry]
-	store  *value.Store
+	roots   files.Roots
+	cat     *Catalogue
+	work    sync.RWMutex  // read-locked by jobs, locked by what must not overlap one
+	slots   chan struct{} // holds one value per running job
+	slotsMu sync.Mutex    // held while filling slots, where two callers could deadlock
+	values  *lru.Cache[*entry]
+	store   *value.Store
 	*handles
 	bounds Bounds
 }
@@ -74,7 +74,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 			cfg.WeightBytes, cfg.Lease)
 	}
 	return &Runner{
-		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue, turns: make(chan struct{}, max(1, cfg.Jobs)),
+		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue, slots: make(chan struct{}, max(1, cfg.Jobs)),
 		values:  lru.New[*entry](cmp.Or(cfg.CacheBytes, 2<<30), nil),
 		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, cmp.Or(cfg.WeightBytes, 16<<30)),
 		handles: newHandles(cmp.Or(cfg.Lease, 15*time.Minute), cfg.Now),
@@ -83,16 +83,16 @@ func NewRunner(cfg Config) (*Runner, error) {
 
 // begin waits for so many free places beside the running jobs and takes them; end gives them back.
 func (r *Runner) begin(jobs int) (end func()) {
-	r.alone.Lock()
+	r.slotsMu.Lock()
 	for range jobs {
-		r.turns <- struct{}{}
+		r.slots <- struct{}{}
 	}
-	r.alone.Unlock()
+	r.slotsMu.Unlock()
 	r.work.RLock()
 	return func() {
 		r.work.RUnlock()
 		for range jobs {
-			<-r.turns
+			<-r.slots
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (r *Runner) Roots() files.Roots { return r.roots }
 func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
 	jobs := 1
 	if job.Alone {
-		jobs = cap(r.turns)
+		jobs = cap(r.slots)
 	}
 	defer r.begin(jobs)()
 	if emit == nil {

@@ -2,6 +2,7 @@ package pyjson
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -59,6 +60,28 @@ func TestPythonText(t *testing.T) {
 	for _, text := range []string{"", "1,5", "0x1p3", "1__0", "abc"} {
 		if got, err := Float(text); err == nil {
 			t.Errorf("float(%q) is %v, want an error", text, got)
+		}
+	}
+}
+
+// TestDigitsOfIntegers: Python takes 4300 digits, whatever is around them, in text and in JSON.
+func TestDigitsOfIntegers(t *testing.T) {
+	nines, apart := strings.Repeat("9", 4300), strings.Repeat("9_", 4299)+"9"
+	for _, text := range []string{nines, "-" + nines, "+" + nines, " " + nines + "\n", apart} {
+		if _, err := Int(text); err != nil {
+			t.Errorf("int(%.3q...) of %d bytes: %v", text, len(text), err)
+		}
+	}
+	if _, err := Decode([]byte("-" + nines)); err != nil {
+		t.Errorf("a number of 4300 digits and a sign: %v", err)
+	}
+	for _, text := range []string{nines + "9", "-9" + nines} {
+		_, asText := Int(text)
+		_, asNumber := Decode([]byte(text))
+		for _, err := range []error{asText, asNumber} {
+			if want := "integer of 4301 digits: want 4300 at most"; err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%.3q... of %d bytes: got %v, want %s", text, len(text), err, want)
+			}
 		}
 	}
 }

@@ -258,8 +258,8 @@ func parseNumber(s string) (any, error) {
 		if n, err := strconv.ParseUint(s, 10, 64); err == nil {
 			return n, nil
 		}
-		if len(s) > 4300 { // Python's own limit on digits
-			return nil, fmt.Errorf("integer of %d digits", len(s))
+		if n := digits(s); n > maxDigits {
+			return nil, tooLong(n)
 		}
 		n, ok := new(big.Int).SetString(s, 10)
 		if !ok {

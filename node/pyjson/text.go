@@ -155,8 +155,14 @@ func Int(v any) (any, error) {
 		n, _ := new(big.Float).SetFloat64(math.Trunc(x)).Int(nil)
 		return shrink(n), nil
 	case string:
-		if n, ok := new(big.Int).SetString(asciiDigits(x), 10); ok && len(x) < 4300 {
-			return shrink(n), nil
+		s := asciiDigits(x)
+		switch n := digits(s); {
+		case n > maxDigits:
+			return nil, tooLong(n)
+		case n > 0:
+			if i, ok := new(big.Int).SetString(s, 10); ok {
+				return shrink(i), nil
+			}
 		}
 		shown := []rune(Repr(x)) // Python truncates the text here, and only here
 		return nil, fmt.Errorf("invalid literal for int() with base 10: %s", string(shown[:min(len(shown), 200)]))
@@ -245,6 +251,24 @@ func digitValue(r rune) int {
 	return int(r-first) % 10
 }
 
+// maxDigits is Python's limit on the digits of an integer.
+const maxDigits = 4300
+
+// digits returns the number of digits of an integer in ASCII, 0 if s is none.
+func digits(s string) int {
+	if s != "" && (s[0] == '+' || s[0] == '-') {
+		s = s[1:]
+	}
+	if strings.Trim(s, "0123456789") != "" {
+		return 0
+	}
+	return len(s)
+}
+
+func tooLong(digits int) error {
+	return fmt.Errorf("integer of %d digits: want %d at most", digits, maxDigits)
+}
+
 // shrink turns a big integer into the smallest type that a Workflow uses for it.
 func shrink(n *big.Int) any {
 	switch {
@@ -257,10 +281,10 @@ func shrink(n *big.Int) any {
 }
 
 // Excerpt shortens text of a workflow for an error message, which a prompt in the wrong place must not fill. Integers
-// that Python can read, of 4300 digits at most, stay whole.
+// that Python can read stay whole.
 func Excerpt(s string) string {
-	const most, digits = 1000, 4301
-	if len(s) <= most || len(s) <= digits && strings.Trim(s, "-0123456789") == "" {
+	const most = 1000
+	if n := digits(s); len(s) <= most || n > 0 && n <= maxDigits {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("... (%d bytes)", len(s))

@@ -241,7 +241,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		if err != nil {
 			return err
 		}
-		parts, err := lentEncoder(u, l, ops, c, e)
+		parts, err := cachedEncoder(u, l, ops, c, e)
 		if err != nil {
 			return err
 		}

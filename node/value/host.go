@@ -100,7 +100,7 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 func OpenFile(roots files.Roots, f ModelFile) (m *Model, err error) {
 	kind := eitherKind(roots, f.Name, files.KindDiffusion, files.KindCheckpoint)
 	err = roots.Header(kind, "model.file", f.Name, false, func(h files.Header) (err error) {
-		if err := meant("model", f.Fingerprint, h); err != nil {
+		if err := checkFingerprint("model", f.Fingerprint, h); err != nil {
 			return err
 		}
 		m, err = OpenModel(h)
@@ -122,8 +122,8 @@ func eitherKind(roots files.Roots, name, first, second string) string {
 	return first
 }
 
-// meant returns an error if the file's header hash is not the one the request asks for.
-func meant(part, fingerprint string, h files.Header) error {
+// checkFingerprint returns an error if the file's header hash is not the one the request asks for.
+func checkFingerprint(part, fingerprint string, h files.Header) error {
 	if fingerprint == "" || strings.EqualFold(fingerprint, h.Hash) {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*M
 			kind = eitherKind(roots, f.Name, kind, files.KindControl)
 		}
 		err := roots.Header(kind, part+".file", f.Name, false, func(h files.Header) error {
-			if err := meant(part, f.Fingerprint, h); err != nil {
+			if err := checkFingerprint(part, f.Fingerprint, h); err != nil {
 				return err
 			}
 			p, err := OpenNet(kind, h, m)
@@ -184,7 +184,7 @@ func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
 	for i, p := range opened {
 		h, part := list[i].Hint, fmt.Sprintf("model.nets[%d].", i)
 		if p.sizes != nil {
-			if err := m.shown(u, p, list[i], part); err != nil {
+			if err := m.applyProjector(u, p, list[i], part); err != nil {
 				return err
 			}
 			continue
@@ -204,8 +204,9 @@ func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
 	return err
 }
 
-// shown runs a feature projector on a host's picture encoder states and puts the rows in front of the model's text.
-func (m *Model) shown(u Use, p *ModelPatch, f NetFile, part string) error {
+// applyProjector runs a feature projector on a host's picture encoder states and puts the rows in front of the model's
+// text.
+func (m *Model) applyProjector(u Use, p *ModelPatch, f NetFile, part string) error {
 	deep, h := len(text.Deep()), f.Hint
 	if h.B != deep || h.C != 1 || h.Y != p.sizes.Tokens || h.X != p.sizes.Width {
 		return fault.Bad(part+"hint", "%v, %s reads states [%d, %d, %d] of a picture encoder, those behind its layers %v",

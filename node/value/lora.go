@@ -58,12 +58,12 @@ func (e *adaptedEncoder) Bytes() int64 { return e.bytes }
 // Close frees what belongs to this encoder alone, and the base if no other encoder uses it.
 func (e *adaptedEncoder) Close() { e.free() }
 
-// lentEncoder returns an encoder, split over ops, with the adapters of its clip, from the store. It loads what is
+// cachedEncoder returns an encoder, split over ops, with the adapters of its clip, from the store. It loads what is
 // missing.
-func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
+func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
 	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
 	uses := source.To(e.kind, clip.Loras)
-	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
+	kept, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
 		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (encoderParts, error) {
 			return read(e.file, "clip", func(file *weights.File) (encoderParts, error) {
 				return text.OpenParts(ops, e.kind, e.set(file, l.DType), e.config)

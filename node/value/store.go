@@ -101,9 +101,9 @@ func (s *Store) Enter() *parallel.Turn {
 	return s.engine.Enter()
 }
 
-// lent returns weights from the store, loading and keeping them if they are missing. It must be called inside do,
+// cached returns weights from the store, loading and keeping them if they are missing. It must be called inside do,
 // because loading uses the device.
-func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
+func cached[T resident](u Use, key string, load func() (T, error)) (T, error) {
 	if w, ok := u.Store.weights.Get(key); ok {
 		if t, ok := w.(T); ok {
 			return t, nil
@@ -119,9 +119,9 @@ func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
 	return t, nil
 }
 
-// lentFrom is lent for a file that open reads; errors in the file are attributed to the input field.
-func lentFrom[T resident](u Use, key, field string, c source.File, open func(*weights.File) (T, error)) (T, error) {
-	return lent(u, key, func() (T, error) { return read(c, field, open) })
+// cachedFrom is cached for a file that open reads; errors in the file are attributed to the input field.
+func cachedFrom[T resident](u Use, key, field string, c source.File, open func(*weights.File) (T, error)) (T, error) {
+	return cached(u, key, func() (T, error) { return read(c, field, open) })
 }
 
 // read opens a file and returns the result of open; errors in the file are attributed to the input field.

@@ -71,7 +71,7 @@ func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, 
 	f func(*parallel.Workspace, T) error,
 ) error {
 	return u.do(field+" "+z.name, func(l *parallel.Workspace) error {
-		net, err := lentFrom(u, field+" "+z.file.Key(), field, z.file, func(file *weights.File) (T, error) {
+		net, err := cachedFrom(u, field+" "+z.file.Key(), field, z.file, func(file *weights.File) (T, error) {
 			return open(l, file)
 		})
 		if err != nil {
@@ -98,7 +98,7 @@ func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
 	}
 	err = on(u, e.lazy, "clip_vision", open, func(l *parallel.Workspace, net *text.SigLIP) error {
 		for b := range im.B {
-			states, deep, err := net.See(envOf(l), eyeful(im, b, net.Size, crop))
+			states, deep, err := net.See(envOf(l), visionInput(im, b, net.Size, crop))
 			if err != nil {
 				return err
 			}
@@ -111,9 +111,9 @@ func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
 	return out, err
 }
 
-// eyeful returns picture b as SigLIP expects it: [3, size, size] in -1..1, with values quantized to 8 bits first
+// visionInput returns picture b as SigLIP expects it: [3, size, size] in -1..1, with values quantized to 8 bits first
 // (ComfyUI comfy/clip_model.py, clip_preprocess).
-func eyeful(im *picture.Image, b, size int, crop bool) []float32 {
+func visionInput(im *picture.Image, b, size int, crop bool) []float32 {
 	m := resample.Image{B: 1, C: 3, Y: im.Y, X: im.X, Data: make([]float32, 0, 3*im.Y*im.X)}
 	for c := range 3 {
 		for i := range im.Y * im.X {

@@ -114,9 +114,18 @@ func Finite(v []float32) error {
 	return nil
 }
 
-// With returns a latent with other samples and the noise mask and batch index of l. Scale is not kept.
+// With returns a copy of l with other samples.
 func (l *Latent) With(s parallel.Latent) *Latent {
-	return &Latent{Samples: s, NoiseMask: l.NoiseMask, BatchIndex: l.BatchIndex}
+	out := *l
+	out.Samples = s
+	return &out
+}
+
+// Fitted returns a copy of l with samples that a model has taken or made: their size needs no more fitting.
+func (l *Latent) Fitted(s parallel.Latent) *Latent {
+	out := l.With(s)
+	out.Scale = 0
+	return out
 }
 
 // Places returns a copy of BatchIndex, or 0, 1 ... if there is none.

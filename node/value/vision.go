@@ -52,7 +52,7 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 	if len(c.pictures) == 0 {
 		return chunks, nil
 	}
-	eyes, err := lentFrom(u, "vision "+e.key(), "clip", e.file, func(file *weights.File) (text.Eyes, error) {
+	eyes, err := cachedFrom(u, "vision "+e.key(), "clip", e.file, func(file *weights.File) (text.Eyes, error) {
 		return text.OpenEyes(l.Ops, e.set(file, l.DType), e.config)
 	})
 	if err != nil {
@@ -141,11 +141,11 @@ func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
 
 // write runs the language model on the device.
 func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, d text.Draw) ([]int, error) {
-	parts, err := lentEncoder(u, l, []engine.Ops{l.Ops}, c, e) // on a single rank
+	parts, err := cachedEncoder(u, l, []engine.Ops{l.Ops}, c, e) // on a single rank
 	if err != nil {
 		return nil, err
 	}
-	head, err := lentFrom(u, "head "+e.key(), "clip", e.file, func(file *weights.File) (*text.Head, error) {
+	head, err := cachedFrom(u, "head "+e.key(), "clip", e.file, func(file *weights.File) (*text.Head, error) {
 		return text.OpenHead(l.Ops, e.set(file, l.DType))
 	})
 	if err != nil {

@@ -251,7 +251,10 @@ func importLatent(v any) (*Latent, error) {
 		l.NoiseMask, _ = mask.(*picture.Mask)
 	}
 	if b := o.At("batch_index"); b != nil {
-		list, _ := b.([]any)
+		list, ok := b.([]any)
+		if !ok {
+			return nil, fmt.Errorf("batch_index is %s: want a list of numbers from 0 to %d", pyjson.Repr(b), 1<<20)
+		}
 		l.BatchIndex = []int{}
 		for _, e := range list {
 			n, err := pyjson.Int(e)
@@ -308,6 +311,9 @@ func importCond(context, keys any) (Cond, error) {
 		if err := c.set(k, o.At(k)); err != nil {
 			return c, fmt.Errorf("%s: %w", k, err)
 		}
+	}
+	if c.Ranged && !o.Has("end_percent") {
+		c.End = 1
 	}
 	return c, nil
 }
@@ -408,9 +414,6 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Guidance = &g
 	case "start_percent":
 		c.Start, c.Ranged = number(), true
-		if c.End == 0 {
-			c.End = 1
-		}
 	case "end_percent":
 		c.End, c.Ranged = number(), true
 	case "strength":
@@ -438,7 +441,10 @@ func (c *Cond) set(key string, v any) (err error) {
 		}
 		c.ConcatMask = &picture.Mask{B: l.B, Y: l.Y, X: l.X, Data: l.Data}
 	case "reference_latents_method":
-		c.Method, _ = v.(string)
+		var ok bool
+		if c.Method, ok = v.(string); !ok {
+			return fmt.Errorf("is %s: want offset, index, uxo or index_timestep_zero", pyjson.Repr(v))
+		}
 	case "height":
 		c.Pixels[0] = int(number())
 	case "width":

@@ -3,6 +3,7 @@ package value
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/models/dit"
@@ -64,6 +65,39 @@ func TestValuesTravel(t *testing.T) {
 		pyjson.NewObject("hooks", 1),
 	}}); err == nil {
 		t.Error("a key that is not known was taken")
+	}
+}
+
+// TestOrderOfKeys: a range that ends at 0 does so in whatever order its keys come.
+func TestOrderOfKeys(t *testing.T) {
+	context := NewTensor([]float32{1}, 1, 1, 1)
+	for end, keys := range map[float64][]any{0: {"end_percent", 0.0, "start_percent", 0.0}, 1: {"start_percent", 0.5}} {
+		c, err := importCond(context, pyjson.NewObject(keys...))
+		if err != nil || !c.Ranged || c.End != end {
+			t.Errorf("%v: ends at %g, %v, want %g", keys, c.End, err, end)
+		}
+	}
+}
+
+// TestWrongKindsAreRefused, with the field and what it takes.
+func TestWrongKindsAreRefused(t *testing.T) {
+	one := NewTensor([]float32{1}, 1, 1, 1, 1)
+	for _, c := range []struct {
+		kind, want string
+		v          any
+	}{
+		{
+			"LATENT", "batch_index is '0, 1': want a list of numbers from 0 to",
+			pyjson.NewObject("samples", one, "batch_index", "0, 1"),
+		},
+		{
+			"CONDITIONING", "reference_latents_method: is 1: want offset, index, uxo or index_timestep_zero",
+			[]any{[]any{NewTensor([]float32{1}, 1, 1, 1), pyjson.NewObject("reference_latents_method", int64(1))}},
+		},
+	} {
+		if v, err := ImportValue(c.kind, "samples", c.v); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, %v, want a refusal with %q", c.kind, v, err, c.want)
+		}
 	}
 }
 
