@@ -45,7 +45,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 			return err
 		}
 		release()
-		if release, err = e.alone(ctx); err != nil {
+		if release, err = e.takeAll(ctx); err != nil {
 			release = func() {}
 			return err
 		}

@@ -144,9 +144,9 @@ func (t *Turn) Sample(ctx context.Context, req *Request, observe Observe) (*Resu
 	return t.e.sample(ctx, t, req, observe)
 }
 
-// beside runs a request on a share of the places. If it runs out of memory beside others, it runs again once they have
-// ended and everything that is kept between requests has been freed.
-func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
+// runShared runs a request on a share of the places. If it runs out of memory beside others, it runs again once they
+// have ended and everything that is kept between requests has been freed.
+func (e *Engine) runShared(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
 	p, err := e.parse(req.Plan)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 	if err == nil || !isFull(err) {
 		return result, err
 	}
-	release, err := e.alone(ctx)
+	release, err := e.takeAll(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +291,7 @@ func (e *Engine) on(places []int) *Engine {
 	e.next += 1 << 32 // keeps the team numbers of parts distinct
 	part := &Engine{
 		cfg: cfg, cluster: e.cluster.Of(places), work: make(chan struct{}, 1), scheduler: e.scheduler, home: home,
-		ops: e.ops, hosts: []host.Host{home}, next: e.next, at: places, crowd: e.shares.all,
+		ops: e.ops, hosts: []host.Host{home}, next: e.next, at: places, totalPlaces: e.shares.all,
 	}
 	if d, ok := cfg.Hosts.(Divisible); ok {
 		part.cfg.Hosts, part.hosts = d.On(places), nil
@@ -300,8 +300,8 @@ func (e *Engine) on(places []int) *Engine {
 	return part
 }
 
-// alone waits until nothing else runs, neither requests nor Do.
-func (e *Engine) alone(ctx context.Context) (release func(), err error) {
+// takeAll is take for all places: it waits until nothing else runs, neither requests nor Do.
+func (e *Engine) takeAll(ctx context.Context) (release func(), err error) {
 	if e.shares == nil {
 		return e.take(ctx)
 	}

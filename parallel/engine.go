@@ -114,23 +114,23 @@ func (c *Config) transport() comm.Transport {
 // Engine owns the ranks of one device group and everything resident on them. It is safe for concurrent use. It runs one
 // piece of work at a time, except for requests that share places (Config.Schedule).
 type Engine struct {
-	cfg       Config
-	work      chan struct{}                 // holds one value while work runs; with shares: while Do runs
-	ops       engine.Ops                    // for Do
-	shares    *shares                       // nil: one piece of work at a time
-	parts     []*Engine                     // engines of shares that were taken before; guarded by resident
-	chosen    map[string]forecast.Candidate // plans for shares, see fastest; guarded by resident
-	at        []int                         // of a part: its places in the whole engine
-	crowd     int                           // of a part: how many places the whole engine has
-	lost      *team                         // team of a request that hung, until all its ranks have returned; nil: none
-	team      *team                         // ranks of the last plan; nil before the first request and after a failed one
-	cluster   forecast.Cluster              // one rank as the planner sees it
-	home      *host.Local                   // this process
-	resident  sync.Mutex                    // guards hosts, parts and chosen
-	hosts     []host.Host                   // where ranks run: home alone, or other processes; nil: not started
-	scheduler *group.Scheduler              // nil: everything runs freely
-	buf       rank.Buffer                   // memory of Do
-	next      uint64                        // last session or team number
+	cfg         Config
+	work        chan struct{}                 // holds one value while work runs; with shares: while Do runs
+	ops         engine.Ops                    // for Do
+	shares      *shares                       // nil: one piece of work at a time
+	parts       []*Engine                     // engines of shares that were taken before; guarded by resident
+	chosen      map[string]forecast.Candidate // plans for shares, see fastest; guarded by resident
+	at          []int                         // of a part: its places in the whole engine
+	totalPlaces int                           // of a part: how many places the whole engine has
+	lost        *team                         // team of a request that hung, until all its ranks have returned; nil: none
+	team        *team                         // ranks of the last plan; nil before the first request and after a failure
+	cluster     forecast.Cluster              // one rank as the planner sees it
+	home        *host.Local                   // this process
+	resident    sync.Mutex                    // guards hosts, parts and chosen
+	hosts       []host.Host                   // where ranks run: home alone, or other processes; nil: not started
+	scheduler   *group.Scheduler              // nil: everything runs freely
+	buf         rank.Buffer                   // memory of Do
+	next        uint64                        // last session or team number
 }
 
 // Observe is called with the progress after every step. An error that it returns ends the run.
@@ -240,9 +240,9 @@ func gone(h host.Host) bool { return h.Err() != nil }
 func (e *Engine) because(err error) error {
 	code := group.AsError(err).Code
 	lost := func() int { return slices.IndexFunc(e.hosts, gone) }
-	for wait := time.Now().Add(foundOut); e.cfg.Hosts != nil && code == failure.PeerLost && lost() < 0 &&
+	for wait := time.Now().Add(lossGracePeriod); e.cfg.Hosts != nil && code == failure.PeerLost && lost() < 0 &&
 		time.Now().Before(wait); {
-		time.Sleep(foundOut / 100) // peers may notice the loss of a process first
+		time.Sleep(lossGracePeriod / 100) // peers may notice the loss of a process first
 	}
 	if i := lost(); i >= 0 && code != failure.Cancelled {
 		return e.hosts[i].Err()
@@ -250,8 +250,8 @@ func (e *Engine) because(err error) error {
 	return err
 }
 
-// foundOut is how much later than its peers the leader may notice that a process is gone.
-const foundOut = time.Second
+// lossGracePeriod is how much later than its peers the leader may notice that a process is gone.
+const lossGracePeriod = time.Second
 
 // abandon ends the processes of ranks that hang or are cut off from each other, so that the request can run again on
 // new ones, and returns the error of the request. If a rank hangs in this process, it calls Config.Lost. The caller
@@ -303,7 +303,7 @@ func (e *Engine) hostOf(rank int) (at, place int) {
 
 // Close waits for running work, ends the ranks and frees all weights.
 func (e *Engine) Close() {
-	release, _ := e.alone(context.Background())
+	release, _ := e.takeAll(context.Background())
 	defer release()
 	e.dismiss()
 	if e.usable() != nil {
@@ -397,7 +397,7 @@ func (e *Engine) Resident() (list []host.Resident) {
 // Evict drops the resident weights of key. If key is empty, it drops all weights and the memory of activations. It
 // waits for running work.
 func (e *Engine) Evict(key string) {
-	release, _ := e.alone(context.Background())
+	release, _ := e.takeAll(context.Background())
 	defer release()
 	if key == "" {
 		e.dismiss() // frees their activations too
@@ -495,7 +495,7 @@ func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe O
 		return nil, err
 	}
 	if e.shares != nil {
-		return e.beside(ctx, turn, req, observe)
+		return e.runShared(ctx, turn, req, observe)
 	}
 	plan, err := e.plan(req)
 	if err != nil {

@@ -170,7 +170,7 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 	out := make([][]float32, len(active))
 	b, f := ev.d.req.Latent.B, ev.d.session.features.out
 	for k := range out {
-		out[k] = cutRows(ev.whole[k], b, dit.Range{End: b}, s.tokens, f)
+		out[k] = rank.CutRows(ev.whole[k], b, dit.Range{End: b}, s.tokens, f)
 	}
 	return out, nil
 }

@@ -35,7 +35,7 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
 		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
-	release, err := e.alone(ctx)
+	release, err := e.takeAll(ctx)
 	if err != nil {
 		return out, err
 	}

@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -52,7 +54,13 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 		}
 		report.X0 = p.d.toLatent(v)
 	}
-	return p.observe(report)
+	err := p.observe(report)
+	if err != nil && !errors.As(err, new(*failure.Error)) {
+		err = &failure.Error{
+			Code: failure.BadRequest, Text: fmt.Sprintf("ended by its observer after step %d", report.Step), Cause: err,
+		}
+	}
+	return err
 }
 
 // sharedDraws gives every part its elements of the same noise draws.

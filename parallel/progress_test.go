@@ -2,8 +2,12 @@ package parallel
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
+
+	"patchbay/parallel/failure"
 )
 
 // TestStepsAreToldOnce: every step is told once and in order, however many patches have a sampler of their own: when
@@ -28,6 +32,23 @@ func TestStepsAreToldOnce(t *testing.T) {
 		}
 		if !slices.Equal(last, res.X0.Data) {
 			t.Errorf("%q: the last preview differs from the last prediction by %.3g", plan, relative(last, res.X0.Data))
+		}
+	}
+}
+
+// TestObserversErrorsAreKept: the error with which an observer ends a run can be found in that of the run; a
+// failure.Error keeps its code.
+func TestObserversErrorsAreKept(t *testing.T) {
+	e, r := newEngine(t), flatRequest(t, "flux", 2)
+	plain, full := errors.New("enough"), &failure.Error{Code: failure.OutOfMemory, Text: "no room"}
+	for _, c := range []struct {
+		told error
+		code failure.Code
+	}{{plain, failure.BadRequest}, {full, failure.OutOfMemory}} {
+		_, err := e.Sample(context.Background(), r, func(Progress) error { return fmt.Errorf("observer: %w", c.told) })
+		var pe *failure.Error
+		if !errors.Is(err, c.told) || !errors.As(err, &pe) || pe.Code != c.code {
+			t.Errorf("got %v, want a failure %s that wraps %v", err, c.code, c.told)
 		}
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestRanksForgetRequests: a rank keeps nothing of a request that has ended: no session, and no mark of its
-// cancellation.
+// TestRanksForgetRequests: a rank keeps no session of a request that has ended.
 func TestRanksForgetRequests(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
@@ -17,8 +16,8 @@ func TestRanksForgetRequests(t *testing.T) {
 		}
 	}
 	for i, l := range e.team.members {
-		if n, m, _ := rankOf(l).Kept(); n+m > 0 {
-			t.Errorf("rank %d keeps %d sessions and %d marks of cancellations after three requests, want none", i, n, m)
+		if n, _ := rankOf(l).Kept(); n > 0 {
+			t.Errorf("rank %d keeps %d sessions after three requests, want none", i, n)
 		}
 	}
 }

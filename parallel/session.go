@@ -122,7 +122,7 @@ func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput
 // hints returns the hints for the items of the member at c; a single hint for all items is returned as it is.
 func (s *session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 	if b := all.Rows / tokens; b > 1 {
-		all.Data = cutRows(all.Data, b, s.batch[c.Data], dit.Range{End: tokens}, all.Cols)
+		all.Data = rank.CutRows(all.Data, b, s.batch[c.Data], dit.Range{End: tokens}, all.Cols)
 		all.Rows = s.batch[c.Data].Len() * tokens
 	}
 	return all
@@ -139,7 +139,8 @@ func (s *session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c pl
 		}
 		if len(blocks) > 0 {
 			width := len(r.Rows) / o.Batch / size.Image
-			own = append(own, rank.Residual{Blocks: blocks, Rows: cutRows(r.Rows, o.Batch, s.batch[c.Data], rows, width)})
+			part := rank.CutRows(r.Rows, o.Batch, s.batch[c.Data], rows, width)
+			own = append(own, rank.Residual{Blocks: blocks, Rows: part})
 		}
 	}
 	return own
@@ -178,6 +179,9 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		if spread && !first(at) {
 			return nil
 		}
+		cut := func(v []float32, r dit.Range) []float32 {
+			return rank.CutRows(v, total, s.batch[at.Data], r, s.features.in)
+		}
 		own := c
 		own.Entries, own.Inputs, own.Latents = nil, nil, nil
 		for k, e := range c.Entries {
@@ -190,10 +194,10 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 				if p.Pipe == 1 {
 					seen = places[k][place(at)].Image
 				}
-				own.Latents = append(own.Latents, cutRows(c.Latents[k], total, s.batch[at.Data], seen, s.features.in))
+				own.Latents = append(own.Latents, cut(c.Latents[k], seen))
 			}
 			if first(at) {
-				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
+				own.Inputs = append(own.Inputs, cut(c.Inputs[k], rows(k, at)))
 			}
 		}
 		if s.merged > 1 && len(own.Entries) > 0 { // all entries read the same rows, even those not asked for now
@@ -246,20 +250,7 @@ func (s *session) output(all []dit.Floats, i, entry int) []float32 {
 	return all[0][at*n : (at+1)*n]
 }
 
-// cutRows copies items and rows out of v [b, L, f]. It returns v itself if that is all of it.
-func cutRows(v []float32, b int, items, rows dit.Range, f int) []float32 {
-	l := len(v) / b / f
-	if items.Len() == b && rows.Len() == l {
-		return v
-	}
-	out := make([]float32, 0, items.Len()*rows.Len()*f)
-	for i := items.Start; i < items.End; i++ {
-		out = append(out, v[(i*l+rows.Start)*f:(i*l+rows.End)*f]...)
-	}
-	return out
-}
-
-// pasteRows is the inverse of cutRows.
+// pasteRows is the inverse of rank.CutRows.
 func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int) {
 	l, n := len(v)/b/f, rows.Len()*f
 	for i := range items.Len() {

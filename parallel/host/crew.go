@@ -33,14 +33,19 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	}
 	m := t.Mesh()
 	ops := make([]engine.Ops, m.Plan.Ranks()) // nil: in another process
-	for _, member := range t.Here {
+	weights := make([]*placements, len(ops))
+	for _, member := range t.Here { // all that may fail comes before the first rank starts
 		at, _ := t.Device(member) // both lanes of a folded stage work on one device
-		o, err := h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks()))
+		on, err := h.placesOf(at - t.First)
+		var o engine.Ops
+		if err == nil {
+			o, err = h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks()))
+		}
 		if err != nil {
 			rank.CloseOps(ops...)
 			return nil, fmt.Errorf("start rank %d: %w", member, err)
 		}
-		ops[member] = o
+		ops[member], weights[member] = o, on
 	}
 	ends, err := connect(transport, m, ops, &t)
 	if err != nil {
@@ -49,18 +54,14 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	}
 	stores := make([]*rank.SkipStore, len(ops))
 	for _, member := range t.Here {
-		at, down := t.Device(member)
+		_, down := t.Device(member)
 		if c := m.At(member); !down { // the up lane shares the store of the down lane
 			c.Pipe = m.Plan.Pipe - 1 - c.Pipe
 			stores[member] = stores[m.Rank(c)]
 		} else {
 			stores[member] = rank.NewSkipStore()
 		}
-		weights, err := h.placesOf(at - t.First)
-		if err != nil {
-			return nil, err
-		}
-		r := rank.New(member, ops[member], ends[member], stores[member], weights.resident, c.scheduler)
+		r := rank.New(member, ops[member], ends[member], stores[member], weights[member].resident, c.scheduler)
 		c.start(rank.NewLink(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
 	}
 	return c, nil

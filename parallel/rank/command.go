@@ -15,7 +15,7 @@ import (
 // data, and the rank keeps no pointers into the leader's memory, so that ranks can live in other processes; a link of
 // the tests encodes every command to msgpack and back.
 type Command struct {
-	Session  uint64
+	Session  uint64 // grows from one session or task of a team to the next
 	Open     *OpenCommand
 	Evaluate *EvaluateCommand
 	Task     *TaskCommand

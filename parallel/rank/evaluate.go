@@ -118,8 +118,8 @@ func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 
 // prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block.
 func (s *session) prepareBlocks() {
-	whole, env := s.prepared(), s.env
-	for b := whole.Start; b < whole.End; b++ {
+	blocks, env := s.prepared(), s.env
+	for b := blocks.Start; b < blocks.End; b++ {
 		s.weights.use(b, b+1)
 		if !s.open.Plan.Spread {
 			env.Half = s.held.Half(b)
@@ -142,7 +142,7 @@ func (s *session) prepareBlocks() {
 // rank or, in a pipeline, whose patches are cut differently, all rows. Spread evaluations also need the rows of this
 // rank for all other blocks.
 func (s *session) keepSkips(entry int, e *sessionEntry) {
-	if s.beside != nil { // nets have no such blocks
+	if s.controlNet != nil { // nets have no such blocks
 		return
 	}
 	spec, tokens, spread := s.model.Spec(), e.grid.Tokens(), s.spreadRows(e)
@@ -214,7 +214,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	if err := s.controls(env, &c, runs); err != nil {
 		return nil, err
 	}
-	err = s.again(env.Ops, &c, runs, held.Len(), &predictions, func() error {
+	err = s.replayOrIssue(env.Ops, &c, runs, held.Len(), &predictions, func() error {
 		for _, run := range runs {
 			if first {
 				layer(env, "embed")
@@ -240,7 +240,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 }
 
 // stopped reports whether the session must not begin another block.
-func (s *session) stopped() bool { return s.stop != nil && s.stop.Load() }
+func (s *session) stopped() bool { return s.stop != nil && s.stop() }
 
 // blocks issues the blocks of a stage.
 func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
@@ -260,12 +260,13 @@ func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 	return nil
 }
 
-// again issues the calls of f, or has a device that can (engine.Replayer) replay what it issued for the same entries
-// and tokens. From one evaluation to the next only two things change: the input, which has been uploaded, and the row
-// of the modulations, which is copied to a fixed place. Exchanges between the calls are repeated. Sessions with control
-// nets or with weights that are gathered block by block change more, and are not replayed. f sets predictions.
-func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int, predictions *[]engine.Tensor,
-	f func() error,
+// replayOrIssue has a device that can (engine.Replayer) replay what it issued for the same entries and tokens, or else
+// issues the calls of f. From one evaluation to the next only two things change: the input, which has been uploaded,
+// and the row of the modulations, which is copied to a fixed place. Exchanges between the calls are repeated. Sessions
+// with control nets or with weights that are gathered block by block change more, and are not replayed. f sets
+// predictions.
+func (s *session) replayOrIssue(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int,
+	predictions *[]engine.Tensor, f func() error,
 ) error {
 	device, ok := ops.(engine.Replayer)
 	ok = ok && len(s.nets) == 0 && s.weights == nil && !(c.Whole && s.open.Plan.Patches > 1) // few: the warm-up
@@ -397,7 +398,7 @@ func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor 
 // block runs block b of one entry and keeps its output if a later block reads it.
 func (s *session) block(env dit.Env, run *entryRun, b int) {
 	output := func(block int) engine.Tensor {
-		if run.skips != nil || s.beside != nil { // blocks of nets have no skip inputs
+		if run.skips != nil || s.controlNet != nil { // blocks of nets have no skip inputs
 			return run.skips[block]
 		}
 		t := s.skips.get(skipKey{s.id, run.entry, block}).output
@@ -436,7 +437,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	if !to.IsZero() {
 		env.Ops.Copy(to, run.state.X)
 	}
-	if !plan.Skips(s.model.Spec()) || s.beside != nil {
+	if !plan.Skips(s.model.Spec()) || s.controlNet != nil {
 		to = run.state.ImageRows()
 	}
 	s.fromNets(env, run, b, to)

@@ -13,13 +13,13 @@ type flight struct {
 
 // begin begins a collective once the previous one is over.
 func (f *flight) begin(c *comm.Call) {
-	f.land()
+	f.wait()
 	f.comm.Begin(c)
 	f.up = true
 }
 
-// land makes later calls wait until no collective is running.
-func (f *flight) land() {
+// wait makes later calls wait until no collective is running.
+func (f *flight) wait() {
 	if f.up {
 		f.up = false
 		f.comm.Fetched()
@@ -29,5 +29,5 @@ func (f *flight) land() {
 // close waits until no collective is running, even after an error, so that the memory may be freed.
 func (f *flight) close() {
 	// a failed exchange has failed the request already
-	_ = group.Recovered("exchange beside", func() error { f.land(); return nil })
+	_ = group.Recovered("exchange beside", func() error { f.wait(); return nil })
 }

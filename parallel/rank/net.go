@@ -35,13 +35,13 @@ type net struct {
 // controlled is an entry of a net.
 type controlled struct {
 	ControlInput
-	entry int             // index of the entry of the model
-	rows  dit.Range       // image rows that the net computes
-	gate  engine.Tensor   // [1, E], the strength
-	said  []engine.Tensor // by block of the net: the output [B, rows, E]; zero: no block of this rank needs it
-	works bool            // in this evaluation
-	run   *entryRun       // of a net that follows, in this evaluation
-	next  int             // next block of run
+	entry   int             // index of the entry of the model
+	rows    dit.Range       // image rows that the net computes
+	gate    engine.Tensor   // [1, E], the strength
+	outputs []engine.Tensor // by block of the net: the output [B, rows, E]; zero: no block of this rank needs it
+	works   bool            // in this evaluation
+	run     *entryRun       // of a net that follows, in this evaluation
+	next    int             // next block of run
 }
 
 // prepareNets opens the sessions of all control nets and prepares the patches.
@@ -91,7 +91,7 @@ func (s *session) newNet(m dit.Control) *net {
 	o.Lanes = []plan.Lane{{Range: dit.Range{End: len(n.feeds)}}}
 	n.of = &session{
 		id: s.id, skips: s.skips, model: m, open: o, env: s.env, act: s.act, comm: s.comm, comms: s.comms, stop: s.stop,
-		pos: s.pos, beside: n,
+		pos: s.pos, controlNet: n,
 	}
 	for a := range n.of.comms {
 		if a := plan.Axis(a); s.open.Plan.Pipe > 1 || a == plan.AxisPipe || a == plan.AxisSpread {
@@ -103,24 +103,24 @@ func (s *session) newNet(m dit.Control) *net {
 
 // take takes the memory of an entry of a net: for its strength, and for its outputs that blocks of this lane need.
 func (s *session) take(n *net, e *controlled, own *sessionEntry) {
-	own.like = s.size(&s.entries[e.entry])
+	own.modelSequence = s.size(&s.entries[e.entry])
 	_, wide, _ := n.of.rows(whole(), own)
 	e.rows = wide.Image
 	width := s.model.Spec().Width
 	e.gate = s.gate(e.Strength)
-	e.said = make([]engine.Tensor, len(n.feeds))
+	e.outputs = make([]engine.Tensor, len(n.feeds))
 	if n.follows != nil { // outputs are used one after the other, and share memory
-		said := s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
-		for k := range e.said {
+		output := s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
+		for k := range e.outputs {
 			if len(n.feeds[k]) > 0 {
-				e.said[k] = said
+				e.outputs[k] = output
 			}
 		}
 		return
 	}
 	for k, blocks := range n.feeds {
 		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Ends) {
-			e.said[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
+			e.outputs[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (s *session) follow(env dit.Env, run *entryRun, b int) {
 				n.of.block(env, e.run, e.next)
 			}
 		}
-		n.of.flight.land() // the model has exchanges of its own
+		n.of.flight.wait() // the model has exchanges of its own
 	}
 }
 
@@ -219,7 +219,7 @@ func (s *session) reduced(env dit.Env) dit.Env {
 	return env
 }
 
-// run evaluates a net for some of its entries and leaves the outputs in controlled.said.
+// run evaluates a net for some of its entries and leaves the outputs in controlled.outputs.
 func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 	s := n.of
 	env = s.reduced(env)
@@ -231,7 +231,7 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 		input := s.upload(env, runs[k], c.Inputs[k])
 		n.model.Embed(env, runs[k].state, input)
 	}
-	defer s.flight.land() // the model has exchanges of its own
+	defer s.flight.wait() // the model has exchanges of its own
 	return s.blocks(env, s.held, runs)
 }
 
@@ -239,13 +239,13 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 // block reads. In the session of a net it computes the output of the net's block b instead.
 func (s *session) fromNets(env dit.Env, run *entryRun, b int, x engine.Tensor) {
 	r := run.state.Rows.Image
-	if env.Half == dit.AttentionHalf || r.Len() == 0 || x.IsZero() || s.beside == nil && len(s.nets) == 0 {
+	if env.Half == dit.AttentionHalf || r.Len() == 0 || x.IsZero() || s.controlNet == nil && len(s.nets) == 0 {
 		return
 	}
 	layer(env, "control")
-	if n := s.beside; n != nil {
-		if e := n.on[run.entry]; !e.said[b].IsZero() {
-			n.model.Output(env, b, run.state, e.said[b], e.gate)
+	if n := s.controlNet; n != nil {
+		if e := n.on[run.entry]; !e.outputs[b].IsZero() {
+			n.model.Output(env, b, run.state, e.outputs[b], e.gate)
 		}
 		return
 	}
@@ -257,7 +257,7 @@ func (s *session) fromNets(env dit.Env, run *entryRun, b int, x engine.Tensor) {
 				}
 				if end := min(r.End, e.rows.End); end > r.Start {
 					to := x.Slice(1, 0, end-r.Start)
-					env.Ops.Add(to, to, e.said[k].Slice(1, r.Start-e.rows.Start, end-e.rows.Start))
+					env.Ops.Add(to, to, e.outputs[k].Slice(1, r.Start-e.rows.Start, end-e.rows.Start))
 				}
 			}
 		}

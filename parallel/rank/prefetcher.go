@@ -36,10 +36,10 @@ func (g *prefetcher) use(unit, next int) {
 		return
 	}
 	g.shut()
-	g.flight.land()
+	g.flight.wait()
 	if len(todo) > 0 && todo[0] == unit {
 		g.start(unit)
-		g.flight.land()
+		g.flight.wait()
 		todo = todo[1:]
 	}
 	g.shards.Units[unit].Open(true)
@@ -47,7 +47,7 @@ func (g *prefetcher) use(unit, next int) {
 	for _, u := range todo {
 		g.start(u)
 		if !g.ahead {
-			g.flight.land()
+			g.flight.wait()
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"patchbay/engine"
@@ -40,11 +39,9 @@ type Rank struct {
 	charged   [plan.AxisCount]comm.Traffic // traffic attributed to sessions so far
 	calls     peekable
 	scheduler *group.Scheduler
-	closing   atomic.Bool  // the inbox is closed
-	at        atomic.Int64 // commands taken but not answered
-
-	mu        sync.Mutex
-	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
+	closing   atomic.Bool   // the inbox is closed
+	at        atomic.Int64  // commands taken but not answered
+	cancelled atomic.Uint64 // newest session that was cancelled, set while the rank computes
 }
 
 // Buffer is memory that grows to its largest use and stays. The owner frees Mem with the Ops that were passed to Grow.
@@ -55,30 +52,30 @@ type Buffer struct {
 
 // session is one request on one rank.
 type session struct {
-	id      uint64
-	skips   *SkipStore
-	model   dit.Model
-	open    OpenCommand
-	entries []sessionEntry
-	rowOf   map[float32]int // timestep -> row of the modulations
-	env     dit.Env         // arena of the session
-	act     *engine.Arena
-	comm    *engine.Arena
-	comms   [plan.AxisCount]comm.Comm
-	sent    [plan.AxisCount]comm.Traffic // in this session
-	held    plan.Lane                    // blocks of this rank's stage
-	weights *prefetcher                  // nil: the rank holds whole weights
-	flight  flight                       // of exchanged heads
-	tokens  TokenCount
-	chosen  map[string]int64 // counts before the session
-	stop    *atomic.Bool
-	pos     *Position
-	link    *stageLink
-	peek    func(i int) *Command       // peeks at waiting commands
-	replies map[string][]engine.Tensor // predictions of evaluations that a device replays, see again
-	fixed   bool                       // calls are being issued for replay
-	nets    []*net                     // control nets on its entries
-	beside  *net                       // in the session of a control net: the net
+	id         uint64
+	skips      *SkipStore
+	model      dit.Model
+	open       OpenCommand
+	entries    []sessionEntry
+	rowOf      map[float32]int // timestep -> row of the modulations
+	env        dit.Env         // arena of the session
+	act        *engine.Arena
+	comm       *engine.Arena
+	comms      [plan.AxisCount]comm.Comm
+	sent       [plan.AxisCount]comm.Traffic // in this session
+	held       plan.Lane                    // blocks of this rank's stage
+	weights    *prefetcher                  // nil: the rank holds whole weights
+	flight     flight                       // of exchanged heads
+	tokens     TokenCount
+	chosen     map[string]int64 // counts before the session
+	stop       func() bool      // reports whether it was cancelled; nil: never
+	pos        *Position
+	link       *stageLink
+	peek       func(i int) *Command       // peeks at waiting commands
+	replies    map[string][]engine.Tensor // predictions of evaluations that a device replays, see replayOrIssue
+	fixed      bool                       // calls are being issued for replay
+	nets       []*net                     // control nets on its entries
+	controlNet *net                       // in the session of a control net: the net
 	// resident finds the weights of control nets
 	resident func(key string) (dit.Model, bool)
 }
@@ -93,8 +90,8 @@ type sessionEntry struct {
 	m     *dit.Modulation       // for the expected timesteps
 	bias  *biasTable            // nil: none
 	// model patches, in the order in which they change rows
-	patches []patched
-	like    plan.Sequence // of a net's entry: that of the model's entry whose rows it computes
+	patches       []patched
+	modelSequence plan.Sequence // of a net's entry: that of the model's entry whose rows it computes
 }
 
 // errStopped ends an evaluation whose session was canceled.
@@ -107,7 +104,7 @@ func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipSto
 ) *Rank {
 	return &Rank{
 		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, scheduler: b, Pos: newPosition(ops),
-		sessions: map[uint64]*session{}, cancelled: map[uint64]*atomic.Bool{},
+		sessions: map[uint64]*session{},
 	}
 }
 
@@ -209,33 +206,24 @@ func (r *Rank) Memory() (session, activations, exchange int) {
 	return r.session.Bytes, r.acts.Bytes, r.exchange.Bytes
 }
 
-// Kept counts what the rank keeps of requests: sessions, cancellations, and outputs that later blocks read. Between
-// requests all are 0.
-func (r *Rank) Kept() (sessions, cancelled, skips int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.sessions), len(r.cancelled), r.skips.len()
-}
+// Kept counts what the rank keeps of requests: sessions, and outputs that later blocks read. Between requests both are
+// 0.
+func (r *Rank) Kept() (sessions, skips int) { return len(r.sessions), r.skips.len() }
 
 // End returns the rank's end on an axis.
 func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }
 
 // cancel makes the session's running and later evaluations stop before their next block. It is safe for concurrent use.
-func (r *Rank) cancel(session uint64) { r.flag(session).Store(true) }
+// Sessions of a rank follow each other with growing numbers: cancel may come before its session opens and after it has
+// closed, and stops no later one.
+func (r *Rank) cancel(session uint64) {
+	for last := r.cancelled.Load(); last < session && !r.cancelled.CompareAndSwap(last, session); {
+		last = r.cancelled.Load()
+	}
+}
 
 // Stopped reports whether a session must stop before its next block.
-func (r *Rank) Stopped(session uint64) bool { return r.flag(session).Load() }
-
-func (r *Rank) flag(session uint64) *atomic.Bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.cancelled[session]
-	if f == nil {
-		f = new(atomic.Bool)
-		r.cancelled[session] = f
-	}
-	return f
-}
+func (r *Rank) Stopped(session uint64) bool { return r.cancelled.Load() >= session }
 
 // handle issues the work of a command. outputs, if not nil, waits for the predictions.
 func (r *Rank) handle(c Command) (reply Reply, outputs func() ([]dit.Floats, error), err error) {
@@ -314,7 +302,8 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		}
 	}
 	s := &session{
-		id: id, model: model, open: o, replies: map[string][]engine.Tensor{}, stop: r.flag(id), pos: r.Pos,
+		id: id, model: model, open: o, replies: map[string][]engine.Tensor{}, pos: r.Pos,
+		stop: func() bool { return r.Stopped(id) },
 		peek: r.calls.peek, comms: r.comms, skips: r.skips, resident: r.weights,
 		env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
 		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
@@ -362,9 +351,6 @@ func (r *Rank) retire(id uint64) {
 	}
 	delete(r.sessions, id)
 	r.skips.forget(id)
-	r.mu.Lock()
-	delete(r.cancelled, id)
-	r.mu.Unlock()
 }
 
 // Grow makes the buffer at least n bytes long. If it grows, its contents are lost.

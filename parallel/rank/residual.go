@@ -20,8 +20,7 @@ func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
 	if p.Pipe > 1 {
 		return dit.Range{End: size.Image}
 	}
-	whole := EvaluateCommand{Whole: true}
-	return p.Kept(whole.Rows(size, p.Places(false))[sequence], tensor).Image
+	return p.Kept(whole().Rows(size, p.Places(false))[sequence], tensor).Image
 }
 
 // residuals adds the entry's residuals for block b to the image rows of a run.
@@ -38,23 +37,23 @@ func (s *session) residuals(env dit.Env, run *entryRun, b int) {
 		mark := env.Arena.Mark()
 		add := env.Arena.Alloc(x.DType, x.Dim(0), x.Dim(1), x.Dim(2))
 		if !env.Arena.Measuring() {
-			env.Ops.Upload(add, s.residualRows(r.Rows, run, x.Dim(2)))
+			items := dit.Range{End: x.Dim(0)}
+			env.Ops.Upload(add, CutRows(r.Rows, items.End, items, run.state.Rows.Image, x.Dim(2)))
 		}
 		env.Ops.Add(x, x, add)
 		env.Arena.Release(mark)
 	}
 }
 
-// residualRows returns the rows of a run out of those that the rank was sent.
-func (s *session) residualRows(v []float32, run *entryRun, width int) []float32 {
-	rows, b := run.state.Rows.Image, s.open.Batch
-	if len(v) == b*rows.Len()*width {
+// CutRows copies items and rows out of v [b, L, f]. It returns v itself if that is all of it.
+func CutRows(v []float32, b int, items, rows dit.Range, f int) []float32 {
+	l := len(v) / b / f
+	if items.Len() == b && rows.Len() == l {
 		return v
 	}
-	item := len(v) / b
-	out := make([]float32, 0, b*rows.Len()*width)
-	for i := range b {
-		out = append(out, v[i*item+rows.Start*width:i*item+rows.End*width]...)
+	out := make([]float32, 0, items.Len()*rows.Len()*f)
+	for i := items.Start; i < items.End; i++ {
+		out = append(out, v[(i*l+rows.Start)*f:(i*l+rows.End)*f]...)
 	}
 	return out
 }

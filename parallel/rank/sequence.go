@@ -66,7 +66,7 @@ func (s *sequence) attend(a dit.Attention) {
 	}
 	for i, unpack := range back {
 		if i == len(parts)-1 {
-			s.flight.land()
+			s.flight.wait()
 		}
 		unpack()
 	}

@@ -173,3 +173,20 @@ func TestScatteredFormKeepsAPart(t *testing.T) {
 		}
 	}
 }
+
+// TestLateCancellationLeavesNothing: a cancellation may arrive when its session has been retired. The rank forgets it,
+// and the next session, which may be cancelled before it opens, is not affected.
+func TestLateCancellationLeavesNothing(t *testing.T) {
+	r := New(0, opsOf(t), lonely(), NewSkipStore(), nil, nil)
+	defer CloseOps(r.Ops)
+	r.retire(3)
+	r.cancel(3)
+	if r.Stopped(4) {
+		t.Error("session 4 is stopped, want session 3 alone")
+	}
+	r.cancel(4)
+	r.cancel(3)
+	if !r.Stopped(4) || r.Stopped(5) {
+		t.Errorf("sessions 4 and 5 are stopped: %v and %v, want 4 alone", r.Stopped(4), r.Stopped(5))
+	}
+}

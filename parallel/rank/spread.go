@@ -43,8 +43,8 @@ func (s *session) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wid
 	p, ulysses := s.open.Plan, s.comms[plan.AxisUlysses]
 	places := p.Places(s.spreads(c))
 	all = c.Rows(s.size(e), places)
-	if s.beside != nil { // the image rows of the model, whose text may be of another length
-		for i, r := range c.Rows(e.like, places) {
+	if s.controlNet != nil { // the image rows of the model, whose text may be of another length
+		for i, r := range c.Rows(e.modelSequence, places) {
 			all[i].Image = e.imageOf(r)
 		}
 	}

@@ -21,7 +21,7 @@ func (r *Rank) task(id uint64, c *TaskCommand) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("rank %d: %s is no task: %T", r.id, c.Model, model)
 	}
-	layers, group, stop := 0, r.comms[plan.AxisTensor], r.flag(id)
+	layers, group := 0, r.comms[plan.AxisTensor]
 	env := dit.TaskEnv{
 		Ops: r.Ops,
 		Take: func(bytes int) (*engine.Arena, error) {
@@ -33,7 +33,7 @@ func (r *Rank) task(id uint64, c *TaskCommand) ([]byte, error) {
 		},
 		Check: func() error {
 			layers++
-			if r.Pos.at("layer %d of %s", layers, c.Model); stop.Load() {
+			if r.Pos.at("layer %d of %s", layers, c.Model); r.Stopped(id) {
 				return errStopped
 			}
 			return nil

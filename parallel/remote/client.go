@@ -21,16 +21,16 @@ import (
 
 // Client is a process of ranks as the leader sees it. It implements host.Host and is safe for concurrent use.
 type Client struct {
-	name    string
-	conn    net.Conn
-	why     func() error // returns why the process is gone
-	address string
-	places  int
-	site    forecast.Site
-	nccl    string // version that the process can exchange by
-	late    bool   // its exchanges are not interruptible
-	run     *group.Group
-	ended   chan struct{} // closed when the connection has ended
+	name            string
+	conn            net.Conn
+	why             func() error // returns why the process is gone
+	address         string
+	places          int
+	site            forecast.Site
+	nccl            string // version that the process can exchange by
+	uninterruptible bool   // its exchanges are not interruptible
+	run             *group.Group
+	ended           chan struct{} // closed when the connection has ended
 
 	sending sync.Mutex // guards out
 	out     *bufio.Writer
@@ -68,7 +68,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 		c.Close()
 		return nil, fmt.Errorf("the rates of its devices: %w", err)
 	}
-	c.address, c.places, c.site, c.nccl, c.late = a.Address, a.Places, a.Site, a.NCCL, a.Late
+	c.address, c.places, c.site, c.nccl, c.uninterruptible = a.Address, a.Places, a.Site, a.NCCL, a.Late
 	return c, nil
 }
 
@@ -132,7 +132,7 @@ func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 	for i, c := range all {
 		own := m
 		own.Self = i
-		c.late = c.late || nccl
+		c.uninterruptible = c.uninterruptible || nccl
 		c.run.Go("meet", func() error {
 			a, err := c.ask(&call{Mesh: &own})
 			if speeds[i] = a.Speed; err != nil {
@@ -251,7 +251,7 @@ func (c *Client) Places() int { return c.places }
 func (c *Client) Site() forecast.Site { return c.site }
 
 // Interruptible implements host.Host.
-func (c *Client) Interruptible() bool { return !c.late }
+func (c *Client) Interruptible() bool { return !c.uninterruptible }
 
 // Err implements host.Host.
 func (c *Client) Err() error {
@@ -293,8 +293,8 @@ func (c *Client) Close() {
 // Join implements host.Host.
 func (c *Client) Join(t host.Team) (host.Crew, error) {
 	own := &crew{client: c, status: make([]rank.Standing, len(t.Here))}
-	for i, m := range t.Here {
-		own.members = append(own.members, &member{own, i, m})
+	for i := range t.Here {
+		own.members = append(own.members, &member{own, i})
 	}
 	c.mu.Lock()
 	c.crew = own
@@ -334,8 +334,7 @@ func (w *crew) Close() <-chan struct{} {
 // member is one rank in a process.
 type member struct {
 	*crew
-	at   int // place in Team.Here
-	rank int
+	at int // place in Team.Here
 }
 
 // Send implements host.Member.

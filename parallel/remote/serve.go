@@ -46,7 +46,8 @@ type Config struct {
 	Site forecast.Site
 	// Open finds weights by the bytes that MarshalBinary of a host.Weights returned. key is the leader's name for them.
 	Open func(key string, model []byte) (host.Weights, error)
-	// Listen accepts connections of the leader's other processes. Dial connects to them; nil: they are on this machine.
+	// Listen accepts connections of the leader's other processes; it must not be nil. Dial connects to them; nil: they
+	// are on this machine.
 	Listen net.Listener
 	Dial   func(address string) (net.Conn, error)
 	// Ledger counts the memory of what is sent to processes on this machine; nil: it is not counted.
@@ -62,6 +63,9 @@ type Config struct {
 // Serve runs ranks for the leader at the other end of conn until the connection ends. It returns why the connection was
 // given up, nil if the leader closed it.
 func Serve(conn io.ReadWriter, cfg Config) error {
+	if cfg.Listen == nil {
+		return errors.New("serve ranks: Config.Listen is nil, want a listener for the other processes")
+	}
 	led, gone := context.WithCancel(context.Background())
 	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered), led: led}
 	if s.Dial == nil {

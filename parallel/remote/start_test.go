@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"net"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -35,5 +36,14 @@ func TestStartGivesSlack(t *testing.T) {
 	}
 	if after := slack(); after != before {
 		t.Errorf("this thread has a slack of %d ns, before %d", after, before)
+	}
+}
+
+// TestServeWantsAListener: without one Serve refuses at once, before it answers a leader.
+func TestServeWantsAListener(t *testing.T) {
+	leader, own := net.Pipe()
+	_ = leader.Close()
+	if err := Serve(own, Config{}); err == nil || !strings.Contains(err.Error(), "Listen") {
+		t.Errorf("got %v, want an error that names Listen", err)
 	}
 }
