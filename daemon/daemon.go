@@ -145,7 +145,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	var also func(string) []string
 	if d.store != nil {
-		also = d.store.Also
+		also = d.store.ModelsElsewhere
 	}
 	sc := worker.NodeService(classes.All(), cfg.Roots(), d.place.Index, also)
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter

@@ -311,8 +311,8 @@ func locations(infos []cuda.Info) (names []string) {
 	return names
 }
 
-// Kinds returns the built-in rates of each kind of device in --devices, that of the first rank first.
-func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
+// BuiltInRates returns the built-in rates of each kind of device in --devices, that of the first rank first.
+func (c *Config) BuiltInRates() (kinds []forecast.Machine, err error) {
 	_, _, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return nil, err
@@ -359,7 +359,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		driver: driver, infos: infos, eager: c.Graphs == graphsOff, fixed: c.Deterministic, of: map[int]*cuda.Device{},
 	}
 	if c.Compute != string(value.ComputeF32) {
-		cfg.Beside = engine.BF16
+		cfg.EncoderDType = engine.BF16
 	}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is on the devices
 	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }

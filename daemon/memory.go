@@ -83,7 +83,7 @@ func newLedger(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger 
 		ec.NewOps = func(_, ranks int) (engine.Ops, error) { return countedOps(l, ranks) }
 		return l
 	}
-	inner, began := ec.NewOps, sync.OnceFunc(func() { l.Began(residentNow()) })
+	inner, began := ec.NewOps, sync.OnceFunc(func() { l.Rebase(residentNow()) })
 	ec.NewOps = func(rank, ranks int) (engine.Ops, error) {
 		ops, err := inner(rank, ranks)
 		if err != nil {

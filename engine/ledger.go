@@ -28,9 +28,9 @@ func NewLedger(limit, resident int64, shrink func()) *Ledger {
 	return l
 }
 
-// Began updates the ledger after a library, such as a GPU driver, has taken memory of its own on first use. resident is
-// what the process has resident now, in bytes. All memory counted by Take must be resident by then.
-func (l *Ledger) Began(resident int64) {
+// Rebase updates the ledger after a library, such as a GPU driver, has taken memory of its own on first use. resident
+// is what the process has resident now, in bytes. All memory counted by Take must be resident by then.
+func (l *Ledger) Rebase(resident int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.base = max(l.base, resident-l.mapped-held())

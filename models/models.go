@@ -61,7 +61,7 @@ func OpenControl(set *weights.Set, meta map[string]string) (*control.Net, error)
 
 // ControlBeside returns the control net in set together with the tensors that it borrows from model, its base model.
 func ControlBeside(set, model *weights.Set) (*weights.Set, error) {
-	return control.Beside(Families(), set, model)
+	return control.WithBorrowed(Families(), set, model)
 }
 
 // OpenPatch describes the model patch in a checkpoint. For files of other kinds, the error says what they look like.

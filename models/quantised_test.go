@@ -174,8 +174,9 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 		goldenrun.EachOps(t, func(_ *testing.T, ops engine.Ops) { check(ops.Name(), run(ops, set, meta, c)) })
 		check("deferred", run(deferred.New(goldenrun.NewOps()), set, meta, c))
 		// What torch's dispatcher does with slices of an attention's result, it does not fold their dimensions, makes
-		// ComfyUI dequantise the weights that these meet. With the same layers dequantised the answer is the recorded one.
-		mixed, wide := map[string]weights.Stored{}, set.Widened(engine.F32)
+		// ComfyUI dequantise the weights that these meet. With the same layers dequantised the answer is the recorded
+		// one.
+		mixed, wide := map[string]weights.Stored{}, set.Dequantized(engine.F32)
 		for _, n := range set.Names() {
 			if mixed[n], _ = set.Get(n); strings.HasSuffix(n, "_attn.proj.weight") {
 				mixed[n], _ = wide.Get(n)
@@ -191,7 +192,7 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 			t.Errorf("%s as dispatched: %v", name, err)
 		}
 		t.Logf("%s as dispatched: error %.2g, rms %.2g", name, worst, rms(as, recorded(name)))
-		exact := run(goldenrun.NewOps(), set.Widened(engine.F32), meta, c)
+		exact := run(goldenrun.NewOps(), set.Dequantized(engine.F32), meta, c)
 		if _, err := goldenrun.Compare(exact, recorded(name+"#with_dequantised_weights"), 2e-5); err != nil {
 			t.Errorf("%s with dequantised weights: %v", name, err)
 		}

@@ -58,7 +58,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 
 // do is one attempt of Do. The caller must hold e.work.
 func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
-	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, engine: e, ctx: ctx, Check: func() error {
+	l := &Workspace{Ops: e.ops, DType: e.cfg.EncoderDType, engine: e, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -147,18 +147,19 @@ func sum(end comm.Comm) func(engine.Tensor) {
 	return func(t engine.Tensor) { end.Run(comm.NewAllReduce(t)) }
 }
 
-// Apart returns how many ranks in other processes can share a Task under a plan: those of its tensor group. It returns
-// 1 if all ranks are in this process, if requests share the places of the engine, or if Sample would refuse the plan.
-func (l *Workspace) Apart(p plan.Plan) int {
+// RemoteTaskRanks returns how many ranks in other processes can share a Task under a plan: those of its tensor group.
+// It returns 1 if all ranks are in this process, if requests share the places of the engine, or if Sample would
+// refuse the plan.
+func (l *Workspace) RemoteTaskRanks(p plan.Plan) int {
 	if l.engine.cfg.Hosts == nil || l.engine.shares != nil || l.engine.cfg.fits(p) != nil {
 		return 1
 	}
 	return p.Tensor
 }
 
-// Task runs a dit.Task on the given number of ranks in other processes (see Apart), each with its part of the weights
-// that m names, and returns the answer. done is false if they cannot run it: a process is missing, or lacks the files
-// or the memory.
+// Task runs a dit.Task on the given number of ranks in other processes (see RemoteTaskRanks), each with its part of
+// the weights that m names, and returns the answer. done is false if they cannot run it: a process is missing, or
+// lacks the files or the memory.
 func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answer []byte, done bool, err error) {
 	e := l.engine
 	if err := e.start(p.Ranks()); err != nil {

@@ -302,7 +302,7 @@ func TestBlocksOnFakeGPUs(t *testing.T) {
 			}
 			return m, err
 		})
-		r.Model.WideBytes, r.Model.Blocks = set.WideBytes(), set.Blocks()
+		r.Model.WideBytes, r.Model.Blocks = set.WideBytes(), set.HasBlocks()
 		want, err := cpu.Sample(t.Context(), r, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -317,7 +317,7 @@ func TestBlocksOnFakeGPUs(t *testing.T) {
 		if text != "" {
 			continue
 		}
-		if off := float64(held)/float64(set.WideBytes()) - 1; !near(off, 0, 0.02) || !set.Blocks() {
+		if off := float64(held)/float64(set.WideBytes()) - 1; !near(off, 0, 0.02) || !set.HasBlocks() {
 			t.Errorf("weights take %d bytes on the device, the forecast is %d", held, set.WideBytes())
 		}
 	}

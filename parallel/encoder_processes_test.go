@@ -123,7 +123,7 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = e.Do(ctx, "encode", func(l *Workspace) error {
-			if n := l.Apart(split); n != split.Tensor {
+			if n := l.RemoteTaskRanks(split); n != split.Tensor {
 				t.Errorf("%s: %d ranks share the work", text, n)
 			}
 			answer, done, err = l.Task(split, 2, m, question)

@@ -52,8 +52,8 @@ type Config struct {
 	// interleaving can be repeated and many can be tried. Deadlocks are found at once. It is for tests and
 	// measurements.
 	Order uint64
-	// Beside is the activation type of text encoders and autoencoders, F32 (the zero value) or BF16.
-	Beside engine.DType
+	// EncoderDType is the activation type of text encoders and autoencoders, F32 (the zero value) or BF16.
+	EncoderDType engine.DType
 	// Deterministic adds deterministic=on to every plan.
 	Deterministic bool
 	// Hosts starts the processes that ranks run in; nil: all ranks run in this process.

@@ -37,7 +37,7 @@ func recordedOn(t *testing.T, r *Request, base, name string) {
 	if name == "cn-fun-a" || strings.HasPrefix(name, "cn-sd35") {
 		model, _, err := goldenweights.Set(base)
 		if err == nil {
-			set, err = control.Beside(models.Families(), set, model)
+			set, err = control.WithBorrowed(models.Families(), set, model)
 		}
 		if err != nil {
 			t.Fatal(err)

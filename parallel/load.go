@@ -77,7 +77,7 @@ func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 		h := held(plan.Mesh{Plan: split}.At(rank))
 		n := host.Need{Place: place, Held: h, Bytes: m.heldBytes(h)}
 		if beside != nil {
-			n.Beside = beside[rank]
+			n.Extra = beside[rank]
 		}
 		need[at] = append(need[at], n)
 	}

@@ -296,7 +296,7 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 				w := r.Workload()
 				w.Device = cpuDevice(t)
 				lanes := forecast.NewPartition(w, planOf(t, text)).Lanes
-				if text != "" && !slices.ContainsFunc(lanes, func(l plan.Lane) bool { return l.Late }) {
+				if text != "" && !slices.ContainsFunc(lanes, func(l plan.Lane) bool { return l.StartsAtMLP }) {
 					t.Errorf("%s with %s: stages are %v, want one that begins in a block", text, what, lanes)
 				}
 				got, err := e.Sample(context.Background(), r, nil)

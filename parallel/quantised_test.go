@@ -83,7 +83,7 @@ func TestPlansOfInt8Weights(t *testing.T) {
 		}
 		return worst / top
 	}
-	cost := off(sample(set.Widened(engine.F32), "widened", ""))
+	cost := off(sample(set.Dequantized(engine.F32), "widened", ""))
 	for _, text := range []string{"cfg=2,shard=on", "ring=2,ulysses=2,deterministic=on"} {
 		if got := off(sample(set, "int8", text)); got != 0 {
 			t.Errorf("%s: off by %.3g, want the bits of one rank", text, got)

@@ -40,7 +40,7 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 	limit := cmp.Or(e.cfg.Patience, patience)
 	of.Deadline = 2 * limit
 	if e.at != nil && e.cfg.Hosts != nil { // host.Local.On accounts for this otherwise
-		of.Beside = (of.Plan.Ranks()*e.totalPlaces + len(e.at) - 1) / len(e.at)
+		of.Concurrent = (of.Plan.Ranks()*e.totalPlaces + len(e.at) - 1) / len(e.at)
 	}
 	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
 	t.scheduler = e.scheduler

@@ -46,7 +46,7 @@ func TestEntriesTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Device.Together = 4096
+	m.Device.BatchRows = 4096
 	apart := newEngine(t)
 	together, err := NewEngine(Config{NewOps: testOps, Recode: roundTrip, Machine: &m})
 	if err != nil {
@@ -113,7 +113,7 @@ func TestEntriesApart(t *testing.T) {
 		r, p := alikeRequest(t, "sd3", 11, 8), plan.OneRank()
 		of := func() int {
 			w := r.Workload()
-			w.Device.Together = 300
+			w.Device.BatchRows = 300
 			return w.Together(p)
 		}
 		if n := of(); n != 4 {

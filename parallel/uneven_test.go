@@ -45,7 +45,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 			w := workloadOf(r)
 			w.Device = m.Device
 			for _, l := range forecast.NewPartition(w, p).Lanes {
-				if l.Late || l.Early {
+				if l.StartsAtMLP || l.EndsAtAttention {
 					cut++
 				}
 			}

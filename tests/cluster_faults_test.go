@@ -109,7 +109,7 @@ func (tr *trial) join(owner, url string) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go jobs.Stay(nc, log)
+	go jobs.LeaveCutOffServers(nc, log)
 	config := jobs.JetStreamConfig{URL: url, Owner: owner, Log: log}
 	if m.store, err = jobs.OpenJetStream(ctx, config); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func TestCUDABenchComm(t *testing.T) {
 			}
 		}
 		if len(found) != len(want) || !strings.HasPrefix(m.Link.Source, "patchbay bench comm") ||
-			!(m.Link.Together > 0 && m.Link.Together <= 1) || !strings.Contains(m.Device.Source, "not measured") ||
+			!(m.Link.RingFraction > 0 && m.Link.RingFraction <= 1) || !strings.Contains(m.Device.Source, "not measured") ||
 			m.Device.Name != "Fake GPU" {
 			t.Errorf("%s: kept %s", transport, text)
 		}

@@ -125,7 +125,7 @@ func (f *commFlags) open(ranks bool) (*site, error) {
 	if err != nil {
 		return nil, console.BadInput(err)
 	}
-	if s.kinds, err = f.devices.Kinds(); err != nil || gpus == nil {
+	if s.kinds, err = f.devices.BuiltInRates(); err != nil || gpus == nil {
 		s.ops = make([]engine.Ops, f.ranks)
 		return s, err
 	}

@@ -50,7 +50,7 @@ func (m measured) save(to *forecast.Machine, link string, places []string) error
 		}
 		all = min(all, 1/seconds)
 	}
-	to.Link.Together, to.Link.AllToAll = min(1, m.Bandwidth/circle), min(1, m.AllToAll/all)
+	to.Link.RingFraction, to.Link.AllToAll = min(1, m.Bandwidth/circle), min(1, m.AllToAll/all)
 	return nil
 }
 

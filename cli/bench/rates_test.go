@@ -59,9 +59,10 @@ func TestPairsAreKept(t *testing.T) {
 	if err := found.save(&m, "nccl", []string{"cuda:0", "cuda:1", "cuda:2"}); err != nil {
 		t.Fatal(err)
 	}
-	// the circle takes as long as its slowest pair, 1/10 s a byte; of an all-to-all the third device sends half a byte to
-	// each of the others, 1/20 + 1/20 s
-	if l := m.Link; l.Name != "nccl" || l.Together != 0.5 || l.AllToAll != 0.6 || l.Bandwidth != 5 || l.Latency != 2e-5 {
+	// the circle takes as long as its slowest pair, 1/10 s a byte; of an all-to-all the third device sends half a
+	// byte to each of the others, 1/20 + 1/20 s
+	if l := m.Link; l.Name != "nccl" || l.RingFraction != 0.5 || l.AllToAll != 0.6 || l.Bandwidth != 5 ||
+		l.Latency != 2e-5 {
 		t.Errorf("the link is %+v, want half and 0.6 of what pairs promise", l)
 	}
 	if len(m.Pairs) != 4 || m.Pairs[0] != pair("cuda:3", "cuda:4", 8) || m.Pairs[1].Bandwidth != 40 {

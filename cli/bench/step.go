@@ -148,7 +148,7 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *paralle
 	if err != nil {
 		return err
 	}
-	kinds, err := f.devices.Kinds()
+	kinds, err := f.devices.BuiltInRates()
 	if err != nil {
 		return err
 	}

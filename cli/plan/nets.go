@@ -53,7 +53,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 			if n, err := fmt.Sscanf(name+"+0", "%d+%d", &double, &single); n != 2 || err != nil {
 				return nil, fmt.Errorf("want a file, or double and single blocks of the model that the net has copied, as in 5+10")
 			}
-			return control.Copied(fam, base, double, single)
+			return control.Hypothetical(fam, base, double, single)
 		}); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 			if name != blocksPatch {
 				return nil, fmt.Errorf("want a file, or %q for layers behind all blocks", blocksPatch)
 			}
-			return control.Behind(fam, base)
+			return control.HypotheticalPatch(fam, base)
 		}); err != nil {
 			return err
 		}

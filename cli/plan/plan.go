@@ -295,7 +295,7 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	kind, who, idle := "device", "a rank at most", ""
 	if s.Cluster.Mixed != nil {
 		kind, who = s.Cluster.Device.Name, "on the "+c.Best.On.Name+", which has least room"
-		idle = " (" + s.Cluster.From(c.Best.Plan.Ranks()) + ")"
+		idle = " (" + s.Cluster.DescribeFrom(c.Best.Plan.Ranks()) + ")"
 	}
 	console.Printf(out, "time      %s", seconds(r.Seconds))
 	if r.OneRankSeconds > 0 && c.Best.Plan.Ranks() > 1 {

@@ -187,8 +187,8 @@ func (o *Ops) drop(c *capture) {
 // capture makes graphs of the calls of f, of which none is issued. If CUDA refuses to capture them, refused is its
 // error, and f may be called once more.
 func (o *Ops) capture(g *graph, f func([]engine.Tensor) error) (refused, err error) {
-	o.dev.Still.Lock() // a wait for the whole device, on another goroutine, would end the capture
-	defer o.dev.Still.Unlock()
+	o.dev.CaptureMu.Lock() // a wait for the whole device, on another goroutine, would end the capture
+	defer o.dev.CaptureMu.Unlock()
 	c := &capture{}
 	if o.begin(c); c.err != nil {
 		o.Forgive()

@@ -290,8 +290,8 @@ func TestGraphsRefuse(t *testing.T) {
 
 // try2 waits for the device past the lock that keeps such waits away from captures.
 func try2(o *Ops, dev *Device) error {
-	dev.Still.Unlock()
-	defer dev.Still.Lock()
+	dev.CaptureMu.Unlock()
+	defer dev.CaptureMu.Lock()
 	err := dev.Sync()
 	o.Note(err)
 	return err

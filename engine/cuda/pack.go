@@ -79,7 +79,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	p.Buf = engine.Buf{Dev: at}
 	if m.N*m.K > 0 {
-		err = o.Aloft(func() error { return o.rows(p, m, row, scale) })
+		err = o.OnSecondStream(func() error { return o.rows(p, m, row, scale) })
 	}
 	if err != nil {
 		return nil, errors.Join(err, o.dev.Free(at))

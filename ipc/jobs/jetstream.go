@@ -427,11 +427,11 @@ func switchServer(nc *nats.Conn, err error, log zerolog.Logger) {
 	}
 }
 
-// Stay makes a connection other than the store's own leave a server that does not reach JetStream: one that is cut off
-// from the rest of its cluster, whose clients are not heard there. It returns when nc is closed.
-func Stay(nc *nats.Conn, log zerolog.Logger) { stay(nc, log, beatEvery, hopAfter) }
+// LeaveCutOffServers makes a connection other than the store's own leave a server that does not reach JetStream: one
+// that is cut off from the rest of its cluster, whose clients are not heard there. It returns when nc is closed.
+func LeaveCutOffServers(nc *nats.Conn, log zerolog.Logger) { stay(nc, log, beatEvery, hopAfter) }
 
-// stay is Stay with the interval of its requests and the time without an answer after which it leaves.
+// stay is LeaveCutOffServers with the interval of its requests and the time without an answer after which it leaves.
 func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -153,8 +153,8 @@ func (l *JetStream) others() map[string]resourceNote {
 	return out
 }
 
-// Also returns the names of model files of a kind that other daemons have.
-func (l *JetStream) Also(kind string) []string {
+// ModelsElsewhere returns the names of model files of a kind that other daemons have.
+func (l *JetStream) ModelsElsewhere(kind string) []string {
 	var out []string
 	for _, n := range l.others() {
 		for _, f := range n.Files {
@@ -234,8 +234,9 @@ func (j *Table) Admit(req *message.RunRequest) *wire.Error {
 	return j.store.admit(req.Files)
 }
 
-// Located adds to the refusal of a workflow which files were searched for and where, if missing files are the reason.
-func (j *Table) Located(err error) error {
+// ExplainMissing adds to the refusal of a workflow which files were searched for and where, if missing files are the
+// reason.
+func (j *Table) ExplainMissing(err error) error {
 	e := message.ErrorOf(err)
 	names := missingFiles(e)
 	if len(names) == 0 {

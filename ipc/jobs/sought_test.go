@@ -42,7 +42,7 @@ func TestFoldersStayInTheLog(t *testing.T) {
 		v, _ := bad.Get(id)
 		refusal.NodeErrors[id] = v.(*pyjson.Object)
 	}
-	told := message.ErrorOf(j.Located(refusal)).Details
+	told := message.ErrorOf(j.ExplainMissing(refusal)).Details
 	for _, name := range []string{"gone.safetensors", "other.safetensors"} {
 		e := l.admit([]files.NeededFile{{Kind: "vae", Name: name, Bytes: 7, Hash: "y"}})
 		if e == nil {

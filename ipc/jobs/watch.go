@@ -224,8 +224,8 @@ func (j *Table) Holder(id string) (daemon string) {
 	return owner
 }
 
-// Signs reports whether a daemon counts as alive, and whether it has shown signs of life after the given time.
-func (j *Table) Signs(daemon string, since time.Time) (alive, heard bool) {
+// SignsOfLife reports whether a daemon counts as alive, and whether it has shown signs of life after the given time.
+func (j *Table) SignsOfLife(daemon string, since time.Time) (alive, heard bool) {
 	return j.store.alive(daemon), j.store.heard(daemon, since)
 }
 

@@ -321,7 +321,7 @@ func TestMasksOfText(t *testing.T) {
 		q.Conds.Positive[0].ModelConds["attention_mask"] = &wire.Tensor{
 			DType: c.dtype, Shape: c.shape, Data: []byte(c.data),
 		}
-		got, err := q.Lower(message.Numbers{})
+		got, err := q.Lower(message.TensorReader{})
 		if c.want == 0 {
 			if err == nil || wire.BadRequest(err).Input != "conds.positive[0].model_conds.attention_mask" {
 				t.Errorf("%s %v %q: got %v, want the mask refused", c.dtype, c.shape, c.data, err)

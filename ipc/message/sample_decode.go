@@ -29,7 +29,7 @@ func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
 	if !wire.ValidID(q.ID) {
 		return nil, wire.BadRequest(wire.BadField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(q.ID)))
 	}
-	built, err := q.Lower(Numbers{forward})
+	built, err := q.Lower(TensorReader{forward})
 	if err != nil {
 		return nil, wire.BadRequest(err)
 	}
@@ -51,7 +51,7 @@ func BindStrict(o *pyjson.Object, dst any) error {
 }
 
 // Lower converts the request to the form that package node takes.
-func (q *SampleRequest) Lower(reader Numbers) (*value.HostRequest, error) {
+func (q *SampleRequest) Lower(reader TensorReader) (*value.HostRequest, error) {
 	out := &value.HostRequest{Options: q.Sampler.Options}
 	var err error
 	if out.Model, err = q.Model.Resolve(reader); err != nil {
@@ -104,7 +104,7 @@ func (q *SampleRequest) Lower(reader Numbers) (*value.HostRequest, error) {
 }
 
 // Resolve converts the reference to the form that package node takes, which checks the weights that patches change.
-func (m *ModelRef) Resolve(reader Numbers) (value.ModelFile, error) {
+func (m *ModelRef) Resolve(reader TensorReader) (value.ModelFile, error) {
 	out := value.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
 	for i, p := range m.Patches {
 		path := fmt.Sprintf("model.patches[%d].", i)
@@ -210,7 +210,7 @@ func (c *CacheRef) lower() (*parallel.Cache, error) {
 }
 
 // guide fills in the guider and the branches of r.
-func (q *SampleRequest) guide(r *parallel.Request, reader Numbers) error {
+func (q *SampleRequest) guide(r *parallel.Request, reader TensorReader) error {
 	cfg := or(q.CFG, 1)
 	positive, err := q.branch("conds.positive", q.Conds.Positive, reader)
 	if err != nil {
@@ -241,7 +241,7 @@ func (q *SampleRequest) guide(r *parallel.Request, reader Numbers) error {
 	return err
 }
 
-func (q *SampleRequest) branch(path string, list []CondRef, reader Numbers) (parallel.Branch, error) {
+func (q *SampleRequest) branch(path string, list []CondRef, reader TensorReader) (parallel.Branch, error) {
 	out := parallel.Branch{Name: path[strings.LastIndexByte(path, '.')+1:]}
 	for i := range list {
 		e, err := list[i].entry(fmt.Sprintf("%s[%d]", path, i), reader)
@@ -253,19 +253,19 @@ func (q *SampleRequest) branch(path string, list []CondRef, reader Numbers) (par
 	return out, nil
 }
 
-// Numbers reads the tensors of a request. With forward, it skips the data of tensors that another process has or will
-// read.
-type Numbers struct{ forward bool }
+// TensorReader reads the tensors of a request. With forward, it skips the data of tensors that another process has or
+// will read.
+type TensorReader struct{ forward bool }
 
 // leftToWorker reports whether only dtype and shape of a tensor are checked here.
-func (reader Numbers) leftToWorker(t *wire.Tensor) bool {
+func (reader TensorReader) leftToWorker(t *wire.Tensor) bool {
 	return reader.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }
 
 // always is ComfyUI's sigma for 0 percent of a discrete model: it is above every sigma.
 const always = 999999999.9
 
-func (c *CondRef) entry(path string, reader Numbers) (parallel.Entry, error) {
+func (c *CondRef) entry(path string, reader TensorReader) (parallel.Entry, error) {
 	e := parallel.Entry{Strength: float32(or(c.Strength, 1)), MaskStrength: float32(or(c.MaskStrength, 1))}
 	if c.TimestepStart != nil || c.TimestepEnd != nil {
 		e.Ranged, e.SigmaStart, e.SigmaEnd = true, float32(or(c.TimestepStart, always)), float32(or(c.TimestepEnd, 0))
@@ -327,7 +327,7 @@ func (c *CondRef) entry(path string, reader Numbers) (parallel.Entry, error) {
 }
 
 // setCond stores one value of extra_conds in e.
-func setCond(e *dit.Entry, key, path string, t *wire.Tensor, reader Numbers) error {
+func setCond(e *dit.Entry, key, path string, t *wire.Tensor, reader TensorReader) error {
 	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1, "c_concat": 4}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
 		n, err := reader.prefix(path, t)
@@ -373,7 +373,7 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, reader Numbers) err
 }
 
 // prefix reads a mask [1, Lt] of ones followed by zeros and returns the number of ones.
-func (reader Numbers) prefix(path string, t *wire.Tensor) (int, error) {
+func (reader TensorReader) prefix(path string, t *wire.Tensor) (int, error) {
 	var ones []bool
 	if reader.leftToWorker(t) {
 		return 0, nil
@@ -401,7 +401,7 @@ func (reader Numbers) prefix(path string, t *wire.Tensor) (int, error) {
 
 // values returns the shape and the numbers of a float tensor, nil numbers for one that is left to the worker. dims 0
 // allows any number of dimensions from 1.
-func (reader Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
+func (reader TensorReader) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
 	if t == nil {
 		return nil, nil, wire.BadField(path, "is missing")
 	}
@@ -427,7 +427,7 @@ func (reader Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []fl
 }
 
 // latent reads [B, C, Y, X]; dims 3 means [B, Y, X] as one channel, dims 5 also allows [B, C, layers, Y, X].
-func (reader Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
+func (reader TensorReader) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
 	if dims == 5 && (t == nil || len(t.Shape) != dims) {
 		dims = 4
 	}
@@ -445,7 +445,7 @@ func (reader Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.La
 	return l, nil
 }
 
-// LatentTensor is the inverse of Numbers.latent for the first items of the batch; items 0 means all.
+// LatentTensor is the inverse of TensorReader.latent for the first items of the batch; items 0 means all.
 func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B

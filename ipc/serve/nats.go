@@ -126,7 +126,7 @@ func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 // Stay makes the connections leave servers that do not reach the job store (jobs.Stay). It returns at once.
 func (n *NATS) Stay() {
 	for _, c := range []*nats.Conn{n.nc, n.bulk} {
-		go jobs.Stay(c, n.cfg.Log)
+		go jobs.LeaveCutOffServers(c, n.cfg.Log)
 	}
 }
 
@@ -278,7 +278,7 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 		owner := s.cfg.Jobs.Holder(job)
 		var look func()
 		look = func() {
-			switch alive, heard := s.cfg.Jobs.Signs(owner, asked); {
+			switch alive, heard := s.cfg.Jobs.SignsOfLife(owner, asked); {
 			case n.nc.IsClosed():
 			case owner == "" || !alive && v.Name != message.VerbRetry:
 				n.answer(s, v.Name, job, data, header, reply, nil)

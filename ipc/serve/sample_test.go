@@ -336,7 +336,7 @@ func TestConditioningTableIsTrue(t *testing.T) {
 		conds := q.Conds.Positive[0].ModelConds
 		conds["encoder_hidden_states_t5"] = f32(make([]float32, 6), 1, 2, 3) // which has a mask
 		conds[key] = f32(slices.Repeat([]float32{1}, n), shape...)
-		_, err := q.Lower(message.Numbers{})
+		_, err := q.Lower(message.TensorReader{})
 		return fmt.Sprint(err)
 	}
 	_, list, _ := strings.Cut(refusal("made_up", 1), "the keys are ")

@@ -63,7 +63,7 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 // outputs that cannot run while others can.
 func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
 	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
-		return nil, s.cfg.Jobs.Located(err)
+		return nil, s.cfg.Jobs.ExplainMissing(err)
 	}
 	if fault := s.cfg.Limits.Nodes.Workflow(w); fault != nil {
 		return nil, fault
@@ -194,7 +194,7 @@ func (s *Service) describe(r *Request) (any, error) {
 	case q.Limits:
 		out.Limits = &limits
 	case q.Model != nil:
-		file, err := q.Model.Resolve(message.Numbers{})
+		file, err := q.Model.Resolve(message.TensorReader{})
 		if err != nil {
 			return nil, wire.BadRequest(err)
 		}

@@ -22,7 +22,7 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 	req := q.Built
 	if req == nil {
 		var err error
-		if req, err = q.Lower(message.Numbers{}); err != nil {
+		if req, err = q.Lower(message.TensorReader{}); err != nil {
 			return nil, wire.BadRequest(err)
 		}
 	}
@@ -60,7 +60,7 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 // Load implements Executor.
 func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
 	defer l.begin()()
-	file, err := q.Model.Resolve(message.Numbers{})
+	file, err := q.Model.Resolve(message.TensorReader{})
 	if err != nil {
 		return nil, wire.BadRequest(err)
 	}

@@ -40,8 +40,9 @@ type Net struct {
 	kind *family.Control
 	// Patch is set for a patch on a model, as opposed to a control net on a conditioning.
 	Patch bool
-	// Sees is set for a net that computes its hint from a picture with layers of its own (Picture) instead of a VAE.
-	Sees bool
+	// ReadsPicture is set for a net that computes its hint from a picture with layers of its own (Picture) instead of
+	// a VAE.
+	ReadsPicture bool
 	// The pixels v of a picture are encoded as Factor*v + Offset.
 	Factor, Offset float32
 	act            engine.Act // activation of the outputs
@@ -64,9 +65,9 @@ func (n *Net) Fills() bool { return n.Hint > n.Spec.Channels+1 }
 // borrowed is the prefix of tensors that a net borrows from the model beside which it runs.
 const borrowed = "model beside: "
 
-// Beside returns the tensors of the net in set plus those that it borrows from model, under the names of the whole
-// model.
-func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) {
+// WithBorrowed returns the tensors of the net in set plus those that it borrows from model, under the names of the
+// whole model.
+func WithBorrowed(all []family.Family, set, model *weights.Set) (*weights.Set, error) {
 	_, of, _, err := formOf(all, set)
 	if err != nil {
 		return nil, err
@@ -235,7 +236,7 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 		}
 	}
 	if err == nil && picture != nil {
-		n.Sees, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
+		n.ReadsPicture, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
 		if !set.Has("controlnet_blocks.0.weight") { // MistoLine
 			n.act = engine.SiLU
 		}
@@ -296,9 +297,10 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	return n, nil
 }
 
-// Copied describes a control net that copies the first double and single blocks of a model, as most do, without a file,
-// so that it cannot be loaded. Its Spec.Params counts the net alone, unlike Open's, which counts a whole model.
-func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) {
+// Hypothetical describes a control net that copies the first double and single blocks of a model, as most do, without
+// a file, so that it cannot be loaded. Its Spec.Params counts the net alone, unlike Open's, which counts a whole
+// model.
+func Hypothetical(f *family.Family, base *dit.Spec, double, single int) (*Net, error) {
 	if f.Control == nil || f.Control.Kinds == "" {
 		return nil, fmt.Errorf("no control nets run here beside %s models", f.Name)
 	}
@@ -341,7 +343,7 @@ func (n *Net) Feeds(base *dit.Spec) [][]int {
 				if n.kind.First && b%times > 0 {
 					continue
 				}
-				if n.Sees { // ComfyUI cycles through the outputs of these
+				if n.ReadsPicture { // ComfyUI cycles through the outputs of these
 					k = from + b%outputs
 				}
 				out[k] = append(out[k], lo+b)

@@ -53,7 +53,7 @@ func open(t *testing.T, name string) *control.Net {
 	if name == "cn-fun-a" {
 		base, _, err := goldenweights.Set("qwen-a")
 		if err == nil {
-			set, err = control.Beside(models.Families(), set, base)
+			set, err = control.WithBorrowed(models.Families(), set, base)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 		t.Fatal(err)
 	}
 	var eyes *control.Picture
-	if n.Sees {
+	if n.ReadsPicture {
 		set, _, err := goldenweights.Set(name[:len(name)-2])
 		if err != nil {
 			t.Fatal(err)
@@ -223,7 +223,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	for i := range b {
 		e := dit.Entry{Context: dit.Array{Rows: r.Context[1], Cols: r.Context[2], Data: item(name+"/context", r.Context, i)}}
 		hint, channels := item(name+"/hint", r.Hint, i), r.Hint[1]
-		if n.Sees {
+		if n.ReadsPicture {
 			hint, channels = seen(t, eyes, ops, name, r, i), n.Hint
 		}
 		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * channels, Data: tokens(hint, channels, y, x, n.Spec.WholeHint)}

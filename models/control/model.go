@@ -26,7 +26,7 @@ type output struct {
 }
 
 func newExtra(n *Net) *extra {
-	x := &extra{Before: family.Only[output](n.Spec.HintTwice)}
+	x := &extra{Before: family.NewIf[output](n.Spec.HintTwice)}
 	for _, b := range n.Spec.Blocks {
 		if b.Kind == dit.Single {
 			x.Singles = append(x.Singles, output{})

@@ -93,8 +93,9 @@ func patchOf(f *family.Family, width, hint, layers int) *Net {
 	return n
 }
 
-// Behind describes the usual model patch for a model of a family without a file, so that it cannot be loaded.
-func Behind(f *family.Family, base *dit.Spec) (*Net, error) {
+// HypotheticalPatch describes the usual model patch for a model of a family without a file, so that it cannot be
+// loaded.
+func HypotheticalPatch(f *family.Family, base *dit.Spec) (*Net, error) {
 	if f.Patch == nil || f.Patch.Kinds == "" {
 		return nil, fmt.Errorf("no model patches run here for %s models", f.Name)
 	}

@@ -242,19 +242,20 @@ type BlockSpec struct {
 	// Sandwich marks a Single or Cross block of one attention, then one MLP, each between two norms, with four
 	// modulations per channel and no cross-attention (Z-Image's).
 	Sandwich bool
-	// Apart: the attention's result goes to the MLP only, and the stream receives the MLP's result only (AuraFlow).
-	Apart bool
+	// AttentionFeedsMLP: the attention's result goes to the MLP only, and the stream receives the MLP's result only
+	// (AuraFlow).
+	AttentionFeedsMLP bool
 	// Gated: the MLP has two first projections, one of which gates the other (SwiGLU).
 	Gated bool
 	// GatedAttention: the attention's result is multiplied by a gate projected from its input, as wide as the queries.
 	GatedAttention bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
-	// Cuts: Block supports Env.Half, that is, it can compute the attention, or what follows it, alone.
-	Cuts   bool
-	Params int64
+	// Splittable: Block supports Env.Half, that is, it can compute the attention, or what follows it, alone.
+	Splittable bool
+	Params     int64
 	// AttentionParams and MLPParams count the block's ForAttention and ForMLP weights. A half needs its own weights and
-	// those with neither use. Both are 0 where Cuts is false.
+	// those with neither use. Both are 0 where Splittable is false.
 	AttentionParams, MLPParams int64
 }
 
@@ -264,9 +265,9 @@ func Blocks(n int, b BlockSpec) []BlockSpec {
 	return slices.Repeat([]BlockSpec{b}, n)
 }
 
-// Serial reports whether b is a Single block with Cuts, which has its MLP after its attention. FLUX's Single blocks
-// have them in parallel. It is false for Sandwich and Apart blocks, although these are serial too.
-func (b *BlockSpec) Serial() bool { return b.Kind == Single && b.Cuts }
+// Serial reports whether b is a Splittable Single block, which has its MLP after its attention. FLUX's Single blocks
+// have them in parallel. It is false for Sandwich and AttentionFeedsMLP blocks, although these are serial too.
+func (b *BlockSpec) Serial() bool { return b.Kind == Single && b.Splittable }
 
 // HalfParams returns the number of parameters that a half of the block needs. What both halves read counts for each.
 func (b *BlockSpec) HalfParams(half Half) int64 {
@@ -283,7 +284,7 @@ func (b *BlockSpec) HalfParams(half Half) int64 {
 // passes from one to the other.
 type Half uint8
 
-// The halves. Blocks whose BlockSpec.Cuts is false are always computed whole.
+// The halves. Blocks whose BlockSpec.Splittable is false are always computed whole.
 const (
 	WholeBlock Half = iota
 	AttentionHalf
@@ -380,7 +381,7 @@ type Env struct {
 	Arena  *engine.Arena // activations, in stack order: a call releases what it allocates unless it returns it
 	DType  engine.DType  // of activations: f32 (the zero value) or bf16. Modulations and rotations are always f32
 	Attend func(Attention)
-	Half   Half // what Block and PrepareBlock compute of a block with BlockSpec.Cuts
+	Half   Half // what Block and PrepareBlock compute of a block with BlockSpec.Splittable
 	// Reduce sums a partial result over the ranks that hold the other slices of the same weights. nil: this rank holds
 	// whole weights.
 	Reduce func(engine.Tensor)

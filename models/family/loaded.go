@@ -36,8 +36,8 @@ type Tags struct {
 	Blocks map[string]int // index of the first block of each list; other lists hold none; nil: every list starts at 0
 }
 
-// Only returns a part of a weight struct that not every model has: empty, or nil if this model does not have it.
-func Only[T any](has bool) *T {
+// NewIf returns a part of a weight struct that not every model has: empty, or nil if this model does not have it.
+func NewIf[T any](has bool) *T {
 	if has {
 		return new(T)
 	}
@@ -117,9 +117,9 @@ func count(s *dit.Spec, declared []weights.Declared) {
 		b := &s.Blocks[d.Block]
 		b.Params += n
 		switch {
-		case b.Cuts && d.Use == dit.ForAttention:
+		case b.Splittable && d.Use == dit.ForAttention:
 			b.AttentionParams += n
-		case b.Cuts && d.Use == dit.ForMLP:
+		case b.Splittable && d.Use == dit.ForMLP:
 			b.MLPParams += n
 		}
 	}

@@ -85,7 +85,7 @@ func (c Config) net() *net {
 		return n
 	}
 	n.Time, n.Vector, n.Final.Mod = &timeEmbedder{}, &vectorEmbedder{}, &finalMod{}
-	n.Guidance = family.Only[timeEmbedder](c.Guidance)
+	n.Guidance = family.NewIf[timeEmbedder](c.Guidance)
 	for i := range n.Double {
 		n.Double[i].Img.Mod, n.Double[i].Txt.Mod = &doubleMod{}, &doubleMod{}
 	}

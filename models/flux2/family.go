@@ -79,7 +79,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,
 		TakesGuidance: c.Guidance, Rotates: true, References: true, OneModulation: true,
-		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true, Gated: true}),
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Splittable: true, Gated: true}),
 			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single, Gated: true})...),
 	}
 	tags := family.Tags{
@@ -91,7 +91,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Traits: family.Traits{Guidance: 3.5, MinText: minText}, // ComfyUI model_base.Flux.extra_conds, Flux2.extra_conds
 	}, tags, func() *net {
 		return &net{
-			Guidance: family.Only[embedder](c.Guidance), Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle),
+			Guidance: family.NewIf[embedder](c.Guidance), Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle),
 		}
 	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.ImgIn, l.Net.Out, 0, eps), c} })
 }

@@ -14,7 +14,7 @@ type cutModel struct {
 }
 
 func (m *cutModel) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
-	if !m.Spec().Blocks[i].Cuts {
+	if !m.Spec().Blocks[i].Splittable {
 		m.Model.Block(env, i, s, skip)
 		return
 	}

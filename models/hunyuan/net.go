@@ -106,9 +106,9 @@ type final struct {
 
 // net returns the empty structs for c.
 func (c Config) net() *net {
-	n := &net{Style: family.Only[style](c.StyleCond), Blocks: make([]block, c.Depth)}
+	n := &net{Style: family.NewIf[style](c.StyleCond), Blocks: make([]block, c.Depth)}
 	for i := range n.Blocks {
-		n.Blocks[i].Skip = family.Only[skip](c.skip(i) >= 0)
+		n.Blocks[i].Skip = family.NewIf[skip](c.skip(i) >= 0)
 	}
 	return n
 }

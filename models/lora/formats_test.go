@@ -217,7 +217,7 @@ func TestAllFormatsSayTheSame(t *testing.T) {
 		if len(m.Unused) > 0 {
 			t.Errorf("%s: unused %v", f.name, m.Unused)
 		}
-		additions, err := Gather(set, To("", m.Additions), 0.5)
+		additions, err := Gather(set, ForPart("", m.Additions), 0.5)
 		if err != nil {
 			t.Fatal(err)
 		}

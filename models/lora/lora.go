@@ -53,8 +53,8 @@ type Matched struct {
 	Unused    []string   // sorted tensor names whose module is in neither model nor encoders
 }
 
-// To returns the additions to one part.
-func To(part string, all []Addition) []Addition {
+// ForPart returns the additions to one part.
+func ForPart(part string, all []Addition) []Addition {
 	return slices.DeleteFunc(slices.Clone(all), func(a Addition) bool { return a.Part != part })
 }
 

@@ -62,7 +62,7 @@ func additions(t *testing.T, d *family.Diffusion, file *weights.Set) []weights.L
 	if len(m.Unused) > 0 {
 		t.Fatalf("unused %v", m.Unused)
 	}
-	list, err := Gather(file, To("", m.Additions), strength)
+	list, err := Gather(file, ForPart("", m.Additions), strength)
 	if err != nil {
 		t.Fatal(err)
 	}

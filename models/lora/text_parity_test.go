@@ -116,7 +116,7 @@ func TestTextEncodersUnmergedEqualMerged(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, err := Gather(all, To(kind, m.Additions), strength)
+			list, err := Gather(all, ForPart(kind, m.Additions), strength)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -45,7 +45,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, Tables: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Cuts: true}),
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Splittable: true}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{"F": c.MLPHidden, "R": c.Hidden / 3},
@@ -61,7 +61,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	return family.Describe(set, d, tags, func() *net {
 		return &net{
-			Size: family.Only[sizeEmbedder](c.MicroSize), Ratio: family.Only[sizeEmbedder](c.MicroSize),
+			Size: family.NewIf[sizeEmbedder](c.MicroSize), Ratio: family.NewIf[sizeEmbedder](c.MicroSize),
 			Blocks: make([]block, c.Depth),
 		}
 	}, func(l family.Loaded[net]) dit.Model {

@@ -108,12 +108,12 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: c.Channels,
 		ContextDim: c.ContextDim, Rotates: true, References: true, Frames: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Splittable: true}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.Wan21(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
 	}, tags, func() *net {
-		return &net{Alpha: family.Only[alphaTable](c.Layered), Blocks: make([]joint, c.Depth)}
+		return &net{Alpha: family.NewIf[alphaTable](c.Layered), Blocks: make([]joint, c.Depth)}
 	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.ImgIn, l.Net.Out, 1, eps), c} })
 }

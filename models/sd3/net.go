@@ -87,7 +87,7 @@ type final struct {
 
 // net returns the empty structs for c.
 func (c Config) net() *net {
-	attend := func() attention { return attention{Norm: family.Only[qkNorm](c.QKNorm)} }
+	attend := func() attention { return attention{Norm: family.NewIf[qkNorm](c.QKNorm)} }
 	n := &net{Blocks: make([]joint, c.Blocks)}
 	for i := range n.Blocks {
 		b := &n.Blocks[i]

@@ -47,7 +47,7 @@ func (l *Loader) encoder(ops engine.Ops, m Model, held dit.Held) (dit.Model, err
 		return &encoder{net: base, dtype: e.DType, free: release}, nil
 	}
 	var net text.Net
-	err = With(e.Kind, m.Adapters, func(list []weights.LowRank) (err error) {
+	err = WithLowRank(e.Kind, m.Adapters, func(list []weights.LowRank) (err error) {
 		net, err = base.Adapt(ops, list)
 		return err
 	})

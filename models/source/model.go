@@ -77,19 +77,19 @@ func Keys(list []Adapter) string {
 	return key
 }
 
-// To returns the adapters that change a part: "" for the diffusion model, else the kind of a text encoder.
-func To(part string, list []Adapter) []Adapter {
+// ForPart returns the adapters that change a part: "" for the diffusion model, else the kind of a text encoder.
+func ForPart(part string, list []Adapter) []Adapter {
 	var out []Adapter
 	for _, a := range list {
-		if a.Brought() || len(lora.To(part, a.Additions)) > 0 {
+		if a.Brought() || len(lora.ForPart(part, a.Additions)) > 0 {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// With calls f with what the adapters add to one part. The data is valid until f returns.
-func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
+// WithLowRank calls f with what the adapters add to one part. The data is valid until f returns.
+func WithLowRank(part string, list []Adapter, f func([]weights.LowRank) error) error {
 	var all []weights.LowRank
 	for _, a := range list {
 		if a.Brought() {
@@ -101,7 +101,7 @@ func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		more, err := lora.Gather(file.Set(), lora.To(part, a.Additions), a.Strength)
+		more, err := lora.Gather(file.Set(), lora.ForPart(part, a.Additions), a.Strength)
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.Name, err)
 		}
@@ -160,8 +160,8 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		return &dit.Shared{Model: base, Free: release}, nil
 	}
 	var with dit.Model
-	err = With("", m.Adapters, func(list []weights.LowRank) (err error) {
-		if list, err = weights.Widened(list, changes); err == nil {
+	err = WithLowRank("", m.Adapters, func(list []weights.LowRank) (err error) {
+		if list, err = weights.WithExtraColumns(list, changes); err == nil {
 			with, err = models.Adapt(ops, base, list)
 		}
 		return err

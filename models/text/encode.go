@@ -18,7 +18,7 @@ type network struct {
 	special   Special
 	width     int  // E
 	columns   int  // of a state if wider than E; else 0
-	deep      bool // a token's Vector may be a multiple of E long (Eyes.See)
+	deep      bool // a token's Vector may be a multiple of E long (VisionTower.See)
 	vocab     int  // rows of the embedding table
 	maxLength int  // longest chunk; 0: no limit
 	// memory allocates from a what run needs for b chunks of l tokens.

@@ -12,10 +12,10 @@ import (
 	"patchbay/models/weights"
 )
 
-// Draw says how Generate samples tokens.
-type Draw struct {
-	Most   int  // maximum number of tokens
-	Greedy bool // always the likeliest token; the fields from TopK to Seed are ignored
+// Sampling says how Generate samples tokens.
+type Sampling struct {
+	MaxTokens int  // maximum number of tokens
+	Greedy    bool // always the likeliest token; the fields from TopK to Seed are ignored
 	// TopK keeps only the K likeliest tokens, 0: all. MinP drops tokens less likely than MinP times the likeliest one,
 	// TopP those past this cumulative probability (nucleus sampling, arXiv:1904.09751, sec. 3.1).
 	TopK        int
@@ -25,7 +25,7 @@ type Draw struct {
 	Presence    float64 // subtracted from the logits of tokens generated so far
 	Seed        uint64
 	Stop        []int             // tokens that end the text
-	Drawn       func(n int) error // called with the number of tokens so far; an error ends Generate; may be nil
+	OnToken     func(n int) error // called with the number of tokens so far; an error ends Generate; may be nil
 }
 
 // Head turns the last states of a language model into logits.
@@ -65,8 +65,8 @@ type past struct {
 
 // Generate continues the tokens of chunk as d says; f.Pictures describes the pictures in chunk. Keys and values are
 // cached, so every new token costs one row. The returned tokens include the one that stopped generation. It returns the
-// errors of Encode and of d.Drawn, and an error if the file lacks the final norm.
-func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw) ([]int, error) {
+// errors of Encode and of d.OnToken, and an error if the file lacks the final norm.
+func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampling) ([]int, error) {
 	n := network{
 		name: "language model", width: m.Config.Width, vocab: m.Config.Vocab, deep: len(f.Pictures) > 0,
 	}
@@ -76,12 +76,14 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 	if m.weights.Final == nil {
 		return nil, fmt.Errorf("the file lacks %s: it encodes, and writes no texts", lastNorm)
 	}
-	env, free, err := env.holding("generate text", func(a *engine.Arena) { m.room(a, env.DType, len(chunk), d.Most, f) })
+	env, free, err := env.holding("generate text", func(a *engine.Arena) {
+		m.room(a, env.DType, len(chunk), d.MaxTokens, f)
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer free()
-	w, step, kept, logits := m.room(env.Arena, env.DType, len(chunk), d.Most, f)
+	w, step, kept, logits := m.room(env.Arena, env.DType, len(chunk), d.MaxTokens, f)
 	at := positions(chunk, f.Pictures)
 	next := 0
 	for _, p := range at {
@@ -90,7 +92,7 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 	var out []int
 	random := sampling.NewGenerator(d.Seed)
 	row := make([]float32, m.Config.Vocab)
-	for len(out) < d.Most {
+	for len(out) < d.MaxTokens {
 		if _, err := m.run(env, w, [][]tokenizer.Token{chunk}, at, nil, kept, f); err != nil {
 			return nil, err
 		}
@@ -103,8 +105,8 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 		if out = append(out, id); slices.Contains(d.Stop, id) {
 			break
 		}
-		if d.Drawn != nil {
-			if err := d.Drawn(len(out)); err != nil {
+		if d.OnToken != nil {
+			if err := d.OnToken(len(out)); err != nil {
 				return nil, err
 			}
 		}
@@ -132,7 +134,7 @@ func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (pro
 
 // choose samples a token as ComfyUI does (comfy/text_encoders/llama.py) with torch's multinomial on a CPU: the largest
 // of p/e, where e is exponentially distributed. It changes logits.
-func (d Draw) choose(logits []float32, drawn []int, random *sampling.Generator) int {
+func (d Sampling) choose(logits []float32, drawn []int, random *sampling.Generator) int {
 	if d.Greedy {
 		best := 0
 		for i, v := range logits {
@@ -175,7 +177,7 @@ func (d Draw) choose(logits []float32, drawn []int, random *sampling.Generator) 
 }
 
 // likeliest returns the candidate tokens in torch's order: by falling logit if TopK is set, else by id.
-func (d Draw) likeliest(logits []float32) (ids []int) {
+func (d Sampling) likeliest(logits []float32) (ids []int) {
 	least := float32(math.Inf(-1))
 	if d.TopK > 0 && d.TopK < len(logits) {
 		least = slices.Sorted(slices.Values(logits))[len(logits)-d.TopK]
@@ -193,7 +195,7 @@ func (d Draw) likeliest(logits []float32) (ids []int) {
 }
 
 // nucleus zeroes the probabilities past TopP of their sum, except the largest one.
-func (d Draw) nucleus(p []float64, all float64) {
+func (d Sampling) nucleus(p []float64, all float64) {
 	order := make([]int, 0, len(p))
 	for i := range p {
 		if p[i] > 0 {

@@ -52,8 +52,8 @@ func TestGenerate(t *testing.T) {
 			t.Fatal(err)
 		}
 		for key, c := range file.Cases {
-			d := text.Draw{
-				Most: c.Most, Greedy: !c.Sample, TopK: c.TopK, Temperature: c.Temperature, MinP: c.MinP, TopP: c.TopP,
+			d := text.Sampling{
+				MaxTokens: c.Most, Greedy: !c.Sample, TopK: c.TopK, Temperature: c.Temperature, MinP: c.MinP, TopP: c.TopP,
 				Repetition: c.Repetition, Presence: c.Presence, Seed: c.Seed,
 			}
 			if key != "greedy" && name != fast { // drawing is the same on all
@@ -72,7 +72,8 @@ func TestGenerate(t *testing.T) {
 				t.Errorf("%s %s: got %v, %v, want the first three", name, key, got, err)
 			}
 		}
-		_, err = net.(*text.LM).Generate(env(t, ops), head, []tokenizer.Token{{ID: 1 << 20}}, text.Form{}, text.Draw{Most: 1})
+		_, err = net.(*text.LM).Generate(env(t, ops), head, []tokenizer.Token{{ID: 1 << 20}}, text.Form{},
+			text.Sampling{MaxTokens: 1})
 		if !errors.Is(err, text.ErrTokenizer) {
 			t.Errorf("%s: got error %v for a token beyond the table", name, err)
 		}

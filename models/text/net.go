@@ -44,7 +44,7 @@ type Form struct {
 	Taps []int
 	// Chat drops the states of a chat's first turn and of the header of the second (LM.Encode).
 	Chat bool
-	// Pictures holds the rows and columns of each run of picture tokens (Eyes.See) in a language model's prompt.
+	// Pictures holds the rows and columns of each run of picture tokens (VisionTower.See) in a language model's prompt.
 	Pictures [][2]int
 }
 
@@ -218,7 +218,7 @@ type loaded[W any] struct {
 // load fills the weights. 8-bit ones are widened: like ComfyUI, encoders multiply them by unquantized activations.
 func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
 	l.options = opt
-	l.memory, err = weights.Load(ops, set.Widened(engine.BF16), &l.weights, opt)
+	l.memory, err = weights.Load(ops, set.Dequantized(engine.BF16), &l.weights, opt)
 	return err
 }
 

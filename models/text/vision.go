@@ -14,8 +14,8 @@ type Picture struct {
 	Data []float32
 }
 
-// Eyes is the vision tower of a language model.
-type Eyes interface {
+// VisionTower is the vision tower of a language model.
+type VisionTower interface {
 	// See returns what the language model reads of a picture: one row per 2 x 2 patches, row by row, and the
 	// number of rows down and across. A row is as wide as the model, or a multiple of it: each further piece is added
 	// to the states after one more of the first layers. It returns an error if the sides do not fit or memory runs out,
@@ -27,10 +27,10 @@ type Eyes interface {
 	Close()
 }
 
-// OpenEyes loads the vision tower of the language model in set, whose names may have one of the usual prefixes. config
-// is the JSON of the file's metadata entry "config", which may set vision.num_heads (16) and, for Qwen3-VL,
-// vision.deepstack_visual_indexes. The caller must close the result.
-func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
+// OpenVisionTower loads the vision tower of the language model in set, whose names may have one of the usual
+// prefixes. config is the JSON of the file's metadata entry "config", which may set vision.num_heads (16) and, for
+// Qwen3-VL, vision.deepstack_visual_indexes. The caller must close the result.
+func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte) (VisionTower, error) {
 	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b")
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ type visionBlock struct {
 }
 
 // openVision loads the vision tower of Qwen2.5-VL.
-func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
+func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (VisionTower, error) {
 	m := &vision{visionConfig: c}
 	m.weights.Blocks = make([]visionBlock, set.Count("blocks"))
 	return m, m.load(ops, set, weights.Options{
@@ -262,7 +262,7 @@ func see(env Env, g visionGrid, memory func(*engine.Arena) eyeWork, run func(Env
 	return rows, g.y, g.x, nil
 }
 
-// See implements Eyes.See.
+// See implements VisionTower.See.
 func (m *vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, visionPatch, visionWindow)
 	if err != nil {

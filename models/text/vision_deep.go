@@ -52,7 +52,7 @@ type tapMerger struct {
 const deepPatch = 16
 
 // openDeepVision loads the vision tower of Qwen3-VL.
-func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
+func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (VisionTower, error) {
 	m := &deepVision{visionConfig: c}
 	table, ok := set.Get("pos_embed.weight")
 	for m.side*m.side < set.Dim("pos_embed.weight", 0) {
@@ -97,7 +97,7 @@ func (m *deepVision) positions(g visionGrid) []float32 {
 	return out
 }
 
-// See implements Eyes.See.
+// See implements VisionTower.See.
 func (m *deepVision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, deepPatch, max(p.Y, p.X, 1))
 	if err != nil {

@@ -129,9 +129,9 @@ func TestBytesOfBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if set.Bytes() != c.bytes || set.WideBytes() != c.wide || set.Blocks() != c.blocks {
+		if set.Bytes() != c.bytes || set.WideBytes() != c.wide || set.HasBlocks() != c.blocks {
 			t.Errorf("%s: %d bytes, %d on devices, blocks: %v; want %d, %d, %v", c.kind, set.Bytes(), set.WideBytes(),
-				set.Blocks(), c.bytes, c.wide, c.blocks)
+				set.HasBlocks(), c.bytes, c.wide, c.blocks)
 		}
 	}
 }

@@ -98,8 +98,9 @@ func (s Stored) withColumns(columns int) (Stored, error) {
 	return out, nil
 }
 
-// Widened returns the additions adjusted to matrices that changes widen: their Down matrices get zero columns too.
-func Widened(additions []LowRank, changes []Change) ([]LowRank, error) {
+// WithExtraColumns returns the additions adjusted to matrices that changes widen: their Down matrices get zero
+// columns too.
+func WithExtraColumns(additions []LowRank, changes []Change) ([]LowRank, error) {
 	columns := map[string]int{}
 	for i := range changes {
 		if c := &changes[i]; c.Columns > 0 {

@@ -16,9 +16,9 @@ func (s *Set) For(d engine.DType) *Set {
 	})
 }
 
-// Widened returns the same tensors with i8 matrices widened to d (f32 or bf16), for models that multiply them by
+// Dequantized returns the same tensors with i8 matrices widened to d (f32 or bf16), for models that multiply them by
 // activations that are not quantized: text encoders.
-func (s *Set) Widened(d engine.DType) *Set {
+func (s *Set) Dequantized(d engine.DType) *Set {
 	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		if t.DType == engine.I8 && t.usable() {
 			t = t.as(d)

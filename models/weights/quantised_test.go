@@ -248,7 +248,7 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 		})
 		near(t, l.key+" on ref", l.run(t, ref.New(), l.file(t, true)), want(y), tol)
 		near(t, l.key+" deferred", l.run(t, deferred.New(goldenrun.NewOps()), l.file(t, true)), want(y), tol)
-		near(t, l.key+" widened", l.run(t, goldenrun.NewOps(), l.file(t, true).Widened(engine.F32)),
+		near(t, l.key+" widened", l.run(t, goldenrun.NewOps(), l.file(t, true).Dequantized(engine.F32)),
 			want(l.key+"#y_dequantised"), tol)
 	}
 }

@@ -146,8 +146,8 @@ func (s *Set) WideBytes() int64 {
 	return n
 }
 
-// Blocks reports whether any tensor is stored in blocks, which a device widens as it multiplies.
-func (s *Set) Blocks() bool {
+// HasBlocks reports whether any tensor is stored in blocks, which a device widens as it multiplies.
+func (s *Set) HasBlocks() bool {
 	for _, t := range s.tensors {
 		if t.packed != nil {
 			return true

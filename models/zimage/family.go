@@ -99,12 +99,12 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 
 func (c Config) net() *net {
 	n := &net{
-		Pads: family.Only[pads](c.Multiple > 0),
+		Pads: family.NewIf[pads](c.Multiple > 0),
 		Text: make([]textBlock, c.Refiners), Image: make([]modulated, c.Refiners), Layers: make([]modulated, c.Depth),
 	}
 	for _, blocks := range [][]modulated{n.Image, n.Layers} {
 		for i := range blocks {
-			blocks[i].Plain, blocks[i].Active = family.Only[plainMod](c.Plain), family.Only[activeMod](!c.Plain)
+			blocks[i].Plain, blocks[i].Active = family.NewIf[plainMod](c.Plain), family.NewIf[activeMod](!c.Plain)
 		}
 	}
 	return n

@@ -92,7 +92,7 @@ func (c funConfig) net() *funNet {
 		joins := k > 0 || c.refines
 		for i := range list {
 			list[i].Of.Plain = &plainMod{}
-			list[i].Before, list[i].After = family.Only[before](joins && i == 0), family.Only[after](joins)
+			list[i].Before, list[i].After = family.NewIf[before](joins && i == 0), family.NewIf[after](joins)
 		}
 	}
 	return n

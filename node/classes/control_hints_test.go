@@ -93,7 +93,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 		l := parallel.NewLatent(r.Latent[0], r.Latent[1], r.Latent[2], r.Latent[3])
 		values["TheLatent"] = given{"LATENT", &value.Latent{Samples: l}}
 		values["TheModel"] = given{"MODEL", (&e2eCase{Model: r.Model}).model(t)}
-		values["TheSight"] = given{"CLIP_VISION_OUTPUT", value.Seen{
+		values["TheSight"] = given{"CLIP_VISION_OUTPUT", value.VisionOutput{
 			Rows: 9, Cols: 28, Data: golden.Input("hints/"+name+"/seen", 9*28),
 		}}
 		positive, negative, vae := g.add("ThePositive"), g.add("TheNegative"), "ae.safetensors"

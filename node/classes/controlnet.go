@@ -196,7 +196,7 @@ func encodeHint(
 			im.Data[i] = n.Factor*v + n.Offset
 		}
 	}
-	if ctl.Net.Sees {
+	if ctl.Net.ReadsPicture {
 		return ctl.Net.Look(c.Use(), im)
 	}
 	return encodeImage(c, ctl.VAE, im)

@@ -54,7 +54,7 @@ func imageClasses() []graph.Class {
 			Name: "LoadImage", Display: "Load Image",
 			Aliases:   "load image, open image, import image, image input, upload image, read image, image loader",
 			Essential: "Basics", Inputs: []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
-			Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage, Own: []string{"image"},
+			Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage, SelfChecked: []string{"image"},
 			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{

@@ -64,7 +64,7 @@ func latentClasses() []graph.Class {
 		},
 		{
 			Name: "LoadLatent", Display: "Load Latent", Aliases: "import latent, open latent",
-			Inputs: []graph.Input{graph.File("latent", files.KindInputLatent)}, Run: loadLatent, Own: []string{"latent"},
+			Inputs: []graph.Input{graph.File("latent", files.KindInputLatent)}, Run: loadLatent, SelfChecked: []string{"latent"},
 			Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
 		{
@@ -236,7 +236,7 @@ func latentCut(c *graph.Call) ([]any, error) {
 
 func latentCutToBatch(c *graph.Call) ([]any, error) {
 	l := c.Layers("samples")
-	return []any{l.With(value.Apart(l.Samples, c.Str("dim"), c.Whole("slice_size")))}, nil
+	return []any{l.With(value.SplitToBatch(l.Samples, c.Str("dim"), c.Whole("slice_size")))}, nil
 }
 
 // secondLatent returns samples2 resized to samples1. With fill its batch is also repeated or cut to the same length.

@@ -49,7 +49,7 @@ func maskClasses() []graph.Class {
 				graph.File("image", files.KindInputImage).With("image_upload", true),
 				graph.BareCombo("channel", "alpha", "red", "green", "blue"),
 			},
-			Outputs: graph.Slots("MASK"), Run: loadImageMask, Own: []string{"image"},
+			Outputs: graph.Slots("MASK"), Run: loadImageMask, SelfChecked: []string{"image"},
 			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{

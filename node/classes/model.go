@@ -148,7 +148,7 @@ func modelPatchClasses() []graph.Class {
 		},
 		{
 			Name: "USOStyleReference", Display: "Apply USO Style Reference", Module: module, Category: "model/patch/flux",
-			Experimental: true, Heavy: graph.StageText,
+			Experimental: true, Stage: graph.StageText,
 			Description: "Puts what a picture encoder sees of a picture in front of the text, for its style.",
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"),
@@ -162,7 +162,7 @@ func modelPatchClasses() []graph.Class {
 // styleReference puts a picture's rows in front of those that the model already has.
 func styleReference(c *graph.Call, m *value.Model) error {
 	p := graph.Arg[*value.ModelPatch](c, "model_patch")
-	return p.Show(c.Use(), m, graph.Arg[value.Seen](c, "clip_vision_output"))
+	return p.Show(c.Use(), m, graph.Arg[value.VisionOutput](c, "clip_vision_output"))
 }
 
 // patchModel appends a patch to those of the model. The node's mask is 1 where the picture is to be filled in, the

@@ -19,14 +19,15 @@ func styleClasses() []graph.Class {
 	return []graph.Class{
 		loader(graph.Class{
 			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Outputs: graph.Slots("CLIP_VISION"),
-		}, files.KindClipVision, "clip_name", value.OpenEyes),
+		}, files.KindClipVision, "clip_name", value.OpenVisionEncoder),
 		{
-			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Category: "model/conditioning", Heavy: graph.StageText,
+			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Category: "model/conditioning", Stage: graph.StageText,
 			Inputs: []graph.Input{
 				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"), graph.BareCombo("crop", "center", "none"),
 			},
 			Outputs: graph.Slots("CLIP_VISION_OUTPUT"), Run: func(c *graph.Call) ([]any, error) {
-				out, err := graph.Arg[*value.Eyes](c, "clip_vision").See(c.Use(), c.Image("image"), c.Str("crop") == "center")
+				encoder := graph.Arg[*value.VisionEncoder](c, "clip_vision")
+				out, err := encoder.See(c.Use(), c.Image("image"), c.Str("crop") == "center")
 				return []any{out}, err
 			},
 		},
@@ -35,7 +36,7 @@ func styleClasses() []graph.Class {
 		}, files.KindStyle, "style_model_name", value.OpenStyle),
 		{
 			Name: "StyleModelApply", Display: "Apply Style Model", Category: "model/conditioning", Aliases: "style transfer",
-			Heavy: graph.StageText, Description: "Puts what was seen in pictures behind the text.",
+			Stage: graph.StageText, Description: "Puts what was seen in pictures behind the text.",
 			Inputs: []graph.Input{
 				graph.Bare("conditioning", "CONDITIONING"), graph.Bare("style_model", "STYLE_MODEL"),
 				graph.Bare("clip_vision_output", "CLIP_VISION_OUTPUT"), graph.Float("strength", "", 1, 0, 10, 0.001),
@@ -49,7 +50,7 @@ func styleClasses() []graph.Class {
 		{
 			Name: "ImageUpscaleWithModel", Display: "Upscale Image (using Model)", Module: module, Category: "image/upscaling",
 			Aliases: "upscale, upscaler, upsc, enlarge image, super resolution, hires, superres, increase resolution",
-			Heavy:   graph.StageVAE,
+			Stage:   graph.StageVAE,
 			Inputs:  []graph.Input{graph.Link("upscale_model", "UPSCALE_MODEL", ""), graph.Link("image", "IMAGE", "")},
 			Outputs: graph.Slots("IMAGE"), Run: upscaleImage,
 		},
@@ -66,7 +67,7 @@ func applyStyle(c *graph.Call) ([]any, error) {
 		log := max(math.Log(float64(strength)), -65504)
 		strength, bias = 1, engine.F32FromF16(engine.F16FromF32(float32(log)))
 	}
-	rows, err := style.Rows(c.Use(), graph.Arg[value.Seen](c, "clip_vision_output"))
+	rows, err := style.Rows(c.Use(), graph.Arg[value.VisionOutput](c, "clip_vision_output"))
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,8 @@ import (
 
 // styleRunner runs graphs with the recorded style model and picture encoder in its folders; kept is what Watch was
 // given.
-func styleRunner(t *testing.T, values map[string]given, got map[string]*value.Latent, kept *value.Seen) *graph.Runner {
+func styleRunner(t *testing.T, values map[string]given, got map[string]*value.Latent, kept *value.VisionOutput,
+) *graph.Runner {
 	t.Helper()
 	root := t.TempDir()
 	writeGolden(t, "redux-a", filepath.Join(root, "style_models", "redux.safetensors"))
@@ -31,7 +32,7 @@ func styleRunner(t *testing.T, values map[string]given, got map[string]*value.La
 	watch := graph.Class{
 		Name: "Watch", Output: true, Inputs: []graph.Input{graph.Bare("seen", "CLIP_VISION_OUTPUT")},
 		Run: func(c *graph.Call) ([]any, error) {
-			*kept = graph.Arg[value.Seen](c, "seen")
+			*kept = graph.Arg[value.VisionOutput](c, "seen")
 			return nil, nil
 		},
 	}
@@ -61,7 +62,7 @@ func TestPicturesAreSeenAsByComfyUI(t *testing.T) {
 			B: c.b, Y: c.y, X: c.x, C: 3,
 			Data: golden.Fill("input:siglip-a/"+name, c.b*c.y*c.x*3, 1, 0.5),
 		}
-		var seen value.Seen
+		var seen value.VisionOutput
 		run, g := styleRunner(t, map[string]given{"ThePicture": {"IMAGE", im}}, nil, &seen), newGraph()
 		g.add("Watch", "seen", g.add("CLIPVisionEncode", "clip_vision", g.add("CLIPVisionLoader", "clip_name",
 			"siglip.safetensors"), "image", g.add("ThePicture"), "crop", c.crop))
@@ -93,7 +94,7 @@ func TestReduxMatchesComfyUI(t *testing.T) {
 		values := map[string]given{
 			"TheModel": {"MODEL", c.model(t)}, "TheText": {"CONDITIONING", c.raw(entry)},
 			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
-			"TheSight": {"CLIP_VISION_OUTPUT", value.Seen{
+			"TheSight": {"CLIP_VISION_OUTPUT", value.VisionOutput{
 				Rows: 9, Cols: 28, Data: golden.Input("redux-a/last_hidden_state", 9*28),
 			}},
 		}
@@ -132,7 +133,7 @@ func TestReduxInARowMatchesComfyUI(t *testing.T) {
 		text, style := g.add("ThePositive"), g.add("StyleModelLoader", "style_model_name", "redux.safetensors")
 		for i, use := range redux {
 			name := fmt.Sprintf("TheSight%d", i)
-			values[name] = given{"CLIP_VISION_OUTPUT", value.Seen{
+			values[name] = given{"CLIP_VISION_OUTPUT", value.VisionOutput{
 				Rows: 9, Cols: 28, Data: golden.Input(fmt.Sprintf("redux-a/last_hidden_state/%d", i), 9*28),
 			}}
 			text = g.add("StyleModelApply", "conditioning", text, "style_model", style, "clip_vision_output", g.add(name),
@@ -193,7 +194,7 @@ func TestStylesAreRefusedByName(t *testing.T) {
 	} {
 		values := map[string]given{
 			"TheText":  {"CONDITIONING", text(c.cols)},
-			"TheSight": {"CLIP_VISION_OUTPUT", value.Seen{Rows: 1, Cols: c.seen, Data: make([]float32, c.seen)}},
+			"TheSight": {"CLIP_VISION_OUTPUT", value.VisionOutput{Rows: 1, Cols: c.seen, Data: make([]float32, c.seen)}},
 		}
 		run, g := styleRunner(t, values, nil, nil), newGraph()
 		g.add("Read", "text", g.add("StyleModelApply", "conditioning", g.add("TheText"), "style_model",

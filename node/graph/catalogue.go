@@ -34,12 +34,12 @@ type Class struct {
 	Inputs  []Input // in order, required ones first
 	Hidden  []Hidden
 	Outputs []Slot
-	// Heavy is the part of Timings that the class's time counts towards.
-	Heavy Stage
+	// Stage is the part of Timings that the class's time counts towards.
+	Stage Stage
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at
 	// fault and what is wrong with it, or an empty text. Inputs named in Own are checked for neither limits nor lists.
-	Check func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
-	Own   []string
+	Check       func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
+	SelfChecked []string
 	// Change returns a text for the cache signature that covers what the inputs do not show, such as the content of a
 	// file. nil: nothing.
 	Change func(c *Call) (string, error)
@@ -68,7 +68,7 @@ func Rows(base Class, rows []Class) []Class {
 	for i := range rows {
 		k := &rows[i]
 		k.Module, k.Category = cmp.Or(k.Module, base.Module), cmp.Or(k.Category, base.Category)
-		if k.Heavy = cmp.Or(k.Heavy, base.Heavy); k.Outputs == nil {
+		if k.Stage = cmp.Or(k.Stage, base.Stage); k.Outputs == nil {
 			k.Outputs = base.Outputs
 		}
 	}

@@ -31,7 +31,7 @@ func sizeOf(v any) int64 {
 			bytes += small + x[i].Bytes()
 		}
 		return bytes
-	case value.Seen:
+	case value.VisionOutput:
 		n = len(x.Data) + len(x.Deep)
 	case *value.Model:
 		bytes := small + 4*int64(len(x.Prefix.Data))
@@ -55,8 +55,8 @@ var types = map[reflect.Type]string{
 	reflect.TypeFor[*value.Latent](): "LATENT", reflect.TypeFor[*picture.Image](): "IMAGE",
 	reflect.TypeFor[*picture.Mask](): "MASK", reflect.TypeFor[value.Sigmas](): "SIGMAS",
 	reflect.TypeFor[value.Noise](): "NOISE", reflect.TypeFor[value.Sampler](): "SAMPLER",
-	reflect.TypeFor[*value.Guider](): "GUIDER", reflect.TypeFor[*value.Eyes](): "CLIP_VISION",
-	reflect.TypeFor[value.Seen](): "CLIP_VISION_OUTPUT", reflect.TypeFor[*value.Style](): "STYLE_MODEL",
+	reflect.TypeFor[*value.Guider](): "GUIDER", reflect.TypeFor[*value.VisionEncoder](): "CLIP_VISION",
+	reflect.TypeFor[value.VisionOutput](): "CLIP_VISION_OUTPUT", reflect.TypeFor[*value.Style](): "STYLE_MODEL",
 	reflect.TypeFor[*value.Upscaler](): "UPSCALE_MODEL", reflect.TypeFor[int64](): "INT", reflect.TypeFor[uint64](): "INT",
 	reflect.TypeFor[float64](): "FLOAT", reflect.TypeFor[string](): "STRING", reflect.TypeFor[bool](): "BOOLEAN",
 }

@@ -40,7 +40,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		return nil, v.wrong(k, in, given, codeInvalidInput, "Failed to convert an input value to a "+in.Type+" value",
 			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), why), "exception_message", why)
 	}
-	if slices.Contains(k.Own, in.Name) {
+	if slices.Contains(k.SelfChecked, in.Name) {
 		return val, nil
 	}
 	if p := v.limits(k, in, val); p != nil {

@@ -28,8 +28,8 @@ type Config struct {
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
 	CacheBytes int64
-	// WeightBytes bounds resident text encoders and autoencoders; 0: 16 GiB. Diffusion models are under the engine's own
-	// budget.
+	// WeightBytes bounds resident text encoders and autoencoders; 0: 16 GiB. Diffusion models are under the engine's
+	// own budget.
 	WeightBytes int64
 	// Lease is how long a handle that Exec gave out lives without being used; 0: 15 minutes.
 	Lease time.Duration
@@ -243,7 +243,7 @@ func (x *execution) node(id string) (done bool, failure error) {
 		if err == nil && k.Wants != nil && !x.work.asked[id] && x.work.ask(id, k.Wants(x.newCall(id, k, in))) {
 			return false, nil
 		}
-		if err == nil && k.Heavy == StageDenoise {
+		if err == nil && k.Stage == StageDenoise {
 			if bad, why := x.preflight(id, in); why != nil {
 				return false, x.fail(bad, x.class(bad), nil, why)
 			}
@@ -380,7 +380,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 		if p := recover(); p != nil {
 			err = recovered(p)
 		}
-		x.result.Timings.charge(k.Heavy, seconds(began), before)
+		x.result.Timings.charge(k.Stage, seconds(began), before)
 	}()
 	bounds := x.run.bounds
 	for _, e := range x.local {

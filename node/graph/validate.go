@@ -225,12 +225,12 @@ func (v *validation) node(id string) (*verdict, *exception) {
 			return nil, ex
 		}
 	}
-	for _, name := range k.Own {
+	for _, name := range k.SelfChecked {
 		if ex := ownArgument(k, name, inputs); ex != nil {
 			return nil, ex
 		}
 	}
-	if sound := r.ok && len(r.errors) == 0; k.Check != nil && (sound || len(k.Own) > 0) {
+	if sound := r.ok && len(r.errors) == 0; k.Check != nil && (sound || len(k.SelfChecked) > 0) {
 		if name, text := k.Check(v.job, v.roots, inputs); text != "" {
 			r.errors = append(r.errors, problem{
 				codeCustom, messageCustomValidation, name + " - " + text,

@@ -231,7 +231,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		if err != nil {
 			return err
 		}
-		if ranks := l.Apart(p); ranks > 1 {
+		if ranks := l.RemoteTaskRanks(p); ranks > 1 {
 			var done bool
 			if out, done, err = c.encodeApart(u, l, p, ranks, e, chunks, as.Form); done || err != nil {
 				return err
@@ -267,13 +267,13 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 	chunks [][]tokenizer.Token, form text.Form,
 ) (out text.Encoding, done bool, err error) {
 	w := source.Weights{Loader: u.Store.loader, Model: source.Model{
-		File: e.file, Adapters: source.To(e.kind, c.Loras),
+		File: e.file, Adapters: source.ForPart(e.kind, c.Loras),
 		Encoder: &source.Encoder{Kind: e.kind, Prefix: e.prefix, Config: e.config, DType: l.DType},
 	}}
 	m := parallel.Model{Key: w.Key(), Weights: w}
 	ranks, err = read(e.file, "clip", func(file *weights.File) (int, error) {
 		set := e.set(file, l.DType)
-		wide := set.Widened(engine.BF16) // as the loader reads it
+		wide := set.Dequantized(engine.BF16) // as the loader reads it
 		m.WeightBytes, m.WideBytes = wide.Bytes(), wide.WideBytes()
 		return text.Parts(e.kind, set, e.config, ranks)
 	})

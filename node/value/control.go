@@ -181,10 +181,10 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case n.Family != m.Spec.Family || n.Spec.Width != m.Spec.Width:
 			return nil, refused(fault.CodeWrongFamily, "it is for %s models of width %d, the model is %s of width %d", n.Family,
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
-		case n.Sees && (l.Y%n.Spec.PatchSize != 0 || l.X%n.Spec.PatchSize != 0):
+		case n.ReadsPicture && (l.Y%n.Spec.PatchSize != 0 || l.X%n.Spec.PatchSize != 0):
 			return nil, refused(fault.CodeBadInput, "it reads pictures of whole tokens: the latent is %d x %d, want sides that "+
 				"are multiples of %d", l.X, l.Y, n.Spec.PatchSize)
-		case n.Sees && encode != nil:
+		case n.ReadsPicture && encode != nil:
 		case ctl.VAE == nil:
 			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
 		case ctl.Net.Patch && ctl.Image != nil && ctl.Image.B != 1:
@@ -195,13 +195,13 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
-		with, err := n.Beside(m)
+		with, err := n.WithBorrowed(m)
 		if err != nil {
 			return nil, refused(fault.CodeWrongFamily, "%v", err)
 		}
 		n = with
 		pictures := 1
-		if ctl.Image != nil && (n.Sees || !ctl.VAE.Frames) {
+		if ctl.Image != nil && (n.ReadsPicture || !ctl.VAE.Frames) {
 			pictures = min(ctl.Image.B, l.B)
 		}
 		y, x := n.Spec.HintSize(l.Y, l.X)
@@ -262,9 +262,9 @@ func (n *ControlNet) fits(base *dit.Spec) error {
 	return nil
 }
 
-// Beside returns the net described together with the weights it borrows from the model, of which it keeps its own copy
-// in memory. Nets that borrow nothing, or belong to another family, are returned as they are.
-func (n *ControlNet) Beside(m *Model) (*ControlNet, error) {
+// WithBorrowed returns the net described together with the weights it borrows from the model, of which it keeps its
+// own copy in memory. Nets that borrow nothing, or belong to another family, are returned as they are.
+func (n *ControlNet) WithBorrowed(m *Model) (*ControlNet, error) {
 	if n.Net == nil || !n.Borrows || n.Family != m.Spec.Family {
 		return n, nil
 	}

@@ -21,7 +21,7 @@ func OpenModel(h files.Header) (*Model, error) {
 	}
 	m.file = h.File
 	m.narrow, m.half = widths(set)
-	m.wide, m.blocks = set.WideBytes(), set.Blocks()
+	m.wide, m.blocks = set.WideBytes(), set.HasBlocks()
 	return m, nil
 }
 

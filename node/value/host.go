@@ -169,7 +169,7 @@ func OpenNet(kind string, h files.Header, base *Model) (*ModelPatch, error) {
 	}
 	n, err := OpenControlNet(h)
 	if err == nil && base != nil {
-		n, err = n.Beside(base)
+		n, err = n.WithBorrowed(base)
 	}
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (m *Model) applyProjector(u Use, p *ModelPatch, f NetFile, part string) err
 	if f.Strength != 1 {
 		return fault.Bad(part+"strength", "%v, what %s makes of a picture has none: leave it out, or 1", f.Strength, p.Name)
 	}
-	return p.Show(u, m, Seen{Rows: h.Y, Cols: h.X, Deep: h.Data})
+	return p.Show(u, m, VisionOutput{Rows: h.Y, Cols: h.X, Deep: h.Data})
 }
 
 // build returns the model sampling that a host asks for, based on that of the file. Unknown classes are errors.

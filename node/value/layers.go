@@ -54,9 +54,9 @@ func Cut(s parallel.Latent, dim string, from, n int) parallel.Latent {
 	return out
 }
 
-// Apart splits every item of s into batch items of n layers, rows or columns each and drops the remainder (ComfyUI's
-// LatentCutToBatch).
-func Apart(s parallel.Latent, dim string, n int) parallel.Latent {
+// SplitToBatch splits every item of s into batch items of n layers, rows or columns each and drops the remainder
+// (ComfyUI's LatentCutToBatch).
+func SplitToBatch(s parallel.Latent, dim string, n int) parallel.Latent {
 	size, _ := side(s, dim)
 	n = min(n, size)
 	var out parallel.Latent

@@ -62,7 +62,7 @@ func (e *adaptedEncoder) Close() { e.free() }
 // missing.
 func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
 	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
-	uses := source.To(e.kind, clip.Loras)
+	uses := source.ForPart(e.kind, clip.Loras)
 	kept, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
 		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (encoderParts, error) {
 			return read(e.file, "clip", func(file *weights.File) (encoderParts, error) {
@@ -76,7 +76,7 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 			return &adaptedEncoder{base, base.Bytes(), release}, nil
 		}
 		var parts encoderParts
-		err = source.With(e.kind, uses, func(list []weights.LowRank) error {
+		err = source.WithLowRank(e.kind, uses, func(list []weights.LowRank) error {
 			for i, part := range base {
 				net, err := part.Adapt(ops[i], list)
 				if err != nil {

@@ -22,8 +22,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// Eyes is a CLIP_VISION: a picture encoder whose weights are read on demand.
-type Eyes struct{ lazy }
+// VisionEncoder is a CLIP_VISION: a picture encoder whose weights are read on demand.
+type VisionEncoder struct{ lazy }
 
 // Style is a STYLE_MODEL: a network that turns picture encoder states into text rows.
 type Style struct {
@@ -31,9 +31,10 @@ type Style struct {
 	In, Out int // widths of the states it reads and of its rows
 }
 
-// Seen is a CLIP_VISION_OUTPUT: Data holds the final states of all pictures, [Rows, Cols] with Rows counting those of
-// all pictures, and Deep, for each picture, the states after the layers text.Deep; nil if the encoder has fewer layers.
-type Seen struct {
+// VisionOutput is a CLIP_VISION_OUTPUT: Data holds the final states of all pictures, [Rows, Cols] with Rows counting
+// those of all pictures, and Deep, for each picture, the states after the layers text.Deep; nil if the encoder has
+// fewer layers.
+type VisionOutput struct {
 	Rows, Cols int
 	Data, Deep []float32
 }
@@ -44,13 +45,13 @@ type lazy struct {
 	file source.File
 }
 
-// OpenEyes returns a handle after checking that the file holds a supported picture encoder (SigLIP).
-func OpenEyes(h files.Header) (*Eyes, error) {
+// OpenVisionEncoder returns a handle after checking that the file holds a supported picture encoder (SigLIP).
+func OpenVisionEncoder(h files.Header) (*VisionEncoder, error) {
 	if err := text.CheckSigLIP(h.Weights.Set()); err != nil {
 		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", h.Name, err,
 			models.GuessKind(h.Weights.Set()))
 	}
-	return &Eyes{lazy{h.Name, h.File}}, nil
+	return &VisionEncoder{lazy{h.Name, h.File}}, nil
 }
 
 // OpenStyle returns a handle after checking that the file holds a style model.
@@ -92,7 +93,7 @@ func taskEnv(l *parallel.Workspace) dit.TaskEnv {
 }
 
 // See encodes every picture of a batch. crop cuts pictures to squares; otherwise they are squeezed.
-func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
+func (e *VisionEncoder) See(u Use, im *picture.Image, crop bool) (out VisionOutput, err error) {
 	open := func(l *parallel.Workspace, file *weights.File) (*text.SigLIP, error) {
 		return text.OpenSigLIP(l.Ops, file.Set().For(l.DType), files.Config(file, "clip_vision"))
 	}
@@ -138,7 +139,7 @@ func visionInput(im *picture.Image, b, size int, crop bool) []float32 {
 }
 
 // Rows turns picture encoder states into text rows.
-func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
+func (s *Style) Rows(u Use, seen VisionOutput) (out dit.Array, err error) {
 	if seen.Cols != s.In {
 		return out, fault.Family("style_model", "%s reads states of %d values, clip_vision_output has %d: use the picture "+
 			"encoder that it was made for (sigclip_vision_patch14_384)", s.name, s.In, seen.Cols)
@@ -155,7 +156,7 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 }
 
 // Show projects the deep states of a picture and puts the rows in front of the model's Prefix.
-func (p *ModelPatch) Show(u Use, m *Model, seen Seen) error {
+func (p *ModelPatch) Show(u Use, m *Model, seen VisionOutput) error {
 	switch s := p.sizes; {
 	case s == nil:
 		return fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)

@@ -52,8 +52,8 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 	if len(c.pictures) == 0 {
 		return chunks, nil
 	}
-	eyes, err := cachedFrom(u, "vision "+e.key(), "clip", e.file, func(file *weights.File) (text.Eyes, error) {
-		return text.OpenEyes(l.Ops, e.set(file, l.DType), e.config)
+	eyes, err := cachedFrom(u, "vision "+e.key(), "clip", e.file, func(file *weights.File) (text.VisionTower, error) {
+		return text.OpenVisionTower(l.Ops, e.set(file, l.DType), e.config)
 	})
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (a Ask) template(own string) string {
 }
 
 // Write lets the encoder of a handle generate a text. It returns an error if no encoder of the handle can.
-func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
+func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 	var e *encoder
 	for i := range c.parts {
 		if text.Generates(c.parts[i].kind) {
@@ -140,7 +140,8 @@ func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
 }
 
 // write runs the language model on the device.
-func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, d text.Draw) ([]int, error) {
+func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, d text.Sampling,
+) ([]int, error) {
 	parts, err := cachedEncoder(u, l, []engine.Ops{l.Ops}, c, e) // on a single rank
 	if err != nil {
 		return nil, err

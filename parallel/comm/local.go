@@ -91,7 +91,7 @@ func (l *localEnd) collective(c *Call) {
 				return err
 			}
 			h.left, h.round = len(h.calls), round
-			h.Moved()
+			h.WakeAll()
 		}
 		return l.Wait(c.Op, func() bool { return h.round >= round })
 	})
@@ -99,7 +99,7 @@ func (l *localEnd) collective(c *Call) {
 	l.Do(func() error { // after this wait, buffers may be reused and the next exchange may begin
 		if h.left--; h.left == 0 {
 			h.calls, h.parted = make([]*Call, len(h.calls)), round
-			h.Moved()
+			h.WakeAll()
 		}
 		return l.Wait(c.Op+" of the others", func() bool { return h.parted >= round })
 	})
@@ -110,7 +110,7 @@ func (l *localEnd) collective(c *Call) {
 // ends the group first, which takes the lock.
 func (h *hub) move(_, _ int, out, in *Side[struct{}]) error {
 	copyElements(in.Tensor, 0, out.Tensor, 0, out.Tensor.Len())
-	h.Moved()
+	h.WakeAll()
 	return nil
 }
 

@@ -39,8 +39,8 @@ func (m *Rendezvous) Locked(f func()) {
 	f()
 }
 
-// Moved makes all waiters check their conditions again. The caller must hold the lock.
-func (m *Rendezvous) Moved() {
+// WakeAll makes all waiters check their conditions again. The caller must hold the lock.
+func (m *Rendezvous) WakeAll() {
 	m.cond.Broadcast()
 	if m.woken != nil {
 		m.woken()
@@ -89,7 +89,7 @@ func (m *Rendezvous) end(cause error) (first bool) {
 			go m.told(cause)
 		}
 	}
-	m.Moved()
+	m.WakeAll()
 	return first
 }
 
@@ -119,8 +119,8 @@ func (s *Seat) Waiting() string {
 	return s.waits[s.rank]
 }
 
-// Stands records what the rank waits for without using Wait, "" when it no longer does.
-func (s *Seat) Stands(what string) { s.Locked(func() { s.waits[s.rank] = what }) }
+// SetWaiting records what the rank waits for without using Wait, "" when it no longer does.
+func (s *Seat) SetWaiting(what string) { s.Locked(func() { s.waits[s.rank] = what }) }
 
 // Traffic implements Comm.
 func (s *Seat) Traffic() Traffic {
@@ -191,7 +191,7 @@ func (s *Seat) WaitBy(sleep func(sync.Locker) bool, what string, ready func() bo
 		timer := time.AfterFunc(s.deadline, func() {
 			s.Locked(func() {
 				late = true
-				s.Moved()
+				s.WakeAll()
 			})
 		})
 		defer timer.Stop()

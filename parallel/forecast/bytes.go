@@ -57,7 +57,7 @@ func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 		return []dit.Rows{image, image}
 	case b.Sandwich:
 		return []dit.Rows{r, r}
-	case b.Serial() || b.Apart && b.Kind == dit.Single:
+	case b.Serial() || b.AttentionFeedsMLP && b.Kind == dit.Single:
 		attention, mlp = []dit.Rows{r}, []dit.Rows{r}
 	case b.Kind == dit.Single:
 		return []dit.Rows{r}

@@ -37,10 +37,10 @@ type Device struct {
 	// WeightBytes and ValueBytes are the sizes of one weight and of one activation in bytes.
 	WeightBytes float64 `json:"weight_bytes"`
 	ValueBytes  int     `json:"value_bytes"`
-	// Together is how many token rows of one entry a rank may have for its entries to be evaluated as one batch, which
+	// BatchRows is how many token rows of one entry a rank may have for its entries to be evaluated as one batch, which
 	// launches half as many operations and exchanges; more rows fill the device by themselves. 0: one after the other,
 	// as on CPUs, where it makes no difference (docs/speed.md).
-	Together int `json:"together,omitempty"`
+	BatchRows int `json:"together,omitempty"`
 	// Workspace is how many bytes the device's libraries set aside for a rank.
 	Workspace int64  `json:"workspace,omitempty"`
 	Source    string `json:"source"`
@@ -56,8 +56,8 @@ type Link struct {
 	// AllToAll is the fraction of Bandwidth that an all-to-all achieves; with islands the fraction of Across, and where
 	// every pair was measured the fraction of what pairs achieve alone.
 	AllToAll float64 `json:"all_to_all"`
-	// Together is the fraction of their rate alone that pairs achieve while all send around a ring, 0: all of it.
-	Together float64 `json:"together,omitempty"`
+	// RingFraction is the fraction of their rate alone that pairs achieve while all send around a ring, 0: all of it.
+	RingFraction float64 `json:"together,omitempty"`
 	// Island is how many devices share a switch, 0: all. Across is the bytes per second in one direction between two
 	// islands, shared by all transfers that cross.
 	Island int     `json:"island"`
@@ -128,8 +128,8 @@ func (f *Cluster) On(rank int) *Device {
 	return &f.Mixed[min(rank, len(f.Mixed)-1)]
 }
 
-// From describes the devices of the ranks from first on, as in "2xH100,2xL40", with suffix after each kind.
-func (f Cluster) From(first int, suffix ...string) string {
+// DescribeFrom describes the devices of the ranks from first on, as in "2xH100,2xL40", with suffix after each kind.
+func (f Cluster) DescribeFrom(first int, suffix ...string) string {
 	var parts []string
 	for r := first + 1; r <= f.Ranks(); r++ {
 		if name := f.On(r - 1).Name; r == f.Ranks() || f.On(r).Name != name {
@@ -156,7 +156,7 @@ func (f Cluster) Sources() string {
 // String returns the cluster in the syntax of ParseCluster.
 func (f Cluster) String() string {
 	if f.Mixed != nil {
-		return f.From(0, "-"+f.Link.Name)
+		return f.DescribeFrom(0, "-"+f.Link.Name)
 	}
 	s := fmt.Sprintf("%dx%s-%s", f.PerHost, f.Device.Name, f.Link.Name)
 	if f.Hosts > 1 {
@@ -409,7 +409,7 @@ func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
 	if most > 2 {
 		w.latency = max(w.latency, f.Link.Latency)
 	}
-	part := f.Link.Together
+	part := f.Link.RingFraction
 	if p == toAll && most > 2 {
 		part = f.Link.AllToAll
 	}

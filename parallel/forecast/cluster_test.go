@@ -118,7 +118,7 @@ func TestWires(t *testing.T) {
 // with a bridge are.
 func TestPairedWires(t *testing.T) {
 	f := Cluster{
-		Hosts: 1, PerHost: 4, Link: Link{Bandwidth: 3, Latency: 9, AllToAll: 0.25, Together: 0.5, Island: 2, Across: 1},
+		Hosts: 1, PerHost: 4, Link: Link{Bandwidth: 3, Latency: 9, AllToAll: 0.25, RingFraction: 0.5, Island: 2, Across: 1},
 	}
 	for a := range 4 {
 		var row []Pair
@@ -176,7 +176,7 @@ func TestPlansFollowPairs(t *testing.T) {
 		}
 		s.Cluster.Between = append(s.Cluster.Between, row)
 	}
-	s.Cluster.Link.Together, s.Cluster.Link.AllToAll = 1, 1
+	s.Cluster.Link.RingFraction, s.Cluster.Link.AllToAll = 1, 1
 	if got := choose(t, s).Best.Plan; got.Ranks() != 2 || got.Ulysses != 2 && got.Ring != 2 && got.CFG != 2 {
 		t.Errorf("the planner chose %s, want the two that are close", got)
 	}

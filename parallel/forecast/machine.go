@@ -261,8 +261,8 @@ func (d *Device) check(l Link, n int) error {
 		return fmt.Errorf("%sname is empty: want a name", at)
 	case !(d.WeightBytes > 0 && d.WeightBytes <= 8):
 		return fmt.Errorf("%sweight_bytes is %g: want more than 0, at most 8", at, d.WeightBytes)
-	case d.Together < 0:
-		return fmt.Errorf("%stogether is %d: want token rows, or 0", at, d.Together)
+	case d.BatchRows < 0:
+		return fmt.Errorf("%stogether is %d: want token rows, or 0", at, d.BatchRows)
 	case d.ValueBytes != 2 && d.ValueBytes != 4:
 		return fmt.Errorf("%svalue_bytes is %d: want 2 or 4", at, d.ValueBytes)
 	case d.Memory < 0 || d.Reserved < 0 || d.Reserved > 0 && d.Reserved >= d.Memory:
@@ -270,8 +270,8 @@ func (d *Device) check(l Link, n int) error {
 			d.Memory, d.Reserved)
 	case !(l.AllToAll > 0 && l.AllToAll <= 1):
 		return fmt.Errorf("links[0].all_to_all is %v: want a part of the bandwidth, more than 0 and at most 1", l.AllToAll)
-	case !(l.Together >= 0 && l.Together <= 1):
-		return fmt.Errorf("links[0].together is %v: want a part from 0 to 1", l.Together)
+	case !(l.RingFraction >= 0 && l.RingFraction <= 1):
+		return fmt.Errorf("links[0].together is %v: want a part from 0 to 1", l.RingFraction)
 	case l.Island < 0 || l.Island > 0 && !(l.Across > 0):
 		return fmt.Errorf("links[0].island is %d with across %v: want 0, or devices of a switch and bytes per second "+
 			"between switches", l.Island, l.Across)

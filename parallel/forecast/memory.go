@@ -192,7 +192,7 @@ func (o *Partition) modulation(n int) (image, text int) {
 		return 4 * e, 0
 	case o.Spec.Tables, o.bare:
 		return 6 * e, 0
-	case b.Kind == dit.Single && b.Apart:
+	case b.Kind == dit.Single && b.AttentionFeedsMLP:
 		return 6 * e, 0
 	case b.Kind == dit.Single:
 		return 3 * e, 0

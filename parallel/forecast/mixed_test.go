@@ -52,7 +52,7 @@ func TestSlowDevicesAreLeftOut(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "H100-pcie,L40")
 	s.Exact = true
 	got := choose(t, s)
-	if why := s.IdleReason(got); got.Idle != 1 || s.Cluster.From(got.Best.Plan.Ranks()) != "1xL40" ||
+	if why := s.IdleReason(got); got.Idle != 1 || s.Cluster.DescribeFrom(got.Best.Plan.Ranks()) != "1xL40" ||
 		!strings.Contains(why, "speeds=100:") || !strings.Contains(why, "%") {
 		t.Errorf("chose %s with %d idle: %s; want the L40 left out with the time it costs", got.Best.Plan, got.Idle, why)
 	}

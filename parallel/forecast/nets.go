@@ -31,7 +31,7 @@ func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 		own.Text = append(own.Text, w.Text[i]+valueOf(n.Types, k))
 		own.Branches = append(own.Branches, branches[i])
 	}
-	p = p.Beside()
+	p = p.ForNets()
 	p.Shard, p.ByWeights, p.KV8 = false, false, false
 	return own, p
 }

@@ -28,7 +28,7 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 		s.top = mark
 		return
 	}
-	if blk.Apart { // the stream plus the attention's result
+	if blk.AttentionFeedsMLP { // the stream plus the attention's result
 		s.alloc(b * own.Len() * e)
 	}
 	if half != dit.MLPHalf {
@@ -36,7 +36,7 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 		o.attentionScratch(s, blk, local, hidden, r, own, b)
 	}
 	switch {
-	case blk.Kind == dit.Single && blk.Apart:
+	case blk.Kind == dit.Single && blk.AttentionFeedsMLP:
 		o.mlpScratch(s, r, own, hidden, b)
 	case blk.Kind == dit.Single || half == dit.AttentionHalf:
 	case blk.Kind == dit.Double:
@@ -62,10 +62,10 @@ func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden i
 	g := o.Spec.Group()
 	s.alloc((g + 2) * l * local)
 	s.alloc(g * l * local)
-	s.scratch(o.whole(r, b))
+	s.scratch(o.gatheredSize(r, b))
 	s.scratch(o.partial(r, own, b)...)
 	s.top = mark
-	s.scratch(append([]int{l * hidden, l * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
+	s.scratch(append([]int{l * hidden, l * hidden, o.gatheredSize(r, b)}, o.partial(r, own, b)...)...)
 }
 
 // serialScratch adds the buffers, besides normalized rows, of a block of one stream whose MLP follows its attention.
@@ -76,7 +76,7 @@ func (o *Partition) serialScratch(s *stack, half dit.Half, local, hidden int, r,
 		for _, n := range []int{g * local, local, local, g * local, g * local} { // queries, keys, values, gate, result
 			s.alloc(l * n)
 		}
-		s.scratch(o.whole(r, b))
+		s.scratch(o.gatheredSize(r, b))
 		s.scratch(o.partial(r, own, b)...)
 		s.top = mark
 	}
@@ -98,41 +98,41 @@ func (o *Partition) zeros(own dit.Rows) int {
 func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
 	l := b * r.Len()
 	switch {
-	case blk.Kind == dit.Single && !blk.Apart:
+	case blk.Kind == dit.Single && !blk.AttentionFeedsMLP:
 		s.alloc(l * (local + hidden))
 		if blk.Gated {
-			s.scratch(l*hidden, o.whole(r, b))
+			s.scratch(l*hidden, o.gatheredSize(r, b))
 		} else {
-			s.scratch(o.whole(r, b))
+			s.scratch(o.gatheredSize(r, b))
 		}
 		s.scratch(o.partial(r, own, b)...)
 	case blk.Kind == dit.Double:
-		s.scratch(o.whole(r.TextOnly(), b))
-		s.scratch(o.whole(r.ImageOnly(), b))
+		s.scratch(o.gatheredSize(r.TextOnly(), b))
+		s.scratch(o.gatheredSize(r.ImageOnly(), b))
 		s.alloc(l * local)
 		if blk.Attends > 1 {
 			s.alloc(3 * b * r.Image.Len() * local)
 			s.alloc(b * r.Image.Len() * local)
-			s.scratch(o.whole(r.ImageOnly(), b))
+			s.scratch(o.gatheredSize(r.ImageOnly(), b))
 		}
 	default:
 		s.alloc(l * local)
-		s.scratch(o.whole(r, b))
+		s.scratch(o.gatheredSize(r, b))
 	}
 }
 
 // mlpScratch adds the buffers of an MLP over one stream.
 func (o *Partition) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
 	if o.gated {
-		s.scratch(append([]int{b * r.Len() * hidden, b * r.Len() * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
+		s.scratch(append([]int{b * r.Len() * hidden, b * r.Len() * hidden, o.gatheredSize(r, b)}, o.partial(r, own, b)...)...)
 		return
 	}
-	s.scratch(b*r.Len()*hidden, o.whole(r, b))
+	s.scratch(b*r.Len()*hidden, o.gatheredSize(r, b))
 	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
 }
 
-// whole returns the size of the rows that a gather of the scattered form produces.
-func (o *Partition) whole(r dit.Rows, b int) int {
+// gatheredSize returns the size of the rows that a gather of the scattered form produces.
+func (o *Partition) gatheredSize(r dit.Rows, b int) int {
 	if !o.plan.Scatter {
 		return 0
 	}

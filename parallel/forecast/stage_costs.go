@@ -41,7 +41,7 @@ func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 		switch {
 		case o.like[n] < n: // blocks of one kind cost the same
 			blocks = append(blocks, blocks[o.like[n]])
-		case spec.Cuts:
+		case spec.Splittable:
 			blocks = append(blocks, plan.BlockCost{Attention: half(n, dit.AttentionHalf), MLP: half(n, dit.MLPHalf)})
 		default:
 			blocks = append(blocks, plan.BlockCost{Attention: half(n, dit.WholeBlock)})

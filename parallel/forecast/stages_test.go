@@ -20,10 +20,10 @@ func halves(lanes []plan.Lane) []dit.Range {
 	out := make([]dit.Range, len(lanes))
 	for i, l := range lanes {
 		out[i] = dit.Range{Start: 2 * l.Start, End: 2 * l.End}
-		if l.Late {
+		if l.StartsAtMLP {
 			out[i].Start++
 		}
-		if l.Early {
+		if l.EndsAtAttention {
 			out[i].End--
 		}
 	}
@@ -96,7 +96,7 @@ func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts i
 	var list []float64
 	if !plan.Skips(spec) {
 		for b, c := range costs {
-			if spec.Blocks[b].Cuts && n >= 2*parts {
+			if spec.Blocks[b].Splittable && n >= 2*parts {
 				list = append(list, c.Attention, c.MLP)
 			} else {
 				list = append(list, c.Whole())
@@ -106,7 +106,7 @@ func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts i
 	}
 	for b := range n / 2 {
 		down, up := costs[b], costs[n-1-b]
-		if spec.Blocks[b].Cuts && n/2 >= 2*parts {
+		if spec.Blocks[b].Splittable && n/2 >= 2*parts {
 			list = append(list, down.Attention+up.MLP, down.MLP+up.Attention)
 		} else {
 			list = append(list, down.Whole()+up.Whole())
@@ -246,7 +246,7 @@ func TestFoldedStagesMirror(t *testing.T) {
 				if i > n/2 || n%2 == 0 && i >= n/2 {
 					skip = n - 1 - i
 				}
-				spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1, Cuts: cuts})
+				spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1, Splittable: cuts})
 			}
 			for parts := 1; parts <= min(8, plan.MaxStages(spec)); parts++ {
 				p := plan.OneRank()
@@ -293,7 +293,7 @@ func TestStagesFollowTheDevice(t *testing.T) {
 	}
 	spec := &dit.Spec{Width: 1536, Heads: 24, HeadDim: 64, PatchSize: 2, Channels: 16, OutChannels: 16, MLPRatio: 4}
 	for i := range 24 { // like SD3.5 medium: blocks at the front attend twice
-		spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1 + (36-i)/24, Cuts: true})
+		spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1 + (36-i)/24, Splittable: true})
 	}
 	p := plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 3, Warmup: 1, Overlap: true}
 	w := Workload{Spec: spec, Y: 128, X: 128, Batch: 1, Text: []int{154}, Evaluations: 20, Device: m.Device}

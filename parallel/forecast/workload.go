@@ -88,7 +88,7 @@ func (w *Workload) Together(p plan.Plan) int {
 	}
 	size := w.Sequence(0)
 	rows := p.Items(w.Batch)[0].Len() * (size.Text + size.Image)
-	if rows > w.Device.Together*p.Ulysses*p.Ring*p.Patches {
+	if rows > w.Device.BatchRows*p.Ulysses*p.Ring*p.Patches {
 		return 1
 	}
 	return n

@@ -39,7 +39,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 		on, err := h.placesOf(at - t.First)
 		var o engine.Ops
 		if err == nil {
-			o, err = h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks()))
+			o, err = h.cfg.NewOps(at-t.First, cmp.Or(t.Concurrent, t.Plan.Ranks()))
 		}
 		if err != nil {
 			rank.CloseOps(ops...)

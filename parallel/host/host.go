@@ -30,21 +30,21 @@ type Need struct {
 	Place int // of the rank, whose device gets the part
 	Held  dit.Held
 	Bytes int64 // estimate of the memory
-	// Beside is what the rank takes on its device in addition to the weights (activations, exchanges, kept keys and
+	// Extra is what the rank takes on its device in addition to the weights (activations, exchanges, kept keys and
 	// values, workspaces), for which room is made too; 0: not known.
-	Beside int64
+	Extra int64
 }
 
 // Team is what every process must know about ranks that work together.
 type Team struct {
-	ID       uint64
-	Plan     plan.Plan
-	Folded   bool          // micro-steps go down and back up (plan.Cut): a stage has two members, on one device
-	Deadline time.Duration // for a wait for a peer
-	Hosts    []int         // number of the process that each member runs in; nil: all share one
-	Here     []int         // members that run in the receiving process, ascending
-	First    int           // rank at the first place of that process
-	Beside   int           // ranks that compute at the same time, including other teams; 0: the plan's
+	ID         uint64
+	Plan       plan.Plan
+	Folded     bool          // micro-steps go down and back up (plan.Cut): a stage has two members, on one device
+	Deadline   time.Duration // for a wait for a peer
+	Hosts      []int         // number of the process that each member runs in; nil: all share one
+	Here       []int         // members that run in the receiving process, ascending
+	First      int           // rank at the first place of that process
+	Concurrent int           // ranks that compute at the same time, including other teams; 0: the plan's
 }
 
 // Mesh returns the mesh of the members: that of the plan, with a separate stop for each lane of a folded stage.
@@ -202,7 +202,7 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 		if parts[p] == nil {
 			order = append(order, p)
 		}
-		beside[p] += n.Beside
+		beside[p] += n.Extra
 		same := func(o Need) bool { return plan.HeldKey("", o.Held) == plan.HeldKey("", n.Held) }
 		if !slices.ContainsFunc(parts[p], same) {
 			parts[p] = append(parts[p], n)

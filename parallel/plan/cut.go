@@ -24,7 +24,7 @@ func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) [
 	var p pieces
 	halves := len(costs) >= 2*len(speeds)
 	for b, c := range costs {
-		if halves && spec.Blocks[b].Cuts {
+		if halves && spec.Blocks[b].Splittable {
 			p.add(b, dit.AttentionHalf, c.Attention)
 			p.add(b, dit.MLPHalf, c.MLP)
 		} else {
@@ -51,7 +51,7 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []fl
 		switch middle := n%2 == 1 && b == n/2-1; {
 		case middle: // the block in the middle stays with its neighbors
 			pairs.add(b, dit.WholeBlock, down.Whole()+costs[n/2].Whole()+up.Whole())
-		case halves && spec.Blocks[b].Cuts && spec.Blocks[n-1-b].Cuts:
+		case halves && spec.Blocks[b].Splittable && spec.Blocks[n-1-b].Splittable:
 			pairs.add(b, dit.AttentionHalf, down.Attention+up.MLP)
 			pairs.add(b, dit.MLPHalf, down.MLP+up.Attention)
 		default:
@@ -62,12 +62,15 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []fl
 	for s, l := range pairs.lanes(stages(pairs.cost, speeds, [2]float64{ends[0] + ends[1]})) {
 		if s == parts-1 {
 			l.End = n - l.Start
-			l.Early = l.Late
+			l.EndsAtAttention = l.StartsAtMLP
 			out[s] = l
 			continue
 		}
 		out[s] = l
-		out[2*parts-2-s] = Lane{Range: dit.Range{Start: n - l.End, End: n - l.Start}, Late: l.Early, Early: l.Late}
+		out[2*parts-2-s] = Lane{
+			Range:       dit.Range{Start: n - l.End, End: n - l.Start},
+			StartsAtMLP: l.EndsAtAttention, EndsAtAttention: l.StartsAtMLP,
+		}
 	}
 	return out
 }
@@ -80,7 +83,7 @@ func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
 	undivided.Blocks = slices.Clone(spec.Blocks)
 	for i, b := range spec.Blocks {
 		costs = append(costs, BlockCost{Attention: float64(b.Params - b.MLPParams), MLP: float64(b.MLPParams)})
-		undivided.Blocks[i].Cuts = false
+		undivided.Blocks[i].Splittable = false
 	}
 	ends := [2]float64{float64(spec.EmbedParams), float64(spec.HeadParams)}
 	speeds := p.StageSpeeds()
@@ -121,8 +124,8 @@ func (p *pieces) lanes(ranges []dit.Range) []Lane {
 			continue
 		}
 		out[i] = Lane{
-			Range: dit.Range{Start: p.block[r.Start], End: p.block[r.End-1] + 1},
-			Late:  p.half[r.Start] == dit.MLPHalf, Early: p.half[r.End-1] == dit.AttentionHalf,
+			Range:       dit.Range{Start: p.block[r.Start], End: p.block[r.End-1] + 1},
+			StartsAtMLP: p.half[r.Start] == dit.MLPHalf, EndsAtAttention: p.half[r.End-1] == dit.AttentionHalf,
 		}
 	}
 	return out

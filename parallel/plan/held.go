@@ -105,9 +105,9 @@ func (p Plan) BesideHeld(tensor int) (h dit.Held) {
 	return h
 }
 
-// Beside returns the plan by which ranks compute control nets: the model's, but without splitting the rows between
+// ForNets returns the plan by which ranks compute control nets: the model's, but without splitting the rows between
 // projections. In a pipeline every rank computes them alone.
-func (p Plan) Beside() Plan {
+func (p Plan) ForNets() Plan {
 	if p.Pipe > 1 {
 		p.Ulysses, p.Ring, p.Tensor, p.Speeds = 1, 1, 1, Speeds{}
 	}

@@ -8,16 +8,16 @@ import "patchbay/models/dit"
 // range: the earlier one runs its attention, the later one its MLP.
 type Lane struct {
 	dit.Range
-	Late  bool // begins with the MLP of its first block
-	Early bool // ends with the attention of its last block
+	StartsAtMLP     bool // begins with the MLP of its first block
+	EndsAtAttention bool // ends with the attention of its last block
 }
 
 // Half returns the part of block b that the lane computes.
 func (l Lane) Half(b int) dit.Half {
 	switch {
-	case l.Late && b == l.Start:
+	case l.StartsAtMLP && b == l.Start:
 		return dit.MLPHalf
-	case l.Early && b == l.End-1:
+	case l.EndsAtAttention && b == l.End-1:
 		return dit.AttentionHalf
 	}
 	return dit.WholeBlock

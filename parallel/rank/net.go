@@ -84,7 +84,7 @@ func (s *session) prepareNets() error {
 // newNet makes the session of a net on the arenas of s.
 func (s *session) newNet(m dit.Control) *net {
 	n := &net{model: m, feeds: m.Feeds(s.model.Spec())}
-	o := OpenCommand{Plan: s.open.Plan.Beside(), DType: s.open.DType, Batch: s.open.Batch, Timesteps: s.open.Timesteps}
+	o := OpenCommand{Plan: s.open.Plan.ForNets(), DType: s.open.DType, Batch: s.open.Batch, Timesteps: s.open.Timesteps}
 	if f, follows := m.(dit.Follower); follows {
 		n.follows, o.Timesteps = f, nil // it uses those of the model
 	}

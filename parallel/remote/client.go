@@ -68,7 +68,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 		c.Close()
 		return nil, fmt.Errorf("the rates of its devices: %w", err)
 	}
-	c.address, c.places, c.site, c.nccl, c.uninterruptible = a.Address, a.Places, a.Site, a.NCCL, a.Late
+	c.address, c.places, c.site, c.nccl, c.uninterruptible = a.Address, a.Places, a.Site, a.NCCL, a.Uninterruptible
 	return c, nil
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Version is the version of the protocol. Both sides are the same program, or refuse each other.
-const Version = 9
+const Version = 10
 
 // buffered is how many bytes of a message go into one write: each further write wakes the other side again.
 const buffered = 64 << 10
@@ -73,20 +73,20 @@ type abort struct {
 
 // answer is a message of a process: the answer to call ID, or the status of its members (ID 0).
 type answer struct {
-	ID       uint64
-	Err      *failure.Error
-	Address  string        // to Hello: where it listens
-	Places   int           // to Hello: how many ranks it has a device for
-	NCCL     string        // to Hello: version of NCCL that it can exchange by, "" if it cannot
-	Late     bool          // to Hello: groups within the process are not interruptible (comm.Transport)
-	Site     forecast.Site // to Hello: its devices
-	Speed    Speed         // to Mesh
-	Loaded   bool
-	Resident []host.Resident
-	Reply    *rank.Reply
-	Status   []rank.Standing // by place in Team.Here
-	Seconds  []float64       // to Clock: of each run
-	Devices  []string        // to Clock: of clock.Here; "": the CPU
+	ID              uint64
+	Err             *failure.Error
+	Address         string        // to Hello: where it listens
+	Places          int           // to Hello: how many ranks it has a device for
+	NCCL            string        // to Hello: version of NCCL that it can exchange by, "" if it cannot
+	Uninterruptible bool          // to Hello: groups within the process are not interruptible (comm.Transport)
+	Site            forecast.Site // to Hello: its devices
+	Speed           Speed         // to Mesh
+	Loaded          bool
+	Resident        []host.Resident
+	Reply           *rank.Reply
+	Status          []rank.Standing // by place in Team.Here
+	Seconds         []float64       // to Clock: of each run
+	Devices         []string        // to Clock: of clock.Here; "": the CPU
 }
 
 // flat returns an error that can be encoded: its cause becomes text.

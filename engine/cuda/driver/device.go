@@ -26,17 +26,17 @@ type Counts struct {
 // Device is one GPU with its context. Several streams share it; its methods may be called from several goroutines.
 type Device struct {
 	Info
-	c        *C.pb_device
-	modules  []C.uint64_t
-	launches atomic.Int64
-	allocs   atomic.Int64
-	waits    atomic.Int64
-	places   pool[*Pinned]    // of marks, which may still be read after their stream is closed
-	timed    pool[C.uint64_t] // events of stamps
-	points   points
-	links    links
-	host     atomic.Pointer[engine.Ledger] // counts pinned memory; nil: it is not counted
-	Still    sync.Mutex                    // held during waits for the whole device, and while a stream captures
+	c         *C.pb_device
+	modules   []C.uint64_t
+	launches  atomic.Int64
+	allocs    atomic.Int64
+	waits     atomic.Int64
+	places    pool[*Pinned]    // of marks, which may still be read after their stream is closed
+	timed     pool[C.uint64_t] // events of stamps
+	points    points
+	links     links
+	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: it is not counted
+	CaptureMu sync.Mutex                    // held during waits for the whole device, and while a stream captures
 }
 
 // Device opens the device that an Info describes.
@@ -123,8 +123,8 @@ func (dev *Device) Free(at uint64) error {
 // Sync waits for everything that was enqueued on the device.
 func (dev *Device) Sync() error {
 	dev.waits.Add(1)
-	dev.Still.Lock()
-	defer dev.Still.Unlock()
+	dev.CaptureMu.Lock()
+	defer dev.CaptureMu.Unlock()
 	return try(func(e *C.pb_error) { C.pb_device_sync(dev.c, e) })
 }
 

@@ -26,7 +26,7 @@ type Stream struct {
 	err     error
 	e       C.pb_error // the error of a call, here so that no call allocates
 	capture bool       // see BeginCapture
-	aloft   C.uint64_t // see Aloft; 0: not made yet
+	aloft   C.uint64_t // see OnSecondStream; 0: not made yet
 	up      ring
 	down    []*Pinned // free buffers of downloads, without a lock: Wait returns its buffer through done
 	done    chan *Pinned
@@ -183,9 +183,9 @@ func (s *Stream) Free(b engine.Buf) {
 	}
 }
 
-// Aloft runs f with its calls on a second stream: calls issued before continue meanwhile, calls issued after wait for
-// it.
-func (s *Stream) Aloft(f func() error) error {
+// OnSecondStream runs f with its calls on a second stream: calls issued before continue meanwhile, calls issued after
+// wait for it.
+func (s *Stream) OnSecondStream(f func() error) error {
 	if s.aloft == 0 {
 		if err := try(func(e *C.pb_error) { C.pb_stream_new(s.dev.c, &s.aloft, e) }); err != nil {
 			return err

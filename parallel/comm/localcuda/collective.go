@@ -65,7 +65,7 @@ func (e *end) issue(c *comm.Call, on *cuda.Ops) error {
 	}
 	clear(g.calls)
 	g.round++
-	g.Moved()
+	g.WakeAll()
 	return nil
 }
 

@@ -55,7 +55,7 @@ func (g *group) move(from, to int, out, in *side) error {
 	if out.Note.moved = s.Record(); s != g.streams[to] {
 		in.Note.moved = s.Record()
 	}
-	g.Moved()
+	g.WakeAll()
 	return g.failed(s)
 }
 

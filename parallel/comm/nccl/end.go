@@ -104,9 +104,9 @@ func (e *end) issue(what string, c communicators, rank int, on *cuda.Ops, f func
 	pending, err := f()
 	if err == nil && pending {
 		start := time.Now()
-		e.Stands(what)
+		e.SetWaiting(what)
 		err = settle(c, rank, true, start.Add(e.group.limit), e.Cause)
-		e.Stands("")
+		e.SetWaiting("")
 		e.Spent(start)
 	}
 	if err == nil {

@@ -47,7 +47,7 @@ func (g *members) take(f *frame) {
 		}
 		w := way{int(f.from), int(f.to), f.kind == collective}
 		g.arrived[w] = append(g.arrived[w], f)
-		g.Moved()
+		g.WakeAll()
 	})
 }
 
