@@ -156,7 +156,7 @@ func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
 	if _, gpus := e.devices(); !gpus {
 		return d
 	}
-	if bytes := e.weightBytes(m); bytes > 0 && m.Spec.Params > 0 {
+	if bytes := m.weightBytes(); bytes > 0 && m.Spec.Params > 0 {
 		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
 	}
 	if e.met().Devices != nil { // hosts have reported the rest

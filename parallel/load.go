@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -70,7 +71,7 @@ func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64,
 // hold makes resident what held returns for each rank, with room for beside bytes more by rank (nil: none). It reports
 // whether anything had to be loaded.
 func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
-	m.WeightBytes = e.weightBytes(m)
+	m.WeightBytes = m.weightBytes()
 	need := make([][]host.Need, len(e.hosts))
 	for rank := range split.Ranks() {
 		at, place := e.hostOf(rank)
@@ -95,13 +96,8 @@ func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 	return slices.Contains(fresh, true), err
 }
 
-// weightBytes returns the size of a model's weights in the memory of the ranks, which devices may widen.
-func (e *Engine) weightBytes(m Model) int64 {
-	if _, gpus := e.devices(); gpus && m.WideBytes > 0 {
-		return m.WideBytes
-	}
-	return m.WeightBytes
-}
+// weightBytes returns the size of a model's weights in the memory of the ranks, which may widen them.
+func (m Model) weightBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
 
 // heldBytes estimates the memory of a part of the weights. Weights kept in parts also take room for two gathered
 // blocks.

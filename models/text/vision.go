@@ -3,6 +3,7 @@ package text
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/weights"
@@ -43,14 +44,21 @@ func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte) (VisionTow
 	}
 	set = set.Prefix("visual.")
 	c.Vision.width = set.Dim("patch_embed.proj.weight", 0)
+	blocks, deep := set.Count("blocks"), part.Kind == "qwen3vl_4b"
+	outside := func(tap int) bool { return tap < 0 || tap >= blocks }
 	switch w, heads := c.Vision.width, c.Vision.Heads; {
 	case w == 0:
 		return nil, fmt.Errorf("load text encoder: no visual.patch_embed.proj.weight: the file cannot look at pictures")
 	case heads < 1 || w%(4*heads) != 0:
 		return nil, fmt.Errorf("text encoder config: vision.num_heads is %d, must be a divisor of a quarter of the width %d",
 			heads, w)
+	case blocks == 0:
+		return nil, fmt.Errorf("load text encoder: no visual.blocks.0: the file has a vision tower without layers")
+	case deep && slices.ContainsFunc(c.Vision.Taps, outside):
+		return nil, fmt.Errorf("text encoder config: vision.deepstack_visual_indexes is %v, the tower has layers 0 to %d",
+			c.Vision.Taps, blocks-1)
 	}
-	if part.Kind == "qwen3vl_4b" {
+	if deep {
 		return openDeepVision(ops, set, c.Vision)
 	}
 	return openVision(ops, set, c.Vision)

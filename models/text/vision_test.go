@@ -129,6 +129,7 @@ func TestVisionRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	deepConfig := []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`)
 	const table = "visual.pos_embed.weight"
 	e := deep.Dim(table, 1)
 	for _, shape := range [][]int{{0, e}, {5, e}, {4, e - 1}} { // none, no square, another width
@@ -139,12 +140,30 @@ func TestVisionRefusals(t *testing.T) {
 		if changed[table] = weights.Floats(make([]float32, shape[0]*shape[1]), shape...); shape[0] == 0 {
 			delete(changed, table)
 		}
-		eyes, err := text.OpenVisionTower(ref.New(), weights.FromMap(changed), nil)
+		eyes, err := text.OpenVisionTower(ref.New(), weights.FromMap(changed), deepConfig)
 		if err == nil {
 			eyes.Close()
 		}
 		if err == nil || !strings.Contains(err.Error(), table) {
 			t.Errorf("positions %v: got error %v, want one that names them", shape, err)
+		}
+	}
+	for _, taps := range []string{"[-1, 2, 3]", "[0, 2, 4]"} {
+		_, err = text.OpenVisionTower(ref.New(), deep, []byte(`{"vision": {"deepstack_visual_indexes": `+taps+`}}`))
+		if err == nil || !strings.Contains(err.Error(), "deepstack_visual_indexes is") {
+			t.Errorf("states behind layers %s: got error %v", taps, err)
+		}
+	}
+	for with, config := range map[*weights.Set][]byte{set: config, deep: deepConfig} {
+		bare := map[string]weights.Stored{}
+		for _, name := range with.Names() {
+			if !strings.HasPrefix(name, "visual.blocks.") {
+				bare[name], _ = with.Get(name)
+			}
+		}
+		_, err = text.OpenVisionTower(ref.New(), weights.FromMap(bare), config)
+		if err == nil || !strings.Contains(err.Error(), "without layers") {
+			t.Errorf("no layers: got error %v", err)
 		}
 	}
 	ops := ref.New()
