@@ -95,6 +95,9 @@ func Export(v any) (any, bool) {
 		if x.BatchIndex != nil {
 			o.Set("batch_index", integers(x.BatchIndex))
 		}
+		if x.Scale != 0 {
+			o.Set("downscale_ratio_spacial", int64(x.Scale))
+		}
 		return o, true
 	case Conditioning:
 		if slices.ContainsFunc(x, func(c Cond) bool { return len(c.Controls) > 0 }) {
@@ -228,6 +231,9 @@ func importTensor(kind string, v any) (any, error) {
 	return nil, fmt.Errorf("takes a tensor %s, got %v", want, s)
 }
 
+// maxScale is the largest Latent.Scale that a client may send.
+const maxScale = 64
+
 func importLatent(v any) (*Latent, error) {
 	o, ok := v.(*pyjson.Object)
 	if !ok {
@@ -264,6 +270,14 @@ func importLatent(v any) (*Latent, error) {
 			}
 			l.BatchIndex = append(l.BatchIndex, int(i))
 		}
+	}
+	if s := o.At("downscale_ratio_spacial"); s != nil {
+		n, err := pyjson.Int(s)
+		pixels, small := n.(int64)
+		if err != nil || !small || pixels < 1 || pixels > maxScale {
+			return nil, fmt.Errorf("downscale_ratio_spacial is %s: want a number from 1 to %d", pyjson.Repr(s), maxScale)
+		}
+		l.Scale = int(pixels)
 	}
 	return l, nil
 }

@@ -51,7 +51,7 @@ func TestValuesTravel(t *testing.T) {
 	if !reflect.DeepEqual(back, list) {
 		t.Errorf("conditioning came back as\n%+v\nwant\n%+v", back, list)
 	}
-	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
+	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}, Scale: 16}
 	l.Samples.B, l.Samples.C, l.Samples.Y, l.Samples.X, l.Samples.Data = 2, 1, 1, 2, []float32{1, 2, 3, 4}
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)
@@ -89,6 +89,10 @@ func TestWrongKindsAreRefused(t *testing.T) {
 		{
 			"LATENT", "batch_index is '0, 1': want a list of numbers from 0 to",
 			pyjson.NewObject("samples", one, "batch_index", "0, 1"),
+		},
+		{
+			"LATENT", "downscale_ratio_spacial is 0: want a number from 1 to 64",
+			pyjson.NewObject("samples", one, "downscale_ratio_spacial", int64(0)),
 		},
 		{
 			"CONDITIONING", "reference_latents_method: is 1: want offset, index, uxo or index_timestep_zero",
