@@ -11,8 +11,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestSplitDecodeEqualsOneRank decodes with 1 to 5 ranks, also more ranks than some layers have rows for, and after a
-// cancelled decode.
+// TestSplitDecodeEqualsOneRank checks decodes with 1 to 5 ranks, also with more ranks than some layers have rows, and
+// after a canceled decode.
 func TestSplitDecodeEqualsOneRank(t *testing.T) {
 	set, config, err := goldenweights.Set("vae-flux")
 	if err != nil {
@@ -56,8 +56,8 @@ func TestSplitDecodeEqualsOneRank(t *testing.T) {
 	net.Close()
 }
 
-// TestSplitEncodeEqualsOneRank encodes with 1 to 5 ranks, also with one latent row a rank, and refuses sizes as one
-// rank does.
+// TestSplitEncodeEqualsOneRank checks encodes with 1 to 5 ranks, also with one latent row per rank, and that sizes are
+// refused as on one rank.
 func TestSplitEncodeEqualsOneRank(t *testing.T) {
 	set, config, err := goldenweights.Set("vae-kl")
 	if err != nil {

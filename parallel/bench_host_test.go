@@ -14,8 +14,8 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// nullDriver is changes of the fake device that make it one which computes nothing: a launch returns at once,
-// everything else is done as soon as it is asked for.
+// nullDriver changes the fake device into one that computes nothing: a launch returns at once, and everything else is
+// done as soon as it is issued.
 var nullDriver = []fakegpu.Change{
 	{File: "libcuda.cc", Old: `  const std::string &n = f->name;
   if (f->context != current)`, New: `  if (!s->captured) return PB_SUCCESS;
@@ -31,12 +31,12 @@ var nullDriver = []fakegpu.Change{
 	},
 }
 
-// hostSteps is by how many steps the two runs differ of which BenchmarkHostCost takes the difference.
+// hostSteps is the difference in steps between the two runs that BenchmarkHostCost subtracts.
 const hostSteps = 24
 
 // BenchmarkHostCost runs plans of one and of 8 ranks in one process on a device that computes nothing, and reports the
-// processor time that the host takes for a launch or an exchange of a rank, of steps alone: beginning and end of a
-// request are left out. "graphs" are those of CUDA, where launches are recorded once and counted no more.
+// CPU time of the host for one launch or exchange of a rank, of steps alone: beginning and end of a request are left
+// out. "graphs" are CUDA graphs, whose launches are recorded once and not counted again.
 func BenchmarkHostCost(b *testing.B) {
 	dir := fakegpu.Library(b, nullDriver...)
 	for _, c := range []struct {

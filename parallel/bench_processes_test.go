@@ -20,10 +20,10 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// rankSocket is where a TestRankProcess listens, in its environment.
+// rankSocket is the environment variable with the address at which a TestRankProcess listens.
 const rankSocket = "PATCHBAY_TEST_RANK"
 
-// TestRankProcess is the process of a rank of other tests and of BenchmarkPlacements, not a test of its own.
+// TestRankProcess is the rank process that other tests and BenchmarkPlacements start, not a test of its own.
 func TestRankProcess(t *testing.T) {
 	at := os.Getenv(rankSocket)
 	if at == "" {
@@ -60,10 +60,10 @@ func TestRankProcess(t *testing.T) {
 	}
 }
 
-// processes are the Hosts of ranks in processes of their own, each of them this program.
+// processes is a Hosts of ranks in processes of their own, each running this test binary.
 type processes struct {
 	dir     string
-	silence time.Duration // after which they are given up, 0: remote.Silence
+	silence time.Duration // after which a process is given up; 0: remote.Silence
 	room    int
 	pids    []int
 }
@@ -99,7 +99,7 @@ func (p *processes) process(i int) (*remote.Client, error) {
 		return nil, err
 	}
 	at := filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i))
-	_ = os.Remove(at) // of one that was killed
+	_ = os.Remove(at) // left by a process that was killed
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRankProcess$")
 	cmd.Env = append(os.Environ(), rankSocket+"="+at)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
@@ -110,25 +110,25 @@ func (p *processes) process(i int) (*remote.Client, error) {
 	p.pids = append(p.pids, cmd.Process.Pid)
 	return remote.NewClient(fmt.Sprintf("process %d", i), conn, p.silence, func() error {
 		if p.silence > 0 {
-			_ = cmd.Process.Kill() // it may have stopped
+			_ = cmd.Process.Kill() // it may be stopped
 		}
 		return cmd.Wait()
 	})
 }
 
-// processorTime is what the processes have used, in seconds.
+// processorTime returns the CPU time that the processes have used, in seconds.
 func (p *processes) processorTime() (sum float64) {
 	for _, pid := range p.pids {
 		var ts unix.Timespec
-		if unix.ClockGettime(int32(^pid<<3|2), &ts) == nil { // its clock of processor time
+		if unix.ClockGettime(int32(^pid<<3|2), &ts) == nil { // its CPU-time clock
 			sum += float64(ts.Nano()) / 1e9
 		}
 	}
 	return sum
 }
 
-// BenchmarkPlacements runs plans with ranks in threads and in processes of their own, in turn, and reports the median
-// over pairs of runs of time and processor time of the processes against the threads.
+// BenchmarkPlacements runs plans with ranks in threads and in processes of their own, alternating, and reports the
+// median ratio of time and of CPU time of processes to threads over pairs of runs.
 func BenchmarkPlacements(b *testing.B) {
 	for _, c := range []struct {
 		width, side int

@@ -14,7 +14,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// benchModel is a FLUX of heads of 64, 2 double and 4 single blocks with seeded weights.
+// benchModel returns a FLUX with heads of 64, 2 double and 4 single blocks, and seeded weights.
 func benchModel(b testing.TB, width int) Model {
 	b.Helper()
 	c := flux.Config{
@@ -36,8 +36,8 @@ func benchModel(b testing.TB, width int) Model {
 	return Model{Key: fmt.Sprintf("bench-%d", width), Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
-// benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens,
-// on a benchModel of that width.
+// benchRequest returns 4 steps of a picture of side x side latents (64 are 512 px and 1024 tokens) with 128 text
+// tokens, on a benchModel of that width.
 func benchRequest(b testing.TB, width, side int) *Request {
 	b.Helper()
 	flow, err := sampling.NewFlow(1, 1)
@@ -62,8 +62,8 @@ func benchRequest(b testing.TB, width, side int) *Request {
 	}
 }
 
-// BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, in turn, and reports the median over
-// pairs of runs of time and processor time with it against without.
+// BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, alternating, and reports the median
+// ratio of time and of CPU time with it to without it over pairs of runs.
 func BenchmarkSwitches(b *testing.B) {
 	r := benchRequest(b, 768, 32)
 	e, err := NewEngine(Config{NewOps: testOps})
@@ -106,7 +106,7 @@ func BenchmarkSwitches(b *testing.B) {
 }
 
 // BenchmarkPlans runs 4 steps of benchRequest on plans of one and two ranks that share the same processors. ms/step is
-// the median step of all runs, cpu-ms/step the processor time of everything but loading.
+// the median step of all runs, cpu-ms/step the CPU time of everything but loading.
 func BenchmarkPlans(b *testing.B) {
 	r := benchRequest(b, 768, 64)
 	e, err := NewEngine(Config{NewOps: testOps})
@@ -140,7 +140,7 @@ func BenchmarkPlans(b *testing.B) {
 	}
 }
 
-// processorTime is what this process has used, in seconds: on a shared machine it tells more than the clock.
+// processorTime returns the CPU time of this process in seconds: on a shared machine it tells more than the clock.
 func processorTime() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -149,7 +149,7 @@ func processorTime() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
-// median of values, which it sorts.
+// median returns the median of v, which it sorts.
 func median(v []float64) float64 {
 	slices.Sort(v)
 	return v[len(v)/2]

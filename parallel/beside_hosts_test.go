@@ -14,7 +14,7 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// shared is hosts that several engines may have some each.
+// shared is a hosts whose processes several engines may share.
 type shared struct {
 	*hosts
 	mu sync.Mutex
@@ -42,7 +42,7 @@ func (s *shared) Start(ranks int) ([]host.Host, error) {
 	return s.On(all).Start(ranks)
 }
 
-// some is shared at some places.
+// some is the Hosts of shared at some of its places.
 type some struct {
 	*shared
 	places []int
@@ -67,8 +67,9 @@ func (s *some) Start(int) (out []host.Host, err error) {
 	return out, err
 }
 
-// TestProcessesRunJobsBesideEachOther: jobs that wait have a process each, one that is alone has them all, by turns;
-// processes and their weights stay. One that is killed fails its job and no other, and the next job finds a new one.
+// TestProcessesRunJobsBesideEachOther checks that waiting jobs get a process each, that a lone one gets them all,
+// alternately, and that processes and their weights stay. A process that is killed fails only its own job, and the
+// next job gets a new one.
 func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	const places = 4
 	m, err := forecast.NewMachine("cpu")

@@ -19,7 +19,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// besideEngine has so many places of a machine whose links cost little, so that every rank makes a run faster.
+// besideEngine returns an engine with that many places on a machine with links so fast that every rank helps.
 func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Engine {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
@@ -38,7 +38,7 @@ func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *En
 	return e
 }
 
-// besideRequest is one of several that differ in their seed.
+// besideRequest returns one of several requests that differ by seed.
 func besideRequest(t *testing.T, seed int) *Request {
 	r := tinyRequest(t, "flux", 1, 8, 12, 2)
 	for i := range r.Latent.Data {
@@ -47,8 +47,8 @@ func besideRequest(t *testing.T, seed int) *Request {
 	return r
 }
 
-// meeting returns what an Observe calls: it waits until n runs have come, whichever they are, or the test fails. The
-// next n wait for one another in turn.
+// meeting returns a function for Observe: it waits until n runs have called it, whichever they are, or fails the test.
+// The next n runs wait for one another in turn.
 func meeting(t *testing.T, n int) func(run int) {
 	var mu sync.Mutex
 	group, sizes, full := map[int]chan struct{}{}, 0, make(chan struct{})
@@ -72,9 +72,9 @@ func meeting(t *testing.T, n int) func(run int) {
 	}
 }
 
-// TestRequestsRunBesideEachOther: jobs that wait together have a place each and run at the same time, one that is alone
-// has all places, and one that names its plan has as many as that takes; all give what one rank does, and weights are
-// loaded once.
+// TestRequestsRunBesideEachOther checks that jobs that wait together get one place each and run at the same time, that
+// a lone job gets all places, and that one that names its plan gets as many as the plan needs. All give the result of
+// one rank, and weights are loaded once.
 func TestRequestsRunBesideEachOther(t *testing.T) {
 	const places = 4
 	for _, schedule := range []Schedule{ScheduleAuto, ScheduleEach} {
@@ -97,7 +97,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 		got, errs := make([]*Result, len(turns)), make([]error, len(turns))
 		var running sync.WaitGroup
 		var first sync.Once
-		began := make(chan struct{}) // when the first has its places, of the others nothing is known but their turns
+		began := make(chan struct{}) // once the first has its places, the others have only their turns
 		begin := func() { close(began) }
 		for i, turn := range turns {
 			running.Go(func() {
@@ -167,7 +167,7 @@ func differs(t *testing.T, name string, got *Result, r *Request) {
 	}
 }
 
-// TestPlacesAreSharedOut: who gets which places, and in which order.
+// TestPlacesAreSharedOut checks who gets which places, and in which order.
 func TestPlacesAreSharedOut(t *testing.T) {
 	s := newShares(8)
 	even := func(due, free int) int {
@@ -199,7 +199,7 @@ func TestPlacesAreSharedOut(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	wait(ctx, 0, even) // is cancelled
+	wait(ctx, 0, even) // is canceled
 	wait(t.Context(), 1, func(_, free int) int { return free / 6 * 6 })
 	for i := range 4 {
 		wait(t.Context(), 2+i, even)
@@ -212,7 +212,7 @@ func TestPlacesAreSharedOut(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	s.give(lone[5:])
-	three := []grant{<-got, <-got, <-got} // which of them tells first is chance
+	three := []grant{<-got, <-got, <-got} // they report in any order
 	slices.SortFunc(three, func(a, b grant) int { return a.places[0] - b.places[0] })
 	first := three[0]
 	if first.who != 1 || !slices.Equal(first.places, []int{0, 1, 2, 3, 4, 5}) {
@@ -232,8 +232,8 @@ func TestPlacesAreSharedOut(t *testing.T) {
 	ended.Wait()
 }
 
-// TestWeightsInUseStay: where the weights of two models do not fit together, the request of the second runs after that
-// of the first, whose weights stay while it runs.
+// TestWeightsInUseStay checks that where the weights of two models do not fit together, the second request runs after
+// the first, whose weights stay resident while it runs.
 func TestWeightsInUseStay(t *testing.T) {
 	const weights = 1 << 20
 	free := besideRequest(t, 0)
@@ -290,7 +290,7 @@ func TestWeightsInUseStay(t *testing.T) {
 	}
 }
 
-// parting is a model that tells of its end.
+// parting is a model that reports its Close.
 type parting struct {
 	dit.Model
 	told func()
@@ -298,7 +298,8 @@ type parting struct {
 
 func (c parting) Close() { c.told(); c.Model.Close() }
 
-// TestWorkBesideShares: encoders and decoders run while requests do, one at a time; what frees memory waits for both.
+// TestWorkBesideShares checks that encoders and decoders run alongside requests, one at a time, and that freeing
+// memory waits for both.
 func TestWorkBesideShares(t *testing.T) {
 	e := besideEngine(t, ScheduleAuto, 2, 0)
 	evicted := make(chan struct{})
@@ -348,8 +349,8 @@ func TestWorkBesideShares(t *testing.T) {
 	}
 }
 
-// TestManyJobsTakeAsLongAsOneADevice measures 40 jobs on 8 ranks of the processors: one after the other on one rank
-// with all processors, each on one place, and by auto. It asserts nothing but that they end.
+// TestManyJobsTakeAsLongAsOneADevice measures 40 jobs on 8 ranks of the CPU: one after the other on one rank with all
+// processors, each on one place, and with ScheduleAuto. It asserts only that they end.
 func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 	if !soak {
 		t.Skip("NOT RUN: measures, with -tags soak")
@@ -362,7 +363,7 @@ func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		request := func() *Request { return tinyRequest(t, "flux", 1, 16, 16, 2) }
-		r, err := e.Sample(t.Context(), request(), nil) // weights are loaded, plans are found
+		r, err := e.Sample(t.Context(), request(), nil) // loads weights and finds plans
 		if err != nil {
 			t.Fatal(err)
 		}

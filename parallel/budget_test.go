@@ -8,8 +8,9 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestBudgetCountsAllMemoryOfASession: a request runs in as many bytes as its busiest rank takes, session, activations
-// and exchange together, and is refused with one less. The last is a folded pipeline: a device has two lanes.
+// TestBudgetCountsAllMemoryOfASession checks that a request runs in as many bytes as its busiest rank takes, session,
+// activations and exchange together, and is refused in one less. The last case is a folded pipeline, whose devices
+// have two lanes.
 func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
 	for _, c := range [][2]string{
 		{"flux", ""}, {"flux", "ulysses=2"}, {"flux", "pipe=2,patches=2"}, {"hunyuandit", "pipe=2,patches=2"},

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// pageTable is a table of docs/parallel.md between two marks.
+// pageTable is a table of docs/parallel.md between two markers.
 type pageTable struct{ page, begin, end string }
 
 func cacheTable() pageTable {
@@ -20,7 +20,7 @@ func cacheTable() pageTable {
 	}
 }
 
-// cut returns the page before the table, the table and the page after it.
+// cut returns the page before the table, the table, and the page after it.
 func (p pageTable) cut(t *testing.T) (before, table, after string) {
 	t.Helper()
 	text, err := os.ReadFile(p.page)
@@ -43,7 +43,7 @@ func (p pageTable) write(t *testing.T, table string) {
 	}
 }
 
-// rows reads the numbers of a table: one list for each row, from the columns behind the first.
+// rows returns the numbers in each row of a table by its first column.
 func (p pageTable) rows(t *testing.T) map[string][]float64 {
 	t.Helper()
 	_, table, _ := p.cut(t)
@@ -64,7 +64,8 @@ func (p pageTable) rows(t *testing.T) map[string][]float64 {
 	return out
 }
 
-// meanPSNR is the mean over pictures against others, in dB; peak 1; -Inf if they cannot be compared.
+// meanPSNR returns the mean PSNR in dB of pictures against others; the peak is 1. It is -Inf if they cannot be
+// compared.
 func meanPSNR(got, want [][]float32) float64 {
 	if len(got) != len(want) || len(got) == 0 {
 		return math.Inf(-1)
@@ -84,7 +85,7 @@ func meanPSNR(got, want [][]float32) float64 {
 	return total / float64(len(got))
 }
 
-// mean is the mean of something over the last pictures.
+// mean returns the mean of a statistic over the last pictures.
 func (b *driftBench) mean(of func(Stats) int) float64 {
 	n := 0
 	for _, s := range b.stats {
@@ -93,8 +94,8 @@ func (b *driftBench) mean(of func(Stats) int) float64 {
 	return float64(n) / float64(len(b.stats))
 }
 
-// cachePlans are the plans of the table, where the first two share columns, and cacheRow what is measured of a cache:
-// evaluations that ran and PSNR to the same plan without a cache, for each of them.
+// cachePlans returns the plans of the table, of which the first two share columns. cacheRow returns for each of them
+// the evaluations that ran with a cache, and the PSNR to the same plan without one.
 func cachePlans() []string { return []string{"", "cfg=2,ulysses=2", "pipe=2,patches=4,warmup=1"} }
 
 func (b *driftBench) cacheRow(c Cache, plain map[string][][]float32) []float64 {
@@ -102,7 +103,7 @@ func (b *driftBench) cacheRow(c Cache, plain map[string][][]float32) []float64 {
 	var out []float64
 	for i, plan := range cachePlans() {
 		if i == 1 && !soak && !*writeDrift {
-			out = append(out, out...) // TestCacheOnExactPlans says that they are those of one rank
+			out = append(out, out...) // TestCacheOnExactPlans checks that they equal one rank's
 			continue
 		}
 		if plain[plan] == nil {
@@ -126,9 +127,9 @@ func cacheRows() map[string]Cache {
 	return out
 }
 
-// TestCacheOnTheDemo measures pictures with a cache against those without, on one rank, an exact plan and a pipeline.
-// The table in docs/parallel.md must hold to 1 dB and half an evaluation in the rows tested; the exact plan gives what
-// one rank gives, and some row saves 1.8 times the evaluations.
+// TestCacheOnTheDemo compares pictures with a cache with those without, on one rank, an exact plan and a pipeline. In
+// the rows tested the table in docs/parallel.md must hold to 1 dB and half an evaluation, and the exact plan must
+// equal one rank. Some row must save a factor of 1.8 in evaluations.
 func TestCacheOnTheDemo(t *testing.T) {
 	const steps = 12
 	plain := map[string][][]float32{}
@@ -157,7 +158,7 @@ func TestCacheOnTheDemo(t *testing.T) {
 		t.Errorf("the table's best row runs %.1f of %d evaluations: no speed-up of 1.8", best, steps)
 	}
 	if testing.Short() {
-		return // the long form makes pictures
+		return // only the long form makes pictures
 	}
 	b := newDriftBench(t)
 	tested := []string{"EasyCache 0.2", "LazyCache 0.2"}
@@ -180,8 +181,8 @@ func TestCacheOnTheDemo(t *testing.T) {
 	}
 }
 
-// BenchmarkCacheOnTheDemo is the clock beside the table: six pictures of the demo model, text states given, VAE
-// included.
+// BenchmarkCacheOnTheDemo measures the time that goes with the table: six pictures of the demo model, text states
+// given, VAE included. denoise-ms/picture is the time of the steps.
 func BenchmarkCacheOnTheDemo(b *testing.B) {
 	d := newDriftBench(b)
 	for _, plan := range cachePlans() {

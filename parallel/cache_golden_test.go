@@ -37,7 +37,7 @@ type cacheCase struct {
 	Latent                          string
 	Mask                            bool
 	Positive, Negative              []cacheEntry
-	// Evaluations has the calls of the network: rows, and which branch each entry is of.
+	// Evaluations holds the calls of the network: rows, and the branch of each entry.
 	Evaluations [][][2]json.RawMessage
 }
 
@@ -65,7 +65,7 @@ func cacheCases(t *testing.T) (map[string]cacheCase, func(name string) []float32
 	}
 }
 
-// lower makes the request of a case.
+// lower returns the request of a case.
 func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 	t.Helper()
 	b, y, x := c.Shape[0], c.Shape[2], c.Shape[3]
@@ -128,8 +128,8 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 	return r
 }
 
-// calls returns the evaluations in which ComfyUI called no network, how many there were, and the latents predicted in
-// all.
+// calls returns the evaluations in which ComfyUI called no network, the number of evaluations, and the number of
+// latents predicted in all.
 func (c cacheCase) calls(t *testing.T) (reused []int, evaluations, rows int) {
 	t.Helper()
 	for i, calls := range c.Evaluations {
@@ -147,8 +147,8 @@ func (c cacheCase) calls(t *testing.T) (reused []int, evaluations, rows int) {
 	return reused, len(c.Evaluations), rows
 }
 
-// TestCacheMatchesComfyUI: the same evaluations are answered from the cache as in ComfyUI, and the latents are the
-// same.
+// TestCacheMatchesComfyUI checks that the same evaluations are answered from the cache as in ComfyUI, and that the
+// latents are the same.
 func TestCacheMatchesComfyUI(t *testing.T) {
 	cases, want := cacheCases(t)
 	models, ran := map[string]goldenModel{}, 0
@@ -156,7 +156,7 @@ func TestCacheMatchesComfyUI(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(cases)) {
 		c := cases[name]
 		if name == "sd3-a/easy/no-effect" || name == "flux-a/easy/float32" {
-			continue // what ComfyUI's node does there is settled above this package, docs/comfyui.md
+			continue // decided above this package, see docs/comfyui.md
 		}
 		ran++
 		t.Run(name, func(t *testing.T) {

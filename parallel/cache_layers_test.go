@@ -7,8 +7,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// TestCachesCompareEveryEighthRowOfALayer: what EasyCache and LazyCache of ComfyUI compare is x[..., ::8, ::8] of a
-// latent [C, T, Y, X].
+// TestCachesCompareEveryEighthRowOfALayer checks that the elements compared are those of ComfyUI's EasyCache and
+// LazyCache: x[..., ::8, ::8] of a latent [C, T, Y, X].
 func TestCachesCompareEveryEighthRowOfALayer(t *testing.T) {
 	const c, layers, y, x = 2, 3, 11, 18
 	l := newLayout(c, 2, (&dit.Spec{PatchSize: 2}).FrameTokens(layers, layers*y, x))

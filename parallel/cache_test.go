@@ -20,9 +20,9 @@ func cachedRequest(t *testing.T, name string, rule CacheRule, steps int) *Reques
 	return r
 }
 
-// TestCacheOnExactPlans: every exact plan reuses the evaluations that one rank does, pipelines too, which decide from
-// the whole latent, and gives its answer, bit for bit the same in a second run after another job. Which evaluations
-// those are is TestCacheMatchesComfyUI's.
+// TestCacheOnExactPlans checks that every exact plan, pipelines included, which decide from the whole latent, reuses
+// the evaluations that one rank does, gives its result, and gives the same bits in a second run after another job.
+// TestCacheMatchesComfyUI checks which evaluations those are.
 func TestCacheOnExactPlans(t *testing.T) {
 	e := newEngine(t)
 	plans := []string{
@@ -83,8 +83,8 @@ func TestCacheOnExactPlans(t *testing.T) {
 	}
 }
 
-// TestCacheOnPatches: patches decide once, by the first of them, and evaluations that are reused send nothing to any
-// rank: every rank does the micro-steps of the evaluations that ran, and none else.
+// TestCacheOnPatches checks that the first patch decides for all, and that reused evaluations send nothing to any
+// rank: every rank does only the micro-steps of the evaluations that ran.
 func TestCacheOnPatches(t *testing.T) {
 	e := newEngine(t)
 	for _, rule := range []CacheRule{CacheEasy, CacheLazy} {
@@ -135,8 +135,8 @@ func TestCacheOnPatches(t *testing.T) {
 	}
 }
 
-// TestCachedStoresHoldWhatTheTableSays: evaluations that are reused leave the stores as they are, so what the others
-// read is as old as the table says, counted in evaluations that ran.
+// TestCachedStoresHoldWhatTheTableSays checks that reused evaluations leave the stores unchanged, so that what the
+// others read is as old as the table says, counted in evaluations that ran.
 func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 	for _, text := range []string{
 		"pipe=2,patches=4", "pipe=3,patches=3,warmup=2",
@@ -171,8 +171,8 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 	}
 }
 
-// TestCacheWithAreas: entries of different sizes make ComfyUI forget everything in every evaluation, so all of them
-// run.
+// TestCacheWithAreas checks that with entries of different sizes every evaluation runs, as in ComfyUI, whose cache
+// then resets in each of them.
 func TestCacheWithAreas(t *testing.T) {
 	e := newEngine(t)
 	r := cachedRequest(t, "sd3-a", CacheEasy, 8)
@@ -190,7 +190,7 @@ func TestCacheWithAreas(t *testing.T) {
 	if len(got.Stats.Reused) > 0 || !slices.Equal(got.Latent.Data, want.Latent.Data) {
 		t.Errorf("reused %v, want none and the picture of a run without cache", got.Stats.Reused)
 	}
-	for i := range r.Branches { // one size for all: the cache works, and on all elements of the area
+	for i := range r.Branches { // one size for all: the cache works, on all elements of the area
 		for k := range r.Branches[i].Entries {
 			r.Branches[i].Entries[k].Mask, r.Branches[i].Entries[k].Area = Latent{}, Area{H: 7, W: 8, Y: 2, X: 1}
 		}
@@ -203,7 +203,7 @@ func TestCacheWithAreas(t *testing.T) {
 	}
 }
 
-// TestCacheTakesInLateEntries: an entry that becomes active where its evaluation would be reused is predicted.
+// TestCacheTakesInLateEntries checks that an evaluation in which an entry becomes active is not reused.
 func TestCacheTakesInLateEntries(t *testing.T) {
 	e := newEngine(t)
 	for _, plan := range []string{"", "pipe=2,patches=4"} {

@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestChosenPlanGivesTheSamePicture: ranks=N takes a plan of more than one and at most N ranks, whose latent is that of
-// one rank.
+// TestChosenPlanGivesTheSamePicture checks that ranks=N chooses a plan of at most N ranks, and more than one if N is,
+// whose latent is that of one rank.
 func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 	e := newEngine(t)
 	run := func(plan string) *Result {
@@ -48,7 +48,7 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 	}
 }
 
-// TestChooseMayGoStale: with stale=on a pipeline may win, and does where links are slow.
+// TestChooseMayGoStale checks that with stale=on a pipeline may be chosen, and is where links are slow.
 func TestChooseMayGoStale(t *testing.T) {
 	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestChooseMayGoStale(t *testing.T) {
 	}
 }
 
-// TestChooseIsRefused: ranks excludes degrees, stale needs ranks.
+// TestChooseIsRefused checks that ranks excludes degrees, and that stale needs ranks.
 func TestChooseIsRefused(t *testing.T) {
 	for text, says := range map[string]string{
 		"ranks=4,ulysses=2": "ulysses=2", "ranks=2,form=scatter": "form=scatter", "ranks=65": "1 to 64", "ranks=0": "1 to 64",
@@ -85,7 +85,7 @@ func TestChooseIsRefused(t *testing.T) {
 	}
 }
 
-// TestChoiceForAreas: requests with an area, which pipelines refuse, get the fastest plan without stages.
+// TestChoiceForAreas checks that requests with an area, which pipelines refuse, get the fastest plan without stages.
 func TestChoiceForAreas(t *testing.T) {
 	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 // near reports whether two numbers differ by at most the tolerance; NaN is near nothing.
 func near(got, want, tolerance float64) bool { return math.Abs(got-want) <= tolerance }
 
-// decibels is a ratio of powers in dB, -Inf if it is no number: a bound from below then fails.
+// decibels returns a ratio of powers in dB, or -Inf if it is NaN, so that a lower bound fails.
 func decibels(signal, noise float64) float64 {
 	if db := 10 * math.Log10(signal/noise); !math.IsNaN(db) {
 		return db
@@ -16,8 +16,8 @@ func decibels(signal, noise float64) float64 {
 	return math.Inf(-1)
 }
 
-// TestNothingEqualsNaN: every comparison of results that tests of this package rely on fails if a value is NaN, on
-// whichever side, or if values are missing.
+// TestNothingEqualsNaN checks that every comparison of results that the tests of this package rely on fails if a value
+// on either side is NaN, or if values are missing.
 func TestNothingEqualsNaN(t *testing.T) {
 	nan := float32(math.NaN())
 	good := []float32{1, -2, 3}

@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// snr is the power of want over that of the difference, in decibel; -Inf if they cannot be compared.
+// snr returns the power of want over that of the difference in dB, or -Inf if they cannot be compared.
 func snr(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(-1)
@@ -25,9 +25,9 @@ func snr(got, want []float32) float64 {
 	return decibels(signal, noise)
 }
 
-// TestBF16ActivationsStayNearF32 runs every family with bf16 activations on every kind of plan: the latent stays near
-// that of f32, a second run has the same bits, and exchanges carry half of the bytes. The weights are random, so errors
-// grow faster than in a trained model.
+// TestBF16ActivationsStayNearF32 runs every family with bf16 activations on every kind of plan. It checks that the
+// latent stays near that of f32, that a second run has the same bits, and that exchanges carry half the bytes. The
+// weights are random, so errors grow faster than in a trained model.
 func TestBF16ActivationsStayNearF32(t *testing.T) {
 	e := newEngine(t)
 	for k, family := range tiny.Names() {
@@ -84,7 +84,7 @@ func TestBF16ActivationsStayNearF32(t *testing.T) {
 	}
 }
 
-// TestComputeIsChecked refuses other element types by name.
+// TestComputeIsChecked checks that another element type is refused by name.
 func TestComputeIsChecked(t *testing.T) {
 	req := tinyRequest(t, "flux", 1, 8, 8, 1)
 	req.Compute = engine.F16
@@ -95,9 +95,9 @@ func TestComputeIsChecked(t *testing.T) {
 	}
 }
 
-// TestBF16PicturesOfPlans: in f32 pictures of exact plans are those of one rank; in bf16 each plan rounds in other
-// places, and few steps of a stochastic sampler make most of it. Pictures of two plans in bf16 are at most 6 dB farther
-// apart than bf16 is from f32 (seen: 3).
+// TestBF16PicturesOfPlans checks that pictures of exact plans are those of one rank in f32, and that in bf16, where
+// each plan rounds in other places and few steps of a stochastic sampler amplify that most, they are at most 6 dB
+// farther from one rank than bf16 is from f32 (seen: 3).
 func TestBF16PicturesOfPlans(t *testing.T) {
 	b := newDriftBench(t)
 	plans := []string{

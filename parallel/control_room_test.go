@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestNetsAreRefusedWhereWeightsDoNotFitTogether: each net and the model fit alone, but drive each other out. In memory
-// for all the same request runs.
+// TestNetsAreRefusedWhereWeightsDoNotFitTogether checks that nets and a model that fit alone but not together are
+// refused, and that the same request runs where all fit.
 func TestNetsAreRefusedWhereWeightsDoNotFitTogether(t *testing.T) {
 	const part = 40 << 20
 	for _, c := range []struct {

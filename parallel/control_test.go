@@ -28,7 +28,7 @@ func bytesOf(v []float32) (out []byte) {
 	return out
 }
 
-// openNet opens a control net of a set, which works always; config is that of the base model.
+// openNet opens a control net of a set, active at all sigmas. config is that of the base model.
 func openNet(t *testing.T, name string, set *weights.Set, config []byte) Control {
 	t.Helper()
 	n, err := control.Open(models.Families(), set, map[string]string{"config": string(config)})
@@ -41,8 +41,8 @@ func openNet(t *testing.T, name string, set *weights.Set, config []byte) Control
 	}
 }
 
-// netOf makes a control net of the first blocks of a golden model and random layers: two blocks, of FLUX one single
-// too.
+// netOf returns a control net of the first blocks of a golden model and random layers: two blocks, and for FLUX one
+// single block too.
 func netOf(t *testing.T, base, name string, hint int) Control {
 	t.Helper()
 	set, config, err := goldenweights.Set(base)
@@ -85,8 +85,8 @@ func netOf(t *testing.T, base, name string, hint int) Control {
 	return c
 }
 
-// netted puts control nets on the entries of a request: one on both sides, and another with a mask on the positive one
-// for a part of the run, with a hint for each picture of the batch.
+// netted adds control nets to the entries of a request: one on both branches, and on the positive one another with a
+// mask for a part of the run and a hint for each picture of the batch.
 func netted(t *testing.T, r *Request, base string) {
 	t.Helper()
 	on := func(name string, hint, pictures int) Control {
@@ -101,7 +101,7 @@ func netted(t *testing.T, r *Request, base string) {
 	r.Branches[0].Entries[0].Control = []Control{both, second, both}
 }
 
-// shown gives a net so many hints.
+// shown gives a net that many hints.
 func (r *Request) shown(c Control, name string, pictures int) Control {
 	c.Hint.B = pictures
 	c.Hint.Y, c.Hint.X = c.Net.Spec.HintSize(r.Latent.Y, r.Latent.X)
@@ -109,7 +109,7 @@ func (r *Request) shown(c Control, name string, pictures int) Control {
 	return c
 }
 
-// TestNetsSayWhatComfyUIsDo: a run with ComfyUI's control net here equals a run with what ComfyUI's control net said.
+// TestNetsSayWhatComfyUIsDo checks that a run with a control net of ComfyUI equals a run with its recorded output.
 func TestNetsSayWhatComfyUIsDo(t *testing.T) {
 	e, g := newEngine(t), openGolden(t, "qwen-a")
 	_, config, err := goldenweights.Set("qwen-a")
@@ -185,14 +185,14 @@ func TestNetsSayWhatComfyUIsDo(t *testing.T) {
 	}
 }
 
-// TestExactPlansRunNetsAsOneRank: control nets run on the ranks of the model, whatever the plan.
+// TestExactPlansRunNetsAsOneRank checks that control nets run on the ranks of the model, whatever the plan.
 func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 	for k, c := range []struct {
 		name   string
 		y, x   int
 		engine *Engine
 	}{
-		{"flux-c", 5, 13, newEngine(t)}, // 21 tokens: a row more of text moves the cut of the picture
+		{"flux-c", 5, 13, newEngine(t)}, // 21 tokens: one more text row moves the cut of the picture
 		{"sd3-b", 5, 7, newDeferredEngine(t, 7)},
 		{"qwen-a", 7, 9, newEngine(t)},
 	} {
@@ -233,7 +233,7 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 	}
 }
 
-// TestBadNetsAreRefused: by the branch and what is wrong.
+// TestBadNetsAreRefused checks that the error says what is wrong.
 func TestBadNetsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	for want, spoil := range map[string]func(*Request, *Entry){

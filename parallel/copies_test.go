@@ -8,8 +8,8 @@ import (
 	"patchbay/engine"
 )
 
-// copyCounter counts the values of heads ([B, L, H, D] views) that are copied beside the transport: by Copy, and by
-// QKNormRoPE into other memory.
+// copyCounter counts the values of heads ([B, L, H, D] views) copied outside the transport: by Copy, and by QKNormRoPE
+// into other memory.
 type copyCounter struct {
 	engine.Ops
 	plain, packed *atomic.Int64
@@ -31,9 +31,9 @@ func (c copyCounter) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNo
 	c.Ops.QKNormRoPE(dq, dk, dv, q, k, v, n, r)
 }
 
-// TestExchangesCopyOnce: beside the transport an exchange costs one copy of what it moves and no more. Ulysses writes
-// Q, K and V once, in the pass that normalises and rotates them anyway, and O once; a ring copies K and V once into the
-// buffer that goes round; a pipeline writes K and V once, where attention reads them.
+// TestExchangesCopyOnce checks that outside the transport an exchange copies what it moves only once. Ulysses writes
+// Q, K and V once, in the pass that normalizes and rotates them anyway, and O once. A ring copies K and V once into
+// the buffer that circulates. A pipeline writes K and V once, where attention reads them.
 func TestExchangesCopyOnce(t *testing.T) {
 	for _, c := range []struct {
 		plan          string
@@ -66,7 +66,7 @@ func TestExchangesCopyOnce(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.plan, err)
 		}
-		// values of Q in all attentions of the run; text rows, which every evaluation copies to its state
+		// values of Q in all attentions of the run, and text rows, which every evaluation copies to its state
 		unit, text := int64(0), int64(0)
 		for _, b := range r.Branches {
 			for _, entry := range b.Entries {

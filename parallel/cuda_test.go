@@ -26,24 +26,24 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// newFakeEngine makes an engine whose ranks are on so many fake GPUs in turn, and finds what was not freed at the end
-// of the test.
+// newFakeEngine returns an engine whose ranks take turns on that many fake GPUs. The end of the test fails if memory
+// was not freed.
 func newFakeEngine(t *testing.T, devices int) *Engine {
 	t.Helper()
 	return newFakeEngineBy(t, devices, func(*cuda.Driver, string) comm.Transport { return localcuda.Transport{} })
 }
 
-// newFakeEngineBy is newFakeEngine with the transport that by makes of the driver, whose library is in a folder.
+// newFakeEngineBy is newFakeEngine with the transport that by returns for the driver and the folder of its library.
 func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Engine {
 	t.Helper()
 	driver, dir, open := openFakes(t, devices)
 	return newEngineOn(t, open, by(driver, dir))
 }
 
-// openFakes opens so many fake GPUs.
+// openFakes opens that many fake GPUs.
 func openFakes(t *testing.T, devices int) (driver *cuda.Driver, dir string, open []*cuda.Device) {
 	t.Helper()
-	dir = os.Getenv("PATCHBAY_TEST_CUDA") // as in engine/cuda: a real GPU, which all ranks share where there is one
+	dir = os.Getenv("PATCHBAY_TEST_CUDA") // as in engine/cuda: a real GPU, which all ranks share if it is the only one
 	if dir == "" {
 		dir = fakegpu.Library(t)
 	}
@@ -70,7 +70,7 @@ func openFakes(t *testing.T, devices int) (driver *cuda.Driver, dir string, open
 	return driver, dir, open
 }
 
-// newEngineOn makes an engine whose ranks are on open devices in turn.
+// newEngineOn returns an engine whose ranks take turns on open devices.
 func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *Engine {
 	t.Helper()
 	devices := len(open)
@@ -86,9 +86,8 @@ func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *E
 	return e
 }
 
-// TestPlansOnFakeGPUs: every kind of plan on two to four ranks, on one device, on two that reach each other's memory
-// and on two that do not, gives the numbers of the same plan on the processors, and a second run on the same ranks the
-// same bits.
+// TestPlansOnFakeGPUs checks that every kind of plan on two to four ranks, on one device and on two with and without
+// peer access, gives the numbers of the same plan on the CPU, and that a second run gives the same bits.
 func TestPlansOnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	cpu := newEngine(t)
@@ -106,10 +105,10 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "ulysses=2,shard=on", 1e-5, true},
 		{"flux-c", "pipe=2,patches=3,warmup=1", 1e-5, true},
 		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,sync=spread", 1e-5, false},
-		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1e-3, false}, // a rounding in the last bit becomes one in the fourth
+		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1e-3, false}, // a last-bit difference becomes a fourth-bit one
 		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 1e-5, false},
 		{"sd3-b", "cfg=2", 1e-5, false},
-		{"hydit-a", "pipe=2,patches=2,warmup=1", 1e-5, false}, // both ways of the folded stage on one device
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 1e-5, false}, // both lanes of the folded stage on one device
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
 			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
@@ -143,8 +142,8 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 	}
 }
 
-// TestSameBitsOnFakeGPUs: with deterministic=on plans give the bits of one rank on GPUs too, where rows are few enough
-// that other kernels would be chosen for them.
+// TestSameBitsOnFakeGPUs checks that with deterministic=on plans give the bits of one rank on GPUs too, even where so
+// few rows would otherwise select other kernels.
 func TestSameBitsOnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	e := newFakeEngine(t, 2)
@@ -171,22 +170,22 @@ func TestSameBitsOnFakeGPUs(t *testing.T) {
 	}
 }
 
-// TestGraphsOnFakeGPUs: evaluations that are issued again as graphs give the bits that calls give, on one rank and on
-// ranks that exchange between graphs, with fewer calls of the driver. A cancelled run leaves nothing behind, nor does
-// one of another size.
+// TestGraphsOnFakeGPUs checks that evaluations replayed as graphs give the bits of eager calls with fewer driver
+// calls, on one rank and on ranks that exchange between graphs, and that a canceled run of another size before them
+// has no effect.
 func TestGraphsOnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	for i, c := range []struct {
 		model, plan string
 		graphs      int64   // evaluations or micro-steps, of all ranks
-		from        int     // the step after which calls count; stages of a pipeline begin steps early, so there all do
-		calls       float64 // of the driver at most, as a part of those without graphs
+		from        int     // step after which calls count; 0 for pipelines, whose stages begin steps early
+		calls       float64 // bound of driver calls, as a fraction of those without graphs
 	}{
 		{"flux-c", "", 3, 3, 0.25},
 		{"sd3-b", "cfg=2", 2 * 3, 3, 0.25},
 		{"flux-c", "ulysses=2", 2 * 3, 3, 0.7},
 		{"flux-c", "tensor=2,form=scatter", 2 * 3, 3, 0.9},
-		{"hydit-a", "pipe=2,patches=2,warmup=1", 3 * 2 * 2, 0, 0.92}, // both ways of the folded stage
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 3 * 2 * 2, 0, 0.92}, // both lanes of the folded stage
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
 			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
@@ -251,7 +250,7 @@ func cancelRun(t *testing.T, e *Engine, model string) {
 	}
 }
 
-// inBlocks returns a checkpoint as a GGUF file has it: matrices of whole blocks in q8_0.
+// inBlocks returns a checkpoint as a GGUF file stores it: matrices of whole blocks in q8_0.
 func inBlocks(t *testing.T, set *weights.Set) *weights.Set {
 	t.Helper()
 	var tensors []ggufwrite.Tensor
@@ -275,8 +274,8 @@ func inBlocks(t *testing.T, set *weights.Set) *weights.Set {
 	return out
 }
 
-// TestBlocksOnFakeGPUs: weights in blocks stay so on the device, whole, in parts that are brought together, and cut for
-// a tensor group; the numbers are those of the processors, and the forecast counts what is taken there.
+// TestBlocksOnFakeGPUs checks that block-quantized weights stay quantized on the device, whole, gathered from parts
+// and cut for a tensor group: the numbers are those of the CPU, and the forecast of their memory is within 2 %.
 func TestBlocksOnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	set, meta, err := tiny.Checkpoint("flux-c")
@@ -323,7 +322,7 @@ func TestBlocksOnFakeGPUs(t *testing.T) {
 	}
 }
 
-// TestSumsOfBF16OnFakeGPUs: sums of bf16 parts, each rank's own memory, are near those of f32.
+// TestSumsOfBF16OnFakeGPUs checks that sums of bf16 parts in each rank's own memory are near those of f32.
 func TestSumsOfBF16OnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
@@ -342,8 +341,8 @@ func TestSumsOfBF16OnFakeGPUs(t *testing.T) {
 	}
 }
 
-// TestFailuresOfFakeGPUs: work that finds no memory is done once more when everything that was kept is freed, not for
-// ever; a device that is lost is told by its code, and Lost of it; a mistake in a call fails the request alone.
+// TestFailuresOfFakeGPUs checks that work that runs out of memory is retried once after all caches were freed, that a
+// lost device is reported by its error code and to Config.Lost, and that an invalid call fails only its request.
 func TestFailuresOfFakeGPUs(t *testing.T) {
 	if os.Getenv("PATCHBAY_TEST_CUDA") != "" {
 		t.Skip("NOT RUN: only the fake device fails when it is told to")

@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// newDeferredEngine makes an engine whose ranks are streams of one deferred device.
+// newDeferredEngine returns an engine whose ranks are streams of one deferred device.
 func newDeferredEngine(t *testing.T, seed uint64) *Engine {
 	t.Helper()
 	device := late.NewDevice(seed)
@@ -36,7 +36,7 @@ func newDeferredEngine(t *testing.T, seed uint64) *Engine {
 	return e
 }
 
-// stalePlans are plans whose pictures differ from one rank's.
+// stalePlans returns plans whose pictures differ from those of one rank.
 func stalePlans() []string {
 	return []string{
 		"pipe=2,patches=3,warmup=1", "pipe=2,patches=3,warmup=1,overlap=off", "pipe=3,patches=5,warmup=1,ulysses=2",
@@ -47,7 +47,7 @@ func stalePlans() []string {
 	}
 }
 
-// shardPlans keep parts of the weights.
+// shardPlans returns plans that shard the weights.
 func shardPlans() []string {
 	return []string{
 		"ulysses=2,shard=on", "ulysses=2,shard=on,overlap=off", "cfg=2,ring=2,shard=on", "tensor=2,ulysses=2,shard=on",
@@ -55,9 +55,9 @@ func shardPlans() []string {
 	}
 }
 
-// TestLateRanksGiveTheSameBits: ranks whose calls and exchanges run as late as a device may run them, in several
-// orders, give the bits of ranks whose calls have happened when they return, for every plan: nothing is read before it
-// is written, sent from memory that is overwritten, or freed while it is read. Those of exact plans are one rank's
+// TestLateRanksGiveTheSameBits checks for every plan that ranks whose calls and exchanges run as late as a device may
+// run them, in several orders, give the bits of ranks whose calls run at once: nothing is read before it is written,
+// sent from overwritten memory, or freed while it is read. Exact plans must also equal one rank
 // (TestExactPlansEqualOneRank has other networks).
 func TestLateRanksGiveTheSameBits(t *testing.T) {
 	exact := kinds(exactPlans())
@@ -81,13 +81,13 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			now := newEngine(t)
 			r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 3)
-			two := *r // exact plans repeat themselves after an evaluation, stale ones after two
+			two := *r // exact plans repeat after one evaluation, stale ones after two
 			two.Sigmas = slices.Concat(r.Sigmas[:2], r.Sigmas[3:])
 			one, err := now.Sample(context.Background(), &two, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			// as late as possible, and in an order of its own; what one plan has left meets the next one
+			// as late as possible, and in an order of its own. Each plan meets the leftovers of the one before.
 			engines := []*Engine{newDeferredEngine(t, 0), newDeferredEngine(t, uint64(k+1))}
 			some := everyNth(plans, k, 11)
 			if r.Model.Spec.Context2Dim > 0 && !soak && !testing.Short() { // folded stages share their stores
@@ -134,8 +134,8 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 	}
 }
 
-// TestCancelledLateRanksStayInStep: where queued calls cannot be taken back, a cancelled run ends without breaking the
-// group: the same ranks serve the next request, with the bits of a fresh engine.
+// TestCancelledLateRanksStayInStep checks that a canceled run does not break the group although queued calls cannot be
+// taken back: the same ranks serve the next request, with the bits of a fresh engine.
 func TestCancelledLateRanksStayInStep(t *testing.T) {
 	g := openGolden(t, anyModel)
 	for _, plan := range []string{"ulysses=2", "pipe=2,patches=3,warmup=1", "cfg=2,shard=on"} {
@@ -173,7 +173,7 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 	}
 }
 
-// TestLateBandsGiveTheSameBits: the bands of a split picture, decoded and encoded, on ranks whose calls come late.
+// TestLateBandsGiveTheSameBits checks the bands of a split picture, decoded and encoded, on ranks with late calls.
 func TestLateBandsGiveTheSameBits(t *testing.T) {
 	set, config, err := goldenweights.Set("vae-flux")
 	if err != nil {
@@ -211,7 +211,7 @@ func TestLateBandsGiveTheSameBits(t *testing.T) {
 	}
 }
 
-// TestLateAdaptersGiveTheSameBits: low-rank additions are there when ranks read them.
+// TestLateAdaptersGiveTheSameBits checks that LoRA adapters are written before ranks read them.
 func TestLateAdaptersGiveTheSameBits(t *testing.T) {
 	stored := func(name string, shape ...int) weights.Stored {
 		n := shape[0] * shape[1]

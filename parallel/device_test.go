@@ -16,7 +16,7 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// located is an Ops on a device of a test, which has so many bytes for weights.
+// located is an Ops on a named test device that reports its free memory.
 type located struct {
 	engine.Ops
 	name string
@@ -27,7 +27,7 @@ func (l located) Location() string { return l.name }
 
 func (l located) DeviceMemory() (free, total int64, err error) { return l.free(), 1 << 40, nil }
 
-// freed is a model that tells when its weights go.
+// freed is a model that reports its Close.
 type freed struct {
 	dit.Model
 	tell func()
@@ -35,9 +35,9 @@ type freed struct {
 
 func (f freed) Close() { f.Model.Close(); f.tell() }
 
-// TestWeightsAreKeptByDevice: ranks find their weights on their own device, ranks of one device share them, and what a
-// device has left is asked before every load: the least recently used model goes when it is not enough, and what does
-// not fit at all is refused with the device and the numbers.
+// TestWeightsAreKeptByDevice checks that ranks of one device share its weights, and that free memory is queried before
+// every load: if it is short, the least recently used model is evicted, and a model that does not fit at all is
+// refused with the device and the numbers.
 func TestWeightsAreKeptByDevice(t *testing.T) {
 	var mu sync.Mutex
 	loads, used := map[string]int{}, map[string]int64{}
@@ -103,7 +103,7 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	}
 }
 
-// closing counts its ends.
+// closing counts its calls of Close.
 type closing struct {
 	engine.Ops
 	ended *atomic.Int64
@@ -114,8 +114,8 @@ func (c closing) Close() error {
 	return nil
 }
 
-// TestRanksOnDevices: without a transport between devices more than one rank is refused by name before weights are
-// read, one rank runs, and every Ops is closed in the end.
+// TestRanksOnDevices checks that without a transport between devices more than one rank is refused before weights are
+// read, that one rank runs, and that every Ops is closed in the end.
 func TestRanksOnDevices(t *testing.T) {
 	var began, ended atomic.Int64
 	e, err := NewEngine(Config{
@@ -153,9 +153,9 @@ func TestRanksOnDevices(t *testing.T) {
 	}
 }
 
-// TestPlansAreRefusedBeforeLoading: on devices a plan that a request names is refused by all that it takes there
-// (weights, activations, exchanges, kept keys and values, the libraries' workspace), not by its weights alone, before
-// any are read: in a byte less than a run has taken. Ranks that share a device are counted together.
+// TestPlansAreRefusedBeforeLoading checks that a requested plan is refused on devices by everything that it takes
+// there (weights, activations, exchanges, cached keys and values, the libraries' workspace), not only by its weights,
+// and before any are read: if there is less than a run has taken. Ranks that share a device are counted together.
 func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 	const weights, space, slack = 1 << 20, 1 << 16, 1 << 12
 	for _, c := range []struct {
@@ -209,7 +209,7 @@ func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 	}
 }
 
-// spacious is an Ops whose libraries want a workspace.
+// spacious is an Ops whose libraries need a workspace.
 type spacious struct {
 	located
 	space int64

@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestDoKeepsToTheMemory: work beside the denoise loop gets an arena of as many bytes as the engine may take and none
-// larger; its panics are errors that name it, and the engine stays usable.
+// TestDoKeepsToTheMemory checks that work beside the denoise loop gets an arena of as many bytes as the engine may
+// use, but none larger, that its panics become errors that name it, and that the engine stays usable.
 func TestDoKeepsToTheMemory(t *testing.T) {
 	const room = 1 << 20
 	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})

@@ -7,8 +7,8 @@ import (
 	"patchbay/models/sampling"
 )
 
-// TestDrawsDoNotDependOnTheDataDegree: samplers that draw noise on the way give every picture of a batch the same
-// draws, however the batch is spread over ranks.
+// TestDrawsDoNotDependOnTheDataDegree checks that samplers that draw noise between steps give every picture of a batch
+// the same draws, however the batch is divided among ranks.
 func TestDrawsDoNotDependOnTheDataDegree(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, anyModel)

@@ -84,7 +84,7 @@ func newDriftBench(t testing.TB) *driftBench {
 	t.Cleanup(b.net.Close)
 	b.format, err = latent.FLUX().WithConfig(config)
 	check(err)
-	for i := range 3 { // two prompts and the empty one, as torch encoded them
+	for i := range 3 { // two prompts and the empty one, as encoded by torch
 		f, err := safetensors.Open(filepath.Join(demo, "reference", fmt.Sprintf("prompt%d.safetensors", i)))
 		check(err)
 		read := func(name string) []float32 {
@@ -107,7 +107,7 @@ func newDriftBench(t testing.TB) *driftBench {
 	return b
 }
 
-// whole has the pictures of one rank as the bench is when first asked.
+// whole returns the pictures of one rank with the settings at its first call.
 func (b *driftBench) whole() [][]float32 {
 	b.t.Helper()
 	if b.one == nil {
@@ -116,11 +116,11 @@ func (b *driftBench) whole() [][]float32 {
 	return b.one
 }
 
-// drawn are the pictures without a cache that benches have made, by plan and settings: several tests compare with them.
+// drawn caches the pictures made without a Cache, by plan and settings: several tests compare with them.
 var drawn sync.Map
 
-// pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps unless
-// told otherwise, cfg 3.5. Values in 0..1.
+// pictures returns the pictures of all prompts and seeds with a plan, made as in the demo: 128 x 128 px, cfg 3.5, by
+// default euler with 12 steps. Values are in 0..1.
 func (b *driftBench) pictures(plan string) [][]float32 {
 	b.t.Helper()
 	type result struct {
@@ -184,14 +184,14 @@ func (b *driftBench) draw(plan string) [][]float32 {
 	return out
 }
 
-// drift is the mean PSNR over the pictures of a plan against those of one rank, in dB; peak 1.
+// drift returns the mean PSNR in dB of a plan's pictures against those of one rank; the peak is 1.
 func (b *driftBench) drift(plan string) float64 {
 	b.t.Helper()
 	return meanPSNR(b.pictures(plan), b.whole())
 }
 
-// driftRows are the stages that the rows of the table are measured with and the patches that they name; its columns are
-// warm-ups 1 to 4.
+// driftRows returns the rows of the table: the number of stages measured and the number of patches shown. The columns
+// are warm-ups 1 to 4.
 func driftRows() [][2]int { return [][2]int{{2, 2}, {3, 3}, {2, 4}, {3, 6}, {2, 8}} }
 
 func driftPlan(stages, patches, warmup int) string {
@@ -199,8 +199,9 @@ func driftPlan(stages, patches, warmup int) string {
 }
 
 // TestDriftOfTheDemo measures how far pictures of stale pipelines are from those of one rank, on some cells of the
-// table in docs/parallel.md, which any number of stages has to hold to: none may be more than 1 dB better or worse than
-// the table says.
+// table in docs/parallel.md, which holds for any number of stages: none may be more than 1 dB better or worse than the
+// table says.
+//
 // With -update-drift it measures all cells and writes the table.
 func TestDriftOfTheDemo(t *testing.T) {
 	page, err := os.ReadFile(driftPage)
@@ -252,7 +253,7 @@ func TestDriftOfTheDemo(t *testing.T) {
 			t.Errorf("%s: PSNR to one rank %.2f dB, the table says %.1f: better or worse by more than 1 dB", plan, got, want)
 		}
 	}
-	if !soak { // TestExactPlansEqualOneRank says it of small networks
+	if !soak { // TestExactPlansEqualOneRank checks it on small networks
 		return
 	}
 	if exact := b.drift("pipe=2,patches=4,warmup=99"); !(exact >= 90) {

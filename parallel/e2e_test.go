@@ -23,7 +23,7 @@ import (
 // goldenEntry is one conditioning entry of e2e.json.
 type goldenEntry struct {
 	Tag           string   `json:"tag"`
-	Input         string   // of the context, where it is not called after the tag
+	Input         string   // name of the context input, unless it follows from the tag
 	Context       []int    `json:"context"`
 	Pooled        []int    `json:"pooled"`
 	T5            []int    `json:"t5"`
@@ -61,15 +61,15 @@ type goldenRun struct {
 	Sigmas                                []float32 `json:"sigmas"`
 	Shape                                 []int     `json:"latent_shape"`
 	Latent                                string
-	Patch                                 []any     `json:"model_patch"` // a class and its shift
+	Patch                                 []any     `json:"model_patch"` // class name and its arguments
 	Norm                                  *float32  `json:"cfg_norm"`
 	EasyCache                             []float64 // threshold, start and end
-	t                                     int       // layers; 0: one
+	t                                     int       // frames of latent_shape; 0: one
 	Positive, Negative, Cond1, Cond2      []goldenEntry
 	NetworkCalls                          [][]json.RawMessage `json:"network_calls"`
 }
 
-// goldenModel is what the loaders would know of a golden model.
+// goldenModel is what the loaders know about a golden model.
 type goldenModel struct {
 	model    Model
 	sampling *sampling.ModelSampling
@@ -77,10 +77,10 @@ type goldenModel struct {
 	minText  int
 }
 
-// described are the small models of all tests by name: making their weights takes longer than many a test.
+// described holds the small models of all tests by name. Creating their weights takes longer than many tests.
 var described sync.Map
 
-// describe returns a small model. Tests may change the copy, not what it points to.
+// describe returns a small model. Tests may change the copy, but not what it points to.
 func describe(t *testing.T, name string) *family.Diffusion {
 	t.Helper()
 	made, _ := described.LoadOrStore(name, sync.OnceValues(func() (*family.Diffusion, error) {
@@ -154,7 +154,7 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 		}
 	}
 	if kontext := strings.HasPrefix(run.Model, "kontext"); kontext || strings.HasPrefix(run.Model, "flux") {
-		if e.Guidance == nil && kontext { // recorded later, where nothing stands for an absent key
+		if e.Guidance == nil && kontext { // recordings made later omit absent keys
 			e.Guidance = "absent"
 		}
 		switch v := e.Guidance.(type) {
@@ -185,7 +185,7 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 	return out
 }
 
-// rectangle is the golden files' mask: rows h/4..3h/4-1 and columns from w/3 are 1, (0,0) is 0.5.
+// rectangle returns the golden files' mask: 1 in rows h/4..3h/4-1 and columns from w/3 on, 0.5 at (0,0).
 func rectangle(h, w int) []float32 {
 	m := make([]float32, h*w)
 	for y := h / 4; y < 3*h/4; y++ {
@@ -197,7 +197,7 @@ func rectangle(h, w int) []float32 {
 	return m
 }
 
-// shrink8 is torch's bilinear resize of a mask to an eighth: the mean of the four middle pixels.
+// shrink8 returns torch's bilinear resize of a mask to an eighth: the mean of the four middle pixels.
 func shrink8(m []float32, h, w int) []float32 {
 	out := make([]float32, h/8*w/8)
 	for y := range h / 8 {
@@ -209,7 +209,7 @@ func shrink8(m []float32, h, w int) []float32 {
 	return out
 }
 
-// lower turns a golden case into a Request as the sampling nodes do.
+// lower returns the Request that the sampling nodes make of a golden case.
 func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	t.Helper()
 	b, c, y, x := run.Shape[0], g.model.Spec.Channels, run.Shape[2], run.Shape[3]
@@ -268,7 +268,7 @@ func (run goldenRun) sigmas(t *testing.T, g goldenModel) []float32 {
 	return s
 }
 
-// guide fills branches and guider.
+// guide sets the branches and the guider of r.
 func (run goldenRun) guide(t *testing.T, r *Request, g goldenModel) {
 	t.Helper()
 	lists := [][]goldenEntry{run.Positive, run.Negative}
@@ -299,8 +299,7 @@ func (run goldenRun) guide(t *testing.T, r *Request, g goldenModel) {
 	}
 }
 
-// entryMask makes the mask of the k-th masked entry: the golden rectangle; where two are used, the second is its
-// complement.
+// entryMask returns the mask of the k-th masked entry: the golden rectangle, or for the second entry its complement.
 func entryMask(k, h, w int, _ goldenEntry) []float32 {
 	m := rectangle(h, w)
 	if k == 1 {
@@ -345,7 +344,7 @@ func tensor(t *testing.T, name string) []float32 {
 	return v
 }
 
-// relative is the largest difference divided by the largest absolute reference value.
+// relative returns the largest difference divided by the largest absolute reference value.
 func relative(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
@@ -371,7 +370,8 @@ func newEngine(t *testing.T) *Engine {
 	return e
 }
 
-// TestEndToEndMatchesComfyUI runs every recorded run through the Request door; tolerance of golden/README.md section 2.
+// TestEndToEndMatchesComfyUI checks every recorded run against ComfyUI, at the Request level, within the tolerance of
+// tests/golden/README.md section 2.
 func TestEndToEndMatchesComfyUI(t *testing.T) {
 	runs := map[string]goldenRun{}
 	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
@@ -383,7 +383,7 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 	models := map[string]goldenModel{}
 	names := make([]string, 0, len(runs))
 	for name, run := range runs {
-		if run.Model != "fill-a" && run.Model != "depth-a" { // nodes make what these read: package classes runs them
+		if run.Model != "fill-a" && run.Model != "depth-a" { // nodes make their inputs: see package classes
 			names = append(names, name)
 		}
 	}
@@ -434,7 +434,7 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 	}
 }
 
-// rowsOf sums the rows of all network calls that ComfyUI made.
+// rowsOf returns the sum of the rows of all network calls that ComfyUI made.
 func rowsOf(t *testing.T, run goldenRun) int {
 	t.Helper()
 	n := 0

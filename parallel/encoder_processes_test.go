@@ -22,8 +22,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// encoderFile writes a small Qwen3, of two heads of keys, as a file, and returns it, bare and with an adapter, with its
-// sizes and what both make of a prompt on one rank.
+// encoderFile writes a small Qwen3 with two key heads to a file. It returns the model, bare and with an adapter, the
+// bytes of all weights and of the embeddings, a prompt, and what both models make of it on one rank.
 func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question []byte, want, adapted []float32) {
 	t.Helper()
 	set, _, err := goldenweights.Set("qwen3-a")
@@ -63,7 +63,7 @@ func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question
 			chunks[i] = append(chunks[i], tokenizer.Token{ID: id + i, Weight: 1})
 		}
 	}
-	seen := make([]float32, set.Dim("model.embed_tokens.weight", 1)) // as a picture would be
+	seen := make([]float32, set.Dim("model.embed_tokens.weight", 1)) // like an image embedding
 	for i := range seen {
 		seen[i] = float32(math.Sin(float64(i)))
 	}
@@ -105,10 +105,10 @@ func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question
 	return m, with, one.Bytes(), embeddings, question, want, adapted
 }
 
-// TestEncodersAreCutOverProcesses: ranks of a tensor group that live in processes of their own encode a prompt
-// together, and get the states of one rank; each process holds its part of the encoder alone, and what is in no tensor
-// group nothing. The file is read by them: one that they do not have is left to the leader. A cancelled prompt ends,
-// and the next one is encoded.
+// TestEncodersAreCutOverProcesses checks that ranks of a tensor group in processes of their own encode a prompt
+// together with the states of one rank, that each process holds only its part of the encoder, and that ranks outside
+// the group hold nothing. The processes read the file themselves: a file that they lack is left to the leader. A
+// canceled prompt ends, and the next one is encoded.
 func TestEncodersAreCutOverProcesses(t *testing.T) {
 	m, with, whole, embeddings, question, want, adapted := encoderFile(t)
 	p := &processes{dir: t.TempDir()}

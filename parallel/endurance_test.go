@@ -17,7 +17,7 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// begun is the number of blocks that each rank of the engine's team has begun.
+// begun returns the number of blocks that each rank of the engine's team has begun.
 func begun(e *Engine) []int64 {
 	var out []int64
 	for _, l := range e.team.members {
@@ -26,9 +26,9 @@ func begun(e *Engine) []int64 {
 	return out
 }
 
-// TestCancelAtAnyMicroStep cancels runs inside a random product of a random rank, on plans of every axis: once the
-// ranks have been told, none begins another block; the run ends as cancelled; and the next run has the same bits as one
-// that nothing happened to. 50 cancellations, 500 in the long form.
+// TestCancelAtAnyMicroStep cancels runs inside a random product of a random rank, on plans of every axis. It checks
+// that no rank begins another block once it knows, that the run ends as canceled, and that the next run has the bits
+// of an undisturbed one. 50 cancellations, 500 in the long form.
 func TestCancelAtAnyMicroStep(t *testing.T) {
 	plans := []string{
 		"", "ulysses=3", "ring=2", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1",
@@ -120,7 +120,7 @@ func (c *counting) Free(b engine.Buf) {
 	c.Ops.Free(b)
 }
 
-// resident is the memory of this process that lies in memory, in bytes.
+// resident returns the resident set size of this process in bytes.
 func resident(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -134,9 +134,9 @@ func resident(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// TestManyJobsLeaveNothingBehind runs 100 jobs (1,000 in the long form) of changing sizes and plans on one engine.
-// Goroutines, memory that operations have handed out, Go's heap and the process's memory stay where they were after the
-// first round; ranks and their communicators are those of the last plan.
+// TestManyJobsLeaveNothingBehind runs 120 jobs (1,020 in the long form) of changing sizes and plans on one engine,
+// after a first round of 60. Goroutines, the memory allocated from Ops, Go's heap and the resident set stay as after
+// the first round, and only the ranks of the last plan remain.
 func TestManyJobsLeaveNothingBehind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100 jobs: runs without -short")
@@ -169,7 +169,7 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 		heap, processes int64
 	}
 	measure := func() state {
-		debug.FreeOSMemory() // else what earlier tests have freed counts, of which the heap takes some again
+		debug.FreeOSMemory() // memory freed by earlier tests would count otherwise
 		time.Sleep(10 * time.Millisecond)
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)

@@ -11,9 +11,9 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// TestExchangesOfHostsAreClocked: between ranks of two hosts every exchange takes as long as the cable between them,
-// between those of one it does not. When a host goes away the measurement ends, and says which. Hosts serve the next
-// leader then.
+// TestExchangesOfHostsAreClocked checks that every exchange between ranks of two hosts takes as long as the cable
+// between them, and one within a host does not. If a host goes away, the measurement ends and names it. The hosts then
+// serve the next leader.
 func TestExchangesOfHostsAreClocked(t *testing.T) {
 	const delay = 25 * time.Millisecond
 	models := &hosts{t: t}
@@ -34,7 +34,7 @@ func TestExchangesOfHostsAreClocked(t *testing.T) {
 		t.Helper()
 		runs := 3
 		if who[0]/2 == who[len(who)-1]/2 {
-			runs = 30 // of one host: on a busy machine a few may take as long as the cable, not all
+			runs = 30 // on one host: on a busy machine a few may take as long as the cable, not all
 		}
 		times, err := b.Time(who, trial.Trial{Exchange: exchange, Bytes: 4096, Warmup: 1, Runs: runs, Row: 1})
 		if err != nil || len(times) != runs {
@@ -44,7 +44,7 @@ func TestExchangesOfHostsAreClocked(t *testing.T) {
 	}
 	for _, exchange := range trial.Exchanges() {
 		got, least := took(exchange, 0, 1, 2, 3), delay.Seconds()
-		if exchange == "pipeline message" { // it comes close behind the one by which the receiver knows that they have met
+		if exchange == "pipeline message" { // it closely follows the message that signals the meeting
 			least = 1e-9
 		}
 		if !(got >= least) {
@@ -79,7 +79,7 @@ func TestExchangesOfHostsAreClocked(t *testing.T) {
 	}
 	b.Close()
 	cables[0].set(func() { cables[0].delay = 0 })
-	for i := range 2 { // hosts that a leader leaves in the midst of an exchange serve the next one
+	for i := range 2 { // hosts whose leader leaves during an exchange serve the next one
 		if b, err = remote.NewBench(n, list[:1], remote.ByBest); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestExchangesOfHostsAreClocked(t *testing.T) {
 	b.Close()
 }
 
-// TestHostsThatCannotBeMeasured: all hosts must be there, and the error names each that is not.
+// TestHostsThatCannotBeMeasured checks that all hosts are required, and that the error names each that is missing.
 func TestHostsThatCannotBeMeasured(t *testing.T) {
 	models := &hosts{t: t}
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}

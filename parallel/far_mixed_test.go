@@ -15,7 +15,7 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// siteOf is what a host tells whose places are all so much slower than a processor of the table.
+// siteOf returns the rates of a host with one place per argument, that many times slower than the table's CPU.
 func siteOf(t *testing.T, slower ...float64) (s forecast.Site) {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
@@ -31,8 +31,8 @@ func siteOf(t *testing.T, slower ...float64) (s forecast.Site) {
 	return s
 }
 
-// unlikeHosts is an engine whose ranks run on stations with so many places, which tell what those do, with the cluster
-// of them and their addresses.
+// unlikeHosts returns an engine whose ranks run on stations with these numbers of places and these announced rates,
+// with its cluster and the stations' addresses.
 func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Site,
 ) (*Engine, *remote.Cluster, []string) {
 	t.Helper()
@@ -51,8 +51,8 @@ func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Si
 	return e, c, list
 }
 
-// TestHostsThatDiffer: ranks on two machines, of which the one that the list has first is four times as slow by what it
-// tells, take the fast one first and compute in proportion what one rank does.
+// TestHostsThatDiffer checks that ranks on two machines, the first of which announces a quarter of the speed, use the
+// fast one first, divide the work in proportion, and give the result of one rank.
 func TestHostsThatDiffer(t *testing.T) {
 	one := newEngine(t)
 	models := &hosts{t: t}
@@ -95,7 +95,7 @@ func TestHostsThatDiffer(t *testing.T) {
 	}
 }
 
-// TestHostsThatDifferLoad: the stages that Load cuts, which meets the machines, are those of the run after it.
+// TestHostsThatDifferLoad checks that Load, which meets the machines, cuts the stages that the next run uses.
 func TestHostsThatDifferLoad(t *testing.T) {
 	models := &hosts{t: t}
 	e, _, _ := unlikeHosts(t, models, []int{1, 2}, siteOf(t, 4), siteOf(t, 1, 1))
@@ -114,9 +114,8 @@ func TestHostsThatDifferLoad(t *testing.T) {
 	}
 }
 
-// TestSlowHostIsLeftOut: of machines that are chosen from, one that is of no use, by its rates or by its memory, has no
-// rank. The next leader of the same machines knows them before they meet, though ranks take them in another order than
-// its list.
+// TestSlowHostIsLeftOut checks that a machine that is useless, by its rates or by its memory, gets no rank, and that
+// the next leader of the same machines knows them before they meet, although ranks take them in another order.
 func TestSlowHostIsLeftOut(t *testing.T) {
 	small := siteOf(t, 2)
 	small.Devices[0].Memory = 1 << 10
@@ -127,7 +126,7 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 		if err := c.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
-		e.cluster.Link = forecast.Link{Bandwidth: 1, AllToAll: 1} // of the leader's machine: nobody exchanges there
+		e.cluster.Link = forecast.Link{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
 		r := tinyRequest(t, "flux", 1, 34, 36, 2)
 		r.Guider, r.Branches, r.Plan = Guider{Kind: GuideBasic}, r.Branches[1:], "ranks=3"
 		models.weights(r)
@@ -156,8 +155,8 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestRatesOfAHostAreChecked: a host whose rates nothing can be predicted with is named and left out; of one that tells
-// none all have those of the leader.
+// TestRatesOfAHostAreChecked checks that a host with unusable rates is named and left out, and that if one host
+// announces none, all get the rates of the leader.
 func TestRatesOfAHostAreChecked(t *testing.T) {
 	good := siteOf(t, 1, 1)
 	for want, spoil := range map[string]func(s *forecast.Site){
@@ -189,11 +188,11 @@ func TestRatesOfAHostAreChecked(t *testing.T) {
 	}
 }
 
-// TestRanksTakeThePlacesInOrder: the first rank of a machine works at its first place, whatever number it has: rates
-// are told by place.
+// TestRanksTakeThePlacesInOrder checks that the first rank of a machine runs at its first place, whatever its number,
+// since rates are announced by place.
 func TestRanksTakeThePlacesInOrder(t *testing.T) {
 	var mu sync.Mutex
-	var started []int // places, by the order of ranks
+	var started []int // places, in the order of ranks
 	models := &hosts{t: t, ops: func(rank, ranks int) (engine.Ops, error) {
 		if ranks == 3 {
 			mu.Lock()

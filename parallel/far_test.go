@@ -22,16 +22,16 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// cable is a connection between machines that can be pulled: a proxy in front of a host.
+// cable is a connection between machines that can be cut: a TCP proxy in front of a host.
 type cable struct {
 	t       *testing.T
 	listen  net.Listener
 	to      string
 	mu      sync.Mutex
 	moved   *sync.Cond
-	dead    bool          // everything is cut off at once, and nobody gets through
-	stopped bool          // nothing comes through any more, and nobody is told
-	delay   time.Duration // of every piece
+	dead    bool          // connections are closed, and new ones refused
+	stopped bool          // bytes are held back, without either side being told
+	delay   time.Duration // of every chunk
 	conns   []net.Conn
 	running sync.WaitGroup
 }
@@ -75,7 +75,7 @@ func newCable(t *testing.T, to string) *cable {
 	return c
 }
 
-// carry moves bytes from one side to the other.
+// carry copies bytes from one side to the other.
 func (c *cable) carry(from, to net.Conn) {
 	defer func() { _, _ = from.Close(), to.Close() }()
 	piece := make([]byte, 64<<10)
@@ -106,7 +106,7 @@ func (c *cable) set(change func()) {
 	c.moved.Broadcast()
 }
 
-// cut ends all connections and lets no more through.
+// cut closes all connections and refuses new ones.
 func (c *cable) cut() {
 	c.set(func() {
 		c.dead = true
@@ -119,7 +119,7 @@ func (c *cable) cut() {
 
 func (c *cable) address() string { return c.listen.Addr().String() }
 
-// farKey is the key of a cluster of tests.
+// farKey returns a cluster key made of a repeated letter.
 func farKey(t *testing.T, secret string) *remote.Key {
 	t.Helper()
 	k, err := remote.NewKey([]byte(strings.Repeat(secret, remote.SecretLength)))
@@ -129,7 +129,7 @@ func farKey(t *testing.T, secret string) *remote.Key {
 	return k
 }
 
-// farHosts is an engine whose ranks run on so many stations with two places each, behind cables.
+// farHosts returns an engine whose ranks run on that many stations with two places each, behind cables.
 func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, []*cable, *remote.Cluster) {
 	t.Helper()
 	models := &hosts{t: t}
@@ -157,13 +157,13 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 	return e, models, cables, c
 }
 
-// station starts a host with two places, of which it tells nothing, and returns its address.
+// station starts a host with two places that announces no rates, and returns its address.
 func station(t *testing.T, n remote.Network, models *hosts) string {
 	t.Helper()
 	return stationAt(t, n, models, forecast.Site{}, 2)
 }
 
-// stationAt starts a host with so many places, of which it tells what site says.
+// stationAt starts a host with that many places that announces site, and returns its address.
 func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Site, places int) string {
 	t.Helper()
 	ops := testOps
@@ -199,10 +199,10 @@ func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Site
 	return l.Addr().String()
 }
 
-// TestFarPlansKnowTheNetwork: a plan is chosen when the machines have met, by what they measured: where every message
-// between two machines takes 25 ms no exchange goes that way, and with a network that costs nothing it would.
+// TestFarPlansKnowTheNetwork checks that a plan is chosen by what the machines measured when they met: with 25 ms for
+// every message between two machines no exchange crosses the network, with a free network it would.
 func TestFarPlansKnowTheNetwork(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	e, h, cables, c := farHosts(t, 2, 0)
 	for _, way := range cables {
 		way.set(func() { way.delay = 25 * time.Millisecond })
@@ -231,10 +231,10 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	}
 }
 
-// TestMeasuredNetworkIsKept: what hosts have measured is known to the next leader of the same hosts before they meet,
-// and predictions use it, until they meet anew; others know nothing, nor does who finds the file spoilt.
+// TestMeasuredNetworkIsKept checks that the next leader of the same hosts knows their measured network before they
+// meet, and predicts with it until they meet again. A leader of other hosts, or with a corrupt file, knows nothing.
 func TestMeasuredNetworkIsKept(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
 	models := &hosts{t: t}
 	var cables []*cable
@@ -309,7 +309,7 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 	e.Close()
 }
 
-// TestFarHostsEqualOneProcess: ranks on three machines, two on each, give the bits of ranks in one process.
+// TestFarHostsEqualOneProcess checks that ranks on three machines, two on each, give the bits of ranks in one process.
 func TestFarHostsEqualOneProcess(t *testing.T) {
 	one := newEngine(t)
 	e, h, cables, _ := farHosts(t, 3, 0)
@@ -351,10 +351,10 @@ func TestFarHostsEqualOneProcess(t *testing.T) {
 	}
 }
 
-// TestAPulledCableIsNamed: a host whose cable is cut, or carries nothing any more, fails the run and is named; the next
-// run has a plan for the hosts that are left, and later ones use it again when it is back.
+// TestAPulledCableIsNamed checks that a host whose cable is cut, or carries nothing more, fails the run and is named.
+// The next run gets a plan for the remaining hosts, and later runs use the host again once it is back.
 func TestAPulledCableIsNamed(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	for name, pull := range map[string]func(*cable){
 		"cut":     (*cable).cut,
 		"stopped": func(c *cable) { c.set(func() { c.stopped = true }) },
@@ -400,10 +400,10 @@ func TestAPulledCableIsNamed(t *testing.T) {
 	}
 }
 
-// TestHostsThatAreNotUsed: another key, another version, somebody else's leader and no host at all are called by their
-// name, on the side of the leader; a host that is out of reach of the others is left out.
+// TestHostsThatAreNotUsed checks that the leader leaves out hosts with another key, another version or another leader,
+// and addresses without a working host, and names the reason for each.
 func TestHostsThatAreNotUsed(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	models := &hosts{t: t}
 	own := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
 	other, later := own, own
@@ -469,10 +469,10 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	}
 }
 
-// TestAHostJoins: a host that is put on the list while there is work is used from the next run on, and one that is
-// taken off it no more once the list is asked again.
+// TestAHostJoins checks that a host added to the list during work is used from the next run on, and that one removed
+// from it is not used once the list is read again.
 func TestAHostJoins(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	models := &hosts{t: t}
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
 	var mu sync.Mutex
@@ -516,10 +516,10 @@ func TestAHostJoins(t *testing.T) {
 	start(second)
 }
 
-// TestARankThatStaysIsToldOf: a rank that does not come back after its leader has gone is told to the machine, which
-// can only begin anew; until then no leader is let in.
+// TestARankThatStaysIsToldOf checks that a rank that does not end after its leader has gone is reported to its
+// machine, which can only restart, and that no leader is admitted until it ends.
 func TestARankThatStaysIsToldOf(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	var left atomic.Int64
 	left.Store(40)
 	release := make(chan struct{})

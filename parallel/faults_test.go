@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// faulty is an Ops that breaks at a chosen call of Linear.
+// faulty is an Ops that calls fault in a chosen call of Linear.
 type faulty struct {
 	engine.Ops
 	left  *atomic.Int64 // calls until the fault, counted over all ranks
@@ -26,7 +26,7 @@ func (f *faulty) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue)
 	f.Ops.Linear(y, x, w, e)
 }
 
-// faultyEngine makes an engine whose ranks share one countdown.
+// faultyEngine returns an engine whose ranks share one countdown.
 func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Engine {
 	t.Helper()
 	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
@@ -40,8 +40,8 @@ func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Engine {
 	return e
 }
 
-// TestPanicInARankFailsOnlyTheJob: the error names the rank and carries the stack, nobody hangs, the next run has the
-// same bits as before.
+// TestPanicInARankFailsOnlyTheJob checks that the error names the rank and carries the stack, that no rank hangs, and
+// that the next run has the same bits as before.
 func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 	for _, plan := range []string{"", "ulysses=3", "ring=2", "tensor=2", "cfg=2,pipe=2,patches=3,warmup=1"} {
 		t.Run(plan, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 	}
 }
 
-// TestErrorInObserverEndsTheRun stands for a panic or error in whatever runs inside the sampler's loop.
+// TestErrorInObserverEndsTheRun stands for a panic or error in anything that runs inside the sampler's loop.
 func TestErrorInObserverEndsTheRun(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
@@ -153,7 +153,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 	}
 }
 
-// TestMemoryIsRefusedBeforeWork: a picture that does not fit is refused with numbers, weights that do not fit too.
+// TestMemoryIsRefusedBeforeWork checks that a picture or weights that do not fit are refused with numbers.
 func TestMemoryIsRefusedBeforeWork(t *testing.T) {
 	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: 4 << 20})
 	if err != nil {
@@ -176,8 +176,8 @@ func TestMemoryIsRefusedBeforeWork(t *testing.T) {
 	}
 }
 
-// TestShortSigmaLists: no sigma leaves the latent as it is, one mixes noise in without a step (golden
-// custom/one_sigma); neither evaluates anything.
+// TestShortSigmaLists checks that an empty list leaves the latent unchanged, that a single sigma mixes in noise
+// without a step (golden custom/one_sigma), and that neither evaluates anything.
 func TestShortSigmaLists(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 2)

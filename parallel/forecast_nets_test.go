@@ -17,8 +17,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// searchFor is the planner's question for a request on devices like those of the tests' engines, which hold so many
-// bytes, 0: any number.
+// searchFor returns the planner's search for a request on devices like those of the tests' engines, with memory bytes
+// each; 0: no limit.
 func searchFor(r *Request, memory int64) forecast.Search {
 	w := workloadOf(r)
 	d := w.Device
@@ -26,8 +26,7 @@ func searchFor(r *Request, memory int64) forecast.Search {
 	return forecast.Search{Workload: w, Exact: true, Cluster: forecast.Cluster{Device: d, Hosts: 1, PerHost: 4}}
 }
 
-// recordedOn puts a recorded net on both branches of a request on its model, on the first entry with a hint for each
-// picture.
+// recordedOn adds a recorded net to the first entry of each branch of a request, with a hint for each picture.
 func recordedOn(t *testing.T, r *Request, base, name string) {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
@@ -50,9 +49,9 @@ func recordedOn(t *testing.T, r *Request, base, name string) {
 	}
 }
 
-// TestNetsAreForecast compares the memory that the planner expects of a run with control nets with what a recorded run
-// of the executor takes, of every rank and to the byte: nets of all kinds, with hints for one picture and for each,
-// types, masks, references of the model, and two nets beside each other.
+// TestNetsAreForecast checks that the memory forecast for a run with control nets equals, on every rank and to the
+// byte, what a recorded run of the executor takes: nets of all kinds, with one hint or one for each picture, types,
+// masks, reference latents of the model, and two nets on one entry.
 func TestNetsAreForecast(t *testing.T) {
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans()} {
@@ -81,7 +80,7 @@ func TestNetsAreForecast(t *testing.T) {
 			} else {
 				recordedOn(t, r, c.base, c.net)
 			}
-			if c.net == "cn-xlabs-a" { // of which the net sees nothing
+			if c.net == "cn-xlabs-a" { // which the net does not see
 				prefixed(r, 5)
 			}
 			for i, text := range plans {
@@ -98,8 +97,8 @@ func TestNetsAreForecast(t *testing.T) {
 	}
 }
 
-// TestHintsOfPartsAreForecast: where each rank has few rows of the picture, what a net makes of the whole hint takes
-// most.
+// TestHintsOfPartsAreForecast checks the case in which each rank has few rows of the picture, so that computing the
+// whole hint sets a net's peak.
 func TestHintsOfPartsAreForecast(t *testing.T) {
 	e := newRecordingEngine(t)
 	for base, net := range map[string]string{"qwen-a": "cn-fun-a", "hydit-a": "cn-hydit-a", "sd3-b": "cn-sd3-a"} {
@@ -118,7 +117,7 @@ func compareNets(t *testing.T, e *Engine, r Request, text string, compute engine
 	}
 	w, p := workloadOf(&r), planOf(t, text)
 	if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
-		return // other small models take it
+		return // other small models accept it
 	}
 	r.Plan, r.Compute = text, compute
 	e.dismiss()
@@ -138,7 +137,7 @@ func compareNets(t *testing.T, e *Engine, r Request, text string, compute engine
 	}
 }
 
-// TestHintsOfEachPictureAreForecast: a hint for each picture takes as many bytes more than one for all as are forecast.
+// TestHintsOfEachPictureAreForecast checks that one hint per picture takes as many more bytes as forecast.
 func TestHintsOfEachPictureAreForecast(t *testing.T) {
 	e := newRecordingEngine(t)
 	take := func(pictures int) (forecast, taken int64) {
@@ -164,8 +163,8 @@ func TestHintsOfEachPictureAreForecast(t *testing.T) {
 	}
 }
 
-// TestPlannerReckonsWithNets: nets add the time of their blocks, their weights, cut by tensor groups alone, count where
-// memory is short, and no plan keeps them in parts.
+// TestPlannerReckonsWithNets checks that nets add the time of their blocks, that their weights, divided only by tensor
+// groups, count where memory is short, and that no plan shards them.
 func TestPlannerReckonsWithNets(t *testing.T) {
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 2, 8, 6, 2)
 	plain := *r
@@ -196,8 +195,8 @@ func TestPlannerReckonsWithNets(t *testing.T) {
 			t.Errorf("%q: nets add %d bytes of weights, want %d", text, got, weights)
 		}
 	}
-	// Net "one" is on two entries, on one of them twice, "two" on one: four runs of three blocks beside three of the
-	// model.
+	// Net "one" is on two entries, twice on one of them, and "two" on one: four runs of three blocks beside three of
+	// the model.
 	blocks := len(r.Model.Spec.Blocks)
 	with, none := predict(r, ""), predict(&plain, "")
 	if got, want := with.Seconds/none.Seconds, 1+4*3/float64(3*blocks); !(got > 0.85*want && got < 1.15*want) {

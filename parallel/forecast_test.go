@@ -16,8 +16,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// tinyRequest is a request on the tiny model of a family: three entries of different text lengths in two branches, a
-// batch, odd sides.
+// tinyRequest returns a request on the tiny model of a family: a batch, odd sides, and three entries of different text
+// lengths in two branches.
 func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	t.Helper()
 	d := describe(t, family)
@@ -68,7 +68,7 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	})
 }
 
-// biased puts biases on attention on the entries of models that take them, but for those that refer to latents.
+// biased adds attention biases to the entries of models that accept them, except entries with reference latents.
 func biased(r *Request) *Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {
@@ -83,8 +83,7 @@ func biased(r *Request) *Request {
 	return r
 }
 
-// workloadOf is what the planner is told of a request, with the device that engines balance stages by that are not told
-// otherwise.
+// workloadOf returns the planner's view of a request, with the device by which engines balance stages by default.
 func workloadOf(r *Request) forecast.Workload {
 	w := r.Workload()
 	if m, err := forecast.NewMachine("cpu"); err == nil {
@@ -93,7 +92,7 @@ func workloadOf(r *Request) forecast.Workload {
 	return w
 }
 
-// forecastPlans are plans of every axis and products of them; those a model refuses are left out by the caller.
+// forecastPlans returns plans of every axis and products of them. The caller skips those that a model refuses.
 func forecastPlans() []string {
 	return []string{
 		"", "ulysses=2", "ulysses=3", "ulysses=7", "ring=2", "ring=3", "ring=2,ulysses=3", "tensor=2", "tensor=3",
@@ -131,7 +130,7 @@ func families() []struct {
 		{"pixart", 4, 62},
 		{"hunyuandit", 10, 8},
 		{"zimage", 10, 8},
-		{"qwenimage", 9, 7}, // three layers
+		{"qwenimage", 9, 7}, // three frames
 		{"flux2", 6, 7},
 		{"krea2", 7, 10},
 		{"chroma", 8, 9},
@@ -141,7 +140,7 @@ func families() []struct {
 	}
 }
 
-// taken is a plan of the tests as the model of a request takes it: one of three heads is cut in three, not four.
+// taken adapts a test plan to the request's model: tensor=4 becomes tensor=3 if it has only three heads.
 func taken(r *Request, text string) string {
 	if r.Model.Spec.Heads < 4 {
 		return strings.Replace(text, "tensor=4", "tensor=3", 1)
@@ -149,9 +148,9 @@ func taken(r *Request, text string) string {
 	return text
 }
 
-// TestForecastEqualsExecutor computes a plan of every kind on one family and compares bytes and calls of each rank and
-// axis, and the memory that each rank took, with the formulas: to the byte. It shows that recorded runs
-// (recorded_test.go) count as real ones do.
+// TestForecastEqualsExecutor runs a plan of every kind on one family and checks that bytes and calls of each rank and
+// axis, and the memory of each rank, equal the formulas exactly. It shows that recorded runs (recorded_test.go) count
+// as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	for n, f := range families() {
 		e := newEngine(t)
@@ -170,7 +169,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 				if (i+n)%2 == 1 { // half of them in bf16
 					r.Compute, value = engine.BF16, 2
 				}
-				e.dismiss() // ranks keep the memory of requests before
+				e.dismiss() // ranks keep the memory of earlier requests
 				res, err := e.Sample(context.Background(), &r, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -182,8 +181,8 @@ func TestForecastEqualsExecutor(t *testing.T) {
 	}
 }
 
-// checkMemory compares what the lanes of every rank took with the formulas, and the peak reported with the rank that
-// the planner says needs most.
+// checkMemory compares the memory of every rank's lanes with the formulas, and the reported peak with the rank that
+// needs most according to the planner.
 func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
 	o, took := forecast.NewPartition(w, p), make([]int64, p.Ranks())
@@ -222,7 +221,7 @@ func checkTraffic(t *testing.T, w forecast.Workload, p plan.Plan, value int, cou
 	for r, want := range forecast.TrafficByRank(w, p, 4, value) {
 		for a := range plan.AxisCount {
 			got := counted[r][a]
-			// parts of weights are cut where packed matrices can be: TestPartsAreWithinTheirBounds compares them
+			// shards are cut where packed matrices allow: TestPartsAreWithinTheirBounds compares them
 			if got.Bytes != want[a].Bytes && (a != plan.AxisShard || p.Parts() == 1) {
 				t.Errorf("rank %d %s: executor sent %d bytes, formula %d", r, a, got.Bytes, want[a].Bytes)
 			}

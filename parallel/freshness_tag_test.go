@@ -14,19 +14,18 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// tagBase sets tags apart from keys that are no tags (keys of the text in cross-attention).
+// tagBase distinguishes tags from keys that are not tagged (text keys in cross-attention).
 const tagBase = 1 << 20
 
-// tagging is an Ops that replaces keys and values, where they are normalised on the way to the store, by the number of
-// the evaluation, and remembers what every attention reads. The numbers travel through all exchanges and stores as the
-// real rows do.
+// tagging is an Ops that replaces keys and values, where they are normalized before they are stored, by the number of
+// the evaluation, and records what every attention reads. The tags pass through all exchanges and stores.
 type tagging struct {
 	engine.Ops
 	pos *rank.Position
 	mu  *sync.Mutex
-	// idle: nothing is computed, tags alone travel. What a run makes of the numbers is of no interest then.
+	// idle: only tags move and nothing is computed, when the result of a run does not matter.
 	idle bool
-	// seen counts readings by micro-step: the tags of all rows, in order of the sequence.
+	// seen counts reads by micro-step and by the tags of all rows, in sequence order.
 	seen map[plan.Micro]map[string]int
 }
 
@@ -92,7 +91,7 @@ func (o *tagging) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 	}
 }
 
-// taggedEngine runs ranks with tagging operations, idle or not.
+// taggedEngine returns an engine whose ranks run tagging operations, idle or not.
 func taggedEngine(t *testing.T, idle bool) (*Engine, *sync.Mutex, map[plan.Micro]map[string]int) {
 	t.Helper()
 	mu, seen := new(sync.Mutex), map[plan.Micro]map[string]int{}
@@ -107,7 +106,7 @@ func taggedEngine(t *testing.T, idle bool) (*Engine, *sync.Mutex, map[plan.Micro
 	return e, mu, seen
 }
 
-// wantTags is what the freshness table says the rows of one attention are: evaluation numbers, text first.
+// wantTags returns the tags that one attention reads according to the freshness table: evaluation numbers, text first.
 func wantTags(f plantest.Freshness, w forecast.Workload, p plan.Plan, entry int, imageOnly bool) string {
 	o, out := forecast.NewPartition(w, p), ""
 	if !imageOnly {
@@ -123,10 +122,10 @@ func wantTags(f plantest.Freshness, w forecast.Workload, p plan.Plan, entry int,
 	return out
 }
 
-// TestStoresHoldWhatTheTableSays: for every number of stages, patches and warm-up evaluations, in products with ulysses
-// and ring, on straight and folded pipelines, what every attention of every micro-step reads is as old as
-// FreshnessTable says, row by row, and it is read as often as there are attentions. Tags are written where keys are
-// made and read where attention begins, so store, exchanges and schedule are all in between.
+// TestStoresHoldWhatTheTableSays checks, for every number of stages, patches and warm-up evaluations, combined with
+// ulysses and ring, on straight and folded pipelines, that what every attention of every micro-step reads is row by
+// row as old as FreshnessTable says, and is read once per attention. Tags are written where keys are made and read
+// where attention begins, so store, exchanges and schedule are all covered.
 func TestStoresHoldWhatTheTableSays(t *testing.T) {
 	const evaluations = 4
 	for k, family := range []string{"flux", "sd3", "hunyuandit"} {
@@ -135,7 +134,7 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
 		w := workloadOf(r)
 		plans := somePlans(tagPlans(family), k, 6)
-		if family == "hunyuandit" && !testing.Short() { // stores in 8 bits are lent on folded pipelines alone
+		if family == "hunyuandit" && !testing.Short() { // only folded pipelines lend out their 8-bit stores
 			plans = append(plans, "pipe=2,patches=3,warmup=1,sync=spread,kv=fp8")
 		}
 		for _, text := range plans {
@@ -166,14 +165,14 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 	}
 }
 
-// compareTags checks every reading and their number.
+// compareTags compares all reads and their counts with FreshnessTable.
 func compareTags(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
 	t.Helper()
 	compareTagsWith(t, name, w, p, seen, plantest.FreshnessTable(len(forecast.NewPartition(w, p).Patches),
 		w.Evaluations, p.Warmup))
 }
 
-// compareTagsWith checks them against a table.
+// compareTagsWith compares them with a given table.
 func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int,
 	table []plantest.Freshness,
 ) {
@@ -206,7 +205,7 @@ func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan
 	}
 }
 
-// tagPlans are stages 2 to 4, patches 1 to 8, warm-up 0 to 2, and some of them with ulysses and ring inside.
+// tagPlans returns plans of 2 to 4 stages, 1 to 8 patches and 0 to 2 warm-up evaluations, some with ulysses and ring.
 func tagPlans(family string) []string {
 	var out []string
 	step, warmups := 1, []int{0, 1, 2}
@@ -227,7 +226,7 @@ func tagPlans(family string) []string {
 				if patches%4 == 2 {
 					out = append(out, base+",ring=2", base+",ring=2,ulysses=3")
 				}
-				if patches == 6 || patches == 1 && pipe == 2 { // a row of one value comes back from 8 bits as it was
+				if patches == 6 || patches == 1 && pipe == 2 { // a constant row survives 8 bits unchanged
 					out = append(out, base+",kv=fp8", base+",ring=2,ulysses=2,kv=fp8", base+",sync=spread,kv=fp8")
 				}
 			}

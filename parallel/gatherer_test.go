@@ -17,7 +17,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// strict is a Model in parts whose units are filled with NaN whenever they are not in use: what is read too late or too
+// strict is a sharded Model whose units are filled with NaN while they are not in use, so that a read too late or too
 // early shows in the result.
 type strict struct {
 	dit.Model
@@ -26,7 +26,7 @@ type strict struct {
 
 func (s *strict) Shards() *dit.Shards { return s.shards }
 
-// strictly wraps a model and counts gathered units.
+// strictly wraps a model and calls opened for each gathered unit.
 func strictly(m dit.Model, opened func(unit int)) *strict {
 	s := &strict{Model: m, shards: &dit.Shards{}}
 	for i, u := range m.Shards().Units {
@@ -45,15 +45,15 @@ func strictly(m dit.Model, opened func(unit int)) *strict {
 	return s
 }
 
-// holder keeps what tests want to know of the models that a request loads.
+// holder records what tests check about the models that a request loads.
 type holder struct {
 	mu     sync.Mutex
 	opened int
 	models map[string]dit.Model // by plan.HeldKey
-	peaks  map[string]int64     // most bytes of weights at one time
+	peaks  map[string]int64     // peak bytes of weights
 }
 
-// weighing is an Ops that counts the memory of weights: what Alloc and Pack take and Free gives back.
+// weighing is an Ops that counts the memory of weights: what Alloc and Pack take and Free returns.
 type weighing struct {
 	engine.Ops
 	now, peak int64
@@ -73,7 +73,7 @@ func (c *weighing) Pack(m engine.Matrix, ch int) (*engine.Packed, error) {
 	return p, err
 }
 
-// strictRequest is tinyRequest with private copies of parts for every rank.
+// strictRequest is tinyRequest with private copies of the parts for every rank.
 func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *Request {
 	r := tinyRequest(t, family, b, y, x, steps)
 	load := r.Model.Weights.Load
@@ -94,8 +94,8 @@ func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *
 	return r
 }
 
-// TestShardedPlansEqualWholeWeights: weights in parts give the bits of whole weights on every plan that takes them, and
-// the second run the bits of the first.
+// TestShardedPlansEqualWholeWeights checks that sharded weights give the bits of whole weights on every plan that
+// accepts them, and that a second run gives the bits of the first.
 func TestShardedPlansEqualWholeWeights(t *testing.T) {
 	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
@@ -112,7 +112,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for range 2 { // the second one meets what the first one has left
+				for range 2 { // the second run finds the leftovers of the first
 					got, err := e.Sample(context.Background(), &parts, nil)
 					if err != nil {
 						t.Fatal(err)
@@ -130,7 +130,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 	}
 }
 
-// TestAdaptersGoWithParts: low-rank additions are whole on every rank and work beside weights in parts.
+// TestAdaptersGoWithParts checks that LoRA adapters are whole on every rank and work with sharded weights.
 func TestAdaptersGoWithParts(t *testing.T) {
 	e := newEngine(t)
 	r := tinyRequest(t, "flux", 1, 9, 8, 2)
@@ -180,7 +180,7 @@ func TestAdaptersGoWithParts(t *testing.T) {
 	}
 }
 
-// firstDifference is the first index at which two vectors differ, -1: nowhere.
+// firstDifference returns the first index at which two vectors differ, or -1.
 func firstDifference(a, b []float32) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
@@ -193,14 +193,15 @@ func firstDifference(a, b []float32) int {
 	return -1
 }
 
-// TestPartsAreWithinTheirBounds: bytes gathered equal the formula for every rank, and what a rank takes for weights at
-// any time, loading included, is at most 1/P of them all and two units; the forecast from the config alone is near.
+// TestPartsAreWithinTheirBounds checks that the bytes gathered equal the formula on every rank, that a rank's weights
+// never take more than 1/P of them all plus two units, loading included, and that the forecast from the config alone
+// is close.
 func TestPartsAreWithinTheirBounds(t *testing.T) {
 	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
 		w := workloadOf(r)
-		if _, err := e.Sample(context.Background(), r, nil); err != nil { // whole weights, to compare with
+		if _, err := e.Sample(context.Background(), r, nil); err != nil { // whole weights, for comparison
 			t.Fatal(err)
 		}
 		for _, text := range everyNth([]string{"ulysses=2", "cfg=2,ulysses=2", "ring=7"}, i, 3) {
@@ -231,7 +232,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, p, rank, got.Bytes, got.Calls,
 						want.Bytes, want.Calls)
 				}
-				// what cuts between pieces may add: a panel of the widest matrix, of 64 rows or fewer
+				// cutting at pieces may add a panel of the widest matrix, of at most 64 rows
 				piece := int(64 * 4 * (1 + w.Spec.MLPRatio) * float64(w.Spec.Width))
 				peak, bound := h.peaks[plan.HeldKey("", p.Held(nil, c))], total/int64(p.Parts())+int64(2*largest+piece)
 				if peak > bound {
@@ -255,8 +256,8 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 	}
 }
 
-// TestShardedRunsSurviveFaults: a panic and a cancellation in the middle of gathers end the request, nobody hangs, and
-// the next run has the bits of the first.
+// TestShardedRunsSurviveFaults checks that a panic or a cancellation during gathers ends the request without a hang,
+// and that the next run gives the bits of the first.
 func TestShardedRunsSurviveFaults(t *testing.T) {
 	var left atomic.Int64
 	fault := func() { panic("kernel fault") }

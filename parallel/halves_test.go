@@ -7,9 +7,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestHalvesGiveTheSameBits: heads=halves exchanges the same values in twice the calls and gives the bits of whole
-// exchanges, on ranks whose calls have happened when they return and on ranks whose calls run as late as they may, in
-// several orders: nothing is attended to before it is there, or overwritten while it is under way.
+// TestHalvesGiveTheSameBits checks that heads=halves exchanges the same values in twice the calls and gives the bits
+// of whole exchanges, on ranks whose calls run at once and on ranks whose calls run as late as possible, in several
+// orders: nothing is read before it arrives, or overwritten while it is sent.
 func TestHalvesGiveTheSameBits(t *testing.T) {
 	engines := []*Engine{newEngine(t), newDeferredEngine(t, 0), newDeferredEngine(t, 1)}
 	for _, c := range []struct {

@@ -18,15 +18,15 @@ import (
 	"patchbay/tests/golden"
 )
 
-// library is a tiny model whose loads are watched: by plan.HeldKey, the elements that were read of the checkpoint, the
-// most memory that weights took, and how often the part was loaded.
+// library records the loads of a tiny model, by plan.HeldKey: the elements read from the checkpoint, the peak memory
+// of weights in bytes, and the number of loads.
 type library struct {
 	read, peak map[string]int64
 	loads      map[string]int
 }
 
-// watchedRequest is tinyRequest with private copies of every part, loaded from a watched checkpoint. additions are put
-// on the weights of every part.
+// watchedRequest is tinyRequest with private copies of every part, loaded from a watched checkpoint, with the adapters
+// additions on each.
 func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 	additions ...weights.LowRank,
 ) *Request {
@@ -58,7 +58,7 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 	return r
 }
 
-// cpuLanes are the lanes of an engine's stages that own their weights; engines of tests cut for "cpu".
+// cpuLanes returns the lanes of stages that own their weights, as the engines of tests cut them: for "cpu".
 func cpuLanes(t *testing.T, p plan.Plan, spec *dit.Spec) []plan.Lane {
 	t.Helper()
 	return forecast.OwnLanes(spec, p, cpuDevice(t))
@@ -82,8 +82,9 @@ func planOf(t *testing.T, text string) plan.Plan {
 	return p
 }
 
-// TestStagesReadTheirOwnWeights: with shard=on a stage reads every parameter that its blocks, halves and ends need,
-// once, and no other; it holds no more than forecast; and pictures have the bits of shard=off, with stale values too.
+// TestStagesReadTheirOwnWeights checks that with shard=on a stage reads every parameter of its blocks, half blocks and
+// ends once and no other, that it holds about as many bytes as forecast, and that pictures have the bits of shard=off,
+// stale values included.
 func TestStagesReadTheirOwnWeights(t *testing.T) {
 	for i, f := range families() {
 		e, l := newEngine(t), &library{}
@@ -106,7 +107,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					t.Helper()
 					for rank, m := range forecast.MemoryByRank(w, p, 4, 4) {
 						key := plan.HeldKey("", p.Held(lanes, plan.Mesh{Plan: p}.At(rank)))
-						// packing fills panels up: nothing in released models, up to a seventh in slices of tiny ones
+						// packing fills up panels: nothing in released models, up to a seventh in slices of tiny ones
 						if off := float64(m.Weights)/float64(l.peak[key]) - 1; !near(off, 0, 0.15) {
 							t.Errorf("%s, rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", p, rank,
 								m.Weights, key, l.peak[key], 100*off)
@@ -114,7 +115,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					}
 				}
 				weighed(planOf(t, whole.Plan), nil)
-				e.Evict("") // parts of other plans would do where they are the same
+				e.Evict("") // parts of other plans would serve if they were the same
 				clear(l.loads)
 				got, err := e.Sample(context.Background(), &own, nil)
 				if err != nil {
@@ -148,8 +149,8 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 	}
 }
 
-// TestOwnWeightsAreExactWithWarmUp: stages with their own weights and synchronous evaluations give the picture of one
-// rank.
+// TestOwnWeightsAreExactWithWarmUp checks that stages with their own weights and only synchronous evaluations give the
+// picture of one rank.
 func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	for i, f := range families() {
 		e, l := newEngine(t), &library{}
@@ -175,8 +176,8 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	}
 }
 
-// TestAdaptersGoToTheirStage: low-rank additions are packed where their block is, once, and the picture has the bits of
-// shared weights.
+// TestAdaptersGoToTheirStage checks that a LoRA adapter is packed once, on the stage of its block, and that the
+// picture has the bits of shared weights.
 func TestAdaptersGoToTheirStage(t *testing.T) {
 	stored := func(name string, shape ...int) weights.Stored {
 		n := shape[0] * shape[1]
@@ -229,7 +230,7 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 	}
 }
 
-// holdings lists the part of the weights that each rank of a plan holds.
+// holdings returns the part of the weights that each rank of a plan holds.
 func holdings(t *testing.T, p plan.Plan, spec *dit.Spec) (out []dit.Held) {
 	t.Helper()
 	lanes := cpuLanes(t, p, spec)
@@ -239,8 +240,8 @@ func holdings(t *testing.T, p plan.Plan, spec *dit.Spec) (out []dit.Held) {
 	return out
 }
 
-// TestPartsOfStagesFollowTheBudget: every stage is a placement; a plan that needs other parts loads them, the oldest
-// go, and Evict takes all of a model.
+// TestPartsOfStagesFollowTheBudget checks that every stage counts as a placement: a plan that needs other parts loads
+// them, the least recently used go, and Evict removes all parts of a model.
 func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	l := &library{}
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
@@ -283,7 +284,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 		}
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on,cut=weights"); err == nil {
-		t.Log("four stages fit as well") // halves may count twice
+		t.Log("four stages fit as well") // half blocks may count twice
 	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
 		t.Error(err)
 	}

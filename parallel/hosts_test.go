@@ -21,7 +21,7 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// named are weights of a test that a host finds by their name.
+// named is a test's weights, which a host finds by name.
 type named struct {
 	host.Weights
 	name string
@@ -29,24 +29,24 @@ type named struct {
 
 func (n named) MarshalBinary() ([]byte, error) { return []byte(n.name), nil }
 
-// hosts starts processes of ranks, here in this one: they share nothing with the leader but what travels over pipes and
-// sockets. Kill ends one.
+// hosts starts processes of ranks, which in tests are goroutines: they share nothing with the leader except what
+// travels over pipes and sockets. Closing one of conns kills a process.
 type hosts struct {
 	t       *testing.T
 	models  sync.Map // host.Weights by name
 	starts  int
 	room    int           // ranks that processes were started for
-	conns   []net.Conn    // the ends of the processes
-	mute    chan struct{} // what process 1 sends once this is closed does not arrive; nil: everything does
-	silence time.Duration // after which a process is given up, 0: remote.Silence
+	conns   []net.Conn    // the processes' ends of their connections
+	mute    chan struct{} // once closed, nothing that process 1 sends arrives; nil: everything does
+	silence time.Duration // after which a process is given up; 0: remote.Silence
 	ops     func(rank, ranks int) (engine.Ops, error)
-	hung    chan error        // of a station whose rank stays; nil: none may
-	killed  func(process int) // nil, or told when a process must end
+	hung    chan error        // receives the error of a station whose rank does not end; nil: none may
+	killed  func(process int) // called when a process must end, if not nil
 	served  sync.WaitGroup
-	device  func(process int, c *host.Config, offer *remote.Config) // nil, or gives a process a GPU
+	device  func(process int, c *host.Config, offer *remote.Config) // gives a process a GPU, if not nil
 }
 
-// weights lets hosts find those of a request.
+// weights makes the weights of a request available to hosts by name.
 func (h *hosts) weights(r *Request) {
 	h.models.Store(r.Model.Key, r.Model.Weights)
 	r.Model.Weights = named{r.Model.Weights, r.Model.Key}
@@ -121,7 +121,7 @@ func (h *hosts) process(i int) (*remote.Client, error) {
 	})
 }
 
-// muted is the end of a process whose words are lost once the channel is closed.
+// muted is a process's end of a connection that drops writes once the channel is closed.
 type muted struct {
 	net.Conn
 	lost chan struct{}
@@ -149,8 +149,8 @@ func newPatientHosts(t *testing.T, patience time.Duration) (*Engine, *hosts) {
 	return e, h
 }
 
-// TestHostsEqualOneProcess: ranks in processes of their own give the bits of ranks in one, for exact and stale plans,
-// with more ranks than before and with fewer.
+// TestHostsEqualOneProcess checks that ranks in processes of their own give the bits of ranks in one process, for
+// exact and stale plans, with more ranks than before and with fewer.
 func TestHostsEqualOneProcess(t *testing.T) {
 	one := newEngine(t)
 	e, h := newHosts(t)
@@ -184,14 +184,15 @@ func TestHostsEqualOneProcess(t *testing.T) {
 			}
 		}
 	}
-	if h.starts > 8 { // for one rank, then whenever a plan has more than all before
+	if h.starts > 8 { // for one rank, then for each plan with more than any before
 		t.Errorf("processes were started %d times", h.starts)
 	}
 }
 
-// TestALostHostEndsTheRun: a run whose process goes away fails at once and names it; the next one has a new group.
+// TestALostHostEndsTheRun checks that a run whose process dies fails at once and names it, and that the next run gets
+// a new group.
 func TestALostHostEndsTheRun(t *testing.T) {
-	e, h := newPatientHosts(t, 24*time.Hour) // no patience ends it
+	e, h := newPatientHosts(t, 24*time.Hour) // the watchdog does not end it
 	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
@@ -214,11 +215,11 @@ func TestALostHostEndsTheRun(t *testing.T) {
 	}
 }
 
-// TestAHangingHostIsReplaced: a rank that is stuck in a call while its process still speaks is found by the watchdog.
-// All processes are ended, the error names the rank and its process and has the run started again, and the next run has
-// new ones.
+// TestAHangingHostIsReplaced checks that the watchdog finds a rank stuck in a call while its process still responds.
+// All processes are ended, the error names the rank and its process and allows a retry, and the next run has new
+// processes.
 func TestAHangingHostIsReplaced(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	e, h := newPatientHosts(t, 5*time.Second)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 4)
 	h.weights(r)
@@ -262,8 +263,8 @@ func TestAHangingHostIsReplaced(t *testing.T) {
 	}
 }
 
-// TestASilentHostIsNamed: a process that says nothing any more is the cause of what follows, though the ranks of the
-// others stand still for longer than ranks may before it is given up.
+// TestASilentHostIsNamed checks that a process that falls silent is reported as the cause, although the ranks of the
+// others stall for longer than the watchdog allows before it is given up.
 func TestASilentHostIsNamed(t *testing.T) {
 	e, h := newPatientHosts(t, 500*time.Millisecond)
 	h.silence, h.mute = 2*time.Second, make(chan struct{})
@@ -283,7 +284,7 @@ func TestASilentHostIsNamed(t *testing.T) {
 	}
 }
 
-// TestHostsCancel: a cancelled run ends within a block on all processes, and they serve the next one.
+// TestHostsCancel checks that a canceled run ends within a block on all processes, which then serve the next run.
 func TestHostsCancel(t *testing.T) {
 	e, h := newHosts(t)
 	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
@@ -309,7 +310,7 @@ func TestHostsCancel(t *testing.T) {
 	}
 }
 
-// TestHostsRefuseWeightsInNoFile: a process reads its own weights.
+// TestHostsRefuseWeightsInNoFile checks that weights without a file are refused: a process reads its own.
 func TestHostsRefuseWeightsInNoFile(t *testing.T) {
 	e, _ := newHosts(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 2)

@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// lateRequest has an entry in each branch that becomes active in mid-run, in evaluations 3 and 4 of 6. Text lengths
-// tell all four apart.
+// lateRequest returns a request with an entry in each branch that becomes active during the run, in evaluations 3 and
+// 4 of 6. All four entries have different text lengths.
 func lateRequest(t *testing.T, family string) (r *Request, text, starts []int) {
 	t.Helper()
 	text, starts = []int{13, 5, 7, 9}, []int{0, 3, 0, 4}
@@ -29,9 +29,9 @@ func lateRequest(t *testing.T, family string) (r *Request, text, starts []int) {
 	return r, text, starts
 }
 
-// TestLateEntriesAreSynchronousAtFirst: the evaluation in which an entry becomes active is synchronous for all entries
-// and all cfg groups, as the entry has no keys and values yet; those before and behind it run patch by patch. Tags tell
-// the age of every key and value that was read.
+// TestLateEntriesAreSynchronousAtFirst checks that the evaluation in which an entry becomes active is synchronous for
+// all entries and all cfg groups, as the entry has no keys and values yet, and that the evaluations before and after
+// it run patch by patch. Tags show the age of every key and value read.
 func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 	for _, plan := range []string{
 		"pipe=2,patches=3", "cfg=2,pipe=2,patches=3", "cfg=2,pipe=3,patches=2,warmup=2", "pipe=2,ulysses=2,patches=3",
@@ -53,8 +53,8 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 	}
 }
 
-// TestEntriesThatReturnAreSynchronous: an entry that was out of its range of sigmas and comes back has keys and values
-// of an evaluation long ago; that evaluation is synchronous as its first was. The sigmas go down, up and down again.
+// TestEntriesThatReturnAreSynchronous checks that the evaluation in which an entry returns to its sigma range is
+// synchronous, as its keys and values are long outdated. The sigmas go down, up and down again.
 func TestEntriesThatReturnAreSynchronous(t *testing.T) {
 	for _, plan := range []string{"pipe=2,patches=3", "cfg=2,pipe=2,patches=3"} {
 		r, text, _ := lateRequest(t, "flux")
@@ -72,7 +72,7 @@ func TestEntriesThatReturnAreSynchronous(t *testing.T) {
 	}
 }
 
-// checkReadings runs a request and compares what its attentions read with what they should; active are the entries of
+// checkReadings runs a request and compares what its attentions read with wantReadings. active lists the entries of
 // every evaluation.
 func checkReadings(t *testing.T, r *Request, text []int, active [][]int) {
 	t.Helper()
@@ -102,8 +102,8 @@ func checkReadings(t *testing.T, r *Request, text []int, active [][]int) {
 	}
 }
 
-// wantReadings is what the attentions of every micro-step read, worked out from the definition: evaluations by row,
-// text first, and how often.
+// wantReadings returns what the attentions of every micro-step read, and how often, by definition: the evaluation of
+// each row, text first.
 func wantReadings(r *Request, p plan.Plan, text []int, active [][]int) map[plan.Micro]map[string]int {
 	out := map[plan.Micro]map[string]int{}
 	patches := plan.PatchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X), p.Patches)

@@ -10,13 +10,13 @@ import (
 	"patchbay/models/dit"
 )
 
-// gridOf is the grid of a network that adds no tokens.
+// gridOf returns the grid of a network that adds no tokens.
 func gridOf(y, x, p int) dit.Grid {
 	return (&dit.Spec{PatchSize: p}).Tokens(y, x)
 }
 
-// Every element of the latent occurs once in the vector; rows read from the latent's padded picture exactly what a
-// naive patchify reads.
+// TestLayoutMatchesNaivePatchify checks that every element of the latent occurs once in the vector, and that rows read
+// from the latent's padded picture exactly what a naive patchify reads.
 func TestLayoutMatchesNaivePatchify(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, p := rapid.IntRange(1, 4).Draw(t, "c"), rapid.IntRange(1, 3).Draw(t, "p")
@@ -81,7 +81,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 }
 
 func TestFeatherMatchesComfyUI(t *testing.T) {
-	// get_area_and_mult on a 1-D strip: area of 12 at 3 inside 20 is feathered over min(8, 12/4) = 3 at both ends.
+	// get_area_and_mult on a 1-D strip: an area of 12 at 3 inside 20 is feathered over min(8, 12/4) = 3 at both ends.
 	want := []float32{1. / 3, 2. / 3, 1, 1, 1, 1, 1, 1, 1, 1, 2. / 3, 1. / 3}
 	for i, w := range want {
 		got := feather(1, i, 12, 3, 20)

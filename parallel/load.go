@@ -18,14 +18,14 @@ import (
 
 // Loaded is the result of Load.
 type Loaded struct {
-	Bytes   int64   // of the weights in the file, all parts together
+	Bytes   int64   // of the weights once loaded, all parts together
 	Seconds float64 // 0 if they were resident
 }
 
 // Load makes the weights of a model resident in the layout that a plan needs ("": one rank), so that the first request
 // with that plan does not have to. It waits for running work. Errors are as those of Sample.
 func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error) {
-	out := Loaded{Bytes: m.WeightBytes}
+	out := Loaded{Bytes: m.weightBytes()}
 	p, err := e.parse(text)
 	if err != nil {
 		return out, err

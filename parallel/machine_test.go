@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestMeasuredRates: rates are the work of a run, as Simulate counts it, by the time that its operations took; text,
-// modulation and copies to the host do not count. A machine measured so predicts the time it was measured with.
+// TestMeasuredRates checks that rates are the work of a run, as Simulate counts it, divided by the time of its
+// operations without text, modulation and copies to the host. A machine measured so predicts the measured time.
 func TestMeasuredRates(t *testing.T) {
 	r := tinyRequest(t, "flux", 1, 16, 16, 3)
 	w := r.Workload()
@@ -41,8 +41,8 @@ func TestMeasuredRates(t *testing.T) {
 	}
 }
 
-// TestMeasuredStages measures this machine with a profiled run, cuts stages by it and prints what they took beside what
-// was predicted. Times are not judged here; the sum over the stages must be there for every rank.
+// TestMeasuredStages measures this machine with a profiled run, cuts stages accordingly, and logs their measured and
+// predicted times. It does not judge times, but the sum over the stages must exist for every rank.
 func TestMeasuredStages(t *testing.T) {
 	plain := newEngine(t)
 	r := tinyRequest(t, "flux", 1, 32, 32, 4)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEveryItemHasItsMasks: in a batch, masks of entries and of the noise may differ from item to item. Every picture
-// is the one that its item gives alone; a mask of fewer items than the batch is repeated.
+// TestEveryItemHasItsMasks checks that masks of entries and of the noise may differ between the items of a batch:
+// every picture equals that of its item alone. A mask with fewer items than the batch is repeated.
 func TestEveryItemHasItsMasks(t *testing.T) {
 	e := newEngine(t)
 	const items, y, x = 3, 8, 10
@@ -60,7 +60,7 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 	}
 }
 
-// item is one item of a latent or mask.
+// item returns one item of a latent or mask.
 func item(l Latent, i int) Latent {
 	n := l.Len() / l.B
 	if i >= l.B {

@@ -9,7 +9,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// mixedEngine is an engine whose second place is said to be four times as slow as the first.
+// mixedEngine returns an engine whose second place is declared four times as slow as the first.
 func mixedEngine(t *testing.T, schedule Schedule) *Engine {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
@@ -31,8 +31,8 @@ func mixedEngine(t *testing.T, schedule Schedule) *Engine {
 	return e
 }
 
-// TestMixedPlaces: plans that name no speeds get those of their places, whose ranks compute in proportion what one rank
-// does; jobs on a share of one place, or of equal ones, get none.
+// TestMixedPlaces checks that plans without speeds get those of their places, whose ranks divide the work in
+// proportion and give the result of one rank, and that jobs on a single place, or on equal ones, get none.
 func TestMixedPlaces(t *testing.T) {
 	one := map[string]bool{
 		"ulysses=2": true, "ring=2": true, "pipe=2,patches=3,warmup=99": true, "ranks=1": false,
@@ -73,7 +73,7 @@ func TestMixedPlaces(t *testing.T) {
 	}
 }
 
-// TestSlowPlaceIsLeftOut: ranks=2 takes one rank where the other place is of no use.
+// TestSlowPlaceIsLeftOut checks that ranks=2 uses one rank if the other place is useless.
 func TestSlowPlaceIsLeftOut(t *testing.T) {
 	e := mixedEngine(t, ScheduleOne)
 	r := tinyRequest(t, "flux", 1, 34, 36, 2)
@@ -90,8 +90,8 @@ func TestSlowPlaceIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestPairsReachThePlanner: the engine plans by what was measured between the devices of its places, a share of the
-// places by what was between those.
+// TestPairsReachThePlanner checks that the engine plans with the links measured between the devices of its places, and
+// for a subset of the places with those between them.
 func TestPairsReachThePlanner(t *testing.T) {
 	m, err := forecast.NewMachine("H100")
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// onGPUs are processes of ranks with a fake GPU each, which they exchange between by NCCL, or through host memory.
+// onGPUs is processes of ranks with a fake GPU each, which exchange by NCCL or through host memory.
 type onGPUs struct {
 	*hosts
 	*Engine
@@ -76,8 +76,8 @@ func newOnGPUs(t *testing.T, devices int, version func(process int) string) *onG
 
 func sameNCCL(int) string { return "2.21.5" }
 
-// TestPlansOnFakeGPUsInProcesses: ranks in processes of their own, each on a GPU, give the numbers of one rank on the
-// processors, by NCCL and, where one has none, through host memory.
+// TestPlansOnFakeGPUsInProcesses checks that ranks in processes of their own, each on a GPU, give the numbers of one
+// rank on the CPU, by NCCL and, where one process has none, through host memory.
 func TestPlansOnFakeGPUsInProcesses(t *testing.T) {
 	cpu := newEngine(t)
 	for i, c := range []struct {
@@ -90,7 +90,7 @@ func TestPlansOnFakeGPUsInProcesses(t *testing.T) {
 		{"flux-c", "tensor=2,form=scatter", 2, 1, 1e-5, "nccl host"},
 		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,kv=fp8", 4, 2, 1e-3, "nccl host"},
 		{"sd3-b", "cfg=2", 2, 1, 1e-5, "nccl"},
-		{"hydit-a", "pipe=2,patches=2,warmup=1", 2, 2, 1e-5, "nccl"}, // both ways of the folded stage on one device
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 2, 2, 1e-5, "nccl"}, // both lanes of the folded stage on one device
 	} {
 		for _, way := range strings.Fields(c.ways) {
 			version := sameNCCL
@@ -124,9 +124,9 @@ func TestPlansOnFakeGPUsInProcesses(t *testing.T) {
 	}
 }
 
-// TestAProcessOnAFakeGPUIsLost: when the process of a rank goes while others wait for it on their devices, NCCL wakes
-// nobody, and still the run ends at once and names it. So does a cancel between two steps, and the next run has the
-// bits of the first.
+// TestAProcessOnAFakeGPUIsLost checks that a run ends at once and names the process of a rank that dies while others
+// wait for it on their devices, although NCCL wakes none of them. A cancel between two steps ends the run too, and the
+// next run has the bits of the first.
 func TestAProcessOnAFakeGPUIsLost(t *testing.T) {
 	e := newOnGPUs(t, 2, sameNCCL)
 	r := lone(parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 2), "ulysses=2")

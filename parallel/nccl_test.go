@@ -21,13 +21,13 @@ import (
 	"patchbay/parallel/comm/nccl"
 )
 
-// onNCCL is an engine whose ranks exchange by NCCL, one on each of so many GPUs.
+// onNCCL is an engine whose ranks exchange by NCCL, each on a GPU of its own.
 type onNCCL struct {
 	*Engine
-	connects int // groups that were connected
+	connects int // groups connected so far
 }
 
-// newNCCLEngine makes one; its communicators are given back before the devices are.
+// newNCCLEngine returns one on that many GPUs. Its communicators are released before the devices.
 func newNCCLEngine(t *testing.T, devices int) *onNCCL {
 	t.Helper()
 	t.Setenv("FAKEGPU_DEVICES", fmt.Sprint(devices))
@@ -48,7 +48,7 @@ func newNCCLEngine(t *testing.T, devices int) *onNCCL {
 	return out
 }
 
-// counted counts groups.
+// counted counts connected groups.
 type counted struct {
 	comm.Transport
 	connects *int
@@ -59,15 +59,15 @@ func (c *counted) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return c.Transport.Connect(g, ops)
 }
 
-// lone leaves one entry and no guidance of a request.
+// lone reduces a request to one entry without guidance.
 func lone(r *Request, plan string) *Request {
 	r.Branches[0].Entries = r.Branches[0].Entries[:1]
 	r.Branches, r.Guider, r.Plan = r.Branches[:1], Guider{Kind: GuideBasic}, plan
 	return r
 }
 
-// TestPlansOnFakeGPUsByNCCL: ranks that have a GPU each and exchange by NCCL give the numbers of one rank on the
-// processors.
+// TestPlansOnFakeGPUsByNCCL checks that ranks with a GPU each that exchange by NCCL give one rank's numbers on the
+// CPU.
 func TestPlansOnFakeGPUsByNCCL(t *testing.T) {
 	cpu := newEngine(t)
 	for i, c := range []struct {
@@ -81,7 +81,7 @@ func TestPlansOnFakeGPUsByNCCL(t *testing.T) {
 		{"flux-c", "pipe=3,patches=3,warmup=1", 3, 2, 1e-5},
 		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,kv=fp8", 4, 2, 1e-3},
 		{"sd3-b", "cfg=2,tensor=2", 4, 1, 1e-5},
-		{"hydit-a", "pipe=2,patches=2,warmup=1", 2, 2, 1e-5}, // both ways of the folded stage on one device
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 2, 2, 1e-5}, // both lanes of the folded stage on one device
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
 			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
@@ -106,8 +106,8 @@ func TestPlansOnFakeGPUsByNCCL(t *testing.T) {
 	}
 }
 
-// TestNCCLOnFakeGPUs: a cancelled run leaves the communicators in use for the next one, which has the same bits; what
-// NCCL reports by itself ends a run by name, and the run after that has new communicators.
+// TestNCCLOnFakeGPUs checks that the run after a canceled one reuses its communicators and gives the same bits, that
+// an error that NCCL reports asynchronously ends a run by name, and that the run after it has new communicators.
 func TestNCCLOnFakeGPUs(t *testing.T) {
 	if os.Getenv("PATCHBAY_TEST_CUDA") != "" {
 		t.Skip("NOT RUN: only the fake library fails when it is told to")

@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// watching is an Ops that writes down which rank works on which micro-step, in the order of the first products.
+// watching is an Ops that records which rank works on which micro-step, in the order of their first products.
 type watching struct {
 	engine.Ops
 	rank int
@@ -37,9 +37,9 @@ func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilog
 	w.Ops.Linear(y, x, wt, e)
 }
 
-// TestEvaluationsOverlapInThePipe: the first stage begins evaluation e+1 while the last stage still has patches of e
-// before it, so that only the warm-up and the two ends of a run are serial. The order of ranks is fixed by seeds, so
-// the counts are the same every time.
+// TestEvaluationsOverlapInThePipe checks that the first stage begins evaluation e+1 while the last stage still has
+// patches of e to do, so that only the warm-up and the two ends of a run are serial. Seeds fix the order of ranks, so
+// the counts are reproducible.
 func TestEvaluationsOverlapInThePipe(t *testing.T) {
 	for _, c := range []struct {
 		plan string
@@ -94,8 +94,8 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 	}
 }
 
-// TestExecutorFollowsTheProgram: every rank does the micro-steps that the simulator's program gives its lane, in that
-// order, event for event.
+// TestExecutorFollowsTheProgram checks that every rank does the micro-steps of its lane in the simulator's program, in
+// the same order.
 func TestExecutorFollowsTheProgram(t *testing.T) {
 	for _, c := range []struct{ model, plan string }{
 		{"flux-c", ""},
@@ -110,7 +110,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			var e *Engine
 			var mu sync.Mutex
 			var seen []rankMicro
-			member := -2 // the first Ops load weights, then those of the team's members come in order
+			member := -2 // the first Ops load weights; those of the members follow in order
 			e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 				ops, err := testOps(rank, ranks)
 				member++
@@ -143,7 +143,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			}
 			did := make([][]plan.Micro, len(e.team.members))
 			for _, s := range seen {
-				if s.m == (plan.Micro{}) { // products of opening the session: evaluation 0 is always of the whole picture
+				if s.m == (plan.Micro{}) { // opening the session: evaluation 0 is always synchronous
 					continue
 				}
 				if list := did[s.rank]; len(list) == 0 || list[len(list)-1] != s.m {

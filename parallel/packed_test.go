@@ -9,12 +9,12 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// packed are the weights of small models as the processors read them, by plan.HeldKey: hundreds of engines of the tests
-// run the same few models, and packing them takes as long as many a run. They stay until the tests end.
+// packed holds the packed weights of small models by plan.HeldKey: hundreds of engines of the tests run the same few
+// models, and packing takes as long as many runs. They stay until the tests end.
 var packed sync.Map
 
-// packedOnce loads the parts of a model once for all engines that compute with plain testOps. Other operations, which
-// count, delay or move memory, and models whose parts are brought together get weights of their own.
+// packedOnce loads the parts of a model once for all engines that compute with plain testOps. Ops that count, delay or
+// move memory, and sharded models, get weights of their own.
 func packedOnce(name string, load LoadFunc) LoadFunc {
 	return func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		own, err := testOps(0, 1)

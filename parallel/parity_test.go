@@ -14,8 +14,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// parityRequest is a request on odd shapes: a latent of prime sides, a batch, CFG with different text lengths, a mask
-// on one entry.
+// parityRequest returns a request with odd shapes: a latent of prime sides, a batch, CFG with different text lengths,
+// a mask on one entry.
 func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int) *Request {
 	t.Helper()
 	spec := g.model.Spec
@@ -49,8 +49,8 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		return e
 	}
 	first := entry("a", 13)
-	if spec.References && (spec.Family != "flux" || name == "kontext-a") { // FLUX.1 has them in Kontext
-		// on one side alone, of two sizes, one of them odd
+	if spec.References && (spec.Family != "flux" || name == "kontext-a") { // of FLUX.1 only Kontext has them
+		// on one side only, in two sizes, one of them odd
 		for k, r := range []dit.Reference{{Y: 6, X: 9}, {Y: 5, X: 4}} {
 			r.Data = golden.Input(fmt.Sprintf("%sref%d", name, k), spec.Channels*r.Y*r.X)
 			first.References = append(first.References, r)
@@ -69,7 +69,7 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	})
 }
 
-// exactPlans are plans whose pictures are those of one rank.
+// exactPlans returns plans whose pictures equal those of one rank.
 func exactPlans() []string {
 	return []string{
 		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ulysses=2,heads=halves",
@@ -107,8 +107,8 @@ func planFor(spec *dit.Spec, text string) string {
 	return text
 }
 
-// TestExactPlansEqualOneRank: every exact plan gives the one-rank answer, any degree, odd shapes (design section 9). Of
-// more networks TestLateRanksGiveTheSameBits says so.
+// TestExactPlansEqualOneRank checks that every exact plan gives the answer of one rank, for any degree and odd shapes.
+// TestLateRanksGiveTheSameBits checks it on more networks.
 func TestExactPlansEqualOneRank(t *testing.T) {
 	type network struct {
 		name string
@@ -155,7 +155,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 					t.Errorf("relative difference to one rank %.3g, bound 1e-5", rel)
 				}
 				if i%3 > 0 && !soak {
-					return // the second run, on every third plan
+					return // a second run on every third plan only
 				}
 				again, err := e.Sample(context.Background(), &r, nil)
 				if err != nil {
@@ -169,5 +169,5 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 	}
 }
 
-// rankOf is the rank of a member that runs in this process.
+// rankOf returns the rank of a member that runs in this process.
 func rankOf(m host.Member) *rank.Rank { return m.(*rank.Link).Rank }

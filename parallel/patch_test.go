@@ -29,11 +29,11 @@ type patchRun struct {
 	Context   []int     `json:"context"`
 	Timesteps []float32 `json:"timesteps"`
 	Refs      [][]int   `json:"refs"`
-	// file, strength, size of the mask or null, of some whether a picture to be filled in was given
+	// file, strength, size of the mask or null, and for some whether a picture to inpaint was given
 	Patches [][]json.RawMessage `json:"patches"`
 }
 
-// patchNamed describes a recorded patch.
+// patchNamed returns a recorded patch.
 func patchNamed(t *testing.T, name string) (Model, *control.Net) {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
@@ -48,8 +48,8 @@ func patchNamed(t *testing.T, name string) (Model, *control.Net) {
 	return Model{Key: key, Spec: &n.Spec, Weights: packedOnce(key, n.Load), WeightBytes: 4 * n.Spec.Params}, n
 }
 
-// patchOn is a patch with the hint of that name for a latent of y x x; mask is 0 where the picture is to be filled in.
-// The latent to be filled in is called fill where the hint is called hint.
+// patchOn returns a patch with the named hint for a latent of y x x. The mask is 0 where the picture is inpainted. The
+// latent to inpaint has the hint's name with "fill" for "hint".
 func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, y, x int) Control {
 	t.Helper()
 	m, n := patchNamed(t, file)
@@ -77,7 +77,7 @@ func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, 
 	return c
 }
 
-// request is the evaluation of item i, and what ComfyUI's network makes of it.
+// request returns the evaluation of item i, and what ComfyUI's network makes of it.
 func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []float32, i int) (*Request, []float32) {
 	t.Helper()
 	n, c, y, x := run.X[0], run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1]
@@ -94,7 +94,7 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 		var file string
 		var strength float32
 		var mask []int
-		for k, v := range []any{&file, &strength, &mask} { // any picture that is filled in has the given latent
+		for k, v := range []any{&file, &strength, &mask} { // every picture to inpaint has the given latent
 			if err := json.Unmarshal(p[k], v); err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +118,7 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 	}, want
 }
 
-// TestPatchesMatchComfyUI compares networks with model patches with ComfyUI 0.33.0's.
+// TestPatchesMatchComfyUI compares networks with model patches with those of ComfyUI 0.33.0.
 func TestPatchesMatchComfyUI(t *testing.T) {
 	e, bases := newEngine(t), map[string]goldenModel{}
 	for _, name := range []string{"qwen-a", "zimage-a"} {
@@ -135,7 +135,7 @@ func TestPatchesMatchComfyUI(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	compared := 0
 	for name, run := range runs {
-		if run.X == nil { // through the nodes
+		if run.X == nil { // recorded through the nodes
 			continue
 		}
 		entry, ok := f.Entry(name)
@@ -170,12 +170,12 @@ func TestPatchesMatchComfyUI(t *testing.T) {
 	}
 }
 
-// follows tells whether a patch reads the model as it goes.
+// follows reports whether a patch reads the model's activations block by block.
 func (r *Request) follows() bool {
 	return slices.ContainsFunc(r.Branches[0].Entries[0].Control, func(c Control) bool { return c.Net.Spec.Follows })
 }
 
-// patchedRequest is a run of two steps of a batch with two patches behind each other on every entry.
+// patchedRequest returns a run of two steps of a batch, with two patches in sequence on every entry.
 func patchedRequest(t *testing.T, base string) *Request {
 	t.Helper()
 	r, files := parityRequest(t, openGolden(t, base), base, 2, 7, 9, 2), []string{"diffsynth-a", "diffsynth-inpaint-a"}
@@ -192,7 +192,8 @@ func patchedRequest(t *testing.T, base string) *Request {
 	return r
 }
 
-// TestExactPlansRunPatchesAsOneRank: whatever rows, heads, entries and blocks ranks have.
+// TestExactPlansRunPatchesAsOneRank checks exact plans with patches against one rank, however rows, heads, entries and
+// blocks are divided.
 func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 	for k, e := range []*Engine{newEngine(t), newDeferredEngine(t, 7)} {
 		for _, base := range []string{"qwen-a", "zimage-a"} {
@@ -220,7 +221,7 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 	}
 }
 
-// deepened is a recorded set whose numbered blocks, 3 of them, come again until there are n.
+// deepened returns a recorded set whose 3 numbered blocks repeat until there are n.
 func deepened(t *testing.T, name, blocks string, n int) (*weights.Set, json.RawMessage) {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
@@ -247,8 +248,9 @@ func deepened(t *testing.T, name, blocks string, n int) (*weights.Set, json.RawM
 	return weights.FromMap(out), config
 }
 
-// TestHalfBlocksRunPatchesOnce: where a stage ends in the middle of a block, the stage that ends the block alone has
-// what stands behind it: patches, residuals and control nets. The recorded model has too few blocks to be cut so.
+// TestHalfBlocksRunPatchesOnce checks that where a stage ends in the middle of a block, only the stage that completes
+// the block adds what follows it: patches, residuals and control nets. The recorded model has too few blocks for such
+// a cut.
 func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 	const blocks = 7
 	set, config := deepened(t, "qwen-a", "transformer_blocks", blocks)
@@ -305,7 +307,7 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 				}
 				return got.Latent.Data
 			}
-			// what is stale is so however the first evaluation is computed
+			// the compared plans are equally stale, however the first evaluation is computed
 			for text, same := range map[string]string{
 				"pipe=2,patches=2,warmup=99": "", "pipe=3,patches=3,warmup=99": "", "pipe=2,warmup=99,shard=on": "",
 				"pipe=2,patches=2,warmup=1,sync=spread": "pipe=2,patches=2,warmup=1",
@@ -318,7 +320,8 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 	}
 }
 
-// TestPatchesAreForecast: memory as a recorded run takes it, weights as ranks hold them, time of their products.
+// TestPatchesAreForecast checks the forecast of patches: memory against a recorded run, weights against what ranks
+// hold, and time against their share of the products.
 func TestPatchesAreForecast(t *testing.T) {
 	for _, base := range []string{"qwen-a", "zimage-a"} {
 		e, r := newRecordingEngine(t), patchedRequest(t, base)
@@ -345,7 +348,7 @@ func TestPatchesAreForecast(t *testing.T) {
 	}
 }
 
-// forecastOfPatches compares what is forecast of a request with what it took, beside the same without its patches.
+// forecastOfPatches compares the forecast of a request with what it took, next to the same request without patches.
 func forecastOfPatches(t *testing.T, e *Engine, r, plain *Request) {
 	t.Helper()
 	e.dismiss()
@@ -386,8 +389,8 @@ func forecastOfPatches(t *testing.T, e *Engine, r, plain *Request) {
 	}
 }
 
-// weightsOfPatches are the bytes of the patches of an entry that a rank has: in a tensor group its share of products
-// inside attention and MLP.
+// weightsOfPatches returns the bytes of an entry's patches on one rank: in a tensor group only a share of the matrices
+// of attention and MLP.
 func weightsOfPatches(t *testing.T, r *Request) (n int64) {
 	t.Helper()
 	for _, c := range r.Branches[0].Entries[0].Control {
@@ -407,7 +410,7 @@ func weightsOfPatches(t *testing.T, r *Request) (n int64) {
 	return n
 }
 
-// TestPlansOfFollowersHaveNoStages: whatever memory there is, the planner has only plans that run.
+// TestPlansOfFollowersHaveNoStages checks that the planner proposes only plans that run, whatever the memory.
 func TestPlansOfFollowersHaveNoStages(t *testing.T) {
 	r := patchedRequest(t, "zimage-a")
 	for _, room := range []int64{0, 120 << 20, 90 << 20} {
@@ -423,7 +426,7 @@ func TestPlansOfFollowersHaveNoStages(t *testing.T) {
 	}
 }
 
-// TestBadPatchesAreRefused: by the branch and what is wrong.
+// TestBadPatchesAreRefused checks that the error says what is wrong.
 func TestBadPatchesAreRefused(t *testing.T) {
 	e, other := newEngine(t), netOf(t, "sd3-b", "other", 16).Net
 	for want, spoil := range map[string]func(*Request, *Entry){

@@ -9,8 +9,9 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestPatienceCountsFromTheLastProgress: ranks that have moved since they were last looked at have all of the
-// watchdog's patience again, however long the request has run; ranks that have not are accused once it is over.
+// TestPatienceCountsFromTheLastProgress checks that ranks that have made progress since the last look get the
+// watchdog's whole patience again, however long the request has run, and that ranks without progress are reported once
+// it is over.
 func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 	e, err := NewEngine(Config{NewOps: testOps, Patience: time.Hour})
 	if err != nil {
@@ -27,7 +28,7 @@ func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 	}
 	run()
 	look := e.team.stalled
-	after := func(d time.Duration) { e.team.watch.since = e.team.watch.since.Add(-d) } // as if so much time had passed
+	after := func(d time.Duration) { e.team.watch.since = e.team.watch.since.Add(-d) } // as if that much time passed
 	if err := look(); err != nil {
 		t.Fatalf("at the first look: %v", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// psnr of two latents, against the peak of the reference; -Inf if they cannot be compared.
+// psnr returns the PSNR of two latents in dB, with the peak of the reference, or -Inf if their lengths differ.
 func psnr(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(-1)
@@ -23,8 +23,8 @@ func psnr(got, want []float32) float64 {
 	return decibels(top*top*float64(len(want)), err)
 }
 
-// TestStalePipelineStaysClose: with stale K/V the result may drift, but only so far, and the same run gives the same
-// bits.
+// TestStalePipelineStaysClose checks that stale K/V make the result drift by a bounded amount, and that a second run
+// gives the same bits.
 func TestStalePipelineStaysClose(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -47,8 +47,7 @@ func TestStalePipelineStaysClose(t *testing.T) {
 			if rel := relative(got.Latent.Data, want.Latent.Data); rel == 0 {
 				t.Error("equal to one rank: stale K/V were not used")
 			}
-			// Untrained networks amplify staleness more than trained ones; the bound is a third of the quality a wrong index
-			// gives (below 10 dB).
+			// Untrained networks amplify staleness more than trained ones do. A wrong index gives less than 10 dB.
 			if db := psnr(got.Latent.Data, want.Latent.Data); !(db >= 20) {
 				t.Errorf("PSNR to one rank %.1f dB, bound 20 dB", db)
 			}
@@ -63,7 +62,7 @@ func TestStalePipelineStaysClose(t *testing.T) {
 	}
 }
 
-// TestFoldedStagesStayClose runs a skip-connected model on stale folded stages, an odd number among them.
+// TestFoldedStagesStayClose checks the drift of a skip-connected model on stale folded stages, odd numbers included.
 func TestFoldedStagesStayClose(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "hydit-a")
@@ -90,9 +89,9 @@ func TestFoldedStagesStayClose(t *testing.T) {
 	}
 }
 
-// TestSpreadFoldedStagesReadTheSame: warm-up on all folded stages at once leaves the stores as warm-up stage after
-// stage does: after stale evaluations the two differ by rounding alone, with entries that begin late, ulysses and ring
-// inside, and any order of the ranks.
+// TestSpreadFoldedStagesReadTheSame checks that a warm-up on all folded stages at once leaves the stores as a warm-up
+// stage by stage does: after stale evaluations the two differ only by rounding, with entries that begin late, ulysses
+// and ring inside, and any order of the ranks.
 func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "hydit-a")
@@ -127,8 +126,8 @@ func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 	}
 }
 
-// TestTextIsComputedOncePerEvaluation counts tokens at the first block of every stage: text + image exactly, whatever
-// the number of patches.
+// TestTextIsComputedOncePerEvaluation checks that every stage computes each text and image token exactly once per
+// evaluation, whatever the number of patches.
 func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -149,8 +148,8 @@ func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	}
 }
 
-// TestEntryThatStartsLate: an entry that becomes active in mid-run is synchronous in its first evaluation, on any
-// number of stages.
+// TestEntryThatStartsLate checks that an entry that becomes active during a run stays close to one rank, since its
+// first evaluation is synchronous.
 func TestEntryThatStartsLate(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -174,9 +173,9 @@ func TestEntryThatStartsLate(t *testing.T) {
 	}
 }
 
-// TestReceivesArePostedAhead: with overlap stages post memory for patches that are on their way, without it never;
-// results have the same bits and the same bytes travel. In a fixed order of ranks, so that the numbers are the same
-// every time.
+// TestReceivesArePostedAhead checks that stages post memory for patches on their way only with overlap, and that
+// overlap changes neither a bit of the result nor the traffic. The order of ranks is fixed, so counts are
+// reproducible.
 func TestReceivesArePostedAhead(t *testing.T) {
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 12, 12, 8)
 	results := map[bool]*Result{}

@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// shelf is an engine with room for so many bytes, and models of 100 bytes each by their keys, with a count of loads.
+// shelf returns an engine with that many bytes for models, models of 100 bytes each by key, and counts of their loads.
 func shelf(t *testing.T, room int64) (e *Engine, model func(key string) Model, loads map[string]int) {
 	t.Helper()
 	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})
@@ -33,7 +33,7 @@ func shelf(t *testing.T, room int64) (e *Engine, model func(key string) Model, l
 	}, loads
 }
 
-// keys lists what is resident, most recently used first.
+// keys returns the keys of the resident models, most recently used first.
 func (e *Engine) keys() (out []string) {
 	for _, m := range e.Resident() {
 		out = append(out, m.Key)
@@ -41,8 +41,8 @@ func (e *Engine) keys() (out []string) {
 	return out
 }
 
-// TestLeastRecentlyUsedGoesFirst: where a model does not fit beside those that are resident, the one whose last use is
-// longest ago goes, and no more than needed.
+// TestLeastRecentlyUsedGoesFirst checks that a model that does not fit evicts the least recently used ones, and no more
+// than needed.
 func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	e, model, loads := shelf(t, 300)
 	for i, c := range []struct {
@@ -75,8 +75,8 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	}
 }
 
-// TestPartsThatDoNotFitTogetherAreRefused: a plan whose parts of the weights are too large together is refused before
-// any is loaded or evicted, though each of them would fit alone; evicting a model drops its parts.
+// TestPartsThatDoNotFitTogetherAreRefused checks that a plan whose parts of the weights fit alone but not together is
+// refused before any is loaded or evicted, and that evicting a model drops its parts.
 func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	e, model, loads := shelf(t, 99)
 	small := model("small")
@@ -100,8 +100,8 @@ func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	}
 }
 
-// TestWidenedWeightsCount: weights are refused by the bytes that they take once loaded, not by those of the file, in the
-// memory of this process and on devices; there plans are chosen by them too.
+// TestWidenedWeightsCount: weights are refused by the bytes that they take once loaded, not by those of the file, in
+// the memory of this process and on devices; there plans are chosen by them too.
 func TestWidenedWeightsCount(t *testing.T) {
 	const want = "take 3 MB"
 	for _, where := range []string{"", "d0"} {

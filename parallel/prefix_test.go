@@ -12,20 +12,20 @@ import (
 	"patchbay/tests/golden"
 )
 
-// prefixed puts rows in front of the text of every entry.
+// prefixed adds rows before the text of every entry.
 func prefixed(r *Request, rows int) {
 	width := r.Model.Spec.Width
 	for b := range r.Branches {
 		for i := range r.Branches[b].Entries {
 			entry := &r.Branches[b].Entries[i]
 			entry.Prefix = dit.Array{Rows: rows, Cols: width, Data: golden.Input("prefix", rows*width)}
-			entry.Biases = nil // one of them
+			entry.Biases = nil // a prefix excludes them
 		}
 	}
 }
 
-// TestPrefixesAreForecast: memory, bytes and calls of each rank are those of a recorded run, with many more rows in
-// front of the text than it has and with few.
+// TestPrefixesAreForecast checks memory, bytes and calls of each rank against a recorded run, with far more prefix
+// rows than text and with few.
 func TestPrefixesAreForecast(t *testing.T) {
 	e := newRecordingEngine(t)
 	for _, rows := range []int{3, 900} {
@@ -46,7 +46,7 @@ func TestPrefixesAreForecast(t *testing.T) {
 	}
 }
 
-// TestExactPlansRunPrefixesAsOneRank: beside references too.
+// TestExactPlansRunPrefixesAsOneRank checks exact plans with prefixes against one rank, with references too.
 func TestExactPlansRunPrefixesAsOneRank(t *testing.T) {
 	e := newEngine(t)
 	for k, name := range []string{"kontext-a", "flux-c"} {
@@ -76,7 +76,7 @@ func TestExactPlansRunPrefixesAsOneRank(t *testing.T) {
 	}
 }
 
-// TestBadPrefixesAreRefused: by the branch and what is wanted.
+// TestBadPrefixesAreRefused checks that the error names the branch and what is expected.
 func TestBadPrefixesAreRefused(t *testing.T) {
 	e := newEngine(t)
 	for want, spoil := range map[string]func(*Request){

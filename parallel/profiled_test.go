@@ -8,8 +8,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestProfileCoversRanksAndLayers: a profiled run gives the same bits, every rank shows every layer it has, and bytes
-// equal the traffic counters.
+// TestProfileCoversRanksAndLayers checks that a profiled run gives the same bits, that every rank shows every layer it
+// has, and that bytes equal the traffic counters.
 func TestProfileCoversRanksAndLayers(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 3)

@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestStepsAreToldOnce: every step is told once and in order, however many patches have a sampler of their own: when
-// the last of them is done, with the whole prediction of that step.
+// TestStepsAreToldOnce checks that every step is reported once and in order, even if every patch has its own sampler,
+// and that the last report has the whole prediction.
 func TestStepsAreToldOnce(t *testing.T) {
 	e := newEngine(t)
 	for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=3", "pipe=2,patches=4,warmup=99"} {
@@ -36,8 +36,8 @@ func TestStepsAreToldOnce(t *testing.T) {
 	}
 }
 
-// TestObserversErrorsAreKept: the error with which an observer ends a run can be found in that of the run; a
-// failure.Error keeps its code.
+// TestObserversErrorsAreKept checks that the error of a run wraps the error with which an observer ended it, and that
+// a failure.Error keeps its code.
 func TestObserversErrorsAreKept(t *testing.T) {
 	e, r := newEngine(t), flatRequest(t, "flux", 2)
 	plain, full := errors.New("enough"), &failure.Error{Code: failure.OutOfMemory, Text: "no room"}

@@ -16,8 +16,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// rounded8 returns a checkpoint whose matrices in blocks are rotated in groups of 64 and rounded to 8 bits, as
-// converters write int8 files.
+// rounded8 returns a checkpoint whose block matrices are rotated in groups of 64 and rounded to 8 bits, as converters
+// write int8 files.
 func rounded8(t *testing.T, set *weights.Set) *weights.Set {
 	t.Helper()
 	out, count := map[string]weights.Stored{}, 0
@@ -48,9 +48,9 @@ func rounded8(t *testing.T, set *weights.Set) *weights.Set {
 	return weights.FromMap(out)
 }
 
-// TestPlansOfInt8Weights samples with weights of 8 bits on several ranks. Where ranks compute what one rank would, the
-// bits are equal. Other plans differ in the last bits of sums, which flips roundings of activations: they stay within
-// what rounding costs. Blocks whose bytes are shared, still of 8 bits, give the bits of whole ones.
+// TestPlansOfInt8Weights samples with 8-bit weights on several ranks. Where ranks compute what one rank would, bits
+// are equal. Other plans differ in the last bits of sums, which flips roundings of activations: they stay within what
+// rounding costs. Sharded blocks, still of 8 bits, give the bits of whole ones.
 func TestPlansOfInt8Weights(t *testing.T) {
 	set, meta, err := tiny.Checkpoint("flux-a")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestPlansOfInt8Weights(t *testing.T) {
 	}
 }
 
-// TestMemoryOfInt8Weights compares the forecast of weights of 8 bits with what loading them takes.
+// TestMemoryOfInt8Weights compares the forecast of 8-bit weights with what loading them takes.
 func TestMemoryOfInt8Weights(t *testing.T) {
 	set, meta, err := tiny.Checkpoint("flux-a")
 	if err != nil {

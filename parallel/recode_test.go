@@ -8,8 +8,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// roundTrip encodes a command or reply to msgpack and decodes it again: what arrives shares no memory with what was
-// sent, and whatever a command could not carry to another process is lost here.
+// roundTrip encodes a command or reply to msgpack and decodes it again: the result shares no memory with the original,
+// and lacks anything that a command could not carry to another process.
 func roundTrip(v any) (any, error) {
 	switch v := v.(type) {
 	case rank.Command:

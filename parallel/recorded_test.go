@@ -11,8 +11,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// countingEnd is the end of a group whose ranks compute nothing: it counts what would be sent, as Local does, and waits
-// for nobody.
+// countingEnd is the end of a group whose ranks compute nothing: it counts what would be sent, as Local does, and
+// waits for no peer.
 type countingEnd struct {
 	comm.Comm // silent
 	traffic   *comm.Traffic
@@ -45,8 +45,8 @@ func (countingTransport) Connect(_ comm.Group, ops []engine.Ops) ([]comm.Comm, e
 
 func (countingTransport) Interruptible() bool { return true }
 
-// newRecordingEngine makes an engine whose executor runs as it does elsewhere, leader, ranks and samplers, on
-// operations that compute nothing and exchanges that move nothing.
+// newRecordingEngine returns an engine that runs the real executor (leader, ranks and samplers) on operations that
+// compute nothing and exchanges that move nothing.
 func newRecordingEngine(t *testing.T) *Engine {
 	t.Helper()
 	e, err := NewEngine(Config{
@@ -60,9 +60,9 @@ func newRecordingEngine(t *testing.T) *Engine {
 	return e
 }
 
-// TestForecastEqualsRecordedRun compares the formulas of the planner with a recorded run of the executor, for every
-// plan of the tests on every family, in f32 and bf16, with fewer and more evaluations than warm-ups: memory of each
-// rank to the byte, and bytes and calls of each rank and axis.
+// TestForecastEqualsRecordedRun compares the planner's formulas with a recorded run of the executor, for every plan of
+// the tests on every family, in f32 and bf16, with fewer and more evaluations than warm-ups: memory of each rank to
+// the byte, and bytes and calls of each rank and axis.
 func TestForecastEqualsRecordedRun(t *testing.T) {
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans()} {
@@ -96,7 +96,7 @@ func compareRecorded(t *testing.T, e *Engine, r Request, text string, compute en
 		t.Fatalf("every tiny model takes it: %v", err)
 	}
 	r.Plan, r.Compute = text, compute
-	e.dismiss() // ranks keep the memory of requests before
+	e.dismiss() // ranks keep the memory of earlier requests
 	res, err := e.Sample(context.Background(), &r, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func compareRecorded(t *testing.T, e *Engine, r Request, text string, compute en
 	checkMemory(t, w, p, compute.Size(), e.team, res.Stats.PeakBytes)
 }
 
-// TestMembersAreRanks: the planner puts the work of a member of the team on the rank that the team says it is.
+// TestMembersAreRanks checks that the planner assigns a member's work to the same rank as the team does.
 func TestMembersAreRanks(t *testing.T) {
 	e := newRecordingEngine(t)
 	for _, text := range []string{"cfg=2,pipe=3,ulysses=2", "pipe=2,tensor=2", "data=2,ring=2"} {

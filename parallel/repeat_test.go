@@ -8,9 +8,9 @@ import (
 	"patchbay/engine"
 )
 
-// TestOrderOfRequestsDoesNotMatter: requests A, B, a larger one, A on one engine. The two of A have the same bits, and
-// B has those that a fresh engine gives: nothing of a request is left for the next one, neither with stale values,
-// entries that begin late and outputs kept for later, nor with other sizes and types in between.
+// TestOrderOfRequestsDoesNotMatter runs requests A, B, a larger one and A on one engine. Both runs of A have the same
+// bits, and B has those of a fresh engine: no request leaves anything for the next one, even with stale values, late
+// entries and cached outputs, or with other sizes and types in between.
 func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 	for _, c := range []struct{ family, plan string }{
 		{"flux", "ulysses=3"},
@@ -42,7 +42,7 @@ func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 		a.Plan = c.plan
 		late := &a.Branches[0].Entries[1]
 		late.Ranged, late.SigmaStart = true, a.Sigmas[2]
-		b := *a // as large, of other contents
+		b := *a // as large, with other contents
 		b.Latent.Data = slices.Clone(a.Latent.Data)
 		slices.Reverse(b.Latent.Data)
 		b.Branches = nil

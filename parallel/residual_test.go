@@ -15,7 +15,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// controlRun is a recorded evaluation of a network to which a control net adds (tests/golden/modern, section 8).
+// controlRun is a recorded evaluation of a network with the residuals of a control net (tests/golden/modern section
+// 8).
 type controlRun struct {
 	X          []int     `json:"x"`
 	Context    []int     `json:"context"`
@@ -27,7 +28,7 @@ type controlRun struct {
 	name, main string
 }
 
-// controlRuns reads the runs of a file whose main model is main.
+// controlRuns returns the runs recorded in a file for the main model main.
 func controlRuns(t *testing.T, file, main string, spec *dit.Spec) (out []controlRun) {
 	t.Helper()
 	var all map[string]controlRun
@@ -88,7 +89,7 @@ func controlRuns(t *testing.T, file, main string, spec *dit.Spec) (out []control
 	return out
 }
 
-// request is the evaluation of item i: a run of one step, whose x0 is x - sigma times what the network says.
+// request returns the evaluation of item i as a run of one step, whose x0 is x - sigma times the network's output.
 func (run controlRun) request(g goldenModel, i int) (r *Request, want []float32) {
 	n, spec := run.X[0], g.model.Spec
 	l := NewLatent(1, run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1])
@@ -124,7 +125,8 @@ func (run controlRun) request(g goldenModel, i int) (r *Request, want []float32)
 	}, want
 }
 
-// TestResidualsMatchGolden: what ComfyUI's control nets say, added behind the blocks, gives what its networks say.
+// TestResidualsMatchGolden checks that the recorded outputs of ComfyUI's control nets, added after the blocks, give
+// the recorded outputs of its networks.
 func TestResidualsMatchGolden(t *testing.T) {
 	e := newEngine(t)
 	for _, c := range []struct{ file, main string }{{"control_qwen", "qwen-a"}} {
@@ -153,7 +155,7 @@ func TestResidualsMatchGolden(t *testing.T) {
 	}
 }
 
-// controlled gives entries residuals: some of all items, one of each.
+// controlled adds residuals to entries: some shared by all items, one with rows of each item.
 func controlled(r *Request) {
 	spec, n := r.Model.Spec, r.Latent.grid(r.Model.Spec).Tokens()*r.Model.Spec.Width
 	last := len(spec.Blocks) - 1
@@ -164,7 +166,7 @@ func controlled(r *Request) {
 	r.Branches[1].Entries[0].Residuals = []rank.Residual{{Blocks: []int{last - 1}, Rows: golden.Input("control2", n)}}
 }
 
-// TestExactPlansAddResidualsAsOneRank: every rank adds its rows behind its blocks, whatever the plan.
+// TestExactPlansAddResidualsAsOneRank checks that every rank adds its rows after its blocks, whatever the plan.
 func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
 	for k, c := range []struct {
 		name   string
@@ -206,8 +208,8 @@ func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
 	}
 }
 
-// TestPatchesAddTheirOwnResiduals: with residuals a stale pipeline stays as near to one rank as without them; with
-// rows of other patches it would be ten times as far (1.0 where it is 0.04).
+// TestPatchesAddTheirOwnResiduals checks that residuals do not move a stale pipeline farther from one rank. Adding the
+// rows of other patches would make the difference more than ten times as large (1.0 instead of 0.04).
 func TestPatchesAddTheirOwnResiduals(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -239,7 +241,7 @@ func TestPatchesAddTheirOwnResiduals(t *testing.T) {
 	}
 }
 
-// TestForecastsHoldWithResiduals: residuals are added in memory that a block has given back.
+// TestForecastsHoldWithResiduals checks that residuals take no extra memory: they use what a block has released.
 func TestForecastsHoldWithResiduals(t *testing.T) {
 	for _, f := range families() {
 		if f.name != "flux" && f.name != "sd3" && f.name != "qwenimage" {
@@ -256,7 +258,7 @@ func TestForecastsHoldWithResiduals(t *testing.T) {
 	}
 }
 
-// TestBadResidualsAreRefused: by the branch and what is wrong.
+// TestBadResidualsAreRefused checks that the error names the branch and what is wrong.
 func TestBadResidualsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	for _, c := range []struct {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRanksForgetRequests: a rank keeps no session of a request that has ended.
+// TestRanksForgetRequests checks that a rank keeps no session of a request that has ended.
 func TestRanksForgetRequests(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)

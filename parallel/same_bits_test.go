@@ -12,11 +12,11 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// sameBitsPlans are the exact plans with deterministic=on; those of tensor groups, which it refuses, without the group.
+// sameBitsPlans returns the exact plans with deterministic=on, without their tensor groups, which it refuses.
 func sameBitsPlans() (out []string) {
 	seen := map[string]bool{}
 	for _, text := range exactPlans() {
-		if strings.Contains(text, "tensor=") { // speeds are a number for each rank
+		if strings.Contains(text, "tensor=") { // one speed per rank
 			text = regexp.MustCompile(`,speeds=[\d:]+`).ReplaceAllString(text, "")
 		}
 		text = regexp.MustCompile(`,?(heads=halves|tensor=\d|form=scatter|warmup=\d+)`).ReplaceAllString(text, "")
@@ -29,8 +29,8 @@ func sameBitsPlans() (out []string) {
 	return append(out, "pipe=2,ring=2,patches=3,kv=fp8,deterministic=on", "ring=2,ulysses=2,shard=on,deterministic=on")
 }
 
-// TestSameBits: with deterministic=on every plan gives the bits of one rank without it, on all families, in f32 and
-// bf16 by turns.
+// TestSameBits checks that with deterministic=on every plan gives the bits of one rank without it, on all families,
+// with f32 and bf16 on alternate plans.
 func TestSameBits(t *testing.T) {
 	for k, c := range []struct {
 		name string
@@ -74,8 +74,8 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestDeterministicEngines: on an engine that is deterministic every plan is, those it chooses too, and pictures are
-// decoded whole; a plan that cannot be is refused.
+// TestDeterministicEngines checks that on a deterministic engine all plans are deterministic, chosen ones included,
+// that pictures are decoded whole, and that a plan that cannot be deterministic is refused.
 func TestDeterministicEngines(t *testing.T) {
 	e, err := NewEngine(Config{NewOps: testOps, Recode: roundTrip, Deterministic: true})
 	if err != nil {

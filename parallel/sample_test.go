@@ -6,12 +6,11 @@ import (
 	"testing"
 )
 
-// anyModel is the recorded model of tests to which all models are the same: one of the smallest, with five blocks and
-// four heads.
+// anyModel is the recorded model for tests that work with any: one of the smallest, with five blocks and four heads.
 const anyModel = "chroma-b"
 
-// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them. A group of
-// two, whose ranks have the same neighbour on both sides, is of another kind than a larger one.
+// kinds keeps the first of the plans that differ only in numbers. The long form keeps all of them. A group of two,
+// whose ranks have the same neighbor on both sides, is of another kind than a larger one.
 func kinds(plans []string) (out []string) {
 	met := map[string]bool{}
 	for _, plan := range plans {
@@ -29,8 +28,8 @@ func kinds(plans []string) (out []string) {
 	return out
 }
 
-// everyNth returns the plans that network k of a matrix runs: every n-th, beginning with another one for each network,
-// so that n networks run every plan. The short form has a third of them, the long form all plans.
+// everyNth returns the plans that network k of a matrix runs: every n-th, starting at a different one for each
+// network, so that n networks run every plan. The short form has a third of them, the long form all plans.
 func everyNth(plans []string, k, n int) (out []string) {
 	for i, plan := range plans {
 		if soak || (i+k)%n == 0 && (!testing.Short() || (i+k)/n%3 == k%3) {
@@ -40,8 +39,8 @@ func everyNth(plans []string, k, n int) (out []string) {
 	return out
 }
 
-// somePlans is everyNth and, but in the short form, as few more plans as it takes for network k to meet every key, and
-// every value of a key that is a word.
+// somePlans is everyNth plus, except in the short form, the few more plans that network k needs to meet every key and
+// every value that is a word.
 func somePlans(plans []string, k, n int) []string {
 	out, met := everyNth(plans, k, n), map[string]bool{}
 	if soak || testing.Short() {

@@ -7,8 +7,8 @@ import (
 	"patchbay/models/sampling"
 )
 
-// TestEverySamplerOnPatches: one sampler instance per patch, sharing draws, gives what one instance over the whole
-// latent gives, on an odd latent and with a mask, as long as all evaluations are synchronous.
+// TestEverySamplerOnPatches checks that one sampler instance per patch, with shared random draws, gives the result of
+// one instance over the whole latent, on an odd latent and with a mask, if all evaluations are synchronous.
 func TestEverySamplerOnPatches(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, anyModel)

@@ -66,8 +66,8 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// TestDeadlockIsToldAtOnce: with one goroutine running at a time a rank that waits for somebody who never comes is
-// found without a deadline.
+// TestDeadlockIsToldAtOnce checks that with one goroutine running at a time a rank that waits for a message that never
+// comes is reported without a deadline.
 func TestDeadlockIsToldAtOnce(t *testing.T) {
 	var victim comm.Comm
 	e, err := NewEngine(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
@@ -97,7 +97,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// stray is an Ops that sends a message nobody receives, in the middle of rank 1.
+// stray is an Ops that on rank 1 sends a message that no rank receives.
 type stray struct {
 	engine.Ops
 	comm  func() comm.Comm

@@ -9,9 +9,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestSharedWorkSums: the ranks of shared work see the sum of what all of them have, and an error of one ends those
-// that wait for it. Weights are loaded in as many parts as the plan's tensor group has ranks; in one where the ranks
-// live in other processes, or the plan has none.
+// TestSharedWorkSums checks that the ranks of shared work get the sum over all of them, and that an error of one ends
+// those that wait for it. Weights are loaded in as many parts as the plan's tensor group has ranks, or in one if the
+// ranks live in other processes or the plan has no tensor group.
 func TestSharedWorkSums(t *testing.T) {
 	sharedWork(t, newEngine(t))
 	far, err := NewEngine(Config{NewOps: testOps, Hosts: noHosts{}})
@@ -24,10 +24,10 @@ func TestSharedWorkSums(t *testing.T) {
 	}
 }
 
-// noHosts are processes that nobody starts.
+// noHosts is a Hosts that is never started.
 type noHosts struct{ Hosts }
 
-// loaders is how many parts a plan's weights are loaded in.
+// loaders returns the number of parts in which a plan's weights are loaded.
 func loaders(t *testing.T, e *Engine, text string) (n int) {
 	t.Helper()
 	p, err := plan.Parse(text)

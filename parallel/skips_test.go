@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSkipsAreForgotten: what ranks keep of a request for later blocks (outputs that skips take, stores lent to a down
-// lane) goes with the request.
+// TestSkipsAreForgotten checks that what ranks keep for later blocks (skip outputs, stores lent to a down lane) is
+// released at the end of the request.
 func TestSkipsAreForgotten(t *testing.T) {
 	e := newEngine(t)
 	r := flatRequest(t, "hunyuandit", 2)

@@ -2,5 +2,5 @@
 
 package parallel
 
-// soak says that tests run in their long form.
+// soak says that tests run in their long form: go test -tags soak.
 const soak = true

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSpansTellTheBytesOfEveryAxis: exchanges in a profile carry the bytes that the counters have: of every axis,
-// gathers of weights that run beside the computation among them, on every rank of the team (of folded stages both lanes
+// TestSpansTellTheBytesOfEveryAxis checks that on every rank the exchanges in a profile carry as many bytes as the
+// traffic counters of all axes together, gathers of weights during computation included (on folded stages both lanes
 // have spans).
 func TestSpansTellTheBytesOfEveryAxis(t *testing.T) {
 	e := newEngine(t)

@@ -7,8 +7,8 @@ import (
 	"patchbay/models/tiny"
 )
 
-// TestStalePicturesDependOnPatchesAlone: what is stale is decided by patches and warm-up. Any number of stages, any way
-// to split the rest, give the same picture.
+// TestStalePicturesDependOnPatchesAlone checks that patches and warm-up alone decide what is stale: any number of
+// stages, and any split of the rest, give the same picture.
 func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 	plans := []string{
 		"pipe=3", "pipe=4,overlap=off", "cfg=2,data=2,pipe=2", "cfg=3,pipe=3,sync=spread", "pipe=3,ring=2,ulysses=2",
@@ -48,7 +48,7 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 	}
 }
 
-// flatRequest is tinyRequest on the few tokens that PixArt takes, whose rows and columns must add up to more than 65.
+// flatRequest is tinyRequest on the few tokens that PixArt accepts, whose rows plus columns must exceed 65.
 func flatRequest(t *testing.T, family string, steps int) *Request {
 	t.Helper()
 	y, x := 9, 8

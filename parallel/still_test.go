@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestStaleValuesOfAStillPicture: while sigma and latent stand still, keys and values of the evaluation before are
-// those of this one, so patches on stale values must give one rank's answer. Whatever a micro-step of a patch takes
-// from the wrong place shows: rows, positions, text, skips, stores.
+// TestStaleValuesOfAStillPicture checks that while sigma and latent do not change, patches with stale values give the
+// answer of one rank, as the keys and values of the previous evaluation equal the current ones. Anything that a
+// patch's micro-step takes from the wrong place shows: rows, positions, text, skips, stores.
 func TestStaleValuesOfAStillPicture(t *testing.T) {
 	plans := []string{
 		"pipe=4,patches=7", "pipe=2,ulysses=3,patches=3", "pipe=3,ring=2,ulysses=2,patches=4,sync=spread",

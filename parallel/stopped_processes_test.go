@@ -12,8 +12,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestKilledAndStoppedProcesses: a process that is killed, or stops, while the other one waits for what it sends ends
-// the run and is named; the next run has new processes and the same bits.
+// TestKilledAndStoppedProcesses checks that a process that is killed, or stopped, while the other one waits for it
+// ends the run and is named, and that the next run has new processes and the same bits.
 func TestKilledAndStoppedProcesses(t *testing.T) {
 	for name, c := range map[string]struct {
 		signal syscall.Signal
@@ -23,7 +23,7 @@ func TestKilledAndStoppedProcesses(t *testing.T) {
 		"stopped": {syscall.SIGSTOP, "process 1 has gone: it has said nothing for 2s"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // it waits most of the time
+			t.Parallel() // mostly waits
 			p := &processes{dir: t.TempDir(), silence: 2 * time.Second}
 			e, err := NewEngine(Config{NewOps: testOps, Hosts: p})
 			if err != nil {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestScatteredFormOnFewRows: ranks without rows of their own take part in every exchange. Twelve tokens on five
-// sequence places and two tensor ranks leave places with two or three image tokens, and text of five tokens in the
-// smaller entry; with three tensor ranks some keep none.
+// TestScatteredFormOnFewRows checks that ranks without rows of their own take part in every exchange. Twelve tokens on
+// five sequence places and two tensor ranks leave places with two or three image tokens, and text of five tokens in
+// the smaller entry. With three tensor ranks some keep none.
 func TestScatteredFormOnFewRows(t *testing.T) {
 	e := newEngine(t)
 	for _, f := range []string{"flux", "sd3", "hunyuandit"} {

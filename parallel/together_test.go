@@ -12,7 +12,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// alikeRequest is tinyRequest with two entries in each branch that have the same shapes and other values.
+// alikeRequest is tinyRequest with two entries in each branch, all of the same shapes but with different values.
 func alikeRequest(t *testing.T, family string, y, x int) *Request {
 	t.Helper()
 	r := tinyRequest(t, family, 2, y, x, 3)
@@ -38,9 +38,8 @@ func alikeRequest(t *testing.T, family string, y, x int) *Request {
 	return r
 }
 
-// TestEntriesTogether: entries of equal shapes that are evaluated as one batch give the pictures of entries that are
-// evaluated one after the other, with the bytes, calls and memory that the formulas say; also where only half of them
-// are asked for.
+// TestEntriesTogether checks that entries of equal shapes evaluated as one batch give the pictures of entries
+// evaluated one after the other, with the bytes, calls and memory of the formulas, even if only half are evaluated.
 func TestEntriesTogether(t *testing.T) {
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -63,7 +62,7 @@ func TestEntriesTogether(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", f.name, text), func(t *testing.T) {
 				r := *r
 				r.Plan = text
-				if (n+i)%2 == 1 { // the negative branch is not asked for
+				if (n+i)%2 == 1 { // the negative branch is not evaluated
 					r.Guider.CFG = 1
 				}
 				want, err := apart.Sample(context.Background(), &r, nil)
@@ -84,7 +83,7 @@ func TestEntriesTogether(t *testing.T) {
 					t.Fatalf("%d entries are one batch, want %d", n, each)
 				}
 				checkMemory(t, w, p, 4, together.team, got.Stats.PeakBytes)
-				if r.Guider.CFG > 1 { // forecasts know no entries that are not asked for
+				if r.Guider.CFG > 1 { // forecasts assume that all entries are evaluated
 					checkTraffic(t, w, p, 4, got.Stats.Traffic)
 				}
 			})
@@ -92,7 +91,7 @@ func TestEntriesTogether(t *testing.T) {
 	}
 }
 
-// TestEntriesApart: what is not alike, or has too many rows, is evaluated one after the other.
+// TestEntriesApart checks that entries that differ, or have too many rows, are evaluated one after the other.
 func TestEntriesApart(t *testing.T) {
 	whole := Area{H: 4, W: 4}
 	for name, change := range map[string]func(r *Request, p *plan.Plan){

@@ -9,9 +9,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestUnevenStagesEqualOneRank runs stages cut by the costs of a strange device, where attention takes nearly all of
-// the time: with warm-up on every evaluation the result is one rank's. Commands pass through an encoder, the cuts with
-// them.
+// TestUnevenStagesEqualOneRank checks that stages cut by the costs of a device where attention takes nearly all the
+// time give the result of one rank if every evaluation is synchronous. Commands, and the cuts in them, pass through an
+// encoder.
 func TestUnevenStagesEqualOneRank(t *testing.T) {
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 	}
 }
 
-// TestUnknownDevicesAreRefused: an engine does not start on a device that nobody knows, and says which are known.
+// TestUnknownDevicesAreRefused checks that an engine does not start on an unknown device, and lists the known ones.
 func TestUnknownDevicesAreRefused(t *testing.T) {
 	if _, err := NewEngine(Config{NewOps: testOps, Devices: "abacus"}); err == nil ||
 		!strings.Contains(err.Error(), "H100") {

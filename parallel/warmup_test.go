@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWarmupCountsEvaluationsThatRan: warm-up is a number of runs of the network: a step of Heun's method has two, and
-// one that a cache answers is none. What each rank has done tells which evaluations were in one piece.
+// TestWarmupCountsEvaluationsThatRan checks that warm-up counts runs of the network: a step of Heun's method has two,
+// and one answered from a cache none. Each rank's micro-steps show which evaluations were synchronous.
 func TestWarmupCountsEvaluationsThatRan(t *testing.T) {
 	e := newEngine(t)
 	check := func(name string, r *Request) *Result {

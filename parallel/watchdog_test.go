@@ -15,8 +15,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestMain lets more tests run beside each other than there are processors: those of this package that do so wait, for
-// peers that say nothing and ranks that hang.
+// TestMain lets more tests run in parallel than there are processors, since the parallel tests of this package mostly
+// wait for silent peers and hanging ranks.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "10"); err != nil {
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 // hangPatience is longer than any rank stands still on a machine that does other work too.
 const hangPatience = 5 * time.Second
 
-// hangingEngine makes an engine in which rank `victim` stops inside the Linear that makes the countdown zero, until
-// release is closed.
+// hangingEngine returns an engine in which rank victim blocks in the call of Linear that makes the countdown zero,
+// until release is closed.
 func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Engine {
 	t.Helper()
 	e, err := NewEngine(Config{Patience: hangPatience, NewOps: func(rank, ranks int) (engine.Ops, error) {
@@ -46,11 +46,11 @@ func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan st
 	return e
 }
 
-// TestHangingRankIsNamed: a rank that stops is named with evaluation, patch and block, all ranks' positions are listed,
-// the watchdog's patience and no longer one ends the request, and the engine is usable again once the rank has come
-// back, never before.
+// TestHangingRankIsNamed checks that a rank that stops is named with evaluation, patch and block, that the positions
+// of all ranks are listed, that the watchdog's patience ends the request, and that the engine is usable again once the
+// rank has returned, but not before.
 func TestHangingRankIsNamed(t *testing.T) {
-	t.Parallel() // it waits most of the time
+	t.Parallel() // mostly waits
 	for _, c := range []struct {
 		plan   string
 		victim int

@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel/comm/commtest"
 )
 
-// ranks makes so many Ops on the memory of this process.
+// ranks returns n Ops on the memory of this process.
 func ranks(n int) ([]engine.Ops, func() error, error) {
 	out := make([]engine.Ops, n)
 	for r := range out {
@@ -23,7 +23,7 @@ func TestLocal(t *testing.T) {
 	commtest.Run(t, commtest.Rig{Transport: comm.Local{}, Ops: ranks})
 }
 
-// TestOfferOfABusySlotWaits: in this transport an Offer of a slot whose message nobody has taken yet stands still.
+// TestOfferOfABusySlotWaits checks that in this transport Offer blocks while the slot's last message is not received.
 func TestOfferOfABusySlotWaits(t *testing.T) {
 	ends, err := comm.Local{}.Connect(comm.Group{Name: "test", Deadline: time.Minute}, make([]engine.Ops, 2))
 	if err != nil {

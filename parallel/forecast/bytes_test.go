@@ -6,9 +6,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestVolumesOfPublishedModels compares the formulas with numbers worked out elsewhere for FLUX at 1024 px with 512
-// text tokens in bf16: a Ulysses rank sends 1614, 1210 and 706 MB in a step on 2, 4 and 8 ranks; a pipeline stage 28 MB
-// on any number.
+// TestVolumesOfPublishedModels compares the formulas with numbers worked out independently for FLUX at 1024 px with
+// 512 text tokens in bf16: a Ulysses rank sends 1614, 1210 and 706 MB per step on 2, 4 and 8 ranks, a pipeline stage
+// 28 MB on any number.
 func TestVolumesOfPublishedModels(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 1, "H100")
 	for _, c := range []struct {

@@ -9,8 +9,8 @@ import (
 )
 
 // TestCalibrate fits the calibration of every kind of device to the rows marked fit, by coordinate descent on the mean
-// of |log(predicted/published)| with a weak pull (0.02 per factor e) to where it starts, because few rows do not fix
-// seven numbers, and prints it for testdata/published.json. No rate passes what data sheets allow. Run: go test -tags
+// of |log(predicted/published)| with a weak pull (0.02 per factor e) to the start, because few rows do not determine
+// seven numbers, and prints it for testdata/published.json. No rate exceeds the data sheet. Run: go test -tags
 // calibrate -run TestCalibrate -v ./parallel/forecast
 func TestCalibrate(t *testing.T) {
 	p := readPublished(t)

@@ -6,7 +6,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestChoiceKnowsExactPlans: a plan is exact, as one rank, if nothing stale is ever read: without stages, with one
+// TestChoiceKnowsExactPlans checks that a plan counts as exact if nothing stale is ever read: without stages, with one
 // patch, or with warm-up for all evaluations.
 func TestChoiceKnowsExactPlans(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 4, "4xH100-nvlink")
@@ -25,8 +25,8 @@ func TestChoiceKnowsExactPlans(t *testing.T) {
 	}
 }
 
-// TestChoiceTellsTheTimeOfOneRank: the time that the choice is compared with is that of one device, and none if the
-// model does not fit one.
+// TestChoiceTellsTheTimeOfOneRank checks that the time with which the choice is compared is that of one device, or 0
+// if the model does not fit one.
 func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 	for model, size := range map[string]int{"pixart-alpha": 1024, "flux-dev": 2048} {
 		s := searchFor(t, model, size, 4, "4x4090-pcie")

@@ -43,7 +43,7 @@ func TestParseFabric(t *testing.T) {
 	}
 }
 
-// TestProfilesAreComplete: every device and link has positive rates and says where they come from.
+// TestProfilesAreComplete checks that every device and link has positive rates and names their source.
 func TestProfilesAreComplete(t *testing.T) {
 	p := known()
 	for _, d := range p.Devices {
@@ -60,7 +60,7 @@ func TestProfilesAreComplete(t *testing.T) {
 	}
 }
 
-// TestWires works out exchanges by hand: eight devices in two islands of four, on two hosts of eight.
+// TestWires checks exchanges worked out by hand: eight devices in two islands of four, on two hosts of eight.
 func TestWires(t *testing.T) {
 	f := Cluster{
 		Hosts: 2, PerHost: 8, Link: Link{Bandwidth: 10, Latency: 1, AllToAll: 0.5, Island: 4, Across: 8},
@@ -114,8 +114,8 @@ func TestWires(t *testing.T) {
 	}
 }
 
-// TestPairedWires works out exchanges by hand between four devices of which 0 and 1, and 2 and 3 are close, as cards
-// with a bridge are.
+// TestPairedWires checks exchanges worked out by hand between four devices of which 0 and 1, and 2 and 3 are close,
+// like cards with a bridge.
 func TestPairedWires(t *testing.T) {
 	f := Cluster{
 		Hosts: 1, PerHost: 4, Link: Link{Bandwidth: 3, Latency: 9, AllToAll: 0.25, RingFraction: 0.5, Island: 2, Across: 1},
@@ -157,8 +157,8 @@ func TestPairedWires(t *testing.T) {
 	}
 }
 
-// TestPlansFollowPairs: where two of four devices are close and the others far from everybody, the planner takes the
-// two; by the mean of all ways it would take four.
+// TestPlansFollowPairs checks that where only two of four devices are close to each other, the planner chooses those
+// two. By the link's rates alone it chooses four.
 func TestPlansFollowPairs(t *testing.T) {
 	s := searchFor(t, "sd3-medium", 1024, 28, "4xH100")
 	s.Exact = true
@@ -182,7 +182,7 @@ func TestPlansFollowPairs(t *testing.T) {
 	}
 }
 
-// TestUsualRows: GPUs that were not measured have the row of their name, or the nearest, and say so.
+// TestUsualRows checks that GPUs that were not measured get the table row of their name or the nearest, and say so.
 func TestUsualRows(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {

@@ -7,8 +7,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestHalvesHideExchanges: heads=halves hides at most half of the exchanges and at most the attention; what it saves is
-// much on links of PCIe, and less than nothing where starting exchanges takes longer than they do.
+// TestHalvesHideExchanges checks that heads=halves saves much on PCIe links, and less than nothing where starting
+// exchanges takes longer than the exchanges. It hides at most half of the exchanges and at most the attention.
 func TestHalvesHideExchanges(t *testing.T) {
 	m, err := published.Find("flux-dev")
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 type publishedRow struct {
 	Device, Model      string
 	Size, Steps, Ranks int
-	Plan               string // "best": the fastest of all plans of so many ranks
+	Plan               string // "best": the fastest of all plans on that many ranks
 	Seconds            float64
-	Group              string // rows whose order is judged
-	Fit                bool   // the calibration has seen it
+	Group              string // rows whose order is checked
+	Fit                bool   // the calibration was fitted to it
 	Note               string
 }
 
-// String names the row.
+// String returns a description of the row.
 func (r publishedRow) String() string {
 	plan := r.Plan
 	if plan == "" {
@@ -33,7 +33,7 @@ func (r publishedRow) String() string {
 	return fmt.Sprintf("%s %d px, %d steps, %dx%s, %s", r.Model, r.Size, r.Steps, r.Ranks, r.Device, plan)
 }
 
-// calibration is what is fitted for one kind of device: rates, the host's time for an operation, and the link.
+// calibration holds what is fitted for one kind of device: rates, host time per operation, and the link.
 type calibration struct {
 	Cluster   string  `json:"cluster"`
 	GEMM      float64 `json:"gemm"`
@@ -43,20 +43,20 @@ type calibration struct {
 	AllToAll  float64 `json:"all_to_all"`
 	Latency   float64 `json:"latency"`
 	Across    float64 `json:"across"`
-	Island    int     `json:"island"` // devices that share a switch; 0: as many as the link says
+	Island    int     `json:"island"` // devices that share a switch; 0: as the link says
 }
 
 // publishedTable is testdata/published.json.
 type publishedTable struct {
 	Text    map[string]int
 	Devices map[string]calibration
-	// Disputed are the pairs that are predicted in the wrong order, with what the other program does otherwise: these and
-	// no others.
+	// Disputed lists exactly the pairs that are predicted in the wrong order, with what the other program does
+	// differently.
 	Disputed []struct{ Group, First, Second, Why string }
 	Rows     []publishedRow
 }
 
-// disputed tells whether a before b is one of the pairs that may be wrong.
+// disputed reports whether a before b is one of the pairs that may be predicted in the wrong order.
 func (p *publishedTable) disputed(a, b publishedRow) bool {
 	for _, d := range p.Disputed {
 		if d.Group == a.Group && d.First == a.Plan && d.Second == b.Plan {
@@ -79,7 +79,7 @@ func readPublished(t *testing.T) publishedTable {
 	return p
 }
 
-// predict is the simulated time of a row.
+// predict returns the simulated time of a row in seconds.
 func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	t.Helper()
 	cal := p.Devices[r.Device]
@@ -123,7 +123,7 @@ func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	return best
 }
 
-// theirPlans are the products of powers of two that xDiT takes for n devices.
+// theirPlans returns the products of powers of two that xDiT accepts for n devices.
 func theirPlans(entries, n, steps int) []string {
 	var out []string
 	for cfg := 1; cfg <= entries; cfg *= 2 {
@@ -138,9 +138,9 @@ func theirPlans(entries, n, steps int) []string {
 	return out
 }
 
-// TestSimulatorAgainstPublishedTimes is the judge of the simulator: with one calibration per kind of device, the median
-// error over all published rows and over the held-out ones is at most 25 %, and where two methods differ by more than
-// 10 % the faster one is predicted as faster, but for the pair that published.json names with the reason.
+// TestSimulatorAgainstPublishedTimes checks the simulator against published times: with one calibration per kind of
+// device, the median error over all rows and over the held-out ones is at most 25 %, and where two methods differ by
+// more than 10 % the faster one is predicted to be faster, except for the pairs that published.json disputes.
 func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 	p := readPublished(t)
 	got := make([]float64, len(p.Rows))

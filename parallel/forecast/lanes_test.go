@@ -8,9 +8,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestStagesOfFluxFit: FLUX-dev in bf16, by forecast: with cut=weights a rank holds at most 12.2 GB of weights on two
-// stages and 6.3 GB on four (its double blocks have twice the weights of single ones for the same work, so that
-// cut=time leaves the first stage more).
+// TestStagesOfFluxFit checks the forecast for FLUX-dev in bf16: with cut=weights a rank holds at most 12.2 GB of
+// weights on two stages and 6.3 GB on four. Its double blocks have twice the weights of single ones for the same work,
+// so cut=time leaves the first stage more.
 func TestStagesOfFluxFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "8xH100-nvlink")
 	s.Device = s.Cluster.Device
@@ -35,8 +35,8 @@ func TestStagesOfFluxFit(t *testing.T) {
 	}
 }
 
-// TestOwnStagesCoverEverything: over all published models, stage counts and both cuts the parts of the stages are
-// everything: each half of a block and each end exactly once.
+// TestOwnStagesCoverEverything checks for published models, all stage counts and both cuts that the stages hold each
+// half of a block and each end exactly once.
 func TestOwnStagesCoverEverything(t *testing.T) {
 	cpu, err := NewMachine("cpu")
 	if err != nil {

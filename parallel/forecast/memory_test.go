@@ -2,8 +2,8 @@ package forecast
 
 import "testing"
 
-// TestPlannerTakesTheRankThatNeedsMost: the memory of a candidate is that of the rank that needs most, whichever it is,
-// and a plan fits where that rank fits.
+// TestPlannerTakesTheRankThatNeedsMost checks that the memory of a candidate is that of the rank that needs most,
+// whichever it is, and that a plan fits if that rank fits.
 func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 4, "8xH100-nvlink")
 	s.Device = s.Cluster.Device
@@ -40,8 +40,8 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	}
 }
 
-// TestEightBitStoresHalve: against bf16, stores of D elements a head take (1 + 4/D) / 2 of the bytes: 0.516 for D =
-// 128, 0.531 for 64, and 0.257 of f32.
+// TestEightBitStoresHalve checks that against bf16, stores of D elements per head take (1 + 4/D) / 2 of the bytes:
+// 0.516 for D = 128, 0.531 for 64, and 0.257 of f32.
 func TestEightBitStoresHalve(t *testing.T) {
 	for model, want := range map[string]float64{"flux-dev": 0.515625, "sd3-medium": 0.53125, "hunyuandit": 0.5227272} {
 		s := searchFor(t, model, 1024, 20, "8xH100-nvlink")
@@ -58,8 +58,8 @@ func TestEightBitStoresHalve(t *testing.T) {
 	}
 }
 
-// TestWorkspaceNeedsMemory: what libraries of a device put aside counts: a plan that just fits does not with a byte
-// less, and a pipeline whose stages have two lanes counts it twice.
+// TestWorkspaceNeedsMemory checks that the workspace of a device's libraries counts: a plan that just fits does not
+// fit in one byte less, and a pipeline whose stages have two lanes counts it twice.
 func TestWorkspaceNeedsMemory(t *testing.T) {
 	for _, c := range []struct {
 		model, plan string

@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestMixedDevicesShareTheWork: where exchanges cost nothing, two devices that take a and b seconds alone take
-// 1/(1/a+1/b) together, within the grain of heads and blocks; equal parts take half the slow one's time.
+// TestMixedDevicesShareTheWork checks that where exchanges cost nothing, two devices that take a and b seconds alone
+// take 1/(1/a+1/b) together, up to the granularity of heads and blocks, and that equal parts take half the slow one's.
 func TestMixedDevicesShareTheWork(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 8, "H100-pcie,L40")
 	s.Cluster.Link = Link{Name: "none", Bandwidth: 1e18, AllToAll: 1}
@@ -29,7 +29,7 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 	}{
 		{"ulysses=2", best, 1.04 * best},
 		{"ring=2", best, 1.04 * best},
-		{"pipe=2,patches=16", best, 1.35 * best}, // filling, and a warm-up on one stage after the other
+		{"pipe=2,patches=16", best, 1.35 * best}, // filling, and a warm-up stage by stage
 		{"ulysses=2,speeds=50:50", 0.499 * alone[1], 0.51 * alone[1]},
 	} {
 		p, err := plan.Parse(c.text)
@@ -46,8 +46,8 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 	}
 }
 
-// TestSlowDevicesAreLeftOut: a device that makes the fastest plan slower is not used, and the answer names it and what
-// it would cost. None is used that has no room for its part.
+// TestSlowDevicesAreLeftOut checks that a device that would slow down the fastest plan is not used, that the answer
+// names it and its cost, and that no device without room for its part is used.
 func TestSlowDevicesAreLeftOut(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "H100-pcie,L40")
 	s.Exact = true
@@ -74,8 +74,8 @@ func TestSlowDevicesAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestCutsByWeightsFollowMemory: stages that own their weights hold parts in proportion to the memory of their devices,
-// so that a model fits devices of which the small one has no room for half of it.
+// TestCutsByWeightsFollowMemory checks that stages with their own weights hold parts in proportion to the memory of
+// their device, so that a model fits although the small device has no room for half of it.
 func TestCutsByWeightsFollowMemory(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "L40,4090")
 	s.Cluster.Mixed[0].Memory, s.Cluster.Mixed[1].Memory = 24<<30, 10<<30
@@ -97,7 +97,7 @@ func TestCutsByWeightsFollowMemory(t *testing.T) {
 	}
 }
 
-// TestMixedClusters: lists are put in order, fastest first, share the slowest link, and read back.
+// TestMixedClusters checks that lists are sorted, fastest first, share the slowest link, and can be read back.
 func TestMixedClusters(t *testing.T) {
 	for text, want := range map[string]string{
 		"2xL40,H100": "1xH100-pcie4,2xL40-pcie4", "H100-nvlink,A100-80": "1xH100-nvlink3,1xA100-80-nvlink3",
@@ -120,7 +120,8 @@ func TestMixedClusters(t *testing.T) {
 	}
 }
 
-// TestMachinesOfSeveralKinds are read back, and refuse two of one name, a bad one, and kinds that they lack.
+// TestMachinesOfSeveralKinds checks that they can be read back, and that a duplicate name, a bad device and an unknown
+// kind are refused.
 func TestMachinesOfSeveralKinds(t *testing.T) {
 	m, err := NewMachine("H100")
 	if err != nil {

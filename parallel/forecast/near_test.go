@@ -19,7 +19,7 @@ func planOf(t *testing.T, text string) plan.Plan {
 	return p
 }
 
-// TestNothingIsNearNaN: what compares predictions fails if one of them is no number.
+// TestNothingIsNearNaN checks that comparisons of predictions fail if a value is NaN.
 func TestNothingIsNearNaN(t *testing.T) {
 	for _, v := range []float64{math.NaN(), math.Inf(1), 1.2, -1} {
 		if near(v, 1, 0.1) || near(1, v, 0.1) {

@@ -20,7 +20,7 @@ type Net struct {
 	Feeds   [][]int   // by block of the net, the blocks of the model after which it is added; nil: any
 }
 
-// beside returns a net as a workload of its own, and the plan by which ranks compute it (plan.Plan.Beside).
+// beside returns a net as a workload of its own, and the plan by which ranks compute it (plan.Plan.ForNets).
 func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 	own := Workload{
 		Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations,

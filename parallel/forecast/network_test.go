@@ -2,8 +2,8 @@ package forecast
 
 import "testing"
 
-// TestFullLinksMakeTheirSenderWait: a channel of n slots takes the message n places on when its receiver has taken one,
-// not before: three messages of a fast sender to a receiver that works 10 s on each.
+// TestFullLinksMakeTheirSenderWait checks that a channel of n slots accepts a message only once the receiver has taken
+// the one n places before, with three messages of a fast sender to a receiver that works 10 s on each.
 func TestFullLinksMakeTheirSenderWait(t *testing.T) {
 	for slots, want := range map[int]float64{0: 20, 1: 10, 2: 0, 3: 0, unbounded: 0} {
 		n := &network{actors: []actor{{name: "from"}, {name: "to"}}, channels: []channel{{from: 0, to: 1, slots: slots}}}

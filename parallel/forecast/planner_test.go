@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// searchFor is a search for one picture of a released model.
+// searchFor returns a search for one picture of a released model.
 func searchFor(t testing.TB, model string, size, steps int, devices string) Search {
 	t.Helper()
 	m, err := published.Find(model)
@@ -41,8 +41,8 @@ func choose(t *testing.T, s Search) *Choice {
 	return c
 }
 
-// TestMoreDevicesAreNeverSlower: the chosen time never rises with the number of devices, and devices without use are
-// counted.
+// TestMoreDevicesAreNeverSlower checks that the chosen time never rises with the number of devices, and that unused
+// devices are counted as idle.
 func TestMoreDevicesAreNeverSlower(t *testing.T) {
 	for _, c := range []struct {
 		model, device string
@@ -72,8 +72,8 @@ func TestMoreDevicesAreNeverSlower(t *testing.T) {
 	}
 }
 
-// TestChosenPlanIsTheFastest compares the choice with a simulation of every plan there is; bounds never exceed the
-// times they stand for.
+// TestChosenPlanIsTheFastest compares the choice with a simulation of every plan, and checks that a bound never
+// exceeds the simulated time.
 func TestChosenPlanIsTheFastest(t *testing.T) {
 	for _, s := range []Search{
 		searchFor(t, "flux-dev", 1024, 28, "4xL40-pcie"), searchFor(t, "pixart-alpha", 1024, 20, "6xA100-80-nvlink"),
@@ -81,7 +81,7 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 		searchFor(t, "flux-dev", 1024, 8, "2xH100-pcie,2xL40"),
 	} {
 		got := choose(t, s)
-		s.Device = s.Cluster.Device // as Choose has it
+		s.Device = s.Cluster.Device // as in Choose
 		best, at, n := math.Inf(1), plan.Plan{}, 0
 		for _, c := range s.candidates(s.Cluster.Ranks()) {
 			if !c.Fits {
@@ -104,8 +104,8 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 	}
 }
 
-// TestFewStepsGetAFasterPlan: a model of four steps gets a plan that beats one device, although a pipeline pays for
-// warm-up and filling.
+// TestFewStepsGetAFasterPlan checks that a model of four steps gets a plan that beats one device, although a pipeline
+// pays for warm-up and filling.
 func TestFewStepsGetAFasterPlan(t *testing.T) {
 	for _, devices := range []string{"8xL40-pcie", "8xH100-nvlink", "4x4090-pcie", "2xA100-80-nvlink"} {
 		s := searchFor(t, "flux-schnell", 1024, 4, devices)
@@ -120,8 +120,8 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 	}
 }
 
-// TestFewStepsMayStayOnOneRank: four steps of a small picture on two hosts are not worth their network; the planner
-// stays on one device and says which plan loses, and on what.
+// TestFewStepsMayStayOnOneRank checks that four steps of a small picture on two hosts stay on one device, as the
+// network costs more than it gains, and that the planner says which plan loses and why.
 func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	s := searchFor(t, "pixart-alpha", 256, 4, "2x1xH100+ethernet100")
 	s.Text = s.Text[:1]
@@ -140,8 +140,8 @@ func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	}
 }
 
-// TestSpreadWarmupShare: a spread evaluation on four stages takes at most 0.4 of one device's on NVLink, transfers
-// included; PCIe has its own bounds, and HunyuanDiT, whose evaluations are short, too.
+// TestSpreadWarmupShare checks that a spread evaluation on four stages takes at most 0.4 of one device's on NVLink,
+// transfers included. PCIe and HunyuanDiT, whose evaluations are short, have bounds of their own.
 func TestSpreadWarmupShare(t *testing.T) {
 	for _, c := range []struct {
 		model, devices string
@@ -170,7 +170,7 @@ func TestSpreadWarmupShare(t *testing.T) {
 	}
 }
 
-// TestPlannerRefusesWhatDoesNotFit names bytes and a number of devices that would do.
+// TestPlannerRefusesWhatDoesNotFit checks that the error names bytes and a sufficient number of devices.
 func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 2048, 28, "1x4090-pcie")
 	_, err := s.Choose()
@@ -196,7 +196,7 @@ func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestExactSearch keeps to plans that give the picture of one rank.
+// TestExactSearch checks that an exact search chooses only plans that give the picture of one rank.
 func TestExactSearch(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "8xL40-pcie")
 	if c := choose(t, s); c.Best.Exact {
@@ -208,9 +208,9 @@ func TestExactSearch(t *testing.T) {
 	}
 }
 
-// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.10 of an even
-// share of one device's step. Whole blocks alone could not do that on 8 stages: 57 of equal cost leave 8 on one, 1.123
-// of the mean.
+// TestPipelineSteadyState checks that a step of FLUX at 1024 px on stages, text and host hand-over included, takes at
+// most 1.10 of an even share of one device's step. Whole blocks could not reach that on 8 stages: with 57 of equal
+// cost one stage gets 8, 1.123 of the mean.
 func TestPipelineSteadyState(t *testing.T) {
 	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
 		s := searchFor(t, "flux-dev", 1024, 28, devices)
@@ -233,7 +233,7 @@ func TestPipelineSteadyState(t *testing.T) {
 	}
 }
 
-// TestTimesAddUp: every rank's compute, exchange, transfer and idle time make the whole run.
+// TestTimesAddUp checks that every rank's compute, exchange, transfer and idle times add up to the whole run.
 func TestTimesAddUp(t *testing.T) {
 	for _, text := range []string{"", "ulysses=4", "ring=2,ulysses=2", "pipe=4,patches=6", "cfg=2,pipe=2,tensor=2"} {
 		s := searchFor(t, "hunyuandit", 1024, 6, "8xL40-pcie")

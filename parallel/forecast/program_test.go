@@ -6,7 +6,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// runTiming is when the last actor of a program ends.
+// runTiming returns the time at which the last actor of a program ends.
 func runTiming(t *testing.T, timing timing) (seconds float64) {
 	t.Helper()
 	ends, _, err := newProgram(timing).net.run(true)
@@ -20,9 +20,9 @@ func runTiming(t *testing.T, timing timing) (seconds float64) {
 }
 
 // TestTransfersAndHandoverTimes compares runs with transfers and a hand-over at the sampler with closed forms. K
-// synchronous evaluations of M on each of N stages take N M + (N-1) t + h each, t being the transfers of all entries
-// one after the other. On one stage of M patches of 1, the stage works without a pause while the hand-over of a patch
-// fits behind the other patches, else every evaluation takes 1 + h.
+// synchronous evaluations of M on each of N stages take N M + (N-1) t + h each, where t is the transfers of all
+// entries one after the other. On one stage with M patches of 1, the stage works without a pause while the hand-over
+// of a patch fits behind the other patches, otherwise every evaluation takes 1 + h.
 func TestTransfersAndHandoverTimes(t *testing.T) {
 	const k = 5
 	for stages := 1; stages <= 5; stages++ {
@@ -53,8 +53,8 @@ func TestTransfersAndHandoverTimes(t *testing.T) {
 	}
 }
 
-// TestSimulationCountsHandoverAndEveryTransfer: a hand-over at the sampler is paid once an evaluation, a transfer once
-// for every entry, hop and evaluation, with the bytes of that entry.
+// TestSimulationCountsHandoverAndEveryTransfer checks that a hand-over at the sampler is paid once per evaluation, and
+// a transfer once per entry, hop and evaluation, with the bytes of that entry.
 func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 5, "4xL40-pcie")
 	s.Text = []int{512, 77, 256}

@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// TestJobsSideBySide, for 1 to 50 jobs on 8 devices: no device works on two jobs, plans fit, the last job never ends
-// later than with all jobs one after another on all devices or with a device each, 40 jobs reach 0.95 of the throughput
-// of one job a device where that fits, and a lone job has what the planner chooses for all devices.
+// TestJobsSideBySide checks for 1 to 50 jobs on 8 devices that no device works on two jobs, that plans fit, that the
+// last job never ends later than with all jobs one after another on all devices or with a device each, that 40 jobs
+// reach 0.95 of the throughput of one job per device where that fits, and that a lone job gets the planner's choice
+// for all devices.
 func TestJobsSideBySide(t *testing.T) {
 	for _, c := range []struct{ model, devices string }{
 		{"flux-dev", "8xH100-nvlink"}, {"pixart-alpha", "8xL40-pcie"}, {"flux-dev", "8x4090-pcie"},
@@ -47,8 +48,8 @@ func TestJobsSideBySide(t *testing.T) {
 	}
 }
 
-// TestGroupsLeaveNobodyAlone: by any times, no device is left out while some job fits a group, and no group is too
-// small for its job.
+// TestGroupsLeaveNobodyAlone checks that no device is idle while some job fits a group, and that no group is too small
+// for its job.
 func TestGroupsLeaveNobodyAlone(t *testing.T) {
 	for least := 1; least <= 4; least++ {
 		seconds := func(n int) float64 {

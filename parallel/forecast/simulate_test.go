@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// plainTiming is a program of equal micro-steps of one second on stages, folded or not, with one entry.
+// plainTiming returns the timing of equal micro-steps of one second with one entry, on straight or folded stages.
 func plainTiming(stages, patches, evaluations, warmup int, folded bool, slots int) timing {
 	t := timing{
 		groups: 1, shares: patches, slots: slots, entries: func(int) int { return 1 },
@@ -39,8 +39,8 @@ func plainTiming(stages, patches, evaluations, warmup int, folded bool, slots in
 	return t
 }
 
-// TestScheduleNeedsNoBuffers runs every pipeline of 1 to 8 stages and 1 to 64 patches, straight and folded, with 1 to 3
-// entries, where every transfer is a rendezvous: nothing may be left waiting.
+// TestScheduleNeedsNoBuffers checks that every pipeline of 1 to 8 stages and 1 to 64 patches, straight and folded,
+// with 1 to 3 entries, completes although every transfer is a rendezvous.
 func TestScheduleNeedsNoBuffers(t *testing.T) {
 	for stages := 1; stages <= 8; stages++ {
 		for patches := 1; patches <= 64; patches++ {
@@ -58,8 +58,8 @@ func TestScheduleNeedsNoBuffers(t *testing.T) {
 	}
 }
 
-// returnRing is the order of a pipeline whose last stage sends its result straight back to the first one, which takes
-// it only when it starts the next evaluation (xDiT). It can run only if links hold floor(patches/stages) messages.
+// returnRing returns the order of a pipeline whose last stage sends its result straight back to the first one, which
+// receives it only when it starts the next evaluation (xDiT). It needs links that hold floor(patches/stages).
 func returnRing(stages, patches, evaluations, slots int) *network {
 	n := &network{}
 	for s := range stages {
@@ -84,7 +84,7 @@ func returnRing(stages, patches, evaluations, slots int) *network {
 	return n
 }
 
-// explain follows who waits for whom from a stuck actor until the circle closes or an actor has nothing more to do.
+// explain follows the chain of waits from a stuck actor until it closes a cycle or reaches an actor that has finished.
 func (e *stuckError) explain() (waits []string, cycle bool) {
 	seen := map[int]int{}
 	r, a := e.run, e.actor
@@ -107,8 +107,8 @@ func (e *stuckError) explain() (waits []string, cycle bool) {
 	}
 }
 
-// TestDeadlockIsFound plants orders that hang: the return ring needs floor(patches/stages) messages of buffer on each
-// link, no more and no less, and a message that nobody sends is told apart from a circle.
+// TestDeadlockIsFound checks that orders that hang are found: the return ring needs exactly floor(patches/stages)
+// buffered messages on each link, and a message that is never sent is distinguished from a cycle.
 func TestDeadlockIsFound(t *testing.T) {
 	for stages := 2; stages <= 6; stages++ {
 		for patches := 1; patches <= 24; patches++ {
@@ -142,9 +142,8 @@ func TestDeadlockIsFound(t *testing.T) {
 	}
 }
 
-// TestPipelineTimes compares runs of equal micro-steps with the closed form of PipeFusion: w synchronous evaluations of
-// N M slots each, then (K-w) max(M, N) slots and N-1 to drain. A folded pipeline of N stages has 2N-1 stops and the
-// same work on each device.
+// TestPipelineTimes compares runs of equal micro-steps on straight pipelines with the closed form of PipeFusion: w
+// synchronous evaluations of N M slots each, then (K-w) max(M, N) slots and N-1 to drain.
 func TestPipelineTimes(t *testing.T) {
 	for stages := 1; stages <= 8; stages++ {
 		for patches := 2; patches <= 20; patches++ {
@@ -169,7 +168,7 @@ func TestPipelineTimes(t *testing.T) {
 	}
 }
 
-// TestSpreadWarmupTimes: w spread evaluations take M slots each instead of N M.
+// TestSpreadWarmupTimes checks that w spread evaluations take M slots each instead of N M.
 func TestSpreadWarmupTimes(t *testing.T) {
 	for stages := 1; stages <= 8; stages++ {
 		for patches := 2; patches <= 20; patches++ {

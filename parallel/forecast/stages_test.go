@@ -15,7 +15,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// halves counts lanes in half blocks.
+// halves converts lanes to ranges of half blocks.
 func halves(lanes []plan.Lane) []dit.Range {
 	out := make([]dit.Range, len(lanes))
 	for i, l := range lanes {
@@ -30,7 +30,7 @@ func halves(lanes []plan.Lane) []dit.Range {
 	return out
 }
 
-// tiled reports whether ranges are neighbours that cover [0, n) in order, none of them empty.
+// tiled reports whether the ranges cover [0, n) in order without gaps, and none is empty.
 func tiled(ranges []dit.Range, n int) bool {
 	at := 0
 	for _, r := range ranges {
@@ -42,7 +42,8 @@ func tiled(ranges []dit.Range, n int) bool {
 	return at == n
 }
 
-// stageSums adds up what every stage costs: its lanes, embedding on the first stage and head where the last lane is.
+// stageSums returns the cost of every stage: its lanes, the embedding on the first stage and the head on that of the
+// last lane.
 func stageSums(lanes []plan.Lane, costs []plan.BlockCost, ends [2]float64, parts int) []float64 {
 	sums := make([]float64, parts)
 	at := func(k int) int { return min(k, 2*parts-2-k) } // straight pipelines end before the fold
@@ -59,7 +60,7 @@ func stageSums(lanes []plan.Lane, costs []plan.BlockCost, ends [2]float64, parts
 	return sums
 }
 
-// leastDearest is the least possible cost of the dearest of parts contiguous non-empty ranges, by looking at every cut.
+// leastDearest returns the smallest possible cost of the most expensive of parts contiguous non-empty ranges.
 func leastDearest(cost []float64, parts int, first, last float64) float64 {
 	n := len(cost)
 	best := make([]float64, n+1) // of the first i pieces in the stages so far
@@ -89,8 +90,8 @@ func leastDearest(cost []float64, parts int, first, last float64) float64 {
 	return best[n]
 }
 
-// leastStage is the least possible cost of the dearest stage of a model, cut where its blocks can be cut; folded stages
-// take a block and its mirror image.
+// leastStage returns the smallest possible cost of the most expensive stage of a model, cut where its blocks can be
+// cut. A folded stage takes a block and its mirror image.
 func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts int) float64 {
 	n := len(costs)
 	var list []float64
@@ -115,7 +116,7 @@ func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts i
 	return leastDearest(list, parts, ends[0]+ends[1], 0)
 }
 
-// givenCosts are costs of blocks to balance: by the rates of devices, and uneven ones.
+// givenCosts returns block costs to balance: those predicted from device rates, and uneven ones.
 func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() ([]plan.BlockCost, [2]float64) {
 	t.Helper()
 	w := Workload{
@@ -166,9 +167,9 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 	return out
 }
 
-// indivisible are the numbers of stages for which the dearest one is more than 1.03 of the mean by the rates of some
-// known device, because no cut at whole and half blocks is better: FLUX has 38 single blocks that cannot be cut, FLUX.2
-// 20 to 48, and half a block is 4 to 9 % of such a stage.
+// indivisible lists the numbers of stages for which, with the rates of some known device, the most expensive stage
+// exceeds 1.03 of the mean because no cut at whole and half blocks is better: FLUX has 38 single blocks that cannot be
+// cut, FLUX.2 20 to 48, and half a block is 4 to 9 % of such a stage.
 func indivisible() map[string][]int {
 	return map[string][]int{
 		"flux-dev": {5, 6, 7, 8}, "flux-schnell": {5, 6, 7, 8}, "sd3-medium": {5}, "sd3.5-large": {5, 6, 8},
@@ -179,9 +180,10 @@ func indivisible() map[string][]int {
 	}
 }
 
-// TestStagesOfPublishedModels: with four blocks a stage or more, embedding and head included, the dearest stage is at
-// most 1.03 of the mean, or no cut at whole and half blocks is better (all cuts are tried), and by the rates of known
-// devices those cases are the ones listed. Costs are given: those of devices, and uneven ones.
+// TestStagesOfPublishedModels checks that with at least four blocks per stage the most expensive stage, embedding and
+// head included, costs at most 1.03 of the mean, or that no cut at whole and half blocks is better (all cuts are
+// tried). With the rates of known devices the exceptions must be those that indivisible lists. Costs are those of
+// devices, and uneven ones.
 func TestStagesOfPublishedModels(t *testing.T) {
 	within, best := 0, 0
 	var worse []string
@@ -235,8 +237,8 @@ func TestStagesOfPublishedModels(t *testing.T) {
 	}
 }
 
-// TestFoldedStagesMirror: a stage of a skip-connected model owns blocks and their mirror images, or halves of them, for
-// every number of blocks and stages; an output that a later block takes is made on the stage that takes it.
+// TestFoldedStagesMirror checks, for every number of blocks and stages, that a stage of a skip-connected model owns
+// blocks and their mirror images, or halves of them, so that a skip output is made on the stage that consumes it.
 func TestFoldedStagesMirror(t *testing.T) {
 	for n := 2; n <= 41; n++ {
 		for _, cuts := range []bool{false, true} {
@@ -285,7 +287,7 @@ func TestFoldedStagesMirror(t *testing.T) {
 	}
 }
 
-// TestStagesFollowTheDevice: another ratio of rates gives other stages, the same one the same.
+// TestStagesFollowTheDevice checks that another ratio of rates gives other stages, and the same ratio the same ones.
 func TestStagesFollowTheDevice(t *testing.T) {
 	m, err := NewMachine("L40")
 	if err != nil {
@@ -307,8 +309,8 @@ func TestStagesFollowTheDevice(t *testing.T) {
 	}
 }
 
-// TestBadMachinesAreRefused: a profile with a field that is missing, unknown or out of range is refused, and the
-// message names it.
+// TestBadMachinesAreRefused checks that a profile with a missing, unknown or out-of-range field is refused with an
+// error that names the field.
 func TestBadMachinesAreRefused(t *testing.T) {
 	m, err := NewMachine("cpu")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// drawn is a small pipeline of equal micro-steps as a Simulation.
+// drawn returns the simulation of a small pipeline of equal micro-steps.
 func drawn(t *testing.T, folded bool) *Simulation {
 	t.Helper()
 	timing := plainTiming(3, 4, 3, 1, folded, 2)

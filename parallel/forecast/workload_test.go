@@ -33,7 +33,8 @@ func TestFreshnessFollowsTheSchedule(t *testing.T) {
 	}
 }
 
-// TestOutputLayersOfNetsTakeTime: each block of a control net ends in a matrix [E, E], which all image tokens pass.
+// TestOutputLayersOfNetsTakeTime checks the time of the matrix [E, E] that ends each block of a control net, applied
+// to all image tokens.
 func TestOutputLayersOfNetsTakeTime(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "2xH100-nvlink")
 	net := *s.Spec

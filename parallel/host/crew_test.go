@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// counted is an Ops of a device that is counted while it is open.
+// counted is an Ops that counts how many of its kind are open.
 type counted struct {
 	engine.Ops
 	open *int
@@ -21,14 +21,14 @@ func (c counted) Close() error {
 	return nil
 }
 
-// TestJoinThatFailsLeavesNoRanks: if the device of a later rank does not start, no earlier rank keeps running, and all
-// Ops are closed.
+// TestJoinThatFailsLeavesNoRanks checks that if the device of a later rank does not start, no earlier rank keeps
+// running and all Ops are closed.
 func TestJoinThatFailsLeavesNoRanks(t *testing.T) {
 	open, broken := 0, errors.New("no such device")
 	h, err := New(Config{
 		DeviceOf: func(rank int) string { return fmt.Sprintf("device %d", rank) },
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
-			if rank == 1 && ranks == 1 { // what loads weights, while the rank's own start
+			if rank == 1 && ranks == 1 { // the Ops for loading weights, not the rank's own
 				return nil, broken
 			}
 			open++

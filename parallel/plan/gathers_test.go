@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestGatherOrder: the pure order of gathers, as text. Blocks take turns in two places; what is outside of them (e) is
-// gathered ahead of its use where its place is free, which it is not beside the last of an even number of blocks.
+// TestGatherOrder checks the order of gathers, as text. Blocks alternate between two places. What is outside of them
+// (e) is gathered ahead of its use if its place is free, which it is not beside the last of an even number of blocks.
 func TestGatherOrder(t *testing.T) {
 	for _, c := range []struct {
 		blocks int

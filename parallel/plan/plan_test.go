@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestShardRefusals name the rule and a plan that can.
+// TestShardRefusals checks that an error names the rule or a plan that works.
 func TestShardRefusals(t *testing.T) {
 	for text, want := range map[string]string{
 		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages",
@@ -17,7 +17,7 @@ func TestShardRefusals(t *testing.T) {
 	}
 }
 
-// TestFormIsRefusedAlone: the form belongs to a tensor group.
+// TestFormIsRefusedAlone checks that form needs a tensor group.
 func TestFormIsRefusedAlone(t *testing.T) {
 	for text, want := range map[string]string{
 		"form=scatter": "tensor=2", "ulysses=2,form=scatter": "tensor=2",
@@ -33,7 +33,7 @@ func TestFormIsRefusedAlone(t *testing.T) {
 	}
 }
 
-// TestEightBitsAreRefusedAlone: stores in 8 bits belong to stages.
+// TestEightBitsAreRefusedAlone checks that kv=fp8 needs stages.
 func TestEightBitsAreRefusedAlone(t *testing.T) {
 	if _, err := Parse("ulysses=2,kv=fp8"); err == nil || !strings.Contains(err.Error(), "plan.kv") ||
 		!strings.Contains(err.Error(), "pipe=2") {
@@ -44,7 +44,7 @@ func TestEightBitsAreRefusedAlone(t *testing.T) {
 	}
 }
 
-// TestDeterministicIsRefused where other bits would come out: sums over a tensor group, keys and values that are old.
+// TestDeterministicIsRefused checks that deterministic=on is refused with sums over a tensor group or stale values.
 func TestDeterministicIsRefused(t *testing.T) {
 	for text, want := range map[string][2]string{
 		"tensor=2,deterministic=on":         {"plan.tensor", "ulysses=2"},
@@ -64,7 +64,7 @@ func TestDeterministicIsRefused(t *testing.T) {
 	}
 }
 
-// TestStringIsParsedBack: what is printed of a plan is that plan again, with one patch or without warm-up too.
+// TestStringIsParsedBack checks that a plan's String parses to the same plan, with one patch or without warm-up too.
 func TestStringIsParsedBack(t *testing.T) {
 	for _, text := range []string{
 		"ulysses=2", "pipe=2", "pipe=2,patches=1", "pipe=4,patches=1,warmup=0", "pipe=2,patches=2,warmup=0,sync=spread",

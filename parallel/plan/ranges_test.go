@@ -9,8 +9,7 @@ import (
 	"patchbay/models/dit"
 )
 
-// tiles reports whether the ranges are neighbours that cover [0, n) in order; the smallest and the largest length come
-// with it.
+// tiles reports whether the ranges cover [0, n) in order without gaps, and returns the smallest and largest length.
 func tiles(ranges []dit.Range, n int) (ok bool, least, most int) {
 	at, least := 0, math.MaxInt
 	for _, r := range ranges {
@@ -23,7 +22,7 @@ func tiles(ranges []dit.Range, n int) (ok bool, least, most int) {
 	return at == n, least, most
 }
 
-// TestBalancedIsAPartition: every count and every number of parts.
+// TestBalancedIsAPartition checks every count and number of parts.
 func TestBalancedIsAPartition(t *testing.T) {
 	for n := range 257 {
 		for parts := 1; parts <= 64; parts++ {
@@ -36,8 +35,8 @@ func TestBalancedIsAPartition(t *testing.T) {
 	}
 }
 
-// TestSequenceRowsArePartitions: text and image are cut for themselves, no rank has two tokens more than another, fewer
-// than two where that is possible.
+// TestSequenceRowsArePartitions checks that text and image are each partitioned, and that the ranks' numbers of tokens
+// differ by at most one.
 func TestSequenceRowsArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 2, 3, 5, 7, 13, 20, 77, 256, 333, 512} {
 		for li := 1; li <= 256; li++ {
@@ -59,8 +58,8 @@ func TestSequenceRowsArePartitions(t *testing.T) {
 	}
 }
 
-// TestPatchesArePartitions: exactly as many patches as asked for, none empty, equal in tokens with the text counted to
-// the first unless the text alone is more than a share.
+// TestPatchesArePartitions checks that there are exactly as many patches as asked for, none empty, and that their
+// tokens, with the text counted for the first, differ by at most 2, unless the text alone exceeds a share.
 func TestPatchesArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 13, 77, 512} {
 		for li := 1; li <= 256; li++ {
@@ -89,7 +88,7 @@ func TestPatchesArePartitions(t *testing.T) {
 	}
 }
 
-// dearest is the time of the longest range and the mean.
+// dearest returns the time of the slowest range, and the mean.
 func dearest(ranges []dit.Range, cost, speeds []float64, extra [2]float64) (most, mean float64) {
 	for i, r := range ranges {
 		sum := 0.0
@@ -134,7 +133,7 @@ func TestStagesAreOptimal(t *testing.T) {
 	}
 }
 
-// cheapest is the least possible time of the longest of contiguous ranges, none empty, by trying all.
+// cheapest returns the smallest possible time of the slowest of contiguous non-empty ranges, by trying all cuts.
 func cheapest(cost, speeds []float64, extra [2]float64) float64 {
 	parts := len(speeds)
 	var try func(at, part int) float64

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestSharedIsInProportion: ranges tile, none is empty while there are things enough, none is further than one from its
-// part of what is beyond one for each, and equal shares give the balanced ranges.
+// TestSharedIsInProportion checks that ranges tile, that none is empty if there are enough things, that each is less
+// than one from its share of what remains after one for each, and that equal shares give balanced ranges.
 func TestSharedIsInProportion(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 5000 {
@@ -36,8 +36,8 @@ func TestSharedIsInProportion(t *testing.T) {
 	}
 }
 
-// TestSpeedsGoToPlaces: the slowest rank of a place counts for tokens and heads, and a stage is as fast as its rank
-// whose tokens take longest. Numbers are worked out by hand.
+// TestSpeedsGoToPlaces checks numbers worked out by hand: the slowest rank of a place counts for tokens and heads, and
+// a stage is as fast as its rank whose tokens take longest.
 func TestSpeedsGoToPlaces(t *testing.T) {
 	p, err := Parse("pipe=2,ulysses=2,speeds=100:40:50:30")
 	if err != nil || !strings.HasSuffix(p.String(), ",speeds=100:40:50:30") {

@@ -7,7 +7,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestPositionsAreTheDevices: what reports say of a rank is where its device is, however far the host has run ahead.
+// TestPositionsAreTheDevices checks that reports show where a rank's device is, however far its host is ahead.
 func TestPositionsAreTheDevices(t *testing.T) {
 	ops := late.New(opsOf(t))
 	p := newPosition(ops)

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestForeignBlocksPanic: the weights of other stages are not there; what computes with them panics.
+// TestForeignBlocksPanic checks that computing with the weights of another stage, which a rank does not hold, panics.
 func TestForeignBlocksPanic(t *testing.T) {
 	cpu, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -37,12 +38,13 @@ func TestForeignBlocksPanic(t *testing.T) {
 			t.Fatalf("%s: a stage prepares what it holds: %v", f.family, err)
 		}
 		env, c := s.env, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}}
-		own := p.StageHeld(lanes, 1).Blocks[0]
+		held := p.StageHeld(lanes, 1).Blocks
 		for b := range f.spec.Blocks {
 			run := s.begin(env, 0, &c)
 			err := group.Recovered("a block", func() error { s.block(env, run, b); return nil })
 			var refusal *failure.Error
-			if foreign := b < own.Start; foreign && (!errors.As(err, &refusal) || refusal.Code != failure.Panic) {
+			foreign := !slices.ContainsFunc(held, func(r dit.Range) bool { return r.Start <= b && b < r.End })
+			if foreign && (!errors.As(err, &refusal) || refusal.Code != failure.Panic) {
 				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.family, b, err)
 			}
 		}
@@ -55,8 +57,7 @@ func TestForeignBlocksPanic(t *testing.T) {
 	}
 }
 
-// TestForeignPartsArePrivate: a rank has the bytes of its part and no others, and a block whose unit was not gathered
-// panics with the weight's name.
+// TestForeignPartsArePrivate checks that using a sharded unit that was not gathered panics with an error that says so.
 func TestForeignPartsArePrivate(t *testing.T) {
 	for _, f := range pictures(t) {
 		ops := opsOf(t)
@@ -78,7 +79,7 @@ func TestForeignPartsArePrivate(t *testing.T) {
 	}
 }
 
-// lonely are the ends of a rank without peers.
+// lonely returns the ends of a rank without peers.
 func lonely() (out [plan.AxisCount]comm.Comm) {
 	for a := range out {
 		out[a] = comm.NewSilent(0, 1)
@@ -96,7 +97,7 @@ func arenaOf(t *testing.T, ops engine.Ops, bytes int) *engine.Arena {
 	return engine.NewArena("test", mem, bytes)
 }
 
-// watched is a Model that notes how full the arena is when a block starts: what is kept between blocks.
+// watched is a Model that records the peak use of the arena at the start of a block: what is kept between blocks.
 type watched struct {
 	dit.Model
 	between int
@@ -107,8 +108,8 @@ func (w *watched) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	w.Model.Block(env, i, s, skip)
 }
 
-// between is what a rank keeps in its arenas between blocks of one evaluation, and the peak inside blocks, in bytes: a
-// recording pass at a timestep whose modulations are ready.
+// between returns the bytes that a rank keeps in its arena between blocks of one evaluation, and its peak inside
+// blocks, from a recording pass at a timestep whose modulations are ready.
 func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, peak int) {
 	t.Helper()
 	model, err := f.load(engine.NewRecorder(), p.Held(nil, plan.Coord{Tensor: rank}))
@@ -143,12 +144,12 @@ func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, p
 	return w.between, s.act.Peak() + s.comm.Peak()
 }
 
-// TestScatteredFormKeepsAPart: in the scattered form the arena holds 1/P between blocks of what it holds in the
-// all-reduce form (rounded up to whole tokens), and the peak inside blocks is lower too.
+// TestScatteredFormKeepsAPart checks that in the scattered form the arena holds between blocks 1/P of what it holds in
+// the all-reduce form (rounded up to whole tokens), and that the peak inside blocks is no higher.
 func TestScatteredFormKeepsAPart(t *testing.T) {
 	const batch = 2
 	for _, f := range pictures(t) {
-		if f.family != "pixart" { // whose positions know no smaller picture, so that it is large enough
+		if f.family != "pixart" { // PixArt is large enough: its positions allow no smaller one
 			f.resize(2*f.y, 2*f.x)
 		}
 		for _, n := range []int{2, 3, 4} {
@@ -174,8 +175,8 @@ func TestScatteredFormKeepsAPart(t *testing.T) {
 	}
 }
 
-// TestLateCancellationLeavesNothing: a cancellation may arrive when its session has been retired. The rank forgets it,
-// and the next session, which may be cancelled before it opens, is not affected.
+// TestLateCancellationLeavesNothing checks that a cancellation that arrives after its session was retired is
+// forgotten, and does not affect the next session, which may be canceled before it opens.
 func TestLateCancellationLeavesNothing(t *testing.T) {
 	r := New(0, opsOf(t), lonely(), NewSkipStore(), nil, nil)
 	defer CloseOps(r.Ops)

@@ -10,7 +10,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// picture is what sessions of tests are about: the tiny model of a family, a latent of y x x, and one entry of 13 text
+// picture is the input of a test session: the tiny model of a family, a latent of y x x, and an entry of 13 text
 // tokens.
 type picture struct {
 	family string
@@ -20,7 +20,7 @@ type picture struct {
 	entry  EntryInput
 }
 
-// pictures are pictures of every family, with odd sides.
+// pictures returns one picture of every family, with odd sides.
 func pictures(t *testing.T) []picture {
 	t.Helper()
 	list := []picture{
@@ -55,7 +55,7 @@ func pictures(t *testing.T) []picture {
 // resize sets the sides of the latent.
 func (p *picture) resize(y, x int) { p.y, p.x, p.entry.Grid = y, x, p.spec.Tokens(y, x) }
 
-// opsOf are the operations of a rank that computes alone.
+// opsOf returns the Ops of a rank that computes alone.
 func opsOf(t *testing.T) engine.Ops {
 	t.Helper()
 	ops, err := testOps(0, 1)

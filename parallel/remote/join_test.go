@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/comm/stream"
 )
 
-// TestStrangersAreNotAdmitted: who does not know the token, or claims a place that nobody waits for, is left out, and
-// the processes meet all the same.
+// TestStrangersAreNotAdmitted checks that a caller without the token, or with a place that is not expected, is
+// disconnected, and that the processes still meet.
 func TestStrangersAreNotAdmitted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0")
 	l, err := net.Listen("unix", path)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// slowConn sends no faster than a link with a latency and a rate would.
+// slowConn is a connection that sends no faster than a link with this latency and rate.
 type slowConn struct {
 	net.Conn
 	latency time.Duration
@@ -20,8 +20,8 @@ func (c slowConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestProbeMeasuresTheNetwork: no connection is found to be faster than it is, those of a process add up, and the
-// slowest says what a message takes; one that breaks ends the probe of both.
+// TestProbeMeasuresTheNetwork checks that no connection is measured as faster than it is, that a process's connections
+// add up, that the slowest one determines the latency, and that a broken one ends the probe.
 func TestProbeMeasuresTheNetwork(t *testing.T) {
 	const n, rate = 3, 20e6
 	latency := [n][n]time.Duration{0: {2: 4 * time.Millisecond}, 2: {0: 4 * time.Millisecond}}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStartGivesSlack: timers of what Start starts may come late, those of who calls it not.
+// TestStartGivesSlack checks that Start gives timer slack to the process it starts, but not to its caller.
 func TestStartGivesSlack(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -39,7 +39,7 @@ func TestStartGivesSlack(t *testing.T) {
 	}
 }
 
-// TestServeWantsAListener: without one Serve refuses at once, before it answers a leader.
+// TestServeWantsAListener checks that Serve without a listener fails at once, before it answers a leader.
 func TestServeWantsAListener(t *testing.T) {
 	leader, own := net.Pipe()
 	_ = leader.Close()

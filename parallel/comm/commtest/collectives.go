@@ -20,8 +20,8 @@ func sum(v []int) (n int) {
 	return n
 }
 
-// allToAll: every element arrives once, in rank order, with counts of any kind, several times in a row, and what is
-// sent to others is counted.
+// allToAll checks that every element arrives once, in rank order, for random counts and several rounds in a row, and
+// that bytes sent to other ranks are counted.
 func allToAll(t *testing.T, rig Rig) {
 	draws := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -77,10 +77,10 @@ func allGather(t *testing.T, rig Rig) {
 	}
 }
 
-// reductions: sums are made in the order of the ranks, f32 and bf16 in f32, and are the same on every rank. The parts
-// are such that any other order or a rounding in between gives another number.
+// reductions checks that sums are made in rank order, in f32 for f32 and bf16, and are the same on every rank. With
+// these parts any other order, or rounding in between, gives a different number.
 func reductions(t *testing.T, rig Rig) {
-	const n = 37 // no multiple of anything
+	const n = 37 // divisible by nothing that matters
 	f32 := []float32{1e8, 1, -1e8, 1}
 	narrow := []float32{256, 1, 1, -256}
 	wide := []float64{1e17, 1, -1e17, 1}
@@ -123,7 +123,7 @@ func reductions(t *testing.T, rig Rig) {
 	}
 }
 
-// longReductions: sums of more elements than a transport may take at once.
+// longReductions checks sums of more elements than a transport may process at once.
 func longReductions(t *testing.T, rig Rig) {
 	const n = 300_001
 	err := world(t, rig, 2, time.Minute, func(m *member) error {
@@ -148,8 +148,8 @@ func longReductions(t *testing.T, rig Rig) {
 	}
 }
 
-// ordered: an exchange reads what the calls before have written, and the calls behind neither change what it sends nor
-// read what it has not received. Many times, since the order of the streams may be drawn.
+// ordered checks that an exchange reads what earlier calls have written, and that later calls neither change what it
+// sends nor read before it has received. It takes many rounds, since the order of streams may be random.
 func ordered(t *testing.T, rig Rig) {
 	const size, n, rounds = 3, 64, 24
 	even := []int{n, n, n}
@@ -226,8 +226,8 @@ func ordered(t *testing.T, rig Rig) {
 	}
 }
 
-// prefetch: no rank waits in Prefetch for the others, and Fetched has all parts, of sources that were written just
-// before; Exchange likewise.
+// prefetch checks that Begin waits for no other rank and that all parts have arrived after Fetched, from sources
+// written just before, for AllGather and AllToAll.
 func prefetch(t *testing.T, rig Rig) {
 	begun := make(chan struct{})
 	err := world(t, rig, 2, time.Minute, func(m *member) error {
@@ -236,7 +236,7 @@ func prefetch(t *testing.T, rig Rig) {
 			all, src := m.none(3), m.vec(mine...)
 			m.ops.Add(src, src, src)
 			if m.Rank() == 1 && round == 0 {
-				<-begun // rank 0 has gone on without this one
+				<-begun // rank 0 has gone on without rank 1
 			}
 			m.Begin(comm.NewAllGather(all, src, []int{1, 2}))
 			if m.Rank() == 0 && round == 0 {
@@ -260,15 +260,14 @@ func prefetch(t *testing.T, rig Rig) {
 	}
 }
 
-// traffic: counters have the bytes that a rank sends to others, by the definition of every operation: nothing of what
-// it keeps.
+// traffic checks the counted bytes against the definition of every operation: those sent to others, not those kept.
 func traffic(t *testing.T, rig Rig) {
 	const size = 3
 	counts := []int{5, 2, 1}
 	for _, c := range []struct {
 		name string
 		call func(m *member)
-		want [size]int64 // values
+		want [size]int64 // elements that each rank sends
 	}{
 		{"AllToAll", func(m *member) {
 			send := []int{4, 7, 9} // to each rank, by every rank

@@ -11,19 +11,19 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// Rig is a transport and what its ranks compute with.
+// Rig is a transport under test and the Ops of its ranks.
 type Rig struct {
 	Transport comm.Transport
-	// Ops makes the operations of so many ranks that can be connected, and a function that gives them back.
+	// Ops returns Ops for a group of that many ranks, and a function that releases them.
 	Ops func(ranks int) (ops []engine.Ops, close func() error, err error)
-	// Late says that the host never waits for a peer: disagreements and aborts are errors of the next wait for results,
-	// and there are no deadlines.
+	// Late says that the host never waits for a peer: disagreements and aborts are errors of the next wait for
+	// results, and there are no deadlines.
 	Late bool
-	// Texts says that causes pass between processes, where they are texts.
+	// Texts says that causes cross process boundaries, where only their text survives.
 	Texts bool
-	// Trusting says that calls which disagree are not found: their ranks wait for each other until somebody ends that.
+	// Trusting says that the transport does not detect calls that disagree: their ranks wait until an abort.
 	Trusting bool
-	// Draws bounds how many exchanges are drawn where groups take long to connect, 0: not at all.
+	// Draws bounds the number of random exchanges where connecting groups takes long. 0: no bound.
 	Draws int
 }
 
@@ -65,12 +65,12 @@ type member struct {
 	bufs []engine.Buf
 }
 
-// errorer is what a test or a property can be failed by.
+// errorer can be failed: a testing.T or a rapid.T.
 type errorer interface {
 	Errorf(format string, args ...any)
 }
 
-// world runs f on every rank of a group and returns the first error. Their memory is freed when all are done.
+// world runs f on every rank of a group and returns the first error. It frees the ranks' memory when all are done.
 func world(t testing.TB, rig Rig, size int, deadline time.Duration, f func(m *member) error) error {
 	ops, end, err := rig.Ops(size)
 	if err != nil {
@@ -122,7 +122,7 @@ func world(t testing.TB, rig Rig, size int, deadline time.Duration, f func(m *me
 	return first
 }
 
-// recovered turns the panics of a Comm into errors.
+// recovered returns the panic of a Comm in f as an error.
 func recovered(f func() error) (err error) {
 	defer func() {
 		v := recover()
@@ -135,7 +135,7 @@ func recovered(f func() error) (err error) {
 	return f()
 }
 
-// empty is memory for n elements, NaN in f32 and bf16.
+// empty returns memory for n elements, filled with NaN unless the type is f64.
 func (m *member) empty(d engine.DType, n int) engine.Tensor {
 	buf, err := m.ops.Alloc(max(1, n) * d.Size())
 	if err != nil {
@@ -150,7 +150,7 @@ func (m *member) empty(d engine.DType, n int) engine.Tensor {
 	return t
 }
 
-// vec is a tensor of values.
+// vec returns an f32 tensor of these values.
 func (m *member) vec(v ...float32) engine.Tensor { return m.as(engine.F32, v...) }
 
 func (m *member) as(d engine.DType, v ...float32) engine.Tensor {
@@ -161,7 +161,7 @@ func (m *member) as(d engine.DType, v ...float32) engine.Tensor {
 	return t
 }
 
-// none is memory for n f32.
+// none returns memory for n f32, filled with NaN.
 func (m *member) none(n int) engine.Tensor { return m.empty(engine.F32, n) }
 
 // read downloads a tensor.
@@ -176,7 +176,7 @@ func (m *member) read(t engine.Tensor) []float32 {
 	return out
 }
 
-// want fails unless t holds these values.
+// want reports an error unless t holds these values.
 func (m *member) want(e errorer, what string, t engine.Tensor, want ...float32) {
 	got := m.read(t)
 	if len(got) != len(want) {

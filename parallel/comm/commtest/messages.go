@@ -30,15 +30,15 @@ func sendRecv(t *testing.T, rig Rig) {
 	}
 }
 
-// offers do not wait for their receiver while they have slots, whether memory or message came first, and arrive in the
-// order of the posts; bytes are those of plain sends.
+// offers checks that an Offer with a free slot does not wait for its receiver, whether the Post or the Offer comes
+// first, that messages arrive in the order of the posts, and that traffic counts the bytes of plain sends.
 func offers(t *testing.T, rig Rig) {
 	posted, offered := make(chan struct{}), make(chan struct{})
 	err := world(t, rig, 2, time.Minute, func(m *member) error {
 		if m.Rank() == 0 {
 			<-posted
 			slots, v := []engine.Tensor{m.none(2), m.none(1)}, m.vec(1, 2)
-			m.Offer(slots[0], v, 1) // finds memory
+			m.Offer(slots[0], v, 1) // its memory is posted
 			m.ops.Upload(v, []float32{9, 9})
 			m.Offer(slots[1], m.vec(3), 1)
 			m.Offer(slots[0].Slice(0, 0, 1), m.vec(4), 1) // waits in its slot
@@ -57,7 +57,7 @@ func offers(t *testing.T, rig Rig) {
 		close(posted)
 		<-offered
 		m.Await(got.Slice(0, 0, 2), 0)
-		m.Post(a.Slice(0, 0, 1), 0) // its offer is there
+		m.Post(a.Slice(0, 0, 1), 0) // already offered
 		m.Await(got.Slice(0, 2, 3), 0)
 		m.Post(b, 0)
 		m.Post(a.Slice(0, 1, 2), 0)
@@ -76,7 +76,7 @@ func offers(t *testing.T, rig Rig) {
 	}
 }
 
-// awaits: what is read after Await is the message, also when it comes long after the call.
+// awaits checks that what is read after Await is the message, even if it was sent long after the call.
 func awaits(t *testing.T, rig Rig) {
 	const n = 64
 	asked, read := make(chan struct{}), make(chan struct{})
@@ -85,7 +85,7 @@ func awaits(t *testing.T, rig Rig) {
 		if m.Rank() == 0 {
 			m.ops.Fill(a, 3)
 			<-asked
-			select { // a rank that does not wait has read long before
+			select { // a rank that does not wait has read by then
 			case <-read:
 			case <-time.After(300 * time.Millisecond):
 			}
@@ -104,7 +104,7 @@ func awaits(t *testing.T, rig Rig) {
 	}
 }
 
-// slots: a message stays in its slot until it was taken, whatever is offered there next.
+// slots checks that a message keeps its contents until it is received, even if its slot is offered again.
 func slots(t *testing.T, rig Rig) {
 	const n, rounds = 256, 8
 	err := world(t, rig, 2, time.Minute, func(m *member) error {
@@ -139,16 +139,16 @@ func slots(t *testing.T, rig Rig) {
 	}
 }
 
-// posts: memory that is posted again is filled only after what was read of it before the call.
+// posts checks that memory posted again is filled only after earlier readers are done with it.
 func posts(t *testing.T, rig Rig) {
 	const n, rounds = 256, 6
 	err := world(t, rig, 2, time.Minute, func(m *member) error {
-		var a, b []engine.Tensor // before anything is exchanged: taking memory waits for the device
+		var a, b []engine.Tensor // allocated before any exchange: Alloc waits for the device
 		for range rounds {
 			a, b = append(a, m.none(n)), append(b, m.none(n))
 		}
 		if m.Rank() == 0 {
-			for i := range rounds { // a slot for each, so that only the receiver's memory is used again
+			for i := range rounds { // one slot each, so that only the receiver reuses memory
 				m.ops.Fill(a[i], float32(i+1))
 				m.Offer(b[i], a[i], 1)
 			}
@@ -178,7 +178,7 @@ func repeated(n int, v float32) []float32 {
 	return out
 }
 
-// disagreements end in an error that names the calls of both ranks; nobody hangs.
+// disagreements checks that calls which disagree end in an error that names both call sites, and do not hang.
 func disagreements(t *testing.T, rig Rig) {
 	for name, f := range map[string]func(m *member){
 		"operation": func(m *member) {
@@ -204,7 +204,8 @@ func disagreements(t *testing.T, rig Rig) {
 	}
 }
 
-// messages of another size or type, a plain send or receive beside posted memory, an Await without a post.
+// messages checks the errors for messages of another size or type, a plain send or receive where memory is posted, and
+// an Await without a Post.
 func messages(t *testing.T, rig Rig) {
 	offer := func(m *member) { m.Offer(m.none(1), m.vec(1), 1) }
 	send := func(m *member) { m.SendRecv(engine.Tensor{}, -1, m.vec(1), 1) }
@@ -212,7 +213,7 @@ func messages(t *testing.T, rig Rig) {
 	for name, c := range map[string]struct {
 		send, receive func(m *member)
 		want          string
-		early         bool // found where the host waits for peers
+		early         bool // detected where the host waits for peers
 	}{
 		"size": {offer, func(m *member) { m.Post(m.none(2), 0); m.Await(m.none(2), 0) }, "receives f32[2]", false},
 		"type": {
@@ -243,12 +244,12 @@ func messages(t *testing.T, rig Rig) {
 	}
 }
 
-// deadline: a rank that does not come, or fails, ends the waits of the others.
+// deadline checks that a rank that does not arrive, or fails, ends the waits of the others.
 func deadline(t *testing.T, rig Rig) {
 	if !rig.Late {
 		err := world(t, rig, 2, 50*time.Millisecond, func(m *member) error {
 			if m.Rank() == 0 {
-				m.Run(comm.NewAllReduce(m.vec(1))) // the other one never comes
+				m.Run(comm.NewAllReduce(m.vec(1))) // rank 1 never arrives
 			}
 			return nil
 		})
@@ -265,12 +266,12 @@ func deadline(t *testing.T, rig Rig) {
 		m.SendRecv(m.none(1), 2, engine.Tensor{}, -1)
 		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "boom") { // between processes causes are texts
+	if err == nil || !strings.Contains(err.Error(), "boom") { // causes are text between processes
 		t.Errorf("abort gave %v, want %v first", err, boom)
 	}
 }
 
-// firstCause: whoever waits, or comes later, is told why the group was aborted first: what follows are echoes.
+// firstCause checks that calls which wait or come later report the first cause of an abort, not a later one.
 func firstCause(t *testing.T, rig Rig) {
 	first := errors.New("first")
 	for name, call := range map[string]func(m *member){

@@ -1,7 +1,7 @@
-// Package deferred is the transport of ranks whose Ops are streams of one engine/deferred Device: exchanges are queued
-// with the calls of their rank and run as late as the host's waits allow, in an order of the device's own. It is a test
-// double for devices: whoever reads before a wait, sends from memory that is overwritten, or forgets that another
-// rank's memory is not written yet gets other numbers here.
+// Package deferred is a comm.Transport for ranks whose Ops are streams of one engine/deferred Device: exchanges are
+// queued with the calls of their rank and run as late as the host's waits allow, in an order that the device chooses.
+// It is a test double for asynchronous devices: code that reads before a wait, sends from memory that is overwritten,
+// or reads another rank's memory before it is written gets different numbers here.
 package deferred
 
 import (
@@ -17,8 +17,8 @@ import (
 // Transport connects Ops that are *late.Ops of one device.
 type Transport struct{}
 
-// Connect implements comm.Transport. The deadline is not kept: a device that waits for a call that nobody issues waits
-// until the group is aborted.
+// Connect implements comm.Transport. It ignores the deadline: a call whose peer never issues its part waits until the
+// group is aborted.
 func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	g := &group{name: of.Name, rounds: map[int]*round{}, ways: map[wayKey]*way{}}
 	out := make([]comm.Comm, len(ops))
@@ -38,10 +38,10 @@ func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return out, nil
 }
 
-// Interruptible is false, as with devices whose calls cannot be taken back.
+// Interruptible returns false, as for devices whose queued calls cannot be taken back.
 func (Transport) Interruptible() bool { return false }
 
-// group is what the ends share; the device's lock guards it.
+// group is the state that the ends share. The device's lock guards it.
 type group struct {
 	name   string
 	device *late.Device
@@ -64,13 +64,13 @@ type wayKey struct {
 	slots    bool // Offer and Post, not SendRecv
 }
 
-// side is one side of a message that has been issued and is not over.
+// side is one side of a message that has been issued.
 type side struct {
 	comm.Message
 	done bool
 }
 
-// way is messages in order: what has been sent and not received, and what waits to be received.
+// way holds messages in order: those sent but not received, and the receives that wait for one.
 type way struct{ sent, wanted []*side }
 
 // end is one rank's end.
@@ -78,17 +78,17 @@ type end struct {
 	group              *group
 	rank               int
 	stream             *late.Stream         // calls of the rank's Ops
-	outgoing, incoming map[int]*late.Stream // of offers and posts, by peer
-	beside             *late.Stream         // of prefetches
+	outgoing, incoming map[int]*late.Stream // of Offer and Post, by peer
+	beside             *late.Stream         // of Begin; nil before the first
 	sending, posted    []message
 	fetched            late.Event
-	issued             int // collectives
+	issued             int // collectives so far
 
 	mu      sync.Mutex
 	traffic comm.Traffic
 }
 
-// message is a slot that is under way to or from a peer.
+// message is a slot on its way to or from a peer.
 type message struct {
 	peer int
 	slot engine.Tensor
@@ -98,7 +98,7 @@ type message struct {
 func (e *end) Rank() int { return e.rank }
 func (e *end) Size() int { return len(e.group.ends) }
 
-// Waiting is empty: the host does not wait in exchanges.
+// Waiting returns "": the host does not wait in exchanges.
 func (e *end) Waiting() string { return "" }
 
 func (e *end) Traffic() comm.Traffic {
@@ -113,7 +113,7 @@ func (e *end) count(elements int, d engine.DType) {
 	e.traffic.Sent(elements, d)
 }
 
-// Abort makes all calls end with cause.
+// Abort makes all calls of the group end with cause.
 func (e *end) Abort(cause error) {
 	e.group.device.Locked(func() {
 		if e.group.cause == nil {
@@ -122,7 +122,7 @@ func (e *end) Abort(cause error) {
 	})
 }
 
-// issue refuses calls of a group that was aborted.
+// issue panics if the group was aborted.
 func (e *end) issue() {
 	var cause error
 	e.group.device.Locked(func() { cause = e.group.cause })
@@ -131,7 +131,7 @@ func (e *end) issue() {
 	}
 }
 
-// push issues a call on a stream that is over when the group has failed.
+// push queues a call on a stream. Once the group has failed, the call completes and fails the stream.
 func (e *end) push(s *late.Stream, c late.Call) late.Event {
 	return s.Push(func() (bool, []*late.Stream) {
 		var wants []*late.Stream
@@ -149,7 +149,7 @@ func (e *end) push(s *late.Stream, c late.Call) late.Event {
 	})
 }
 
-// fail ends all calls of the group; the device is locked.
+// fail makes all calls of the group end with err. The device must be locked.
 func (g *group) fail(err error) (bool, []*late.Stream) {
 	if g.cause == nil {
 		g.cause = err
@@ -157,7 +157,7 @@ func (g *group) fail(err error) (bool, []*late.Stream) {
 	return false, nil
 }
 
-// collective issues this rank's part on a stream.
+// collective queues this rank's part of a collective on s.
 func (e *end) collective(s *late.Stream, c *comm.Call) late.Event {
 	e.issue()
 	g, n := e.group, e.issued
@@ -166,7 +166,7 @@ func (e *end) collective(s *late.Stream, c *comm.Call) late.Event {
 	return e.push(s, func() (bool, []*late.Stream) { return g.meet(n, e, c) })
 }
 
-// meet is one look at a collective: the last rank to come moves everything.
+// meet polls collective n of the group for a rank. The last rank to arrive moves all data.
 func (g *group) meet(n int, e *end, c *comm.Call) (bool, []*late.Stream) {
 	r := g.rounds[n]
 	if r == nil {
@@ -203,7 +203,7 @@ func (g *group) meet(n int, e *end, c *comm.Call) (bool, []*late.Stream) {
 	return true, nil
 }
 
-// streams are all of a rank; the device is locked.
+// streams returns the rank's streams that issue collectives. The device must be locked.
 func (e *end) streams() []*late.Stream {
 	out := []*late.Stream{e.stream}
 	if e.beside != nil {
@@ -248,7 +248,8 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	})
 }
 
-// move is one side of a message: a call that is over when the message has moved. peer is the stream of the other side.
+// move returns one side of a message as a call that is done once the message has moved. peer is the stream of the
+// other side.
 func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) late.Call {
 	own, began := &side{Message: m}, false
 	return func() (bool, []*late.Stream) {
@@ -277,14 +278,14 @@ func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) 
 	}
 }
 
-// toward returns the stream of messages with a peer, which it makes at first use; both sides ask for it.
+// toward returns the stream of messages with a peer, creating it on first use. Both sides call it.
 func (e *end) toward(streams map[int]*late.Stream, peer int) *late.Stream {
 	var s *late.Stream
 	e.group.device.Locked(func() { s = streams[peer] })
 	if s == nil {
 		made := e.group.device.Stream()
 		e.group.device.Locked(func() {
-			if streams[peer] == nil { // the other side may have been here meanwhile: two streams would keep no order
+			if streams[peer] == nil { // the peer may have been faster: two streams keep no order
 				streams[peer] = made
 			}
 			s = streams[peer]
@@ -349,7 +350,7 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	e.traffic.Posted++
 }
 
-// deliver copies a message, whose sides must agree.
+// deliver copies a message. It returns an error if its sides disagree.
 func deliver(name string, dst comm.Message, to int, src comm.Message, from int) error {
 	if err := comm.Agree(name, dst, to, src, from); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"patchbay/parallel/comm/deferred"
 )
 
-// TestDeferred: as late as possible, and in an order of its own.
+// TestDeferred runs the transport suite with calls as late as possible and in a pseudorandom order.
 func TestDeferred(t *testing.T) {
 	for _, seed := range []uint64{0, 1} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -30,8 +30,8 @@ func TestDeferred(t *testing.T) {
 	}
 }
 
-// TestFirstMessagesInOrder: messages keep their order when both sides use their way for the first time at the same
-// moment.
+// TestFirstMessagesInOrder checks that messages keep their order when both sides create the stream between them at the
+// same moment.
 func TestFirstMessagesInOrder(t *testing.T) {
 	for range 3000 {
 		device := late.NewDevice(1)

@@ -8,7 +8,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaults makes one mistake after the other in the order of streams and runs the check that must notice.
+// TestPlantedFaults plants mistakes in the order of streams, one at a time, and runs the check that must detect each.
 func TestPlantedFaults(t *testing.T) {
 	const (
 		one     = "TestLocalCUDA/one device/"

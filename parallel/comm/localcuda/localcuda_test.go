@@ -16,8 +16,8 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestLocalCUDA: ranks on one device, on devices that reach each other's memory, and on devices that do not; with
-// streams in an order that is drawn, and work that begins as soon as it may.
+// TestLocalCUDA runs the transport suite with ranks on one device and on devices with and without peer access, with
+// streams in a random order, and with work that begins as soon as it may.
 func TestLocalCUDA(t *testing.T) {
 	for _, c := range []struct {
 		name               string
@@ -39,8 +39,7 @@ func TestLocalCUDA(t *testing.T) {
 	}
 }
 
-// open opens devices, at most as many as there are, and closes them at the end of the test, which finds what was not
-// freed.
+// open opens n devices and closes them at the end of the test, which fails if memory was not freed.
 func open(t *testing.T, n int) []*cuda.Device {
 	t.Helper()
 	dir := os.Getenv("PATCHBAY_TEST_CUDA")
@@ -72,7 +71,7 @@ func open(t *testing.T, n int) []*cuda.Device {
 	return devices
 }
 
-// streams makes the Ops of ranks, on the devices in turn.
+// streams returns a function that makes the Ops of n ranks, which take turns on the devices.
 func streams(devices []*cuda.Device) func(n int) ([]engine.Ops, func() error, error) {
 	return func(n int) ([]engine.Ops, func() error, error) {
 		out, ends := make([]engine.Ops, n), make([]func() error, n)
@@ -93,7 +92,7 @@ func streams(devices []*cuda.Device) func(n int) ([]engine.Ops, func() error, er
 	}
 }
 
-// TestRefusals: Ops of another kind, and groups that are too large for one sum.
+// TestRefusals checks that Ops of another kind and groups too large for one sum are refused.
 func TestRefusals(t *testing.T) {
 	if _, err := (localcuda.Transport{}).Connect(comm.Group{Name: "test"}, []engine.Ops{ref.New()}); err == nil {
 		t.Error("ranks on the processors were connected")
@@ -110,7 +109,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFreeWaitsForOtherDevices: memory that a stream of another device still reads is not given back.
+// TestFreeWaitsForOtherDevices checks that memory is not freed while a stream of another device still reads it.
 func TestFreeWaitsForOtherDevices(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	ops, end, err := streams(open(t, 2))(2)

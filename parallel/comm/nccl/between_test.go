@@ -18,8 +18,8 @@ import (
 	"patchbay/parallel/comm/stream"
 )
 
-// apart is the transports of ranks in so many processes, here all in one: rank r lives in process r modulo their
-// number, and all that connects them is a mesh and the library's board of files.
+// apart holds the transports of ranks in several processes, here all in one: rank r lives in process r modulo their
+// number, connected only by a mesh and by the fake library's board of files.
 type apart struct {
 	*rig
 	meshes     []*stream.Mesh
@@ -53,7 +53,7 @@ func newApart(t *testing.T, processes, devices int) *apart {
 	return a
 }
 
-// connect has all processes connect a group, at the same time.
+// connect connects a group from all its processes at the same time.
 func (a *apart) connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	g.Processes = make([]int, len(ops))
 	for r := range ops {
@@ -63,7 +63,7 @@ func (a *apart) connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	var all sync.WaitGroup
 	for p, t := range a.transports {
 		if p >= len(ops) {
-			break // none of its ranks is in the group
+			break // it has no rank in the group
 		}
 		own := make([]engine.Ops, len(ops))
 		for r := range ops {
@@ -94,8 +94,8 @@ func (a *apart) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 
 func (a *apart) Interruptible() bool { return a.transports[0].Interruptible() }
 
-// TestBetween: ranks in several processes keep what package comm promises, with one rank in each and with several, but
-// that calls are not compared.
+// TestBetween runs the transport suite with one rank in each process and with several, except that calls are not
+// compared.
 func TestBetween(t *testing.T) {
 	for name, processes := range map[string]int{"a process a rank": 6, "two processes": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -105,8 +105,8 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestEndsBetween: a rank that waits on its device for one in another process is woken with the cause when that one
-// aborts, and when the two disagree and NCCL finds out; the processes may begin anew then.
+// TestEndsBetween checks that a rank whose device waits for one in another process is woken with the cause when that
+// one aborts, or when the two disagree and NCCL notices, and that the processes can connect again afterwards.
 func TestEndsBetween(t *testing.T) {
 	a := newApart(t, 2, 2)
 	for _, tr := range a.transports {

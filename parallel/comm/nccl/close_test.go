@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// slow are communicators that take their time to end.
+// slow is communicators whose Abort takes its time.
 type slow struct {
 	communicators
 	begun, end chan struct{}
@@ -17,8 +17,8 @@ func (s slow) Abort() {
 	<-s.end
 }
 
-// TestCloseWaitsForAborts: whoever closes a transport may close its devices next, so communicators that are being
-// aborted have to be gone by then.
+// TestCloseWaitsForAborts checks that Close waits for communicators that are being aborted, since the caller may close
+// its devices next.
 func TestCloseWaitsForAborts(t *testing.T) {
 	all := slow{begun: make(chan struct{}), end: make(chan struct{})}
 	w := &wires{all: all}
@@ -30,7 +30,7 @@ func TestCloseWaitsForAborts(t *testing.T) {
 	select {
 	case err := <-closed:
 		t.Fatalf("closed with %v while communicators are being aborted", err)
-	case <-time.After(50 * time.Millisecond): // a closer that does not wait needs microseconds
+	case <-time.After(50 * time.Millisecond): // a Close that does not wait takes microseconds
 	}
 	close(all.end)
 	if err := <-closed; err != nil {

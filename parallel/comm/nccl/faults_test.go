@@ -8,8 +8,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaults makes one mistake after the other in the order of streams and calls and runs the check that must
-// notice.
+// TestPlantedFaults plants mistakes in the order of streams and calls, one at a time, and runs the check for each.
 func TestPlantedFaults(t *testing.T) {
 	t.Setenv("FAKEGPU_PATIENCE", "5")
 	const (

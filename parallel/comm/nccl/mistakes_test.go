@@ -15,7 +15,7 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// bent are communicators with a mistake in how they exchange.
+// bent makes a mistake in the exchanges of communicators.
 type bent struct {
 	communicators
 	exchange func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error)
@@ -25,7 +25,7 @@ func (b bent) Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) 
 	return b.exchange(b.communicators, rank, on, send, recv)
 }
 
-// pair is two ranks in two groups, each rank with memory of pairLen f32.
+// pair is two ranks in two groups, each rank with pairLen f32 of memory for dst and for src.
 type pair struct {
 	*rig
 	groups  [2][]comm.Comm
@@ -52,7 +52,7 @@ func newPair(t *testing.T) *pair {
 			s.Free(p.dst[r].Buf)
 			s.Free(p.src[r].Buf)
 		}
-		_ = end() // streams that stood still say so again
+		_ = end() // stuck streams report their error again
 	})
 	for g := range p.groups {
 		if p.groups[g], err = p.Transport.Connect(comm.Group{Team: 1, Name: "test", Ranks: []int{0, 1}}, ops); err != nil {
@@ -73,7 +73,7 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// bend plants a mistake into the first group.
+// bend plants a mistake in the first group.
 func (p *pair) bend(
 	exchange func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error),
 ) {
@@ -81,7 +81,7 @@ func (p *pair) bend(
 	w.all = bent{w.all, exchange}
 }
 
-// run runs f on both ranks and returns all errors, also those of their streams.
+// run runs f on both ranks and returns all errors, those of their streams included.
 func (p *pair) run(f func(rank int)) error {
 	errs := make([]error, 2)
 	var both sync.WaitGroup
@@ -101,14 +101,14 @@ func (p *pair) run(f func(rank int)) error {
 	return errors.Join(errs...)
 }
 
-// swap exchanges half of the memory by the first group.
+// swap exchanges half of the memory over the first group.
 func (p *pair) swap(rank int) {
 	half := []int{pairLen / 2, pairLen / 2}
 	p.groups[0][rank].Run(comm.NewAllToAll(p.dst[rank], p.src[rank], half, half))
 }
 
-// TestAbortedResultsAreErrors: a rank that waits on its device for a peer that never comes is woken by an abort, and
-// what it was to receive is not taken for a result.
+// TestAbortedResultsAreErrors checks that an abort wakes a rank whose device waits for a peer that never comes, and
+// that what it was to receive is not taken for a result.
 func TestAbortedResultsAreErrors(t *testing.T) {
 	p := newPair(t)
 	t.Setenv("FAKEGPU_PATIENCE", "60")
@@ -126,7 +126,7 @@ func TestAbortedResultsAreErrors(t *testing.T) {
 	}
 }
 
-// TestMistakesAreFound: what would hang on GPUs, or mix numbers up, is an error on the fake ones, and does not hang.
+// TestMistakesAreFound checks that mistakes that would hang GPUs or mix up numbers are errors on fake ones, not hangs.
 func TestMistakesAreFound(t *testing.T) {
 	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir == "-" {
 		t.Skip("NOT RUN: only the fake library finds mistakes in the order of calls")
@@ -188,7 +188,7 @@ func TestMistakesAreFound(t *testing.T) {
 			if err != nil {
 				panic(err)
 			}
-			made, err := p.connect([][]byte{id}, p.streams[:]) // not waited for
+			made, err := p.connect([][]byte{id}, p.streams[:]) // without waiting for it
 			if err != nil {
 				panic(err)
 			}
@@ -216,7 +216,7 @@ func TestMistakesAreFound(t *testing.T) {
 			}
 		})
 	}
-	p := newPair(t) // and without one all is well
+	p := newPair(t) // without a mistake everything works
 	if err := p.run(p.swap); err != nil {
 		t.Error(err)
 	}

@@ -20,17 +20,16 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// rig is a transport and its devices, the fake ones unless PATCHBAY_TEST_CUDA says otherwise.
+// rig is a transport and its devices: fake ones unless PATCHBAY_TEST_CUDA is set.
 type rig struct {
 	*Transport
 	devices []*cuda.Device
 	lib     *nccl.Library
 	teams   uint64
-	made    int // calls that made communicators
+	made    int // calls that created communicators
 }
 
-// newRig opens so many devices and makes a transport on them; at the end of the test all is closed, which finds what
-// was not given back.
+// newRig opens that many devices and returns a transport on them. The end of the test closes all, which reports leaks.
 func newRig(t *testing.T, devices int) *rig {
 	t.Helper()
 	t.Setenv("FAKEGPU_DEVICES", strconv.Itoa(devices))
@@ -79,14 +78,14 @@ func newRig(t *testing.T, devices int) *rig {
 	return r
 }
 
-// Connect gives every group a team of its own, so that communicators are given back or used again.
+// Connect gives every group a team of its own, so that communicators are released or reused.
 func (r *rig) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	r.teams++
 	g.Team = r.teams
 	return r.Transport.Connect(g, ops)
 }
 
-// ops makes streams of ranks, each on a device of its own.
+// ops returns Ops of n ranks, each on a device of its own.
 func (r *rig) ops(n int) ([]engine.Ops, func() error, error) {
 	out, ends := make([]engine.Ops, n), make([]func() error, n)
 	for i := range out {
@@ -105,13 +104,13 @@ func (r *rig) ops(n int) ([]engine.Ops, func() error, error) {
 	}, nil
 }
 
-// TestNCCL: the suite of all transports, with streams in an order that is drawn.
+// TestNCCL runs the transport suite, with streams in a random order.
 func TestNCCL(t *testing.T) {
 	r := newRig(t, 6)
 	commtest.Run(t, commtest.Rig{Transport: r, Ops: r.ops, Late: true})
 }
 
-// TestEvenExchanges: exchanges that NCCL has a call of its own for, of two ranks.
+// TestEvenExchanges checks exchanges of two ranks for which NCCL has a single call.
 func TestEvenExchanges(t *testing.T) {
 	p := newPair(t)
 	move := func(c comm.Comm, dst, src engine.Tensor) { p.streams[c.Rank()].Copy(dst, src) }
@@ -119,7 +118,7 @@ func TestEvenExchanges(t *testing.T) {
 	even := []int{half, half}
 	for name, c := range map[string]struct {
 		call func(c comm.Comm, dst, src engine.Tensor)
-		want [2]float32 // of both ranks: first and last element of dst
+		want [2]float32 // first and last element of dst, the same on both ranks
 	}{
 		"AllGather": {
 			func(c comm.Comm, dst, src engine.Tensor) {
@@ -128,7 +127,7 @@ func TestEvenExchanges(t *testing.T) {
 		},
 		"ReduceScatter": {
 			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewReduceScatter(dst, src, even)) },
-			[2]float32{3, 9}, // 9 stays
+			[2]float32{3, 9}, // 9 is left over
 		},
 		"AllReduce": {
 			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewAllReduce(src)); move(c, dst, src) }, [2]float32{3, 3},
@@ -153,7 +152,7 @@ func TestEvenExchanges(t *testing.T) {
 	}
 }
 
-// TestRefusals: Ops of another kind, two ranks on one GPU, more ranks than a sum takes.
+// TestRefusals checks that Ops of another kind and two ranks on one GPU are refused.
 func TestRefusals(t *testing.T) {
 	r := newRig(t, 1)
 	if _, err := r.Connect(comm.Group{Name: "test"}, []engine.Ops{ref.New()}); err == nil {
@@ -174,8 +173,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestCommunicatorsAreKept: those of one team serve the next one on the same GPUs, and a second group at the same time
-// has others; after an abort they are made anew.
+// TestCommunicatorsAreKept checks that a team's communicators are reused by the next team on the same GPUs but not by
+// a second group of the same team, and are created anew after an abort.
 func TestCommunicatorsAreKept(t *testing.T) {
 	r := newRig(t, 2)
 	connect := func(team uint64, want int) comm.Comm {
@@ -184,7 +183,7 @@ func TestCommunicatorsAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = end() }() // some are broken
+		defer func() { _ = end() }() // some streams have failed
 		ends, err := r.Transport.Connect(comm.Group{Team: team, Name: "test", Ranks: []int{0, 1}}, ops)
 		if err != nil {
 			t.Fatal(err)

@@ -2,5 +2,5 @@
 
 package stream
 
-// raced tells whether the race detector runs, which maps addresses of its own for every part of the heap.
+// raced reports whether the race detector is on, which maps addresses of its own for every part of the heap.
 const raced = false

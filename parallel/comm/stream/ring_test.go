@@ -15,7 +15,7 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// ends connects a group of a rank in each of two processes.
+// ends connects a group with one rank in each of two processes.
 func ends(t *testing.T, all [2]*Mesh, g comm.Group) (out [2]comm.Comm) {
 	t.Helper()
 	g.Ranks, g.Processes = []int{0, 1}, []int{0, 1}
@@ -31,7 +31,7 @@ func ends(t *testing.T, all [2]*Mesh, g comm.Group) (out [2]comm.Comm) {
 	return out
 }
 
-// received is how many messages of one number come in order, from first on.
+// received receives count messages of one number and returns an error unless they are first, first+1, and so on.
 func received(c comm.Comm, from, first, count int) (err error) {
 	defer func() {
 		if bad, ok := recover().(error); ok {
@@ -48,7 +48,8 @@ func received(c comm.Comm, from, first, count int) (err error) {
 	return nil
 }
 
-// TestMoreFramesThanTheRingHolds: what finds no slot comes by the socket, in its turn, whoever is faster.
+// TestMoreFramesThanTheRingHolds checks that frames that find no slot arrive through the socket in order, at any
+// speeds.
 func TestMoreFramesThanTheRingHolds(t *testing.T) {
 	all := meet(t, [2]*engine.Ledger{})
 	defer all[0].Close()
@@ -61,7 +62,7 @@ func TestMoreFramesThanTheRingHolds(t *testing.T) {
 	}
 	const ahead, rounds = 3 * slots, 40
 	l := all[0].links[1]
-	send(0, ahead) // nobody takes them yet
+	send(0, ahead) // no rank receives them yet
 	if n := l.out.word(put).Load(); n < slots || l.wrote == 0 {
 		t.Errorf("of %d frames %d went through a ring of %d and %d through the socket", ahead, n, slots, l.wrote)
 	}
@@ -75,8 +76,8 @@ func TestMoreFramesThanTheRingHolds(t *testing.T) {
 	}
 }
 
-// TestNoWakeUpIsLost: of two ranks that answer each other, each asleep when the other one writes, none sleeps on,
-// without the signs of life that would wake them too.
+// TestNoWakeUpIsLost checks that of two ranks that answer each other, each asleep when the other one writes, none
+// misses its wake-up, without the heartbeats that would wake them too.
 func TestNoWakeUpIsLost(t *testing.T) {
 	all := meet(t, [2]*engine.Ledger{})
 	for p, m := range all {
@@ -87,7 +88,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	in := all[0].links[1].in
 	in.word(asleep).Add(1)
 	seen := in.word(bell).Load()
-	in.wake() // when somebody has looked, and does not sleep yet
+	in.wake() // between the look and the sleep
 	if no := in.futex(futexWait, seen); no != unix.EAGAIN {
 		t.Fatalf("who was woken before it slept sleeps: %v", no)
 	}
@@ -110,7 +111,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 				if p == 1 {
 					c.SendRecv(engine.Tensor{}, -1, v, 0)
 				}
-				for range i % 64 { // who is asleep differs
+				for range i % 64 { // varies which rank is asleep
 					runtime.Gosched()
 				}
 			}
@@ -123,8 +124,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// TestClosedWhileARankSleeps: a rank that sleeps on memory which its own process closes ends, and the memory goes after
-// it.
+// TestClosedWhileARankSleeps checks that a rank asleep on memory that its own process closes is woken, and that the
+// memory is unmapped after it.
 func TestClosedWhileARankSleeps(t *testing.T) {
 	all := meet(t, [2]*engine.Ledger{})
 	defer all[1].Close()
@@ -143,7 +144,7 @@ func TestClosedWhileARankSleeps(t *testing.T) {
 	}
 }
 
-// TestMalformedRings: a process that breaks the format of its ring has gone, for who waits for it.
+// TestMalformedRings checks that a process that breaks the format of its ring counts as gone for a waiting rank.
 func TestMalformedRings(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func(s *shared)

@@ -23,7 +23,7 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// Pair is two ends of a unix socket.
+// Pair returns the two ends of a Unix socket.
 func Pair(t *testing.T) (ends [2]*net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -43,7 +43,7 @@ func Pair(t *testing.T) (ends [2]*net.UnixConn) {
 	return ends
 }
 
-// exchanged has two meshes exchange payloads of so many bytes and compares what arrives.
+// exchanged exchanges payloads of size bytes between two meshes and compares what arrives.
 func exchanged(t *testing.T, all [2]*Mesh, size int) {
 	t.Helper()
 	n, done := size/4, make(chan error, 2)
@@ -80,12 +80,12 @@ func exchanged(t *testing.T, all [2]*Mesh, size int) {
 	}
 }
 
-// unlimited undoes what a ledger has told the runtime.
+// unlimited resets, after the test, the runtime's memory limit, which a ledger sets.
 func unlimited(t *testing.T) {
 	t.Cleanup(func() { debug.SetMemoryLimit(math.MaxInt64) })
 }
 
-// left is what a ledger has, to a mebibyte.
+// left returns the bytes that a ledger can still give, rounded down to MiB.
 func left(l *engine.Ledger) int64 {
 	debug.FreeOSMemory()
 	low, high := int64(0), int64(1<<14)
@@ -99,8 +99,8 @@ func left(l *engine.Ledger) int64 {
 	return low << 20
 }
 
-// TestSharedMemoryIsCounted: what payloads lie in is taken out of the ledger of their sender, as far as it is backed,
-// and comes back with the connection; of a ledger that has none, payloads go through the socket.
+// TestSharedMemoryIsCounted checks that memory backing shared payloads is charged to the sender's ledger and returned
+// when the connection closes, and that payloads go through the socket if the ledger has none.
 func TestSharedMemoryIsCounted(t *testing.T) {
 	unlimited(t)
 	l := engine.NewLedger(8<<30, 0, nil)
@@ -124,7 +124,7 @@ func TestSharedMemoryIsCounted(t *testing.T) {
 		t.Errorf("%d bytes did not come back", lost)
 	}
 
-	none := engine.NewLedger(1<<20, 0, nil) // less than this process holds
+	none := engine.NewLedger(1<<20, 0, nil) // less than this process uses
 	debug.SetMemoryLimit(math.MaxInt64)
 	all = meet(t, [2]*engine.Ledger{none, none})
 	defer all[0].Close()
@@ -137,13 +137,13 @@ func TestSharedMemoryIsCounted(t *testing.T) {
 	}
 }
 
-// meet has two processes, here both in this one, share memory that these ledgers count.
+// meet connects two processes, here both this one, by shared memory that these ledgers count.
 func meet(t *testing.T, of [2]*engine.Ledger) [2]*Mesh {
 	t.Helper()
 	return meetUnder(t, of, func(*testing.T) {})
 }
 
-// meetUnder is meet under limits that are set when the two have been connected.
+// meetUnder is meet under limits that are set once the two have been connected.
 func meetUnder(t *testing.T, of [2]*engine.Ledger, limit func(*testing.T)) (m [2]*Mesh) {
 	t.Helper()
 	ends, met := Pair(t), make(chan error, 2)
@@ -165,14 +165,14 @@ func meetUnder(t *testing.T, of [2]*engine.Ledger, limit func(*testing.T)) (m [2
 	return m
 }
 
-// limitedCase is the variable that has TestSharedUnderLimits run one of its cases in a process of its own.
+// limitedCase is the environment variable that makes TestSharedUnderLimits run one case in its own process.
 const limitedCase = "PATCHBAY_TEST_LIMIT"
 
-// limits are what may keep a process from sharing memory: what a case sets once the ends of two processes are there,
-// and how many bytes of addresses each direction may have then.
+// limits are the conditions that may keep a process from sharing memory: what a case sets once two processes are
+// connected, and how many bytes of address space each direction may then have.
 var limits = map[string]struct {
 	set         func(t *testing.T)
-	ledger      int64 // of each process, 0: nobody counts
+	ledger      int64 // of each process; 0: no ledger
 	least, most int
 }{
 	"ulimit -v": {func(t *testing.T) {
@@ -191,8 +191,8 @@ var limits = map[string]struct {
 	"none":         {func(*testing.T) {}, 8 << 30, sharedBytes, sharedBytes},
 }
 
-// TestSharedUnderLimits: processes that may not map, make or open the memory between them exchange through less of it
-// or through the socket, and have addresses left for everything else.
+// TestSharedUnderLimits checks that processes that may not map, create or open the shared memory exchange through less
+// of it or through the socket, and keep address space for everything else.
 func TestSharedUnderLimits(t *testing.T) {
 	name := os.Getenv(limitedCase)
 	if name == "" {
@@ -231,7 +231,7 @@ func TestSharedUnderLimits(t *testing.T) {
 	if lost := before - left(ledgers[0]); lost > 48<<20 { // the heap holds some
 		t.Errorf("%d bytes of the ledger did not come back", lost)
 	}
-	if limitOf(unix.RLIMIT_AS) < math.MaxInt64 && limit.ledger < 8<<30 && !raced { // dies where the addresses are gone
+	if limitOf(unix.RLIMIT_AS) < math.MaxInt64 && limit.ledger < 8<<30 && !raced { // dies if no address space is left
 		for i := range 3 {
 			held := make([]byte, 128<<20)
 			held[i<<20] = 1
@@ -247,7 +247,7 @@ func setLimit(t *testing.T, resource int, n uint64) {
 	}
 }
 
-// mappedNow is the addresses that this process has in use.
+// mappedNow returns the bytes of address space that this process has mapped.
 func mappedNow(t *testing.T) uint64 {
 	t.Helper()
 	var pages uint64
@@ -261,7 +261,7 @@ func mappedNow(t *testing.T) uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// freeFiles are the numbers that the next three descriptors get.
+// freeFiles returns the numbers of the next three descriptors.
 func freeFiles(t *testing.T) (list [3]int) {
 	t.Helper()
 	for i := range list {
@@ -275,8 +275,8 @@ func freeFiles(t *testing.T) (list [3]int) {
 	return list
 }
 
-// TestMalformedShares: what another process sends in place of its memory is refused, and nothing of it stays open; one
-// that has none, or cannot map ours, is spoken to through the socket.
+// TestMalformedShares checks that invalid descriptors or words from another process are refused without leaking a
+// descriptor, and that a process that has no memory, or cannot map ours, is served through the socket.
 func TestMalformedShares(t *testing.T) {
 	memory := func(size int64, seals int) func(t *testing.T) []int {
 		return func(t *testing.T) []int {
@@ -353,7 +353,7 @@ func TestMalformedShares(t *testing.T) {
 	}
 }
 
-// openFiles is how many descriptors this process has.
+// openFiles returns the number of descriptors that this process has open.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
@@ -363,8 +363,8 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// TestPlacesOutsideSharedMemory: a frame whose payload does not lie in the memory of its sender, or whose sender has
-// none, breaks the protocol, and holds nothing.
+// TestPlacesOutsideSharedMemory checks that a frame breaks the protocol, and keeps no reference, if its payload is not
+// within its sender's shared memory or the sender has none.
 func TestPlacesOutsideSharedMemory(t *testing.T) {
 	in, err := newShared(room{bytes: 1 << 20})
 	if err != nil {
@@ -411,8 +411,8 @@ func TestPlacesOutsideSharedMemory(t *testing.T) {
 	}
 }
 
-// TestAnnouncedBytesAreNotBelieved: memory is allocated for what has arrived and one piece more, not for what a frame
-// says; a payload of several pieces arrives whole.
+// TestAnnouncedBytesAreNotBelieved checks that memory is allocated for what has arrived and one piece more, not for
+// the announced size, and that a payload of several pieces arrives whole.
 func TestAnnouncedBytesAreNotBelieved(t *testing.T) {
 	head := func(payload uint64) []byte {
 		b := (&frame{kind: plain}).head()

@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// TestPayloadsInSharedMemory: what goes through shared memory arrives whole, and the memory is used again instead of
-// growing with every exchange; what nobody takes is given back with its team.
+// TestPayloadsInSharedMemory checks that payloads in shared memory arrive whole, that the memory is reused instead of
+// growing with every exchange, and that payloads never received are freed with their team.
 func TestPayloadsInSharedMemory(t *testing.T) {
 	const n, rounds = 100_000, 50 // a payload is 400 kB
 	all := meet(t, [2]*engine.Ledger{})
@@ -75,9 +75,9 @@ func TestPayloadsInSharedMemory(t *testing.T) {
 			e.SendRecv(engine.Tensor{}, -1, value(float32(i)), 1)
 		}
 	}
-	send(ends[0]) // nobody receives them
+	send(ends[0]) // never received
 	go func() { ends[0].Run(comm.NewAllReduce(value(0))); done <- nil }()
-	ends[1].Run(comm.NewAllReduce(value(0))) // comes behind them
+	ends[1].Run(comm.NewAllReduce(value(0))) // behind them
 	<-done
 	next := connect(2)
 	send(next[0])

@@ -12,7 +12,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestStagedOnFakeGPUs: ranks on GPUs in several processes keep what package comm promises; nothing but host memory is
+// TestStagedOnFakeGPUs runs the transport suite with ranks on GPUs in several processes that have only host memory
 // between them.
 func TestStagedOnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")

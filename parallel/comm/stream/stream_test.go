@@ -16,15 +16,15 @@ import (
 	"patchbay/parallel/comm/stream"
 )
 
-// several is the transport of ranks of so many processes, here all in one, each with a mesh of its own: rank r lives in
-// process r modulo their number.
+// several is the transport of ranks in several processes, here all in one, each with a mesh of its own: rank r lives
+// in process r modulo their number.
 type several struct {
 	processes int
 	meshes    []*stream.Mesh
 	team      uint64
 }
 
-// meshes connects so many processes with each other, near ones by sockets and shared memory.
+// meshes connects that many processes with each other, near ones by sockets and shared memory.
 func meshes(t *testing.T, processes int, near bool) []*stream.Mesh {
 	t.Helper()
 	conns := make([][]io.ReadWriteCloser, processes)
@@ -87,8 +87,7 @@ func (s *several) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return out, nil
 }
 
-// TestStream: several processes keep what package comm promises, with one rank in each and with several, on one
-// machine and on several.
+// TestStream runs the transport suite with one rank in each process and with several, on one machine and on several.
 func TestStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		processes int
@@ -115,8 +114,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestAProcessThatGoesEndsItsGroups: ranks that wait for it, or for another one, and groups that are connected later,
-// are told which process has gone; nobody waits for the deadline.
+// TestAProcessThatGoesEndsItsGroups checks that ranks that wait for a dead process, or for another one, and groups
+// connected later get an error that names it, before the deadline.
 func TestAProcessThatGoesEndsItsGroups(t *testing.T) {
 	for name, near := range map[string]bool{"near": true, "far": false} {
 		t.Run(name, func(t *testing.T) {

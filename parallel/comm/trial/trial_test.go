@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// apart has ranks that meet where the trial has them meet and nowhere else: their ring moves nothing.
+// apart makes ranks meet only where the trial does it: their ring moves nothing.
 type apart struct{ comm.Local }
 
 func (a apart) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
@@ -25,7 +25,7 @@ type still struct{ comm.Comm }
 
 func (still) SendRecv(engine.Tensor, int, engine.Tensor, int) {}
 
-// stamped counts what it notes: when a run begins, and when it is done.
+// stamped counts its Stamps, at the beginning and the end of each run, and the runs that begin too early.
 type stamped struct {
 	engine.Ops
 	noted atomic.Int64
@@ -40,7 +40,7 @@ func (s *stamped) Stamp() func() time.Duration {
 	return func() time.Duration { return 0 }
 }
 
-// TestRanksMeetBeforeTheClockStarts: no rank begins a run before the other one has done the run before.
+// TestRanksMeetBeforeTheClockStarts checks that no rank begins a run before the other one has finished the run before.
 func TestRanksMeetBeforeTheClockStarts(t *testing.T) {
 	var early atomic.Int64
 	a, b := &stamped{Ops: ref.New(), early: &early}, &stamped{Ops: ref.New(), early: &early}
