@@ -28,7 +28,7 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
+// payloadRig starts a rig on a server with JetStream. tune may change the carrier before it serves.
 func payloadRig(t testing.TB, tune func(*serve.NATS), executors ...jobs.Executor) (*client.NATSClient, *serve.NATS) {
 	t.Helper()
 	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
@@ -48,7 +48,8 @@ func payloadRig(t testing.TB, tune func(*serve.NATS), executors ...jobs.Executor
 	return c, n
 }
 
-// TestTensorsInChunks sends tensors over NATS there and back, of sizes around those of messages and chunks.
+// TestTensorsInChunks checks that tensors sent over NATS come back unchanged, in sizes around those of messages and
+// chunks.
 func TestTensorsInChunks(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 60*time.Second)
@@ -63,7 +64,7 @@ func TestTensorsInChunks(t *testing.T) {
 			t.Fatalf("%d bytes came back as %T", size, out.Outputs[0])
 		}
 	}
-	// Many that would each go inside.
+	// many tensors that would each fit in the message
 	list := []any{}
 	for range 40 {
 		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
@@ -109,7 +110,7 @@ func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 	}
 }
 
-// TestObjectsAsPayloads uploads with a window, refers to it in several ways, and gets results as objects.
+// TestObjectsAsPayloads uploads an object with a window, refers to it in several ways, and gets results as objects.
 func TestObjectsAsPayloads(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 60*time.Second)
@@ -182,8 +183,8 @@ func TestObjectsAsPayloads(t *testing.T) {
 	r.Release()
 }
 
-// TestHostileStreams plays the sender of a tensor that is not what was promised. Every way ends in its own refusal, at
-// once, and nothing stays.
+// TestHostileStreams plays the sender of a tensor that breaks its promise. Every way is refused at once with its own
+// error, and nothing is left behind.
 func TestHostileStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *serve.NATS) { n.Blobs().Silence = 300 * time.Millisecond })
 	ctx := wiretest.Within(t, 60*time.Second)
@@ -242,7 +243,7 @@ func TestHostileStreams(t *testing.T) {
 		_ = sub.Unsubscribe()
 	}
 	refused := map[string]*wire.Ref{
-		"gone":       {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.Conn().NewInbox(), ID: "x"}, // nobody listens
+		"gone":       {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.Conn().NewInbox(), ID: "x"}, // no subscriber
 		"inbox":      {Kind: wire.RefStream, Bytes: 3 << 20, Subject: "$JS.API.STREAM.PURGE.X", ID: "x"},
 		"under your": {Kind: wire.RefStream, Bytes: 3 << 20, Subject: wire.SubjectRoot + "free", ID: "x"},
 		"want 1 to":  {Kind: wire.RefStream, Bytes: wire.MaxRegion + 1, Subject: "a", ID: "x"},
@@ -262,7 +263,8 @@ func TestHostileStreams(t *testing.T) {
 	untilGivenBack(t, n.Blobs())
 }
 
-// TestAbandonedStreams pulls a result and goes silent: the daemon gives the transfer up, and then the offer.
+// TestAbandonedStreams checks that when a client pulls a result and goes silent, the daemon gives up the transfer, then
+// the offer.
 func TestAbandonedStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *serve.NATS) {
 		n.Blobs().Silence, n.Blobs().Life = 200*time.Millisecond,
@@ -295,7 +297,7 @@ func TestAbandonedStreams(t *testing.T) {
 	if m, err := sub.NextMsg(100 * time.Millisecond); err == nil {
 		t.Errorf("a fifth chunk of %d bytes without a credit", len(m.Data))
 	}
-	for _, credit := range [][]byte{nil, {1}, {0xff, 0xff, 0xff, 0xff}} { // nonsense ends it
+	for _, credit := range [][]byte{nil, {1}, {0xff, 0xff, 0xff, 0xff}} { // invalid credit ends it
 		if err := c.Conn().Publish(ack, credit); err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +320,7 @@ func TestAbandonedStreams(t *testing.T) {
 	}
 }
 
-// TestUploadsAreReadByOthers compares the layout of an upload with what the NATS library reads.
+// TestUploadsAreReadByOthers checks that the NATS library reads an upload.
 func TestUploadsAreReadByOthers(t *testing.T) {
 	c, _ := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 30*time.Second)

@@ -45,7 +45,7 @@ func openFDs(t testing.TB) int {
 	return len(list)
 }
 
-// noneStays waits until no more descriptors are open than before: the daemon closes them beside its replies.
+// noneStays waits until no more descriptors are open than before. The daemon closes them while it replies.
 func noneStays(t testing.TB, before int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); openFDs(t) > before; time.Sleep(time.Millisecond) {
@@ -55,8 +55,8 @@ func noneStays(t testing.TB, before int) {
 	}
 }
 
-// TestTensorsThroughSharedMemory sends one there and back through a daemon and a worker process, and counts what the
-// host and the daemon allocate for one that lies in shared memory: nothing of its size.
+// TestTensorsThroughSharedMemory sends tensors there and back through a daemon and a worker process, and checks that
+// the host and the daemon allocate nothing of a tensor's size for one in shared memory.
 func TestTensorsThroughSharedMemory(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
@@ -108,7 +108,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	noneStays(t, before)
 }
 
-// TestInputsAndPicturesThroughSharedMemory runs a job with a large input and a large picture.
+// TestInputsAndPicturesThroughSharedMemory checks a job with a large input and a large picture.
 func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
@@ -145,8 +145,8 @@ func memfd(t *testing.T, size int64, seals int) int {
 	return fd
 }
 
-// TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the
-// connection goes on.
+// TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays open,
+// and the connection goes on.
 func TestHostileDescriptors(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	_, path := socketRig(t, r)

@@ -22,7 +22,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// protocolPage is docs/protocol.md.
+// protocolPage returns docs/protocol.md.
 func protocolPage(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/protocol.md")
@@ -32,7 +32,7 @@ func protocolPage(t *testing.T) string {
 	return string(b)
 }
 
-// words are all names in a text.
+// words returns the set of names in a text.
 func words(text string) map[string]bool {
 	out := map[string]bool{}
 	for _, w := range regexp.MustCompile(`[A-Za-z0-9_]+`).FindAllString(text, -1) {
@@ -41,7 +41,7 @@ func words(text string) map[string]bool {
 	return out
 }
 
-// section is what stands under a heading of the page.
+// section returns the text under a heading of the page.
 func section(t *testing.T, page, heading string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(page, "\n## "+heading+"\n")
@@ -52,12 +52,12 @@ func section(t *testing.T, page, heading string) string {
 	return out
 }
 
-// fieldNames are the JSON names of a struct type, with those of what is inside if deep.
+// fieldNames adds the JSON names of a struct type's fields to out and returns it; if deep, also those of nested types.
 func fieldNames(t reflect.Type, deep bool, out map[string]bool) map[string]bool {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
-	// these have sections of their own
+	// these have their own sections
 	if t.Kind() != reflect.Struct || len(out) > 0 &&
 		(t == reflect.TypeFor[wire.Tensor]() || t == reflect.TypeFor[wire.Error]()) {
 		return out
@@ -75,7 +75,7 @@ func fieldNames(t reflect.Type, deep bool, out map[string]bool) map[string]bool 
 	return out
 }
 
-// TestEveryFieldIsInItsSection: a field of a message that its section does not name is as good as secret.
+// TestEveryFieldIsInItsSection checks that the page names every field of a message in the message's section.
 func TestEveryFieldIsInItsSection(t *testing.T) {
 	page := protocolPage(t)
 	for heading, messages := range map[string][]any{
@@ -122,7 +122,7 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 func TestRepliesOfVerbs(t *testing.T) {
 	table := section(t, protocolPage(t), "Verbs")
 	for _, v := range message.Verbs() {
-		if !strings.HasPrefix(v.Answer, "{") || v.Name == message.VerbDescribe { // which answers one of three
+		if !strings.HasPrefix(v.Answer, "{") || v.Name == message.VerbDescribe { // describe has one of three replies
 			continue
 		}
 		verb, reply := v.Name, v.Reply
@@ -198,7 +198,7 @@ func TestNamesOnTheWire(t *testing.T) {
 		namesIn(section(t, page, "What a daemon counts"), `patchbay_([a-z_]+)`))
 }
 
-// TestNumbersOfThePage: limits and times stand in the page as they are in the code.
+// TestNumbersOfThePage checks that limits and times are in the page as they are in the code.
 func TestNumbersOfThePage(t *testing.T) {
 	page := protocolPage(t)
 	lim := wire.DefaultLimits()
@@ -221,7 +221,7 @@ func TestNumbersOfThePage(t *testing.T) {
 	}
 }
 
-// namesIn are the first groups of a pattern's matches.
+// namesIn returns the first groups of a pattern's matches.
 func namesIn(text, pattern string) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -244,8 +244,8 @@ func equalNames(t *testing.T, what string, want []string, got map[string]bool) {
 	}
 }
 
-// literals are the sources of ipc as lines of string literals in order, quoted, with ", " between those of one call or
-// value.
+// literals returns the string literals of the ipc sources in order, each quoted and followed by ", ". Keys of composite
+// literals are between them.
 func literals(t *testing.T) string {
 	t.Helper()
 	var files []string

@@ -83,7 +83,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	}
 }
 
-// leadingHex reads the pairs of hex digits in front of the explanation.
+// leadingHex reads the pairs of hex digits before the explanation.
 func leadingHex(line string) []byte {
 	var out []byte
 	for _, word := range strings.Fields(line) {
@@ -96,7 +96,7 @@ func leadingHex(line string) []byte {
 	return out
 }
 
-// verbTable is the table of verbs as it stands in docs/protocol.md.
+// verbTable returns the table of verbs as docs/protocol.md must have it.
 func verbTable() string {
 	var b strings.Builder
 	b.WriteString("| verb | NATS subject | queue group | body | replies |\n|---|---|---|---|---|\n")
@@ -113,7 +113,7 @@ func verbTable() string {
 	return b.String() + "\n"
 }
 
-// TestEveryVerbIsAnswered: the table and the functions are of the same verbs.
+// TestEveryVerbIsAnswered checks that the table of verbs and the handlers have the same verbs.
 func TestEveryVerbIsAnswered(t *testing.T) {
 	var got []string
 	for name, f := range (&Service{}).handlers() {

@@ -1,6 +1,11 @@
 package serve
 
-import "patchbay/ipc/bulk"
+import (
+	"context"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+)
 
 // Knows reports whether the service knows of a handle, and how many it knows.
 func (s *Service) Knows(handle string) (known bool, count int) {
@@ -18,3 +23,8 @@ func (n *NATS) Objects() *bulk.Objects { return n.store }
 
 // Subscriptions returns the number of subscriptions on the connection for requests.
 func (n *NATS) Subscriptions() int { return n.nc.NumSubscriptions() }
+
+// FetchFiles is how files are fetched from another daemon for a client.
+func (s *Service) FetchFiles(ctx context.Context, reply *Reply, job string) ([]message.File, error) {
+	return s.fetchFiles(ctx, reply, job)
+}

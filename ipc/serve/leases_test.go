@@ -19,11 +19,11 @@ import (
 	"patchbay/node/value"
 )
 
-// TestHandleLeases: over a carrier, a handle that nobody uses is gone when its lease is over, with the documented code;
-// a used one stays, and so does one with a longer lease. The daemon forgets which worker had those that are gone.
+// TestHandleLeases checks that, over a carrier, an unused handle expires with its lease and gives the documented code,
+// while a used one and one with a longer lease stay. The daemon forgets which worker had the expired ones.
 func TestHandleLeases(t *testing.T) {
 	began := time.Now()
-	var passed atomic.Int64 // of the clock, nanoseconds
+	var passed atomic.Int64 // on the clock, nanoseconds
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
 	model := []graph.Slot{{Name: "MODEL", Type: "MODEL"}}
 	runner, err := graph.NewRunner(graph.Config{Now: now, Catalogue: classes.All(

@@ -23,7 +23,7 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// boundedRig is a service with small bounds on NATS and on a socket.
+// boundedRig starts a service with small limits, on NATS and on a socket.
 func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 	t.Helper()
 	e := natsserver.Start(t, natsserver.Inside(""))
@@ -52,13 +52,13 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 	return r, map[string]client.Client{"nats": nc, "socket": sc}
 }
 
-// one is a workflow of one node with these inputs.
+// one returns a workflow of one node with these inputs.
 func one(inputs ...any) *pyjson.Object {
 	return pyjson.NewObject("1", pyjson.NewObject("class_type", "Picture", "inputs", pyjson.NewObject(inputs...)))
 }
 
-// TestBoundsOfMessages: what is too long, too deep, too large or too much is refused with the code that says so, on
-// every carrier, and nothing is queued.
+// TestBoundsOfMessages checks that what is too long, too deep, too large or too much is refused with its own code on
+// every carrier, and that nothing is queued.
 func TestBoundsOfMessages(t *testing.T) {
 	r, clients := boundedRig(t)
 	tensor := func(shape ...int) *wire.Tensor {
@@ -146,8 +146,8 @@ func TestBoundsOfMessages(t *testing.T) {
 	}
 }
 
-// TestBoundsOfTheQueue: a client with too many jobs, and everybody when too many wait, are told when to come back; when
-// jobs have ended, they can.
+// TestBoundsOfTheQueue checks that a client with too many jobs, and every client when too many wait, is told when to
+// come back, and succeeds once jobs have ended.
 func TestBoundsOfTheQueue(t *testing.T) {
 	r, clients := boundedRig(t)
 	refused := func(err error, says string) bool {
@@ -202,8 +202,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 	}
 }
 
-// TestUsersCannotHideBehindNames: where the server says who somebody is, jobs count for that user, whatever the request
-// calls itself; also while many are written down at once.
+// TestUsersCannotHideBehindNames checks that where the server authenticates users, jobs count for the user, whatever
+// name the request gives, also while many are stored at once.
 func TestUsersCannotHideBehindNames(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 3)
 	alice := g.Client(t, "alice")

@@ -15,7 +15,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestClientTextIsBounded: what a client says of itself is in every version of the record, so it is short or refused.
+// TestClientTextIsBounded checks that a client's text about itself is short or refused: every revision of the record
+// has it.
 func TestClientTextIsBounded(t *testing.T) {
 	_, clients := boundedRig(t)
 	for name, c := range clients {
@@ -37,8 +38,8 @@ func TestClientTextIsBounded(t *testing.T) {
 	}
 }
 
-// TestLongMessagesGoShort: a record or an event that is longer than a message may be arrives without its lists, and not
-// as an error.
+// TestLongMessagesGoShort checks that a record or an event that exceeds the message limit arrives without its lists,
+// and not as an error.
 func TestLongMessagesGoShort(t *testing.T) {
 	refs := make([]message.OutputRef, 4096)
 	rec := message.Record{Job: "j", State: message.Done, Outputs: refs}
@@ -64,7 +65,7 @@ func TestLongMessagesGoShort(t *testing.T) {
 	}
 }
 
-// cargo counts what is put beside a message, and remembers whether it was told that it went.
+// cargo counts what is put beside a message, and records whether it was told that the message was sent.
 type cargo struct {
 	put  int
 	done []bool
@@ -77,8 +78,8 @@ func (c *cargo) Put(data []byte) (*wire.Ref, error) {
 func (c *cargo) FDs() []int     { return make([]int, c.put) }
 func (c *cargo) Done(sent bool) { c.done = append(c.done, sent) }
 
-// TestNothingBesideWhatDidNotGo: what was put beside a message goes with it, and is given up where the message goes in
-// its short form or as an error, which refer to nothing.
+// TestNothingBesideWhatDidNotGo checks that what was put beside a message goes with it, and is given up where the
+// message goes in its short form or as an error, which refer to nothing.
 func TestNothingBesideWhatDidNotGo(t *testing.T) {
 	large, small := make([]byte, wire.BulkBytes), make([]byte, 100<<10)
 	list := make([]string, 200_000)

@@ -13,8 +13,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestFetchesLeaveNothingBehind fetches files that come beside their messages from another daemon: the connection has
-// as many subscriptions as before.
+// TestFetchesLeaveNothingBehind fetches files that come beside their messages from another daemon, and checks that the
+// connection has as many subscriptions as before.
 func TestFetchesLeaveNothingBehind(t *testing.T) {
 	r := newNATSRig(t)
 	if _, _, end := ipctest.RunJob(t, r.client(t), &message.RunRequest{

@@ -24,7 +24,7 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// natsRig is a rig served on an embedded server.
+// natsRig is a rig served on a nats-server.
 type natsRig struct {
 	*ipctest.Rig
 	url string
@@ -48,7 +48,7 @@ func newNATSRig(t *testing.T) *natsRig {
 	return &natsRig{Rig: r, url: e.URL, nc: nc}
 }
 
-// serveNATS serves until the test ends, and returns when the service is there.
+// serveNATS serves a rig until the test ends. It returns when the service is there.
 func serveNATS(t testing.TB, url string, n *serve.NATS, r *ipctest.Rig) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())

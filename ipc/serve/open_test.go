@@ -19,8 +19,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestIdleWhileRequestsCome: somebody waits for the last reply while requests still come and end; the wait ends when
-// none is open, and not before those that were open at its beginning are over.
+// TestIdleWhileRequestsCome checks a wait for the last reply while requests still come and end: it ends when none is
+// open, and not before those that were open at its beginning are over.
 func TestIdleWhileRequestsCome(t *testing.T) {
 	for range 50 {
 		var o openRequests
@@ -57,8 +57,8 @@ func TestIdleWhileRequestsCome(t *testing.T) {
 	}
 }
 
-// TestReferencesAreOneRequest: a request whose bytes are fetched first is counted once, and its refusal too, whether
-// the bytes came or not.
+// TestReferencesAreOneRequest checks that a request whose bytes are fetched first is counted once, and its refusal too,
+// whether the bytes came or not.
 func TestReferencesAreOneRequest(t *testing.T) {
 	s := NewService(ServiceConfig{Log: zerolog.Nop()})
 	for _, fault := range []error{nil, wire.Errorf(wire.ErrPayload, "they are gone")} {
@@ -86,13 +86,13 @@ func TestReferencesAreOneRequest(t *testing.T) {
 	}
 }
 
-// ended is a context that ends while nobody looks at Done.
+// ended is a context that has ended although its Done channel is open.
 type ended struct{ context.Context }
 
-// Err says that it has ended.
+// Err returns context.Canceled.
 func (ended) Err() error { return context.Canceled }
 
-// logged takes lines of a log.
+// logged receives the lines of a log.
 type logged func(line string)
 
 // Write implements io.Writer.
@@ -101,7 +101,7 @@ func (f logged) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestSocketIsNotMadeAgainAtTheEnd: a socket that is bound while Serve ends is removed, and the log says nothing.
+// TestSocketIsNotMadeAgainAtTheEnd checks that a socket bound while Serve ends is removed, and that nothing is logged.
 func TestSocketIsNotMadeAgainAtTheEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.sock")
 	synctest.Test(t, func(t *testing.T) {

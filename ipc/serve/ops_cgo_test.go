@@ -7,7 +7,7 @@ import (
 	"patchbay/engine/cpu"
 )
 
-// testOps are the operations that tests of this package compute with.
+// testOps returns the operations that tests of this package compute with.
 func testOps(_, ranks int) (engine.Ops, error) {
 	return cpu.New(cpu.Config{Threads: max(1, 2/ranks)})
 }

@@ -7,5 +7,5 @@ import (
 	"patchbay/engine/ref"
 )
 
-// testOps are the operations that tests of this package compute with.
+// testOps returns the operations that tests of this package compute with.
 func testOps(_, _ int) (engine.Ops, error) { return ref.New(), nil }

@@ -24,17 +24,17 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// FuzzConn sends whatever comes over a connection to a service.
+// FuzzConn sends arbitrary bytes over a connection to a service.
 func FuzzConn(f *testing.F) { connTarget(f).Fuzz(f) }
 
-// idle is an executor that samples nothing: names of samplers mean things to a fake.
+// idle is an executor that samples nothing: a Fake acts on the names of samplers.
 type idle struct{ ipctest.Fake }
 
 func (*idle) Sample(context.Context, *message.SampleRequest, func(*message.SampleReply)) (*message.SampleReply, error) {
 	return nil, errors.New("not here")
 }
 
-// collected takes the bytes that a connection writes.
+// collected collects the bytes that a connection writes.
 type collected struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -46,8 +46,9 @@ func (c *collected) Write(b []byte) (int, error) {
 	return c.b.Write(b)
 }
 
-// connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The
-// answers are whole frames with tags of requests, none has more than one last answer, and nothing is left running.
+// connTarget sends an input, as all that a client sends before it hangs up, to its own service that runs no jobs. It
+// checks that the answers are whole frames with tags of requests, that no request has more than one last answer, and
+// that nothing is left running.
 func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{})
 	if err != nil {
@@ -82,7 +83,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	}
 }
 
-// checkAnswers compares what a connection answered with what it was asked.
+// checkAnswers compares the answers of a connection with its requests.
 func checkAnswers(in hammer.Input, answers []byte, refused error) error {
 	asked := map[any]int{}
 	for r := bytes.NewReader(in.Data); ; {

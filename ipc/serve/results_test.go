@@ -1,10 +1,13 @@
 package serve_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -63,6 +67,43 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 		if want := !gone || i == 1; (err == nil) != want {
 			t.Errorf("file of %s: %v, want it there: %v", id, err, want)
 		}
+	}
+}
+
+// TestHeartbeatsWhileFilesAreFetched: a client hears something while its files come from another daemon, and the
+// transfer ends when the client is gone.
+func TestHeartbeatsWhileFilesAreFetched(t *testing.T) {
+	enough, gone := make(chan struct{}), errors.New("nobody listens")
+	r := ipctest.NewTunedRig(t, func(c *serve.ServiceConfig) {
+		c.Fetch = func(ctx context.Context, job string) ([]message.File, error) {
+			select {
+			case <-enough:
+				return []message.File{{Data: []byte(job)}}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	}, jobs.Config{}, jobs.OutputsConfig{})
+	beats := 0
+	hears := func(parts [][]byte, _ []int, _ *wire.Error, end bool) error {
+		if beats++; beats == 3 {
+			close(enough)
+		}
+		if text := string(slices.Concat(parts...)); end || !strings.Contains(text, `"heartbeat"`) {
+			t.Errorf("sent %s, want a heartbeat", text)
+		}
+		return nil
+	}
+	ctx := wiretest.Within(t, 20*time.Second)
+	files, err := r.Service.FetchFiles(ctx, &serve.Reply{Enc: wire.JSON, Limit: 1 << 20, Send: hears}, "j")
+	if err != nil || beats < 3 || len(files) != 1 || string(files[0].Data) != "j" {
+		t.Errorf("%d heartbeats, files %v, %v", beats, files, err)
+	}
+	enough = nil // what is fetched next never comes
+	left := func([][]byte, []int, *wire.Error, bool) error { return gone }
+	files, err = r.Service.FetchFiles(ctx, &serve.Reply{Enc: wire.JSON, Limit: 1 << 20, Send: left}, "j")
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the client is gone: files %v, %v", files, err)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// TestReuse asks for the same picture again and again: with reuse it comes from the last job that made it, as long as
-// everything that the job read and all files that it made are unchanged.
+// TestReuse asks for the same picture again and again, and checks that with reuse it comes from the last job that made
+// it, as long as everything that the job read and all files that it made are unchanged.
 func TestReuse(t *testing.T) {
 	for name, folders := range map[string]func(t *testing.T) jobs.OutputsConfig{
 		"folders": func(t *testing.T) jobs.OutputsConfig {
@@ -40,7 +40,7 @@ func testReuse(t *testing.T, out jobs.OutputsConfig) {
 	}, jobs.Config{}, out, &ipctest.Fake{Label: "fake", Started: started})
 	c := ipctest.DialRig(t, r)
 	want := messagetest.Picture("1", 1000)
-	// ask runs a job and tells what its record names, and whether anything ran for it
+	// ask runs a job and returns its record and the job that it reuses. Something runs exactly when none is reused.
 	ask := func(change func(*message.RunRequest)) (message.Record, string) {
 		t.Helper()
 		req := &message.RunRequest{Workflow: messagetest.Graph("Picture 1000"), Reuse: true}

@@ -62,7 +62,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 		}
 	}
 	uncached := func(q *message.SampleRequest) { q.Cache = nil }
-	churn := sampler("euler", map[string]any{"s_churn": 1.0}) // its noise comes behind that of the start
+	churn := sampler("euler", map[string]any{"s_churn": 1.0}) // its noise is drawn after that of the start
 	first, want := run("base", base())
 	if first.Evals != 3 {
 		t.Errorf("%d evaluations, want 3", first.Evals)
@@ -141,7 +141,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 				number(0)
 		})), nil, false},
 		"a range of some": {base(positive(func(e *message.CondRef) { e.TimestepEnd = number(0.5) })), nil, true},
-		// the mean of one is itself
+		// the mean of one entry is that entry
 		"strength of one": {base(positive(func(e *message.CondRef) { e.Strength = number(0.3) })), nil, false},
 		"strength of two": {
 			base(func(q *message.SampleRequest) {
@@ -209,7 +209,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 	}
 }
 
-// half16 narrows to bf16, by cutting.
+// half16 narrows to bf16, by truncation.
 func half16(t *testing.T, x *wire.Tensor) *wire.Tensor {
 	t.Helper()
 	out := &wire.Tensor{DType: "bf16", Shape: x.Shape}

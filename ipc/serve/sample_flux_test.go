@@ -30,7 +30,7 @@ type fluxRun struct {
 	Shape, Image       []int
 }
 
-// request makes the message of a run without adapters.
+// request returns the message of a run without adapters.
 func (r *fluxRun) request(t *testing.T) *message.SampleRequest {
 	t.Helper()
 	text := func(tag string) []goldenCond {
@@ -43,7 +43,7 @@ func (r *fluxRun) request(t *testing.T) *message.SampleRequest {
 	return g.message(t, true)
 }
 
-// TestReduxThroughSample sends the recorded run of two styles with attn_bias as what ComfyUI's network gets.
+// TestReduxThroughSample checks the recorded run of two styles, with attn_bias as ComfyUI's network gets it.
 func TestReduxThroughSample(t *testing.T) {
 	var record struct{ Runs map[string]*fluxRun }
 	if err := golden.JSON("modern33/flux.json", &record); err != nil {
@@ -105,8 +105,8 @@ func TestReduxThroughSample(t *testing.T) {
 	}
 }
 
-// patches are what ComfyUI's LoRA code makes of a file like FLUX.1 Canny's: pairs, differences of biases, whole norms
-// in its own names.
+// patches returns what ComfyUI's LoRA code makes of a file like FLUX.1 Canny's: pairs, differences of biases, and whole
+// norms under its own names.
 func patches(file string, tensors [][4]any, strength float64) (out []message.PatchRef) {
 	at := map[string]*wire.Tensor{}
 	var names []string
@@ -138,7 +138,7 @@ func patches(file string, tensors [][4]any, strength float64) (out []message.Pat
 	return out
 }
 
-// TestControlLorasThroughSample sends the recorded runs of control LoRAs as patches of a host.
+// TestControlLorasThroughSample checks the recorded runs of control LoRAs, sent as patches of a host.
 func TestControlLorasThroughSample(t *testing.T) {
 	var record struct {
 		Loras map[string][][4]any
@@ -208,8 +208,8 @@ func TestControlLorasThroughSample(t *testing.T) {
 	}
 }
 
-// TestStyleReferencesThroughSample sends the recorded run of a picture in front of the text as the states that USO's
-// projector reads, twice as what a list of two means, and what does not fit.
+// TestStyleReferencesThroughSample checks the recorded run of a picture in front of the text, sent as the states that
+// USO's projector reads, that sending them twice means a list of two, and that what does not fit is refused.
 func TestStyleReferencesThroughSample(t *testing.T) {
 	const name, side = "kontext-a/uso", 44
 	ops, err := testOps(0, 1)

@@ -27,7 +27,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// goldenSample is a case of e2e.json as far as FLUX has use for it.
+// goldenSample is a case of e2e.json, with the fields that FLUX uses.
 type goldenSample struct {
 	Node, Model, Sampler, Scheduler, What, Latent string
 	Seed                                          uint64
@@ -47,7 +47,7 @@ type goldenCond struct {
 	Guidance        any
 }
 
-// goldenRoot writes a golden model into a models folder and returns the folder and the file's header hash.
+// goldenRoot writes golden models into a models folder and returns the folder and the files' header hashes by model.
 func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[string]string) {
 	t.Helper()
 	dir, fingerprints = t.TempDir(), map[string]string{}
@@ -98,7 +98,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 	return dir, fingerprints
 }
 
-// realRig is a rig whose executor computes, on models in dirs.
+// realRig returns a rig whose executor computes, with the models in dirs.
 func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 	t.Helper()
 	eng, err := parallel.NewEngine(parallel.Config{NewOps: testOps})
@@ -129,7 +129,7 @@ func floats(t *testing.T, x *wire.Tensor) []float32 {
 	return v
 }
 
-// message makes the request that a host would send for the case. guided says whether the model takes a guidance.
+// message returns the request that a host would send for the case. guided says whether the model takes a guidance.
 func (g *goldenSample) message(t *testing.T, guided bool) *message.SampleRequest {
 	t.Helper()
 	b, y, x := g.Shape[0], g.Shape[2], g.Shape[3]
@@ -206,7 +206,7 @@ func (g *goldenSample) conds(list []goldenCond, guided bool) []message.CondRef {
 		switch v := e.Guidance.(type) {
 		case float64:
 			c.ModelConds["guidance"] = f32([]float32{float32(v)}, 1)
-		case string: // ComfyUI's extra_conds fills in 3.5, for FLUX without the input too
+		case string: // ComfyUI's extra_conds fills in 3.5, also for FLUX without the input
 			c.ModelConds["guidance"] = f32([]float32{3.5}, 1)
 		}
 		out = append(out, c)
@@ -214,8 +214,8 @@ func (g *goldenSample) conds(list []goldenCond, guided bool) []message.CondRef {
 	return out
 }
 
-// TestGoldenRunsThroughSample sends every FLUX case of e2e.json as a sample message over frames; tolerance of
-// tests/golden/README.md section 2.
+// TestGoldenRunsThroughSample sends every FLUX case of e2e.json as a sample message over frames, and checks the result
+// to the tolerance of tests/golden/README.md section 2.
 func TestGoldenRunsThroughSample(t *testing.T) {
 	var cases map[string]goldenSample
 	if err := golden.JSON("e2e.json", &cases); err != nil {
@@ -283,7 +283,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 	t.Logf("%d cases, worst relative error %.2g", ran, worst)
 }
 
-// apart is the largest difference over the largest reference value; infinite where a value is not a number.
+// apart returns the largest difference over the largest reference value, or +Inf for other lengths and NaN.
 func apart(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)

@@ -26,7 +26,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// demoSample is a run of the demo model on numbers by formula, two steps from one latent.
+// demoSample returns a run of the demo model on inputs by formula, from one latent. The caller sets the sigmas.
 func demoSample() *message.SampleRequest {
 	in := func(name string, scale float64, shape ...int) *wire.Tensor {
 		n := 1
@@ -49,9 +49,9 @@ func demoSample() *message.SampleRequest {
 	}
 }
 
-// TestPatchesEqualTheLoraNode runs the demo model with a LoRA file through LoraLoaderModelOnly and KSamplerAdvanced,
-// node by node, and through sample with the same matrices as patches: over all rows of a weight, and over a part of
-// them.
+// TestPatchesEqualTheLoraNode checks that sample with the matrices of a LoRA file as patches gives what
+// LoraLoaderModelOnly and KSamplerAdvanced give with the file, node by node, for patches of all rows of a weight and of
+// a part of them.
 func TestPatchesEqualTheLoraNode(t *testing.T) {
 	root := t.TempDir()
 	q := demoSample()
@@ -72,7 +72,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 			entries = append(entries, safetensors.Entry{Name: stem + part, FileType: "F32", Shape: v.Shape, Data: v.Data})
 		}
 		rows := []int{0, size[0]}
-		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI has those of fused weights
+		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI splits fused weights
 			rows = []int{0, 192, size[0]}
 		}
 		for i := 1; i < len(rows); i++ {
@@ -187,7 +187,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	}
 }
 
-// TestTensorsByHash sends a tensor once and its hash afterwards.
+// TestTensorsByHash checks that a tensor needs to be sent only once, and its hash afterwards.
 func TestTensorsByHash(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
@@ -233,7 +233,7 @@ func TestTensorsByHash(t *testing.T) {
 	}
 }
 
-// TestHashesThroughADaemon: the daemon passes hashes on, the worker knows them.
+// TestHashesThroughADaemon checks that a daemon forwards hashes to the worker, which knows them.
 func TestHashesThroughADaemon(t *testing.T) {
 	r, _ := ipctest.ChildRig(t, nil, func(sc *serve.ServiceConfig) { sc.Tensors, sc.Forward = nil, true })
 	c, _ := socketRig(t, r)
@@ -254,7 +254,8 @@ func TestHashesThroughADaemon(t *testing.T) {
 	}
 }
 
-// TestSampleIsAJob looks at the record and the events of runs.
+// TestSampleIsAJob checks that runs have the record and the events of a job, can be listed and cancelled, and take no
+// job's id.
 func TestSampleIsAJob(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
@@ -314,9 +315,9 @@ func TestSampleIsAJob(t *testing.T) {
 	}
 }
 
-// TestNetsOfHosts: a model patch and a control net count in forecasts; a patch is taken by its header's hash, and one
-// that does not fit the model or the latent is refused by its field. What a run gives with it is compared in
-// TestComfyUIReplay.
+// TestNetsOfHosts checks that forecasts count a model patch and a control net, that a patch is accepted by the hash of
+// its header, and that one that does not fit the model or the latent is refused by its field. TestComfyUIReplay
+// compares the results of runs.
 func TestNetsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "cn-fun-a")
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
@@ -390,13 +391,13 @@ func TestNetsOfHosts(t *testing.T) {
 		"model.nets[0].file":        func(_ *message.SampleRequest, n *message.NetRef) { n.File = "none.safetensors" },
 		"model.nets[0].fingerprint": func(_ *message.SampleRequest, n *message.NetRef) { n.Fingerprint = "00" },
 		"model.nets[0].hint": func(_ *message.SampleRequest, n *message.NetRef) {
-			n.File, n.Fingerprint = "diffsynth-inpaint-a.safetensors", "" // it reads a mask as well
+			n.File, n.Fingerprint = "diffsynth-inpaint-a.safetensors", "" // it also reads a mask
 		},
 		"model.nets[0].hint ": func(_ *message.SampleRequest, n *message.NetRef) {
 			n.Hint = f32(make([]float32, 16*32), 1, 16, 4, 8)
 		},
 		"model.nets[0].file  ": func(_ *message.SampleRequest, n *message.NetRef) {
-			n.File, n.Fingerprint = "cn-qwen-a.safetensors", "" // only forecasts take it
+			n.File, n.Fingerprint = "cn-qwen-a.safetensors", "" // only forecasts accept it
 		},
 		"model.nets[0].file ": func(q *message.SampleRequest, _ *message.NetRef) { q.Model.File = "flux-b.safetensors" },
 	} {
@@ -421,8 +422,8 @@ func TestNetsOfHosts(t *testing.T) {
 	}
 }
 
-// TestFunNetsOfHosts: a Fun net of Z-Image follows a hint of whole tokens beside a latent of odd sides, and the run is
-// what ComfyUI's network makes of it. A projector of style for another family is refused by name.
+// TestFunNetsOfHosts checks that a run with a Fun net of Z-Image, whose hint covers whole tokens beside a latent of odd
+// sides, gives what ComfyUI's network gives. A style projector for another family is refused by name.
 func TestFunNetsOfHosts(t *testing.T) {
 	const run, y, x, sigma, strength = "zimage-a/7x9-lite", 7, 9, 0.5, -0.6
 	dir, _ := goldenRoot(t, "zimage-a", "fun-lite-a", "uso-a")
@@ -448,7 +449,7 @@ func TestFunNetsOfHosts(t *testing.T) {
 	hint, fill := golden.Input(run+"/hint0", 16*8*10), golden.Input(run+"/fill0", 16*8*10)
 	latent.FLUX().ToModel(hint, 8*10)
 	latent.FLUX().ToModel(fill, 8*10)
-	hint = slices.Concat(hint, make([]float32, 8*10), fill) // nothing of the picture to be filled in is kept
+	hint = slices.Concat(hint, make([]float32, 8*10), fill) // the zero mask keeps nothing of the picture to fill in
 	most := strength
 	q := &message.SampleRequest{
 		Model: message.ModelRef{File: "zimage-a.safetensors", Nets: []message.NetRef{{

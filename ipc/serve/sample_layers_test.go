@@ -15,7 +15,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestSampleOfLayersMatchesComfyUI sends a recorded run of Qwen-Image-Layered, whose latent has an axis of layers, on
+// TestSampleOfLayersMatchesComfyUI checks a recorded run of Qwen-Image-Layered, whose latent has an axis of layers, on
 // one rank and on four.
 func TestSampleOfLayersMatchesComfyUI(t *testing.T) {
 	const name, model = "qwen-c/image-to-layers", "qwen-c"

@@ -25,7 +25,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// smallSample is a request that the fake runs; name is what its sampler does.
+// smallSample returns a request that the fake runs. name, its sampler, says what happens.
 func smallSample(name string) *message.SampleRequest {
 	x := f32([]float32{1, 2, 3, 4}, 1, 1, 2, 2)
 	return &message.SampleRequest{
@@ -60,7 +60,7 @@ func TestSampleOverFrames(t *testing.T) {
 	}
 }
 
-// TestSampleIsCancelled asks for the end of a run by cancel and by going away.
+// TestSampleIsCancelled checks that a run ends when it is cancelled and when its client goes away.
 func TestSampleIsCancelled(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
@@ -198,7 +198,7 @@ func TestSampleRefusals(t *testing.T) {
 	}
 }
 
-// expected asks for forecasts of a model, which load nothing.
+// expected checks forecasts of a model, which load nothing.
 func expected(ctx context.Context, t *testing.T, c client.Client, ref message.ModelRef) {
 	t.Helper()
 	ask := func(plan string, w message.WorkloadRef) (message.Forecast, error) {
@@ -239,7 +239,7 @@ func expected(ctx context.Context, t *testing.T, c client.Client, ref message.Mo
 	}
 }
 
-// TestModelsOfHosts loads, misnames and frees a real model file.
+// TestModelsOfHosts checks that a real model file is loaded, refused under a wrong name, and freed.
 func TestModelsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "flux-b", "qwen-a")
 	c := ipctest.DialRig(t, realRig(t, dir))
@@ -307,15 +307,15 @@ func TestModelsOfHosts(t *testing.T) {
 	}
 }
 
-// described asks what a model file says of itself.
+// described asks for the description of a model file.
 func described(ctx context.Context, c client.Client, ref message.ModelRef) (message.ModelReply, error) {
 	out := message.DescribeReply{Model: &message.ModelReply{}}
 	err := client.AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Model: &ref}, &out)
 	return *out.Model, err
 }
 
-// TestConditioningTableIsTrue: the keys of model_conds in docs/protocol.md are those that are taken, and each of them
-// is.
+// TestConditioningTableIsTrue checks that the keys of model_conds in docs/protocol.md are exactly those that are
+// accepted.
 func TestConditioningTableIsTrue(t *testing.T) {
 	page, err := os.ReadFile("../../docs/protocol.md")
 	if err != nil {
@@ -360,7 +360,7 @@ func TestConditioningTableIsTrue(t *testing.T) {
 	}
 }
 
-// TestSampleInAChild goes through a supervised process, which may die of it.
+// TestSampleInAChild checks sample in a supervised process, which may die of it.
 func TestSampleInAChild(t *testing.T) {
 	_, ch := ipctest.ChildRig(t, nil)
 	ctx := wiretest.Within(t, 20*time.Second)

@@ -41,7 +41,8 @@ func TestSchemaFileIsTrue(t *testing.T) {
 	}
 }
 
-// TestSchemaIsServed asks for it, and compares it with messages as they are encoded.
+// TestSchemaIsServed checks that describe returns the schema, and that encoded messages have the fields that it allows
+// and requires.
 func TestSchemaIsServed(t *testing.T) {
 	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	var out struct {
@@ -86,8 +87,8 @@ func TestSchemaIsServed(t *testing.T) {
 	}
 }
 
-// TestStrictVerbsAreThoseThatRefuse: a verb refuses unknown fields of any body if its row says so, from which the
-// schema is made.
+// TestStrictVerbsAreThoseThatRefuse checks that a verb refuses unknown fields of any body exactly where its row, from
+// which the schema is made, says so.
 func TestStrictVerbsAreThoseThatRefuse(t *testing.T) {
 	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	for _, v := range message.Verbs() {

@@ -354,7 +354,7 @@ func TestExecAndHandles(t *testing.T) {
 		return out
 	}
 	first := exec("Loader", nil)
-	for range 3 { // whoever holds the handle answers
+	for range 3 { // whichever worker holds the handle answers
 		got := exec("Echo", map[string]any{"value": first.Outputs[0]})
 		if got.Worker != first.Worker {
 			t.Errorf("handle of %s went to %s", first.Worker, got.Worker)

@@ -36,7 +36,7 @@ func noDescriptors(t *testing.T) (restore func()) {
 	return restore
 }
 
-// TestSocketWithoutDescriptors: a process that has no descriptor for a connection takes it when it has one.
+// TestSocketWithoutDescriptors checks that a process without a descriptor for a connection takes it once it has one.
 func TestSocketWithoutDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.sock")
 	serveSocket(t, path, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
@@ -66,8 +66,8 @@ func TestSocketWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// TestFilesWithoutDescriptors: files of a job that the process has no descriptor for are staged, named and read when it
-// has one.
+// TestFilesWithoutDescriptors checks that files of a job that the process has no descriptor for are staged, named and
+// read once it has one.
 func TestFilesWithoutDescriptors(t *testing.T) {
 	out := t.TempDir()
 	s, err := jobs.NewOutputs(jobs.OutputsConfig{Stage: filepath.Join(out, "stage"), Output: out})
@@ -89,7 +89,8 @@ func TestFilesWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// TestSocketFileIsMadeAgain: clients find the daemon again after somebody has removed its socket, or the whole folder.
+// TestSocketFileIsMadeAgain checks that clients find the daemon again after its socket, or the whole folder, was
+// removed.
 func TestSocketFileIsMadeAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, "p.sock")

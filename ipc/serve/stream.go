@@ -43,7 +43,7 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			}
 			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.Job)
 		case err != nil: // silence for Heartbeat
-			err = r.Reply.Message(message.Heartbeat{Type: message.ReplyHeartbeat, Job: st.Job, TS: time.Now().UnixMilli()})
+			err = r.Reply.Message(heartbeat(st.Job))
 		case it.Preview != nil:
 			err = r.Reply.Message(it.Preview)
 		default:
@@ -103,11 +103,11 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 }
 
 // files returns a function that reads file i of a job: from Outputs, or from what the daemon that ran the job has sent.
-func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
+func (s *Service) files(ctx context.Context, reply *Reply, job string) func(i int) ([]byte, error) {
 	if s.cfg.Fetch == nil || s.cfg.Jobs.Holder(job) == "" {
 		return func(i int) ([]byte, error) { return s.cfg.Outputs.Read(job, i) }
 	}
-	got, err := s.cfg.Fetch(ctx, job)
+	got, err := s.fetchFiles(ctx, reply, job)
 	return func(i int) ([]byte, error) {
 		if err == nil && i >= len(got) {
 			err = wire.Errorf(wire.ErrExpired, "the daemon that ran job %s has %d files of it", job, len(got))
@@ -119,6 +119,32 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 	}
 }
 
+// fetchFiles fetches the files of a job from another daemon. Meanwhile the client gets heartbeats, or it would take the
+// silence for the loss of this daemon. Once it is gone, the transfer ends.
+func (s *Service) fetchFiles(ctx context.Context, reply *Reply, job string) (files []message.File, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	fetched := make(chan struct{})
+	go func() {
+		defer close(fetched)
+		files, err = message.Guarded(func() ([]message.File, error) { return s.cfg.Fetch(ctx, job) })
+	}()
+	for {
+		select {
+		case <-fetched:
+			return files, err
+		case <-time.After(s.cfg.Heartbeat):
+			if reply.Message(heartbeat(job)) != nil {
+				stop()
+			}
+		}
+	}
+}
+
+func heartbeat(job string) message.Heartbeat {
+	return message.Heartbeat{Type: message.ReplyHeartbeat, Job: job, TS: time.Now().UnixMilli()}
+}
+
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
 	if rec.Dropped > 0 && len(rec.Outputs) > 0 {
@@ -127,7 +153,7 @@ func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Recor
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
 	}
 	size := reply.inlineLimit()
-	read := s.files(ctx, rec.Job)
+	read := s.files(ctx, reply, rec.Job)
 	for i, ref := range rec.Outputs {
 		data, err := read(i)
 		msg := message.Output{Type: message.ReplyOutput, Job: rec.Job, Output: i, Ref: ref}

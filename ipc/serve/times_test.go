@@ -16,8 +16,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestTimesThatOverflow: a time that would overflow beside a date is refused by its name, the longest that is taken
-// neither expires nor passes at once.
+// TestTimesThatOverflow checks that a time that would overflow when added to a date is refused by its name, and that
+// the longest one accepted neither expires nor passes at once.
 func TestTimesThatOverflow(t *testing.T) {
 	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	ctx := wiretest.Within(t, 20*time.Second)

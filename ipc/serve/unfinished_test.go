@@ -17,8 +17,9 @@ import (
 	"patchbay/ipc/worker"
 )
 
-// TestOutputsBeforeAFailure: pictures that were finished before a job failed or was cancelled are told of, sent, named
-// and recorded, and the terminal event says where the job was and what it had executed; here and in a worker.
+// TestOutputsBeforeAFailure checks that pictures finished before a job failed or was cancelled are reported, sent,
+// named and recorded, and that the terminal event says where the job was and what it had executed, here and in a
+// worker.
 func TestOutputsBeforeAFailure(t *testing.T) {
 	for _, place := range []string{"here", "worker"} {
 		out := t.TempDir()
@@ -69,7 +70,7 @@ func TestOutputsBeforeAFailure(t *testing.T) {
 	}
 }
 
-// cancelAt cancels a job, which is to come, when it executes a node.
+// cancelAt cancels a job that is still to come, when it executes a node.
 func cancelAt(t *testing.T, r *ipctest.Rig, c client.Client, id, node string) {
 	ipctest.WaitState(t, r.Jobs, id, message.Running)
 	ctx := wiretest.Within(t, 10*time.Second)
