@@ -8,7 +8,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestPlansAreCompleted: every key that a plan may have is offered, once.
+// TestPlansAreCompleted checks that every key of a plan is offered, once.
 func TestPlansAreCompleted(t *testing.T) {
 	_, err := plan.Parse("?=1")
 	_, list, ok := strings.Cut(err.Error(), "want one of ")

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestCollectorIsPutBack: whatever payloads overlap, the setting is that of before when the last one is there.
+// TestCollectorIsPutBack checks that the collector's setting is restored when the last of overlapping payloads is
+// there.
 func TestCollectorIsPutBack(t *testing.T) {
 	t.Setenv("GOGC", "")
 	now := func() int {

@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel/host"
 )
 
-// TestOpenerForgets: what a host knows of weights that it does not hold is bounded, whatever leaders name.
+// TestOpenerForgets checks that what a host knows of weights that it does not hold is bounded, whatever leaders name.
 func TestOpenerForgets(t *testing.T) {
 	local, err := host.New(host.Config{NewOps: NewOps, Places: 1})
 	if err != nil {

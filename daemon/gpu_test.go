@@ -10,7 +10,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// TestGPUs: numbers, lists and ranges are read, everything else is refused, and what is no GPU is left to others.
+// TestGPUs checks that numbers, lists and ranges are read, other names of GPUs refused, and other devices left to
+// others.
 func TestGPUs(t *testing.T) {
 	for text, want := range map[string][]int{
 		"cuda:0": {0}, "cuda:3": {3}, "cuda:0-3": {0, 1, 2, 3}, "cuda:0,2": {0, 2},
@@ -31,8 +32,8 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// TestSchedulesThatAreRefused: a --schedule that cannot be is refused with the flag and what may stand there, and says
-// how many jobs a worker has in hand where it can.
+// TestSchedulesThatAreRefused checks that a bad --schedule is refused with the flag and its possible values, and that a
+// good one gives the number of jobs that a worker has in hand.
 func TestSchedulesThatAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
@@ -61,8 +62,8 @@ func TestSchedulesThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestMeasuredGPUsAreInOrder: fast GPUs come first, each with its rates and memory; GPUs of one kind stay as they are;
-// one without rates is refused by name.
+// TestMeasuredGPUsAreInOrder checks that fast GPUs come first, each with its rates and memory, that GPUs of one kind
+// keep their order, and that one without rates is refused by name.
 func TestMeasuredGPUsAreInOrder(t *testing.T) {
 	m, err := forecast.NewMachine("L40")
 	if err != nil {
@@ -116,7 +117,7 @@ func TestMeasuredGPUsAreInOrder(t *testing.T) {
 	}
 }
 
-// TestSiteOfProcessors: places on the processors of a host share what one rank has there alone.
+// TestSiteOfProcessors checks that places on the CPUs of a host share what one rank has there alone.
 func TestSiteOfProcessors(t *testing.T) {
 	one, err := (&Config{Devices: "cpu"}).site(1, nil)
 	if err != nil {
@@ -137,8 +138,8 @@ func TestSiteOfProcessors(t *testing.T) {
 	}
 }
 
-// TestRanksComputeAsTheirWorker: the process of a rank is told all that its worker knows of how to compute, and its own
-// device alone.
+// TestRanksComputeAsTheirWorker checks that the process of a rank gets every setting of its worker for computing, and
+// only its own device.
 func TestRanksComputeAsTheirWorker(t *testing.T) {
 	c := &Config{
 		Devices: "cuda:0-3", Rates: "rates.json", DeviceMemory: "8G", Reserve: "1G", Placement: placementChildren,

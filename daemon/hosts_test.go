@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestHostsAreRefused: lists and keys that cannot be meant are refused with what would do.
+// TestHostsAreRefused checks that lists and keys that make no sense are refused with what would do.
 func TestHostsAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	key, open, short, list := filepath.Join(dir, "key"), filepath.Join(dir, "open"), filepath.Join(dir, "short"),

@@ -16,7 +16,7 @@ import (
 	"patchbay/node/files"
 )
 
-// TestListOfMembers: an entry of a group that no list could have, or of another version, leaves the others usable.
+// TestListOfMembers checks that a member with a bad address, or of another version, leaves the others usable.
 func TestListOfMembers(t *testing.T) {
 	d := &daemon{version: "1", log: zerolog.Nop()}
 	file := filepath.Join(t.TempDir(), "hosts")
@@ -37,8 +37,8 @@ func TestListOfMembers(t *testing.T) {
 	}
 }
 
-// TestMembersWithOtherFiles: of a host that joins, model files that are other ones here are named before any job, those
-// that are the same or are not here are not.
+// TestMembersWithOtherFiles checks that model files of a joining host that differ from those here are named before any
+// job, and that equal files and files that are not here are not.
 func TestMembersWithOtherFiles(t *testing.T) {
 	roots := func(tensor string) files.Roots {
 		dir := t.TempDir()

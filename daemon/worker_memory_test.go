@@ -15,22 +15,22 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// resident is what the Go runtime holds of the system's memory.
+// resident returns how many bytes of the system's memory the Go runtime holds.
 func resident() int64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(s)
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
 }
 
-// pictures is a workflow that makes a plain picture and its inverse; every color is another picture.
+// pictures returns a workflow that makes a plain picture and its inverse. Every color makes another picture.
 func pictures(side, color int) string {
 	return fmt.Sprintf(`{"1":{"class_type":"EmptyImage","inputs":{"width":%d,"height":%d,"batch_size":1,"color":%d}},
 		"2":{"class_type":"ImageInvert","inputs":{"image":["1",0]}},
 		"3":{"class_type":"PreviewImage","inputs":{"images":["2",0]}}}`, side, side, color)
 }
 
-// TestValuesStayWithinMemory: values of nodes are under --memory too. Jobs of changing sizes stay under it and a tenth,
-// a picture that is larger is refused before it is made, and a worker that nobody asks gives its memory back.
+// TestValuesStayWithinMemory checks that --memory bounds the values of nodes too. Jobs of changing sizes exceed it by
+// at most a tenth, a picture that is larger is refused before it is made, and an idle worker gives its memory back.
 func TestValuesStayWithinMemory(t *testing.T) {
 	was := debug.SetMemoryLimit(-1)
 	defer debug.SetMemoryLimit(was)

@@ -24,8 +24,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey,
-// credentials file and certificate.
+// TestAccess checks that daemon and commands work against nats-server processes that authenticate by password, NKey,
+// credentials file and certificate, and that bad logins are refused.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -38,7 +38,7 @@ func TestAccess(t *testing.T) {
 	t.Run("ServerInside", func(t *testing.T) { usersInside(t, program, flow) })
 }
 
-// commands are all that take --nats, as one user types them; those with an id come after submit.
+// commands returns all commands that take --nats, as one user types them. Those with an id come after submit.
 func commands(flow string) [][]string {
 	return [][]string{
 		{"submit", flow, "--id", "a1"},
@@ -56,7 +56,7 @@ func commands(flow string) [][]string {
 func try(t *testing.T, program string, env []string, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
-	cmd.Dir = t.TempDir() // run and get put pictures there
+	cmd.Dir = t.TempDir() // run and get write pictures there
 	cmd.Env = append(append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET="), env...)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -65,7 +65,7 @@ func try(t *testing.T, program string, env []string, args ...string) (int, strin
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// passwords are those of users whose server looks for them in its environment.
+// passwords returns the environment variables in which the server looks for the passwords of its users.
 func passwords() []string {
 	return []string{rights.PasswordVariable("root") + "=r00t", rights.PasswordVariable("alice") + "=wonderland"}
 }
@@ -83,7 +83,7 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	}
 	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true, timeout: 5 }\n",
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
-	words := strings.ReplaceAll(strings.Join(passwords(), "\n"), "=", ": ") + "\n" // as variables of the configuration
+	words := strings.ReplaceAll(strings.Join(passwords(), "\n"), "=", ": ") + "\n" // as configuration variables
 	n := natsserver.Start(t, natsserver.JetStream(t), words, rights.ServerConfig(users), tls)
 	url := strings.Replace(n.URL, "nats://", "tls://", 1)
 	certs := []string{
@@ -126,7 +126,8 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	}
 }
 
-// credentials has a server in operator mode, whose users come with a signed token; the files come from the environment.
+// credentials uses a server in operator mode, whose users have signed tokens. The paths of their files come from the
+// environment.
 func credentials(t *testing.T, program, flow string) {
 	o := newOperator(t)
 	n := natsserver.Start(t, natsserver.JetStream(t), o.conf)
@@ -146,15 +147,15 @@ func credentials(t *testing.T, program, flow string) {
 	}
 }
 
-// operator is what a nats-server in operator mode reads, and one user of every role.
+// operator is the configuration of a nats-server in operator mode, and one user of every role.
 type operator struct {
 	conf  string
 	creds map[rights.Role]string // files
 	user  map[rights.Role]string // public keys
 }
 
-// newOperator makes an operator with one account. Rights belong to the key that signs the users of a role: in their own
-// tokens they would be too long for a CONNECT.
+// newOperator makes an operator with one account. The permissions of a role belong to the key that signs its users: in
+// the users' own tokens they would be too long for a CONNECT.
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	pairs := map[string]nkeys.KeyPair{}
@@ -230,8 +231,8 @@ func writeCreds(t *testing.T, path string, role rights.Role, ac *jwt.AccountClai
 	return uc.Subject
 }
 
-// usersInside gives the server inside the daemon users and a certificate, on an address that others can reach; without
-// either, it is not opened.
+// usersInside gives the server inside the daemon users and a certificate, on an address that others can reach. Without
+// either, the daemon does not open that address.
 func usersInside(t *testing.T, program, flow string) {
 	dir := t.TempDir()
 	if code, out := try(t, program, nil, "serve", "--listen", "0.0.0.0:0", "--store", dir, "--socket", "off"); code == 0 ||
@@ -274,7 +275,7 @@ func public(t *testing.T, k nkeys.KeyPair) string {
 	return p
 }
 
-// keyPair writes the seed of a new key and returns its file and public key.
+// keyPair writes the seed of a new key to a file and returns its path and the public key.
 func keyPair(t *testing.T, dir, name string, create func() (nkeys.KeyPair, error)) (path, pub string) {
 	t.Helper()
 	k, err := create()
@@ -321,8 +322,8 @@ func template(name string) *x509.Certificate {
 	}
 }
 
-// writePair makes a key and its certificate, signed by itself where there is no other key, in PATH.pem and
-// PATH-key.pem.
+// writePair writes a new key and its certificate to PATH-key.pem and PATH.pem. The certificate is self-signed if by is
+// nil.
 func writePair(t *testing.T, path string, cert, parent *x509.Certificate, by *ecdsa.PrivateKey) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -19,7 +19,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// running is a `patchbay run` that goes on while a test does something to it.
+// running is a `patchbay run` that goes on while a test interferes with it.
 type running struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -27,7 +27,7 @@ type running struct {
 	ends chan error
 }
 
-// start runs a workflow of so many steps.
+// start starts the demo workflow with the given number of steps.
 func (b *badInput) start(t *testing.T, steps int, args ...string) *running {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "flow.json")
@@ -44,7 +44,7 @@ func (b *badInput) start(t *testing.T, steps int, args ...string) *running {
 	return r
 }
 
-// says waits until the run has printed something.
+// says waits until the run has printed a text the given number of times.
 func (r *running) says(what string, times int) {
 	r.t.Helper()
 	for end := time.Now().Add(patience); strings.Count(r.out.String(),
@@ -68,8 +68,8 @@ func (r *running) ended() int {
 	return -1
 }
 
-// tooLarge bounds the address space of the living worker: the job must be refused with the number before the first
-// step, the worker must live on.
+// tooLarge limits the address space of the running worker: the job must be refused with the number of bytes before the
+// first step, and the worker must live on.
 func (b *badInput) tooLarge(t *testing.T) {
 	pid := b.worker()
 	lift := limit(t, pid, unix.RLIMIT_AS, virtual(t, pid)+900<<20)
@@ -91,7 +91,7 @@ func (b *badInput) tooLarge(t *testing.T) {
 	}
 }
 
-// virtual is the size of a process's address space in bytes.
+// virtual returns the size of a process's address space in bytes.
 func virtual(t *testing.T, pid int) uint64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -105,7 +105,7 @@ func virtual(t *testing.T, pid int) uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// diskFull bounds the files of the living daemon, as a full disk does, and gives the space back afterwards.
+// diskFull limits the file size of the running daemon, as a full disk does, and lifts the limit afterwards.
 func (b *badInput) diskFull(t *testing.T) {
 	before, err := os.ReadDir(b.server.out)
 	if err != nil {
@@ -125,7 +125,7 @@ func (b *badInput) diskFull(t *testing.T) {
 	b.good(t)
 }
 
-// localDiskFull: the client itself cannot write the picture.
+// localDiskFull checks a client that cannot write the picture itself.
 func (b *badInput) localDiskFull(t *testing.T) {
 	path, out := filepath.Join(t.TempDir(), "flow.json"), t.TempDir()
 	if err := os.WriteFile(path, []byte(flow(t)), 0o644); err != nil {
@@ -149,7 +149,7 @@ func (b *badInput) localDiskFull(t *testing.T) {
 }
 
 // killedAndInterrupted kills the worker in the middle of sampling: the job starts again in another one. Then Ctrl-C
-// ends it.
+// ends the job.
 func (b *badInput) killedAndInterrupted(t *testing.T) {
 	r := b.start(t, 10000, "--socket", b.server.socket, "--id", "interrupted")
 	r.says("step 3/", 1)
@@ -185,7 +185,7 @@ func (b *badInput) killedForGood(t *testing.T) {
 	b.good(t)
 }
 
-// localKilled: `run --local` whose worker dies says so, and how it died.
+// localKilled checks that `run --local` reports that its worker died, and how.
 func (b *badInput) localKilled(t *testing.T) {
 	r := b.start(t, 10000, b.local()...)
 	r.says("step 2/", 1)
@@ -200,7 +200,7 @@ func (b *badInput) localKilled(t *testing.T) {
 	}
 }
 
-// localInterrupted: Ctrl-C ends `run --local` and its worker.
+// localInterrupted checks that Ctrl-C ends `run --local` and its worker.
 func (b *badInput) localInterrupted(t *testing.T) {
 	r := b.start(t, 10000, b.local()...)
 	r.says("step 2/", 1)
@@ -219,7 +219,7 @@ func (b *badInput) localInterrupted(t *testing.T) {
 	}
 }
 
-// child is the only child process of a process.
+// child returns the only child process of a process.
 func child(t *testing.T, pid int) int {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

@@ -17,14 +17,14 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// hostile is a models folder full of files that no node may take, and an input folder of such latents and pictures. The
-// models of the demo are in another root of the same daemon.
+// hostile is a models folder full of files that no node may accept, and an input folder of such latents and pictures.
+// The models of the demo are in another root of the same daemon.
 type hostile struct {
 	root, input string
-	outside     string // a good model that lies in no root
+	outside     string // a good model that is in no root
 }
 
-// rawSafetensors is a file with the given header, right or wrong, and n zero bytes of data.
+// rawSafetensors returns a file with the given header, valid or not, and n zero bytes of data.
 func rawSafetensors(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, n)...)
@@ -40,7 +40,7 @@ func demoFile(t testing.TB, name string) []byte {
 	return b
 }
 
-// changed is a model file of the demo with other metadata or tensors.
+// changed returns a model file of the demo with other metadata or tensors.
 func changed(t testing.TB, name string, change func(meta map[string]string,
 	tensors map[string]safetensors.Entry),
 ) []byte {
@@ -71,7 +71,7 @@ func written(t testing.TB, meta map[string]string, tensors map[string]safetensor
 	return b.Bytes()
 }
 
-// familyFile is a diffusion model of another family, a golden case, without some tensors.
+// familyFile returns a golden diffusion model of another family, without some tensors.
 func familyFile(t testing.TB, model string, lacks ...string) []byte {
 	t.Helper()
 	set, config, err := goldenweights.Set(model)
@@ -92,8 +92,8 @@ func familyFile(t testing.TB, model string, lacks ...string) []byte {
 	return written(t, map[string]string{"config": string(config)}, tensors)
 }
 
-// newFamily is a family that came later: its golden case, a VAE for its latents, what it says to FLUX's conditioning, a
-// tensor that one of its files lacks, and what that file is refused with.
+// newFamily is a family that was added later: its golden case, a VAE for its latents, its error with FLUX's
+// conditioning, a tensor that one of its files lacks, and the error for that file.
 type newFamily struct{ name, model, vae, mixed, lacks, says string }
 
 func newFamilies() []newFamily {
@@ -105,7 +105,7 @@ func newFamilies() []newFamily {
 	}
 }
 
-// latentFile is what SaveLatent writes, filled with v.
+// latentFile returns a file as SaveLatent writes it, filled with v.
 func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	t.Helper()
 	n := 1
@@ -120,8 +120,8 @@ func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	})
 }
 
-// folderOf spreads the files over folders, so that no list of allowed names gets longer than the twenty that an error
-// shows.
+// folderOf returns the folder of a file. Files are spread over folders so that no list of allowed names exceeds the
+// twenty that an error shows.
 func folderOf(name string) string {
 	switch strings.TrimSuffix(name, ".safetensors") {
 	case "half", "overlap", "is_vae", "is_clip", "sd3", "nan", "lacks":
@@ -213,7 +213,7 @@ func newHostile(t testing.TB) *hostile {
 	return h
 }
 
-// inputs fills the input folder, and puts a named pipe into both folders: whoever opens one waits for ever.
+// inputs fills the input folder and puts a named pipe into both folders: opening one blocks forever.
 func (h *hostile) inputs(t testing.TB) {
 	t.Helper()
 	for _, pipe := range []string{

@@ -8,29 +8,29 @@ import (
 	"testing"
 )
 
-// badRow is one input that somebody may send, and the answer that helps them.
+// badRow is one input that a user may send, and the expected answer.
 type badRow struct {
 	name string
-	file string   // what the workflow file holds
-	args []string // of `patchbay run`
+	file string   // content of the workflow file
+	args []string // more arguments of `patchbay run`
 	exit int      // 0 done, 1 the job failed, 2 refused
-	says []string // all of these must be in the text on stderr; the first is the code, where the fault has one
-	// picture is the size of what exit 0 must make.
+	says []string // all of these must be in stderr; the first is the error code, where the fault has one
+	// picture is the size of the picture that exit 0 must make.
 	picture [2]int
 	// short keeps the row under -short.
 	short bool
 }
 
-// raw is text that stands in a workflow as it is: NaN, 2^64, anything that JSON or its encoders do not have.
+// raw is text that goes into a workflow verbatim: NaN, 2^64, anything that JSON or its encoders do not have.
 type raw string
 
-// change is one input of examples/demo.json that a row sets.
+// change sets one input of examples/demo.json, or the class of a node.
 type change struct {
 	node, field string
 	value       any
 }
 
-// flow is examples/demo.json as a 96x96 picture in 2 steps, with changes. A nil value removes the input.
+// flow returns examples/demo.json as a 96x96 picture in 2 steps, with changes. A nil value removes the input.
 func flow(t testing.TB, changes ...change) string {
 	t.Helper()
 	nodes := demoNodes(t)
@@ -50,7 +50,7 @@ func flow(t testing.TB, changes ...change) string {
 	return graph(t, nodes)
 }
 
-// with is flow with one more node, or another one in its place.
+// with is flow with one node added or replaced.
 func with(t testing.TB, id, class string, inputs map[string]any, changes ...change) string {
 	t.Helper()
 	nodes := map[string]graphNode{}
@@ -61,7 +61,7 @@ func with(t testing.TB, id, class string, inputs map[string]any, changes ...chan
 	return graph(t, nodes)
 }
 
-// link is an input that takes the output of another node.
+// link returns an input that takes the output of another node.
 func link(id string, slot int) []any { return []any{id, slot} }
 
 func badRows(t *testing.T, h *hostile) []badRow {
@@ -75,7 +75,7 @@ func badRows(t *testing.T, h *hostile) []badRow {
 	return append(rows, planRows(t)...)
 }
 
-// formRows are bytes that are no workflow.
+// formRows returns bytes that are no workflow.
 func formRows(t *testing.T) []badRow {
 	deep := func(open string) string { return strings.Repeat(open, 10_000_000/len(open)) }
 	whole := flow(t)
@@ -110,7 +110,7 @@ func formRows(t *testing.T) []badRow {
 	}
 }
 
-// graphRows are workflows whose nodes do not fit together.
+// graphRows returns workflows whose nodes do not fit together.
 func graphRows(t *testing.T) []badRow {
 	return []badRow{
 		{
@@ -179,7 +179,7 @@ func graphRows(t *testing.T) []badRow {
 	}
 }
 
-// doubled is a workflow whose positive conditioning has 2^n entries.
+// doubled returns a workflow whose positive conditioning has 2^n entries.
 func doubled(t *testing.T, n int) string {
 	nodes := map[string]graphNode{}
 	if err := exactJSON([]byte(flow(t)), &nodes); err != nil {
@@ -198,7 +198,7 @@ func doubled(t *testing.T, n int) string {
 	return graph(t, nodes)
 }
 
-// nameRows are names of files.
+// nameRows returns workflows with bad file names.
 func nameRows(t *testing.T, h *hostile) []badRow {
 	unet := func(name string) string { return flow(t, change{"1", "unet_name", name}) }
 	latent := func(name string) string {
@@ -257,7 +257,7 @@ func nameRows(t *testing.T, h *hostile) []badRow {
 	}
 }
 
-// modelRows are files that are not what their name says.
+// modelRows returns workflows with files that are not what their names say.
 func modelRows(t *testing.T, h *hostile) []badRow {
 	var rows []badRow
 	for name, says := range map[string]string{
@@ -345,7 +345,7 @@ func modelRows(t *testing.T, h *hostile) []badRow {
 	)
 }
 
-// latentRows are latents and pictures from the input folder.
+// latentRows returns workflows with latents and pictures from the input folder.
 func latentRows(t *testing.T) []badRow {
 	sampled := func(name string) string {
 		return with(t, "20", "LoadLatent", map[string]any{"latent": name}, change{"3", "latent_image", link("20", 0)})
@@ -392,7 +392,7 @@ func latentRows(t *testing.T) []badRow {
 	}
 }
 
-// numberRows are values at and beyond the limits.
+// numberRows returns workflows with values at and beyond the limits.
 func numberRows(t *testing.T) []badRow {
 	set := func(field string, v any) string { return flow(t, change{"3", field, v}) }
 	refused := func(words ...string) []string { return append([]string{"bad_workflow", "node 3"}, words...) }
@@ -400,7 +400,7 @@ func numberRows(t *testing.T) []badRow {
 	done := func(name, file string, w, h int) badRow {
 		return badRow{name: name, file: file, picture: [2]int{w, h}}
 	}
-	// linked takes a number from a node: such values pass validation, as in ComfyUI.
+	// linked takes a value from a node: linked values pass validation, as in ComfyUI.
 	linked := func(class, node, field string, v any) string {
 		return with(t, "50", class, map[string]any{"value": v}, change{node, field, link("50", 0)})
 	}
@@ -495,7 +495,7 @@ func numberRows(t *testing.T) []badRow {
 	}
 }
 
-// textRows are prompts.
+// textRows returns workflows with unusual prompts.
 func textRows(t *testing.T) []badRow {
 	prompt := func(s string) string { return flow(t, change{"6", "text", s}) }
 	return []badRow{
@@ -523,9 +523,9 @@ func textRows(t *testing.T) []badRow {
 	}
 }
 
-// planRows are plans that cannot run.
+// planRows returns plans that cannot run.
 func planRows(t *testing.T) []badRow {
-	// The picture of this very flow lies in the worker's cache: a plan that cannot run is refused all the same.
+	// The picture of this very flow is in the worker's cache: a plan that cannot run is refused all the same.
 	cached := flow(t)
 	row := func(plan string, exit int, says ...string) badRow {
 		return badRow{

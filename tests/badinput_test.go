@@ -27,18 +27,19 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// badInput is a daemon that gets one bad job after the other and has to make the same picture in between.
+// badInput is a daemon that gets one bad job after the other and must make the same picture in between.
 type badInput struct {
 	t       *testing.T
 	program string
 	server  *server
 	files   *hostile
-	socket  client.Client // stays open all the time
-	picture []byte        // of the good job
+	socket  client.Client // stays open throughout
+	picture []byte        // made by the good job
 	goods   int           // good jobs so far
 }
 
-// TestBadInput sends everything that users and their files can get wrong to one daemon and to `run --local`.
+// TestBadInput checks that a daemon and `run --local` answer everything that users and their files can get wrong with a
+// useful error, and that the daemon still works afterwards.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -85,8 +86,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// good runs a job that must work and compares its file with that of the first time. The end step is another one each
-// time, far behind the last, so that no cached sample answers.
+// good runs a job that must work and compares its file with the first one. Each run has a new end step, far beyond the
+// last step, so that no cached sample answers.
 func (b *badInput) good(t *testing.T) {
 	t.Helper()
 	got, err := b.makeGood(b.next())
@@ -128,7 +129,7 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 	return col.Files[0].Data, nil
 }
 
-// row runs one row over the socket and in a worker of its own; both must give the same answer.
+// row runs a row over the socket and in a local worker. Both must give the same answer.
 func (b *badInput) row(t *testing.T, r badRow) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "flow.json")
@@ -148,7 +149,7 @@ func (b *badInput) row(t *testing.T, r badRow) {
 	b.good(t)
 }
 
-// ends runs a row in one way, looks at its end and returns what it said.
+// ends runs a row in one way, checks how it ended and returns what it printed.
 func (b *badInput) ends(t *testing.T, r badRow, path, out string, way ...string) string {
 	t.Helper()
 	code, text := b.run(t, append(append([]string{path, "--out", out}, way...), r.args...))
@@ -156,7 +157,7 @@ func (b *badInput) ends(t *testing.T, r badRow, path, out string, way ...string)
 	return text
 }
 
-// local are the flags of a run without daemon that sees the same files.
+// local returns the flags of a run without a daemon that sees the same files.
 func (b *badInput) local() []string {
 	return []string{
 		"--local", "--strict-links", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
@@ -164,7 +165,7 @@ func (b *badInput) local() []string {
 	}
 }
 
-// check compares how a run ended with the row.
+// check compares the end of a run with the row.
 func (r *badRow) check(t *testing.T, way string, code int, text, out string) {
 	t.Helper()
 	if code != r.exit {
@@ -249,7 +250,7 @@ func exitCode(t *testing.T, err error) int {
 	return -1
 }
 
-// short cuts a text that is shown.
+// short shortens a text for a message.
 func short(s string) string {
 	if len(s) > 1500 {
 		return s[:1000] + " ... " + s[len(s)-400:]
@@ -259,14 +260,14 @@ func short(s string) string {
 
 func tail(s string) string { return s[max(0, len(s)-3000):] }
 
-// exactJSON decodes without rounding integers.
+// exactJSON decodes JSON without rounding integers.
 func exactJSON(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	return d.Decode(v)
 }
 
-// graph encodes nodes; raw values go in as they are.
+// graph encodes nodes as JSON, raw values verbatim.
 func graph(t testing.TB, nodes map[string]graphNode) string {
 	t.Helper()
 	var texts []string
@@ -286,7 +287,7 @@ func graph(t testing.TB, nodes map[string]graphNode) string {
 	return strings.NewReplacer(texts...).Replace(string(b))
 }
 
-// jsonErrors: programs get code, node, class and input as fields, from a refusal and from a job that failed.
+// jsonErrors checks that programs get code, node, class and input as fields, from a refusal and from a job that failed.
 func (b *badInput) jsonErrors(t *testing.T) {
 	for _, c := range []struct {
 		field, value, kind string
@@ -334,8 +335,7 @@ func (b *badInput) jsonErrors(t *testing.T) {
 	b.good(t)
 }
 
-// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close
-// where the stream is lost.
+// rawBytes checks that the connection answers frames that no client of ours would send, and stays usable.
 func (b *badInput) rawBytes(t *testing.T) {
 	deep := func(head string, c string) []byte { return []byte(head + strings.Repeat(c, 10_000_000)) }
 	for _, c := range []struct {
@@ -417,13 +417,13 @@ func (b *badInput) twoAtOnce(t *testing.T) {
 	b.good(t)
 }
 
-// worker is the process id of the worker that runs now.
+// worker returns the process id of the current worker.
 func (b *badInput) worker() int {
 	pids := b.server.workerPIDs()
 	return pids[len(pids)-1]
 }
 
-// limit sets a soft limit of a process until the end of the test or until the returned function is called.
+// limit sets a soft limit of a process until the returned function is called.
 func limit(t *testing.T, pid, resource int, value uint64) (lift func()) {
 	t.Helper()
 	var old unix.Rlimit

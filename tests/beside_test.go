@@ -12,9 +12,9 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestJobsBesideEachOther: with places to share, jobs that wait run side by side in one worker and make the pictures
-// that they make alone, on processes of their own too; one that is cancelled leaves the others alone; when the worker
-// is killed all of them are done in their second attempt.
+// TestJobsBesideEachOther checks that, with places to share, waiting jobs run side by side in one worker and make the
+// pictures that they make alone, also with ranks in their own processes. Cancelling one leaves the others alone, and
+// when the worker is killed all are done in their second attempt.
 func TestJobsBesideEachOther(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -42,7 +42,7 @@ func TestJobsBesideEachOther(t *testing.T) {
 		}
 	}
 	c := s.client()
-	release := throttle(t, s.worker()) // none ends before all have moved
+	release := throttle(t, s.worker()) // none ends before all have made a step
 	ids := []string{"a", "b", "c"}
 	moving := make(chan string, 64)
 	for _, id := range ids {

@@ -23,7 +23,7 @@ type count struct {
 	cpu      time.Duration // used so far
 }
 
-// census counts what a process holds; zeros when it is gone.
+// census returns what a process holds, or zeros when it is gone.
 func census(pid int) count {
 	var c count
 	if entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)); err == nil {

@@ -21,9 +21,9 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// TestClockJumps sets the clock of a daemon and its workers forwards and backwards by an hour and a day while jobs run,
-// wait, have deadlines and pauses, and a handle its lease. What counts is the time that has passed: nothing ends early,
-// late or twice.
+// TestClockJumps sets the clocks of a daemon and its workers forward and back by an hour and by a day while jobs run,
+// wait, have deadlines and retry pauses, and a handle has a lease. It checks that only elapsed time counts: nothing
+// ends early, late or twice.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -74,10 +74,10 @@ func TestClockJumps(t *testing.T) {
 	for _, pid := range s.workerPIDs() {
 		throttle(t, pid)
 	}
-	var steps atomic.Int64 // the last that was told
+	var steps atomic.Int64 // the last step reported
 	follower := s.client()
 	go func() {
-		for t.Context().Err() == nil { // on a busy machine a stream may be given up for its silence
+		for t.Context().Err() == nil { // on a busy machine a silent stream may be given up
 			_, _ = client.Follow(t.Context(), follower, "running", 0, false, &client.Collector{
 				Event: func(ev message.Event) {
 					if n, err := strconv.ParseInt(fmt.Sprint(ev.Data["value"]), 10, 64); err == nil {
@@ -91,7 +91,7 @@ func TestClockJumps(t *testing.T) {
 	for i, to := range []int64{hour, 0, 24 * hour, 0} {
 		n := fmt.Sprint(i)
 		run("deadline"+n, 10_000, 0, 1500)
-		s.until("deadline"+n+" has begun", func() bool { // it runs for no longer than that
+		s.until("deadline"+n+" has begun", func() bool { // its deadline may end it before it is seen running
 			rec, err := status(c, "deadline"+n)
 			return err == nil && rec.Attempt > 0
 		})
@@ -105,7 +105,7 @@ func TestClockJumps(t *testing.T) {
 		s.waitFiles(c, "patient"+n)
 		before := steps.Load()
 		s.until("steps are told after the jump", func() bool { return steps.Load() > before })
-		run("patient"+n, 0, 20*60*1000, 0) // its receipt stands
+		run("patient"+n, 0, 20*60*1000, 0) // its receipt still holds
 		if err := client.Retry(context.Background(), c, "late"+n); err != nil {
 			t.Errorf("retry after the jump: %v", err)
 		}
@@ -124,7 +124,7 @@ func TestClockJumps(t *testing.T) {
 		return err == nil && rec.State == message.Running && rec.Attempt == 2
 	})
 	s.kill()
-	s.launch() // the clock is a day ahead of what the store was written with
+	s.launch() // the clock is a day ahead of the one that the store was written with
 	s.setClock(-24 * hour)
 	c = s.client()
 	s.until("it runs after a start on another day", func() bool {
@@ -146,7 +146,7 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// setClock sets the clock of the daemon and of its workers that live, in seconds from the machine's.
+// setClock sets the clocks of the daemon and its living workers to the given seconds ahead of the machine's.
 func (s *server) setClock(seconds int64) {
 	s.t.Helper()
 	for _, pid := range append(children(s.cmd.Process.Pid), s.cmd.Process.Pid) {
@@ -163,15 +163,16 @@ func (s *server) setClock(seconds int64) {
 	}
 }
 
-// memoryGone reports whether a process has ended, or has given up its memory on the way to that.
+// memoryGone reports whether a process has ended, or has already released its memory while ending.
 func memoryGone(pid int) bool {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	return err != nil || len(maps) == 0
 }
 
-// setClock makes the real-time clock of a process run so many seconds ahead of the machine's. Programs in Go ask the
-// code that the kernel maps into every process (the vDSO), not the C library, which is what libfaketime replaces: so a
-// jump is written over its clock_gettime, to code that asks the kernel and adds. The monotonic clock stays.
+// setClock makes the real-time clock of a process run the given number of seconds ahead of the machine's. Go programs
+// call the code that the kernel maps into every process (the vDSO), not the C library, which is what libfaketime
+// replaces. setClock overwrites its clock_gettime with a jump to code that asks the kernel and adds. The monotonic
+// clock is unchanged.
 func setClock(pid int, seconds int64) error {
 	turns.Lock()
 	defer turns.Unlock()
@@ -208,7 +209,7 @@ func setClock(pid int, seconds int64) error {
 	for _, s := range symbols {
 		at[s.Name] = int64(s.Value)
 	}
-	// Nobody here calls gettimeofday: the new code has its place.
+	// nothing here calls gettimeofday, so the new code replaces it
 	clock, room := at["__vdso_clock_gettime"], at["__vdso_gettimeofday"]
 	if clock == 0 || room == 0 {
 		return fmt.Errorf("its vDSO has no clock_gettime")

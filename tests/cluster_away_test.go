@@ -16,10 +16,10 @@ import (
 	"patchbay/ipc/message"
 )
 
-// hidden has servers tell daemons of no way round their cables.
+// hidden keeps servers from advertising addresses to daemons that bypass their cables.
 const hidden = "no_advertise: true,"
 
-// cables leads the connections of one daemon over routes of its own, and returns them with the list that it is to have.
+// cables gives one daemon its own links to the servers, and returns them with the server list for that daemon.
 func (c *natsCluster) cables() ([]*route, string) {
 	var out []*route
 	var list []string
@@ -30,7 +30,7 @@ func (c *natsCluster) cables() ([]*route, string) {
 	return out, strings.Join(list, ",")
 }
 
-// holdUsed holds what goes to either end of those that have a connection.
+// holdUsed holds the data for either end of the links that have a connection.
 func holdUsed(cables []*route, first, second bool) {
 	for _, ln := range cables {
 		ln.mu.Lock()
@@ -42,7 +42,7 @@ func holdUsed(cables []*route, first, second bool) {
 	}
 }
 
-// bothWrite waits until both daemons take jobs, and logs when they did.
+// bothWrite waits until both daemons take jobs, and logs how long that took.
 func (tr *trial) bothWrite(while string) {
 	tr.t.Helper()
 	began, ids := time.Now(), []string{while + "-a", while + "-b"}
@@ -53,8 +53,8 @@ func (tr *trial) bothWrite(while string) {
 	tr.t.Logf("%s: both daemons take jobs after %s", while, time.Since(began).Round(100*time.Millisecond))
 }
 
-// halfOpenDaemons cuts half of the cable of each daemon to the server that it is at: one is not heard any more, the
-// other hears nothing, and no connection ends. Both go to another server. What was under way arrives late.
+// halfOpenDaemons cuts one direction of each daemon's cable to its server: one daemon is no longer heard, the other
+// hears nothing, and no connection ends. Both move to another server. What was in flight arrives late.
 func halfOpenDaemons(t *testing.T) {
 	c := startClusterWith(t, hidden)
 	a, listA := c.cables()
@@ -72,8 +72,8 @@ func halfOpenDaemons(t *testing.T) {
 	tr.finish()
 }
 
-// halfOpenDaemon holds all cables of one daemon both ways while it runs jobs, until the other has taken them over. Then
-// all that it has said meanwhile arrives.
+// halfOpenDaemon holds all cables of one daemon in both directions while it runs jobs, until the other has taken them
+// over. Then everything it sent in the meantime arrives.
 func halfOpenDaemon(t *testing.T) {
 	c := startClusterWith(t, hidden)
 	cables, list := c.cables()
@@ -114,8 +114,8 @@ func halfOpenDaemon(t *testing.T) {
 	tr.finish()
 }
 
-// halfOpenServers cuts half of the cables of the server that leads the records, its outgoing ones, and with the tag
-// soak its incoming ones after that: another one leads, and what was held arrives late.
+// halfOpenServers cuts the outgoing cables of the server that leads the records and, with the tag soak, the incoming
+// ones after that: another server takes the lead, and what was held arrives late.
 func halfOpenServers(t *testing.T) {
 	records := "KV_" + message.JobBucket
 	tr := startTrial(startCluster(t))
@@ -131,8 +131,8 @@ func halfOpenServers(t *testing.T) {
 	tr.finish()
 }
 
-// daemonsAway has three real daemons on three servers. Of two that run a job one is killed and the other one is stopped
-// until the third has both jobs. Those that are back take part in the next round.
+// daemonsAway runs three real daemons on three servers. Of two that run a job, one is killed and the other is stopped
+// until the third has both jobs. Both are back for the next round.
 func daemonsAway(t *testing.T) {
 	program, tr := buildProgram(t), &trial{natsCluster: startCluster(t), earlier: map[string]bool{}}
 	var all []*server
@@ -150,7 +150,7 @@ func daemonsAway(t *testing.T) {
 		all, names[string(name)] = append(all, s), s
 	}
 	for round := range awayRounds {
-		tr.keepRevisions() // a daemon that starts has forgotten those of earlier rounds, whose jobs begin with their end now
+		tr.keepRevisions() // a starting daemon drops old revisions: jobs of earlier rounds now begin with their end
 		for _, id := range tr.past.receipts {
 			tr.earlier[id] = true
 		}
@@ -177,13 +177,13 @@ func daemonsAway(t *testing.T) {
 	}
 }
 
-// resultDropped is what a daemon logs whose job another one has taken over.
+// resultDropped is what a daemon logs when another one has taken over its job.
 const resultDropped = `"message":"result dropped"`
 
-// awayJobs is how many short jobs of a round of daemonsAway there are, beside two long ones.
+// awayJobs is the number of short jobs in a round of daemonsAway, beside two long ones.
 const awayJobs = 8
 
-// awayRound is one round of daemonsAway, with the pictures from number first on.
+// awayRound runs one round of daemonsAway, with pictures number first and first+1.
 func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 	t, c := tr.t, dialSocket(tr.t, all[0])
 	submit := func(id, flow string) {
@@ -239,7 +239,7 @@ func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 	})
 }
 
-// started lists what a daemon has logged of those jobs that it began to run.
+// started returns the runs of the given jobs that a daemon has logged.
 func (s *server) started(name string, ids []string) []run {
 	var out []run
 	for line := range strings.Lines(s.log.String()) {
@@ -248,7 +248,7 @@ func (s *server) started(name string, ids []string) []run {
 			Attempt              int
 		}
 		if json.Unmarshal([]byte(line), &l) == nil && l.Message == "job started" && slices.Contains(ids, l.Job) &&
-			strings.HasPrefix(l.Worker, "worker-") { // or else the worker says it
+			strings.HasPrefix(l.Worker, "worker-") { // other lines are the worker's own
 			out = append(out, run{l.Job, l.Attempt, name})
 		}
 	}

@@ -22,17 +22,17 @@ import (
 	"patchbay/ipc/message"
 )
 
-// member is the job store, table and dispatcher of one daemon, whose jobs compute nothing.
+// member is the job store, the job table and the log of one daemon whose jobs compute nothing.
 type member struct {
 	store *jobs.JetStream
 	table *jobs.Table
 	log   *output
 }
 
-// slow begins the ids of jobs that take longer than others.
+// slow is the prefix of the ids of jobs that take longer than others.
 const slow = "slow"
 
-// tiny is an executor of jobs that compute nothing; it notes what it runs.
+// tiny is an executor whose jobs compute nothing. It records what it runs.
 type tiny struct {
 	jobs.Executor
 	owner string
@@ -58,16 +58,16 @@ func (x *tiny) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 	}
 }
 
-// trial is one run of jobs on a cluster: two daemons, clients that submit to both, and what they have seen.
+// trial is one run of jobs on a cluster: two daemons, clients that submit to both, and what was observed.
 type trial struct {
 	*natsCluster
 	members []*member
 	mu      sync.Mutex
 	past    history
-	earlier map[string]bool // jobs that past says nothing of
+	earlier map[string]bool // jobs that past leaves out
 }
 
-// startTrial starts two daemons on a cluster, and has the store keep every revision of a record.
+// startTrial starts two daemons on a cluster and calls keepRevisions.
 func startTrial(c *natsCluster, urls ...string) *trial {
 	tr := &trial{natsCluster: c}
 	for i := range 2 {
@@ -81,7 +81,7 @@ func startTrial(c *natsCluster, urls ...string) *trial {
 	return tr
 }
 
-// keepRevisions has the store keep every revision of a record.
+// keepRevisions makes the store keep up to 64 revisions of every record, more than a trial writes.
 func (tr *trial) keepRevisions() {
 	t := tr.t
 	_, js := tr.dial()
@@ -97,7 +97,7 @@ func (tr *trial) keepRevisions() {
 	}
 }
 
-// join starts a daemon on a list of servers.
+// join starts a daemon that connects to a list of servers.
 func (tr *trial) join(owner, url string) *member {
 	t := tr.t
 	m := &member{log: &output{}}
@@ -158,7 +158,7 @@ func (tr *trial) join(owner, url string) *member {
 
 func lastOf(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// submit sends jobs number from to to, each to the daemons in turn until one gives a receipt.
+// submit submits jobs number from to to-1, each to the daemons in turn until one gives a receipt.
 func (tr *trial) submit(from, to int) {
 	tr.t.Helper()
 	for i := from; i < to; i++ {
@@ -185,7 +185,7 @@ func (tr *trial) create(to int, id string) error {
 	return err
 }
 
-// settled waits until every job with a receipt has ended and its end is told.
+// settled waits until every job with a receipt has ended, its terminal event is published and the queue is empty.
 func (tr *trial) settled() {
 	tr.t.Helper()
 	end := time.Now().Add(patience)
@@ -202,7 +202,7 @@ func (tr *trial) settled() {
 	}
 }
 
-// finish waits until all is settled, and checks the history.
+// finish waits until all is settled and checks the history.
 func (tr *trial) finish() {
 	t := tr.t
 	t.Helper()
@@ -219,7 +219,7 @@ func (tr *trial) finish() {
 		twice += last.Attempt - 1
 	}
 	t.Logf("%d jobs, %d attempts more", len(tr.past.records), twice)
-	for i, m := range tr.members { // the servers wait for the disk, and two of three have every record
+	for i, m := range tr.members { // the servers sync every write, and two of three have every record
 		if s := m.store.Space(); s.Restored > 0 || s.Lost > 0 {
 			t.Errorf("daemon %d missed records: %d written again, %d lost", i, s.Restored, s.Lost)
 		}
@@ -229,7 +229,7 @@ func (tr *trial) finish() {
 	}
 }
 
-// open names what is not finished yet; empty: nothing.
+// open describes something that is not settled yet, or returns "" if all is.
 func (tr *trial) open() string {
 	for i, m := range tr.members {
 		for _, id := range tr.past.receipts {
@@ -256,7 +256,7 @@ func (tr *trial) open() string {
 	return ""
 }
 
-// read reads every revision of every record and every end, from the beginning until nothing of them was left out.
+// read reads every revision of every record and every terminal event, starting over until nothing was left out.
 func (tr *trial) read() {
 	tr.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
@@ -296,13 +296,13 @@ func (tr *trial) events() (map[string][]message.Event, error) {
 	return out, err
 }
 
-// each reads a stream. After an error, as while there is no leader or the consumer's server is behind the leader, f has
-// seen a part of it.
+// each calls f with the messages of a stream on a subject. After an error, for example while the stream has no leader
+// or the server of the consumer lags behind it, f has seen only a part of them.
 func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) error {
 	tr.t.Helper()
 	nc, js := tr.dial()
 	defer nc.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // nobody answers for a stream without leader
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // a stream without a leader never answers
 	defer cancel()
 	st, err := js.Stream(ctx, stream)
 	if err != nil {
@@ -344,7 +344,8 @@ func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) err
 	return nil
 }
 
-// TestCluster runs jobs of two daemons on three servers while one of them is killed, cut off, full or damaged.
+// TestCluster checks that the jobs of two daemons on three servers all end, and end once, while one server is killed,
+// cut off, full or damaged.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -368,7 +369,7 @@ func TestCluster(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		hurt func(*trial, func()) // calls its argument while something is wrong
+		hurt func(*trial, func()) // calls its argument while the fault lasts
 	}{
 		{"LeaderKilled", func(tr *trial, meanwhile func()) {
 			i := tr.leader(records)
@@ -387,7 +388,7 @@ func TestCluster(t *testing.T) {
 			meanwhile()
 			tr.part()
 		}},
-		{"EachCutOff", func(tr *trial, _ func()) { // a daemon leaves the server that it is at
+		{"EachCutOff", func(tr *trial, _ func()) { // a daemon leaves a server that is cut off
 			for i := range tr.nodes {
 				tr.part(i)
 				tr.until("both daemons can write", func(jetstream.JetStream) bool {
@@ -439,14 +440,14 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// clusterDaemon has a real daemon with the list of servers: it is reached over those that have a majority, jobs run
-// before and after one of them was killed, and doctor tells of the copies and of the server.
+// clusterDaemon runs a real daemon on the list of servers: clients reach it through any majority, jobs run before and
+// after a server is killed, and doctor reports the copies and the missing server.
 func clusterDaemon(t *testing.T) {
 	program, c := buildProgram(t), startCluster(t)
 	s := startServer(t, program, "", "--nats", c.url(0))
 	submit(t, dialSocket(t, s), "first", quick)
 	s.waitState(dialSocket(t, s), "first", message.Done)
-	for i := range c.nodes { // it has connections to one of them
+	for i := range c.nodes { // the daemon is connected to one of them
 		c.part(i)
 		others := c.nodes[(i+1)%3].URL + "," + c.nodes[(i+2)%3].URL
 		s.until("clients at the others reach the daemon", func() bool {
@@ -477,7 +478,7 @@ func clusterDaemon(t *testing.T) {
 	}
 }
 
-// flip changes bytes in every block of a stream of a server that does not run, and takes its indexes away.
+// flip changes bytes in every block of a stream on a server that is not running, and removes the stream's index.
 func (tr *trial) flip(server int, stream string) {
 	t := tr.t
 	msgs := filepath.Join(tr.store[server], "jetstream", "$G", "streams", stream, "msgs")

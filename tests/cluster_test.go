@@ -16,23 +16,22 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// natsCluster is three nats-server processes that are one cluster. The routes between them go over links that can be
-// taken away.
+// natsCluster is a cluster of three nats-server processes. The routes between them go over links that can be cut.
 type natsCluster struct {
 	t     *testing.T
 	nodes [3]*natsserver.Server
-	store [3]string // folders of JetStream's files
+	store [3]string // JetStream's store folders
 	links []*route
 }
 
-// route passes the connections of one pair of servers, or of a daemon to a server, on while it is up.
+// route relays connections from one server, or from a daemon, to another server while it is up.
 type route struct {
-	ends [2]int // it dials from the first to the second; -1: a daemon
+	ends [2]int // it dials from the first server to the second; -1: a daemon
 	to   string
 	l    net.Listener
 	mu   sync.Mutex
 	down bool
-	held [2]bool       // nothing arrives at that end, and nobody is told: a cable that is cut and comes back
+	held [2]bool       // nothing arrives at that end, but connections stay open: a cable that is cut and comes back
 	news chan struct{} // closed and replaced when down or held change
 	open map[net.Conn]bool
 }
@@ -40,17 +39,17 @@ type route struct {
 // serverDisk is where a server keeps its files, and its sync_interval.
 type serverDisk struct{ dir, sync string }
 
-// startCluster starts one and waits until JetStream takes requests. Servers that disks says nothing of, by number, have
-// a folder of the test and wait for the disk at every write.
+// startCluster starts a cluster and waits until JetStream takes requests. Servers without an entry in disks keep their
+// files in a folder of the test and sync every write.
 func startCluster(t *testing.T, disks ...serverDisk) *natsCluster {
 	return startClusterWith(t, "", disks...)
 }
 
-// startClusterWith is startCluster with more in the cluster's part of the configuration.
+// startClusterWith is startCluster with extra added to the cluster block of the configuration.
 func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsCluster {
 	c := &natsCluster{t: t}
 	dir := t.TempDir()
-	var clients, routes [3]net.Listener // they hold the ports until their server starts
+	var clients, routes [3]net.Listener // they reserve the ports until the servers start
 	for i := range c.nodes {
 		clients[i], routes[i] = natsserver.FreePort(t), natsserver.FreePort(t)
 	}
@@ -68,7 +67,7 @@ func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsClus
 			disk = disks[i]
 		}
 		c.store[i] = filepath.Join(disk.dir, fmt.Sprint("js", i))
-		// what a server tells the others of itself leads nowhere, or they would go round the links
+		// the address that a server advertises leads nowhere, or the others would bypass the links
 		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: %q }\n"+
 			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, %s routes: [%s] }\n",
 			i, clients[i].Addr().String(), c.store[i], disk.sync, routes[i].Addr().String(), extra, strings.Join(to, ", "))
@@ -83,8 +82,8 @@ func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsClus
 	return c
 }
 
-// ready waits until JetStream keeps three copies: a leader may not know the other servers yet, and a daemon that begins
-// then has one copy.
+// ready waits until JetStream keeps three copies: a new leader may not know the other servers yet, and a daemon that
+// starts then would get one copy.
 func (c *natsCluster) ready() {
 	c.t.Helper()
 	c.until("JetStream keeps three copies", func(js jetstream.JetStream) bool {
@@ -130,8 +129,8 @@ func (ln *route) serve(c net.Conn) {
 	ln.pass(1, s, c)
 }
 
-// pass takes what one end says to the other, number to, as long as both are there. What is held comes later, its end
-// too.
+// pass copies data from in to out, which is end number to, while both connections last. Data and the end of the
+// connection are delayed while they are held.
 func (ln *route) pass(to int, out, in net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -144,7 +143,7 @@ func (ln *route) pass(to int, out, in net.Conn) {
 	}
 }
 
-// wait returns at the next change, true, if what goes to an end is held.
+// wait reports whether data for an end is held. If it is, wait returns at the next change.
 func (ln *route) wait(to int) bool {
 	ln.mu.Lock()
 	held, news := ln.held[to] && !ln.down, ln.news
@@ -155,7 +154,7 @@ func (ln *route) wait(to int) bool {
 	return held
 }
 
-// hold stops what goes to either end, or lets it come.
+// hold holds the data for either end, or releases it.
 func (ln *route) hold(first, second bool) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -164,7 +163,7 @@ func (ln *route) hold(first, second bool) {
 	ln.news = make(chan struct{})
 }
 
-// keep notes a pair of connections; false: the link is down, and they are closed.
+// keep registers a pair of connections. If the link is down, it closes them and returns false.
 func (ln *route) keep(pair ...net.Conn) bool {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -185,7 +184,7 @@ func (ln *route) close(c net.Conn) {
 	_ = c.Close()
 }
 
-// set takes the link away, or gives it back.
+// set cuts the link or restores it.
 func (ln *route) set(down bool) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -199,7 +198,7 @@ func (ln *route) set(down bool) {
 	}
 }
 
-// part cuts the servers of a side off from the others; with none named all are together again.
+// part cuts the servers of side off from the others. Without arguments it connects all of them again.
 func (c *natsCluster) part(side ...int) {
 	in := map[int]bool{}
 	for _, i := range side {
@@ -210,14 +209,14 @@ func (c *natsCluster) part(side ...int) {
 	}
 }
 
-// lone takes all links away: no server has a majority.
+// lone cuts all links, so that no server has a majority.
 func (c *natsCluster) lone() {
 	for _, ln := range c.links {
 		ln.set(true)
 	}
 }
 
-// hold cuts half of the cables of a server: mute, the others do not hear it; deaf, it does not hear them.
+// hold cuts one or both directions of a server's links: mute, the others do not hear it; deaf, it does not hear them.
 func (c *natsCluster) hold(server int, mute, deaf bool) {
 	for _, ln := range c.links {
 		switch server {
@@ -229,7 +228,7 @@ func (c *natsCluster) hold(server int, mute, deaf bool) {
 	}
 }
 
-// url lists the servers, that of number first in front.
+// url lists the URLs of the servers, beginning with server number first.
 func (c *natsCluster) url(first int) string {
 	var out []string
 	for i := range c.nodes {
@@ -253,7 +252,7 @@ func (c *natsCluster) dial() (*nats.Conn, jetstream.JetStream) {
 	return nc, js
 }
 
-// until waits for a condition.
+// until polls a condition for at most patience.
 func (c *natsCluster) until(what string, done func(jetstream.JetStream) bool) {
 	c.t.Helper()
 	nc, js := c.dial()
@@ -266,7 +265,7 @@ func (c *natsCluster) until(what string, done func(jetstream.JetStream) bool) {
 	c.t.Fatalf("waited %s in vain: %s", patience, what)
 }
 
-// info asks for the state of a stream; nil: it has no leader that answers.
+// info returns the state of a stream, or nil if no leader answers.
 func (c *natsCluster) info(js jetstream.JetStream, stream string) *jetstream.StreamInfo {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -277,7 +276,7 @@ func (c *natsCluster) info(js jetstream.JetStream, stream string) *jetstream.Str
 	return s.CachedInfo()
 }
 
-// leader is the number of the server that leads a stream.
+// leader returns the number of the server that leads a stream.
 func (c *natsCluster) leader(stream string) int {
 	c.t.Helper()
 	out := -1
@@ -290,7 +289,7 @@ func (c *natsCluster) leader(stream string) int {
 	return out
 }
 
-// whole waits until all servers have all that a stream has.
+// whole waits until all replicas of a stream are current.
 func (c *natsCluster) whole(stream string) {
 	c.t.Helper()
 	c.until(stream+" is on all servers", func(js jetstream.JetStream) bool {

@@ -23,16 +23,16 @@ import (
 	"patchbay/tests/golden"
 )
 
-// replayed is a case of comfyui.json: what the node sent for a run, with the names of tensors in place of them, and the
-// latent in model space that ComfyUI's own loop had at its end.
+// replayed is a case of comfyui.json: what the node sent for a run, with names in place of tensors, and the latent in
+// model space at the end of ComfyUI's own loop.
 type replayed struct {
 	Bound   float64        `json:"bound"`
 	X       map[string]any `json:"x"`
 	Request map[string]any `json:"request"`
 }
 
-// TestComfyUIReplay sends a worker what the node sent while a real ComfyUI was driven, and compares with what that
-// ComfyUI made of the same weights itself. The messages are sent in JSON, so that nothing of the program encodes or
+// TestComfyUIReplay sends a worker what the node sent while a real ComfyUI was driven, and compares the results with
+// what that ComfyUI computed from the same weights. The messages are JSON, so that no code of this program encodes or
 // decodes them on this side.
 func TestComfyUIReplay(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestComfyUIReplay(t *testing.T) {
 	w := startFrames(t, buildProgram(t), goldenModels(t, models))
 	worst, ran := 0.0, 0
 	for name, c := range records.Cases {
-		if strings.HasPrefix(name, "family_") { // the model sampling is ComfyUI's own of the file
+		if strings.HasPrefix(name, "family_") { // the model sampling is ComfyUI's own for the file
 			w.describes(c.Request)
 		}
 		request := filled(t, tensors, c.Request).(map[string]any)
@@ -89,7 +89,7 @@ func TestComfyUIReplay(t *testing.T) {
 	t.Logf("%d cases of ComfyUI %s, worst relative error %.2g", ran, records.ComfyUI, worst)
 }
 
-// goldenModels writes models of the golden weights into a models folder, by the names of their files in it.
+// goldenModels writes golden weights into a models folder, each under the given file name.
 func goldenModels(t *testing.T, files map[string]bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,7 +122,7 @@ func goldenModels(t *testing.T, files map[string]bool) string {
 	return dir
 }
 
-// filled puts the data of tensors where a recorded message has their names.
+// filled replaces the names of tensors in a recorded message with their data.
 func filled(t *testing.T, tensors *safetensors.File, v any) any {
 	t.Helper()
 	switch v := v.(type) {
@@ -165,8 +165,8 @@ func tensorData(t *testing.T, v any) []float32 {
 	return out
 }
 
-// farApart is the largest difference over the largest value of want; infinite for other lengths and for what is no
-// number.
+// farApart returns the largest difference over the largest value of want, or +Inf if the lengths differ or a difference
+// is NaN.
 func farApart(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
@@ -182,7 +182,7 @@ func farApart(got, want []float32) float64 {
 	return worst / top
 }
 
-// frames is a worker on its stdin and stdout.
+// frames speaks frames with a worker over its stdin and stdout.
 type frames struct {
 	t   *testing.T
 	in  io.Writer
@@ -209,7 +209,7 @@ func startFrames(t *testing.T, program, models string) *frames {
 	return &frames{t, in, bufio.NewReader(out)}
 }
 
-// describes asks about the model of a recorded run, whose model sampling must be what ComfyUI had for the file.
+// describes asks for the model of a recorded run and checks that its model sampling is what ComfyUI had for the file.
 func (w *frames) describes(run map[string]any) {
 	w.t.Helper()
 	var told any
@@ -226,7 +226,7 @@ func (w *frames) describes(run map[string]any) {
 	}
 }
 
-// sample sends a request and returns x, or what was answered in its place.
+// sample sends a request and returns x, or the error that was answered instead.
 func (w *frames) sample(request map[string]any) (x []float32, fault string) {
 	w.t.Helper()
 	w.ask(request, func(reply map[string]any) {
@@ -243,7 +243,7 @@ func (w *frames) sample(request map[string]any) (x []float32, fault string) {
 	return x, fault
 }
 
-// ask sends a request and gives each reply to take, to the last.
+// ask sends a request and calls take with each reply up to the last.
 func (w *frames) ask(request map[string]any, take func(map[string]any)) {
 	w.t.Helper()
 	body, err := json.Marshal(request)

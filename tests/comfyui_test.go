@@ -30,7 +30,8 @@ func TestComfyUIClientIsTheClient(t *testing.T) {
 	}
 }
 
-// TestComfyUIPackageIsSmall bounds the node package without the client, and looks for what the registry's rules forbid.
+// TestComfyUIPackageIsSmall bounds the node package without the client, and checks it for what the registry's rules
+// forbid.
 func TestComfyUIPackageIsSmall(t *testing.T) {
 	files, err := filepath.Glob("../comfyui/*.py")
 	if err != nil || len(files) < 5 {

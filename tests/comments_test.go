@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPackageCommentsNameFilesThatExist: package comments tell in which order to read a folder; a file that was moved
-// must not stay there. Names with a folder are not looked at.
+// TestPackageCommentsNameFilesThatExist checks that the files that package comments name, to say in which order to read
+// a folder, are in that folder. Names with a folder are ignored.
 func TestPackageCommentsNameFilesThatExist(t *testing.T) {
 	name := regexp.MustCompile(`(^|[\s(,])([a-z0-9_]+\.go)\b`)
 	named := 0

@@ -20,15 +20,15 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestCUDABenchComm: bench comm between three fake GPUs finds what each pair does by the clock of the fake, by our
-// copies and by NCCL, and keeps it; what plan predicts of two of them follows from their pair.
+// TestCUDABenchComm checks that bench comm between three fake GPUs measures what each pair does by the clock of the
+// fake, with our copies and with NCCL, and saves it. What plan predicts for two of them follows from their pair.
 func TestCUDABenchComm(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, _ := smallDemo(t)
 	env := []string{
 		"FAKEGPU_DEVICES=3", "FAKEGPU_LINKS=0-1:1,0-2:0.1,1-2:0.02", ncclOf(driver), // GB/s
 	}
-	want := map[[2]string]float64{ // the fake's devices have one clock: what goes one way waits for what goes the other
+	want := map[[2]string]float64{ // all fake devices share one clock: the directions of a link take turns
 		{"cuda:0", "cuda:1"}: 0.5e9, {"cuda:0", "cuda:2"}: 0.05e9, {"cuda:1", "cuda:2"}: 0.01e9,
 	}
 	for _, transport := range []string{"local", "nccl"} {
@@ -83,7 +83,7 @@ func TestCUDABenchComm(t *testing.T) {
 		}
 		far, near := exchange["cuda:1-2"], exchange["cuda:0-1"]
 		ratio := found[[2]string{"cuda:0", "cuda:1"}] / found[[2]string{"cuda:1", "cuda:2"}]
-		if !(math.Abs(far/near/ratio-1) < 0.05) { // what is sent is much; latencies are little
+		if !(math.Abs(far/near/ratio-1) < 0.05) { // much is sent, so latencies hardly count
 			t.Errorf("%s: exchanges of the two pairs are predicted with %.4g and %.4g s, and measured as 1 to %.1f", transport,
 				near, far, ratio)
 		}
@@ -101,8 +101,8 @@ func TestCUDABenchComm(t *testing.T) {
 	}
 }
 
-// small draws the demo in 64x64 pixels and six steps, and returns the picture with what the job tells of itself. It may
-// be called from any goroutine.
+// small draws the demo in 64x64 pixels and six steps, and returns the picture and the job's metrics. It may be called
+// from any goroutine.
 func (s *server) small(id, plan string, seed int) (picture []byte, metrics map[string]any) {
 	s.t.Helper()
 	flow := strings.NewReplacer(`"width": 128, "height": 128`, `"width": 64, "height": 64`, `"steps": 12`, `"steps": 6`)
@@ -127,8 +127,8 @@ func (s *server) small(id, plan string, seed int) (picture []byte, metrics map[s
 	return col.Files[0].Data, metrics
 }
 
-// TestCUDAJobsBeside: jobs that wait run side by side on two fake GPUs, one that is alone has both where that is
-// faster, and the pictures are those of the processors.
+// TestCUDAJobsBeside checks that waiting jobs run side by side on two fake GPUs, that a lone job gets both where that
+// is faster, and that the pictures are those of the CPU.
 func TestCUDAJobsBeside(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
@@ -169,7 +169,7 @@ func TestCUDAJobsBeside(t *testing.T) {
 			t.Errorf("job %d differs from the processors by %d levels, want at most 1", i, worst)
 		}
 	}
-	// A share begins with the lowest device that is free: a job on the second alone began beside another.
+	// A share begins with the lowest free device: a job on the second device alone began beside another.
 	var on [jobs + 1]string
 	for i, metrics := range ran {
 		text, err := json.Marshal(metrics)
@@ -189,9 +189,9 @@ func TestCUDAJobsBeside(t *testing.T) {
 	}
 }
 
-// TestCUDADevicesThatDiffer: two kinds of fake GPUs, the first of which is slower and has less memory, are measured by
-// bench step into one file; serve puts the fast one first and gives each its share of the work, and the picture is that
-// of one rank on the processors. Without the file they have rows of the table, and serve says so.
+// TestCUDADevicesThatDiffer checks two kinds of fake GPUs, the first of which is slower and has less memory: bench step
+// measures both into one file, serve puts the fast one first and gives each its share of the work, and the picture is
+// that of one rank on the CPU. Without the file, plan uses rows of the table and says so.
 func TestCUDADevicesThatDiffer(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, _ := smallDemo(t)

@@ -20,10 +20,10 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// ncclOf is the setting by which the program finds the fake NCCL.
+// ncclOf returns the environment setting by which the program finds the fake NCCL.
 func ncclOf(driver string) string { return "PATCHBAY_CUDA_LIBS=" + filepath.Join(driver, "nccl") }
 
-// onFake runs the program where the loader finds the driver of the fake device, and returns what it printed.
+// onFake runs the program with the driver of the fake device in the loader's path, and returns what it printed.
 func onFake(t *testing.T, driver, program string, env []string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -36,7 +36,7 @@ func onFake(t *testing.T, driver, program string, env []string, args ...string) 
 	return string(out), err
 }
 
-// smallDemo makes a place where the demo beside the program has pictures of 64x64 pixels in two steps.
+// smallDemo makes a folder where the demo beside the program draws pictures of 64x64 pixels in two steps.
 func smallDemo(t *testing.T) (program, flow string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +80,7 @@ func pixels(t *testing.T, path string) (levels []int) {
 	return channels(img)
 }
 
-// apart is the most levels that two pictures differ by in a channel.
+// apart returns the largest difference of two pictures in a channel, in levels.
 func apart(a, b []int) (worst int) {
 	for i, v := range a {
 		worst = max(worst, v-b[i], b[i]-v)
@@ -88,15 +88,15 @@ func apart(a, b []int) (worst int) {
 	return worst
 }
 
-// TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
-// took: the driver says what it misses. Two ranks on one GPU and on two, in one process and in two, draw the same
-// picture; without a place for the second one they are refused.
+// TestCUDADemo checks that the demo on a fake GPU draws the picture of the CPU, to within one level of 255, and frees
+// everything it took: the driver reports what is missing. Two ranks on one GPU and on two, in one process and in two,
+// draw the same picture. Without a place for the second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, flow := smallDemo(t)
 	dir := t.TempDir()
 	var cpu []int
-	broken := filepath.Join(dir, "broken") // the first launch breaks the device: the job goes to another worker
+	broken := filepath.Join(dir, "broken") // the first launch breaks the device, and the job goes to another worker
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestCUDADemo(t *testing.T) {
 			t.Errorf("%s: differs from the processors by %d levels, want at most 1", c.devices, worst)
 		}
 	}
-	// the same with denoise loop, text encoders and autoencoder in bf16
+	// the same with the denoise loop, the text encoders and the autoencoder in bf16
 	said, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
 		"--devices", "cuda:0", "--out", dir)
 	if err != nil || strings.Contains(said, "fakegpu:") {
@@ -144,7 +144,7 @@ func TestCUDADemo(t *testing.T) {
 			far++
 		}
 	}
-	if n := len(cpu); sum == 0 || sum > n || 50*far > n { // 0.66 levels and 0.6 %; edges move
+	if n := len(cpu); sum == 0 || sum > n || 50*far > n { // measured: 0.66 levels and 0.6 %; edges move
 		t.Errorf("bf16: differs from the processors by %.3g levels on average, by more than 6 in %d of %d channels; want at "+
 			"most 1 and 2 %%, and some", float64(sum)/float64(n), far, n)
 	}
@@ -159,7 +159,7 @@ func TestCUDADemo(t *testing.T) {
 	if err == nil || !strings.Contains(said, "5.24 MB are free on cuda:0") {
 		t.Errorf("a model on 5 MB: %v\n%s", err, said)
 	}
-	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
+	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what the machine has
 		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
 			"--steps", "3", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
 		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
@@ -178,7 +178,8 @@ func TestCUDADemo(t *testing.T) {
 	}
 }
 
-// TestCUDARefusals: what --devices may not be is refused by name with what it may be, before anything is started.
+// TestCUDARefusals checks that bad values of device options are refused, with the good ones, before anything is
+// started.
 func TestCUDARefusals(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, flow := smallDemo(t)
@@ -233,7 +234,7 @@ func TestCUDARefusals(t *testing.T) {
 	}
 }
 
-// TestCUDADoctor: doctor lists driver and GPUs, and what cannot be used.
+// TestCUDADoctor checks that doctor lists the driver and the GPUs, and what cannot be used.
 func TestCUDADoctor(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
@@ -271,8 +272,8 @@ func TestCUDADoctor(t *testing.T) {
 	}
 }
 
-// TestCUDAHostMemory: what a worker on a GPU has of the machine's memory is under --memory: values of nodes, pinned
-// memory and the driver's own. The fake device has its memory there too, at most 64 MiB in this.
+// TestCUDAHostMemory checks that --memory bounds what a worker on a GPU takes of the machine's memory: values of nodes,
+// pinned memory and the driver's own. The memory of the fake device is in there too, at most 64 MiB in this test.
 func TestCUDAHostMemory(t *testing.T) {
 	t.Setenv("LD_LIBRARY_PATH", fakegpu.Library(t))
 	const limit, device = 300 << 10, 64 << 10 // KiB
@@ -308,8 +309,8 @@ func TestCUDAHostMemory(t *testing.T) {
 	}
 }
 
-// TestCUDARankHangs: where a kernel on the GPU of one rank never ends, the job says which rank stands where, the
-// processes of the ranks are ended, and the job is run again by the same worker on new ones.
+// TestCUDARankHangs checks that when a kernel on the GPU of one rank never ends, the job reports where each rank
+// stands, the processes of the ranks are killed, and the same worker runs the job again on new ones.
 func TestCUDARankHangs(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, flow := smallDemo(t)

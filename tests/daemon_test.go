@@ -72,7 +72,7 @@ func twoJobsAtOnce(t *testing.T, program string) {
 	if a.Worker == b.Worker {
 		t.Errorf("both jobs run on %s", a.Worker)
 	}
-	submit(t, c, "q", quick) // waits until one is gone
+	submit(t, c, "q", quick) // waits until another one is gone
 	if rec, _ := status(c, "q"); rec.State != message.Queued {
 		t.Errorf("the third job is %s, want queued", rec.State)
 	}
@@ -113,8 +113,8 @@ func workerKilled(t *testing.T, program string) {
 	s.waitState(c, "after", message.Done)
 }
 
-// rankLost: a job whose rank is killed, or stopped so that its worker kills it, is run again by the same worker on new
-// processes, and is told the cause with the process' name.
+// rankLost checks that a job whose rank is killed, or stopped so that its worker kills it, is run again by the same
+// worker in new processes, and that the cause names the process.
 func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.T, string) {
 	return func(t *testing.T, program string) {
 		if testing.Short() {
@@ -180,7 +180,7 @@ func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.
 	}
 }
 
-// children are the processes of a parent.
+// children returns the child processes of a parent.
 func children(parent int) (pids []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	for _, path := range tasks {
@@ -233,7 +233,7 @@ func ctrlC(t *testing.T, program string) {
 	s.waitState(c, "gone", message.Cancelled)
 }
 
-// diskFull gives the daemon a limit on file sizes that its small files keep and pictures do not.
+// diskFull limits the size of the daemon's files so that its small files fit and pictures do not.
 func diskFull(t *testing.T, program string) {
 	s := startServer(t, program, `ulimit -f 2; exec "$@"`, "--queue", "memory")
 	c := s.client()
@@ -304,7 +304,7 @@ func drains(t *testing.T, program string) {
 	s.waitState(s.client(), "later", message.Done)
 }
 
-// daemonKilled: workers of a daemon that dies without a word must go within a second.
+// daemonKilled checks that the workers of a daemon that is killed end within about a second.
 func daemonKilled(t *testing.T, program string) {
 	s := startServer(t, program, "", "--workers", "2")
 	c := s.client()
@@ -406,7 +406,7 @@ func allCarriers(t *testing.T, program string) {
 	}
 }
 
-// BenchmarkQuickWorkflow is the time from the request to the terminal event of a workflow that computes nothing:
+// BenchmarkQuickWorkflow measures the time from the request to the terminal event of a workflow that computes nothing:
 // transport, graph, file.
 func BenchmarkQuickWorkflow(b *testing.B) {
 	program := buildProgram(b)

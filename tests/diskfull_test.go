@@ -16,17 +16,17 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// disk is what can be filled under the files of a process.
+// disk can be filled under the files of a process.
 type disk struct {
 	t    *testing.T
-	dir  string // a small file system of its own; empty: the process gets a limit on file sizes instead
+	dir  string // its own small file system; empty: the process has a limit on file sizes instead
 	pid  func() int
 	fill func()
 	free func()
 }
 
-// smallDisk mounts a file system of 24 MiB where that is allowed. Where it is not, a limit on file sizes of the process
-// takes its place, which can be lowered and raised while it runs: then no file can grow.
+// smallDisk mounts a file system of 24 MiB where that is allowed. Elsewhere it uses a limit on the file sizes of the
+// process, which can be lowered and raised while it runs: then no file can grow.
 func smallDisk(t *testing.T, pid func() int) *disk {
 	t.Helper()
 	d := &disk{t: t, dir: t.TempDir(), pid: pid}
@@ -65,8 +65,9 @@ func limitedDisk(t *testing.T, pid func() int) *disk {
 	return &disk{t: t, pid: pid, fill: func() { limit(1) }, free: func() { limit(unix.RLIM_INFINITY) }}
 }
 
-// fullDisk fills the disk under the store of a daemon with its own NATS server: once by size, once by a limit. New jobs
-// are refused at once, what was taken is finished when there is space, and nothing has to be restarted.
+// fullDisk fills the disk under the store of a daemon with its own NATS server, once by size and once by a limit, and
+// checks that new jobs are refused at once, that accepted ones are finished when there is space, and that nothing has
+// to be restarted.
 func fullDisk(t *testing.T, program string, want [][]byte) {
 	for _, way := range []struct {
 		name string
@@ -92,8 +93,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 	}
 }
 
-// fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its
-// nature. The daemon goes on by itself.
+// fullDiskOutside does so to an external nats-server, which by its nature has to be restarted when there is space. The
+// daemon goes on by itself.
 func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	d := limitedDisk(t, func() int { return n.Cmd.Process.Pid })

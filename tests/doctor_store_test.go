@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/message"
 )
 
-// doctorShowsStore: doctor says how much of the job store is used and what is left of it, and after a crash that has
+// doctorShowsStore checks that doctor reports how much of the job store is used and left, and after a crash that
 // damaged the records which jobs are lost, done ones too, and what the server reports.
 func doctorShowsStore(t *testing.T, program string) {
 	s := startServer(t, program, "")

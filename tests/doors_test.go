@@ -21,24 +21,24 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// door is a way to a daemon: what its users add to the command lines that everybody types.
+// door is a way to reach a daemon: what its users add to the command lines that all users type.
 type door struct {
 	*server
 	program string
-	name    string   // ids of jobs begin with it
-	flags   []string // of patchbay, as a client
-	cli     []string // of the nats command, as a client; none: there is no NATS behind this door
-	admin   []string // of the nats command, as an admin
+	name    string   // prefix of the ids of its jobs
+	flags   []string // of patchbay as a client
+	cli     []string // of the nats command as a client; nil: no NATS behind this door
+	admin   []string // of the nats command as an admin
 	url     string
 	access  wire.Access
-	asks    bool // the daemon cannot see who listens: previews have to be asked for
-	limited bool // clients have the rights of clients only
+	asks    bool // the daemon cannot see who listens: previews must be requested
+	limited bool // clients have only the rights of the client role
 	dir     string
 }
 
-// TestEveryCommand types every command that a user has, and every line of the nats command in the documentation,
-// against the NATS server inside the daemon, an external one, one that asks for TLS and credentials and gives the
-// rights of docs/security.md, and the unix socket.
+// TestEveryCommand checks exit code and output of every user command, and of every line of the nats command in the
+// documentation, against the NATS server inside the daemon, an external one, one that requires TLS and credentials and
+// grants the rights of docs/security.md, and the unix socket.
 func TestEveryCommand(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -133,17 +133,18 @@ func (d *door) write(t *testing.T, name, text string) {
 
 func (d *door) id(n int) string { return fmt.Sprintf("%s-%d", d.name, n) }
 
-// typed is a command line, and what it must do.
+// typed is a command line and its expected result.
 type typed struct {
 	line  []string
 	code  int
 	says  []string
 	never string
-	state message.State // of the job in line[1], or after the last dot there, before it is typed; empty: whatever it is
+	state message.State // to wait for first, of the job in line[1] or after the last dot there; empty: do not wait
 	admin bool
 }
 
-// commands are those of patchbay, in the order in which one user types them. JOB-N are jobs of this door.
+// commands returns the patchbay command lines in the order in which one user types them. They share the jobs of this
+// door.
 func (d *door) commands() []typed {
 	id := d.id
 	rows := []typed{
@@ -210,7 +211,7 @@ func (d *door) commands() []typed {
 	return rows
 }
 
-// natsLines are those of the nats command.
+// natsLines returns the command lines of the nats command.
 func (d *door) natsLines() []typed {
 	req := func(subject, body string, more ...string) []string {
 		return append([]string{"req", "patchbay.v1." + subject, body, "--raw", "--no-templates"}, more...)
@@ -260,7 +261,7 @@ func (d *door) natsLines() []typed {
 			admin: true,
 		},
 	}
-	if d.limited { // the command says nothing of a refused subject, and waits
+	if d.limited { // the nats command does not report a refused subject, it waits
 		for _, row := range []typed{
 			{line: req("free", ""), never: "freed"},
 			{line: []string{"service", "info", "patchbay"}, never: "worker_pids"},
@@ -278,10 +279,10 @@ func (d *door) natsLines() []typed {
 	return rows
 }
 
-// whatever is an exit code that is not looked at.
+// whatever is an exit code that is not checked.
 const whatever = -1
 
-// check types a row.
+// check runs a command line and compares its exit code and output with the row.
 func (d *door) check(t *testing.T, row typed, program string, flags []string) {
 	t.Helper()
 	if row.state != "" {
@@ -302,7 +303,7 @@ func (d *door) check(t *testing.T, row typed, program string, flags []string) {
 	}
 }
 
-// program is a command line of patchbay with the flags of the door.
+// program returns a patchbay command line with the flags of the door.
 func program(d *door, line ...string) []string {
 	return append(append([]string{d.program}, line...), d.flags...)
 }
@@ -334,7 +335,7 @@ func (d *door) waitJob(t *testing.T, job string, want message.State) {
 	t.Fatalf("%s is not %s within %s:\n%s", job, want, patience, out)
 }
 
-// interrupt presses Ctrl-C in a run: that cancels the job.
+// interrupt checks that Ctrl-C during a run cancels the job.
 func (d *door) interrupt(t *testing.T) {
 	t.Helper()
 	line := program(d, "run", "long.json", "--id", d.id(7))
@@ -356,7 +357,7 @@ func (d *door) interrupt(t *testing.T) {
 	d.waitJob(t, d.id(7), message.Cancelled)
 }
 
-// watchers looks at what is there for those who watch over the machine.
+// watchers checks the endpoints for monitoring.
 func (d *door) watchers(t *testing.T) {
 	t.Helper()
 	if code, text := d.look("/healthz"); code != 200 || strings.TrimSpace(text) != "ok" {
@@ -367,7 +368,7 @@ func (d *door) watchers(t *testing.T) {
 	}
 }
 
-// events starts `nats sub` on all events; it ends with the test.
+// events starts `nats sub` on all events. It ends with the test.
 func (d *door) events(t *testing.T) *output {
 	t.Helper()
 	cmd := exec.Command(natsCommand(t), append([]string{"sub", "patchbay.v1.events.>"}, d.cli...)...)
@@ -381,14 +382,15 @@ func (d *door) events(t *testing.T) *output {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	d.until("nats sub hears a job", func() bool { // it says that it has subscribed before it has
+	d.until("nats sub hears a job", func() bool { // it reports that it has subscribed before it has
 		d.run(t, program(d, "run", "quick.json", "--out", ""))
 		return strings.Contains(out.String(), ".execution_success")
 	})
 	return out
 }
 
-// previews: they come to those who ask for them, in the stream of a run and on their own subject, and to nobody else.
+// previews checks that previews go to clients that ask for them, in the stream of a run and on their own subject, and
+// to nobody else.
 func (d *door) previews(t *testing.T) {
 	t.Helper()
 	c, err := client.DialNATSAs(d.url, d.access)
@@ -441,7 +443,7 @@ func (d *door) previews(t *testing.T) {
 	}
 }
 
-// connect returns a bare connection as a client.
+// connect returns a bare NATS connection as a client.
 func (d *door) connect(t *testing.T) *nats.Conn {
 	t.Helper()
 	var opts []nats.Option

@@ -24,8 +24,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and
-// all pictures are those of a quiet run.
+// TestDurable kills real daemons, workers and NATS servers while jobs run, and checks that no job is lost or recorded
+// twice and that all pictures are those of an undisturbed run.
 func TestDurable(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -45,12 +45,12 @@ func TestDurable(t *testing.T) {
 	t.Run("RetryAndExpire", func(t *testing.T) { retryAndExpire(t, program) })
 }
 
-// stormArgs let no job of a storm be forgotten before it was looked at.
+// stormArgs returns flags that keep every job of a storm until it has been checked.
 func stormArgs() []string {
 	return []string{"--workers", "2", "--attempts", "50", "--keep-jobs", fmt.Sprint(chaosJobs + 100)}
 }
 
-// chaosFlow is job i: a picture of its own, under a name of its own.
+// chaosFlow returns job i: its own picture, under its own name.
 func chaosFlow(t testing.TB, i int) string {
 	text := strings.Replace(demoFlow(t, 4), `"seed": 1`, fmt.Sprintf(`"seed": %d`, 100+i), 1)
 	return strings.Replace(text, `"filename_prefix": "demo"`, fmt.Sprintf(`"filename_prefix": "%s"`, chaosID(i)), 1)
@@ -58,7 +58,7 @@ func chaosFlow(t testing.TB, i int) string {
 
 func chaosID(i int) string { return fmt.Sprintf("order-%02d", i) }
 
-// quietRun returns the pictures of the first jobs when nobody disturbs.
+// quietRun returns the pictures of the first jobs, made without disturbance.
 func quietRun(t *testing.T, program string, jobs int) [][]byte {
 	t.Helper()
 	s := startServer(t, program, "", "--queue", "memory")
@@ -78,7 +78,7 @@ func quietRun(t *testing.T, program string, jobs int) [][]byte {
 	return out
 }
 
-// onlyPicture reads the one file of job i, and fails if there is another number of them.
+// onlyPicture reads the only file of job i. It fails the test if there is none or more than one.
 func onlyPicture(t *testing.T, dir string, i int) []byte {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, chaosID(i)+"_*"))
@@ -92,8 +92,8 @@ func onlyPicture(t *testing.T, dir string, i int) []byte {
 	return b
 }
 
-// storm submits the jobs while daemon, workers and, if there is one outside, NATS server and single connections to it
-// are ended at random.
+// storm submits the jobs while the daemon, workers and, if it is external, the NATS server and single connections to it
+// are killed at random.
 func storm(t *testing.T, s *server, n *natsserver.Server, l *lossyNetwork, want [][]byte) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -178,7 +178,7 @@ func vanish(t *testing.T, s *server) {
 	_ = c.Close()
 }
 
-// fillOnce takes the room to write from the NATS server for a while. One outside has to be restarted then.
+// fillOnce leaves the NATS server no room to write for a while. An external one has to be restarted then.
 func fillOnce(t *testing.T, s *server, n *natsserver.Server) {
 	pid := s.cmd.Process.Pid
 	if n != nil {
@@ -194,7 +194,7 @@ func fillOnce(t *testing.T, s *server, n *natsserver.Server) {
 	}
 }
 
-// submitAll sends every job until it has a receipt, and once more for good measure, as a careful client does.
+// submitAll submits every job until it has a receipt, and once more for good measure, as a careful client does.
 func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 	for i := range jobs {
 		req := &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
@@ -225,7 +225,7 @@ func submitOnce(url string, req *message.RunRequest) error {
 	return err
 }
 
-// checkStorm compares what is there afterwards with the quiet run: files, records, events, leftovers.
+// checkStorm compares the files, records, events and leftovers of a storm with the quiet run.
 func checkStorm(t *testing.T, s *server, want [][]byte) {
 	t.Helper()
 	c := s.client()
@@ -293,7 +293,7 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 	}
 }
 
-// twoDaemons share the queue of one server; one of them is killed and does not come back.
+// twoDaemons checks two daemons that share the queue of one server, one of which is killed and does not come back.
 func twoDaemons(t *testing.T, program string, want [][]byte) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	a := startServer(t, program, "", append(stormArgs(), "--nats", n.URL)...)
@@ -343,8 +343,8 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 	heir.waitState(hc, "long", message.Cancelled)
 }
 
-// retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by
-// command.
+// retryAndExpire checks that a job that waits too long expires, that a failed one is a dead letter, and that the retry
+// command starts both again.
 func retryAndExpire(t *testing.T, program string) {
 	s := startServer(t, program, "", "--attempts", "1")
 	c := s.client()

@@ -16,7 +16,7 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the
+// TestExamples checks every pipeline example against a real daemon: the shell script with the real nats command, the
 // consumers in Go and Python, the rule.
 func TestExamples(t *testing.T) {
 	t.Parallel()
@@ -86,12 +86,12 @@ func goConsumer(t *testing.T, s *server) {
 	c := s.client()
 	submit(t, c, "eg1", quick)
 	s.waitState(c, "eg1", message.Done)
-	// the two of the shell among them
+	// the ends of the shell's two jobs are among them
 	seen := command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "3")
 	if !strings.Contains(seen, "eg1\texecution_success\tquick_") || strings.Count(seen, "\n") != 3 {
 		t.Errorf("got\n%s\nwant three ends, that of eg1 with its file", seen)
 	}
-	submit(t, c, "eg2", quick) // while it does not run
+	submit(t, c, "eg2", quick) // while the consumer does not run
 	submit(t, c, "eg3", demoFlow(t, 5000))
 	s.waitState(c, "eg3", message.Running)
 	cancel(t, c, "eg3")
@@ -160,7 +160,7 @@ func bucketRule(t *testing.T, s *server) {
 	}
 }
 
-// checkInverted compares two PNGs pixel by pixel.
+// checkInverted checks pixel by pixel that one PNG is the inverse of the other.
 func checkInverted(t *testing.T, a, b []byte) {
 	t.Helper()
 	x, err := png.Decode(bytes.NewReader(a))
@@ -178,7 +178,7 @@ func checkInverted(t *testing.T, a, b []byte) {
 		for px := range x.Bounds().Dx() {
 			r, _, _, _ := x.At(px, py).RGBA()
 			ir, _, _, _ := y.At(px, py).RGBA()
-			if sum := r>>8 + ir>>8; sum < 254 || sum > 255 { // ComfyUI cuts off what is behind the point
+			if sum := r>>8 + ir>>8; sum < 254 || sum > 255 { // ComfyUI truncates to whole levels
 				t.Fatalf("red at (%d, %d): %d became %d, want %d or one less", px, py, r>>8, ir>>8, 255-r>>8)
 			}
 		}

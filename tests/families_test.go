@@ -12,8 +12,8 @@ import (
 	"patchbay/models"
 )
 
-// namedAnyway are the files, or folders with a slash behind, outside of families' folders that name a family, with the
-// reason.
+// namedAnyway are the files, or folders if they end in a slash, that name a family outside of families' folders, with
+// the reason.
 var namedAnyway = map[string]string{
 	"node/classes/controlnet.go":      "ComfyUI's name of a class",
 	"cli/":                            anExample,
@@ -34,7 +34,7 @@ const (
 	aClass    = "names of ComfyUI's classes, modules, categories and choices, which workflows carry"
 )
 
-// familyFolders are the folders of the table's rows, read from its imports.
+// familyFolders returns the folders of the table's rows, from its imports, and the number of rows.
 func familyFolders(files []goFile) (out []string, rows int) {
 	for _, f := range files {
 		if f.path != "models/models.go" {
@@ -62,7 +62,7 @@ func familyFolders(files []goFile) (out []string, rows int) {
 	return out, rows
 }
 
-// familyWords finds the names of families and of their folders in identifiers, strings and imports.
+// familyWords returns a pattern for the names of families and of their folders.
 func familyWords(folders []string) *regexp.Regexp {
 	var words []string
 	for _, f := range models.Families() {
@@ -74,7 +74,7 @@ func familyWords(folders []string) *regexp.Regexp {
 	return regexp.MustCompile("(?i)" + strings.Join(words, "|"))
 }
 
-// naming lists what in a file names a family.
+// naming lists the identifiers, strings and imports of a file that name a family.
 func naming(f goFile, words *regexp.Regexp) []string {
 	var out []string
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -95,8 +95,8 @@ func naming(f goFile, words *regexp.Regexp) []string {
 	return out
 }
 
-// TestLayoutFamiliesAreNamedInOnePlace: what is special to a family is in its folder; outside of these folders only the
-// table of rows, tests and the places of namedAnyway name one.
+// TestLayoutFamiliesAreNamedInOnePlace checks that a family is named only in its own folder, in the table of rows, in
+// tests and in the places of namedAnyway.
 func TestLayoutFamiliesAreNamedInOnePlace(t *testing.T) {
 	files := parse(t)
 	folders, rows := familyFolders(files)

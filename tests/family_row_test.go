@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestFamilyIsOneFolderAndOneRow adds a family that is one folder, tests/sketch, to the table of families by one row,
-// and draws with it through the node classes and on plans: nothing else of the program changes.
+// TestFamilyIsOneFolderAndOneRow adds a family that is one folder, tests/sketch, to the table of families with one row,
+// and draws with it through the node classes and on plans. Nothing else of the program changes.
 func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -19,8 +19,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a
-// time limit, so they run side by side.
+// TestFaults covers the faults that TestDurable's storms do not, each with real processes. Most wait for a time limit,
+// so they run in parallel.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -51,8 +51,8 @@ func TestFaults(t *testing.T) {
 // stormClients is how many clients cancel at random.
 const stormClients = 64
 
-// cancelStorm: 64 clients submit jobs, cancel them at random moments, ask, follow, and some just hang up. Every job
-// ends exactly once, nothing is left.
+// cancelStorm checks that every job ends exactly once and nothing is left behind while 64 clients submit, follow and
+// cancel jobs at random moments, and some just hang up.
 func cancelStorm(t *testing.T, program string) {
 	s := startServer(t, program, "", "--workers", "2", "--sync", "interval", "--keep-jobs",
 		fmt.Sprint(stormClients*stormCancels+100))
@@ -106,7 +106,7 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 	s.until("descriptors are given back", func() bool { return census(s.cmd.Process.Pid).files <= before.files+4 })
 }
 
-// fickle is a client that changes its mind.
+// fickle is a client that follows, cancels or ignores its jobs at random.
 func fickle(s *server, k, each int, rnd *rand.Rand) error {
 	var c client.Client
 	var err error
@@ -131,8 +131,8 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 			return fmt.Errorf("submit %s: %w", id, err)
 		}
 		switch rnd.IntN(4) {
-		case 0: // lets it be
-		case 1: // follows it for a moment and walks away
+		case 0: // leaves it alone
+		case 1: // follows it for a moment and hangs up
 			short, leave := context.WithTimeout(ctx, time.Duration(rnd.IntN(50))*time.Millisecond)
 			_, _ = client.Follow(short, c, id, 0, true, &client.Collector{})
 			leave()
@@ -146,8 +146,8 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 	return nil
 }
 
-// clientVanishes kills clients without a goodbye: a run that is tied on NATS is cancelled, one that is not is finished,
-// and the daemon forgets both.
+// clientVanishes checks that when clients vanish, a tied run on NATS is cancelled, an untied one finishes, and the
+// daemon takes the next job.
 func clientVanishes(t *testing.T, program string) {
 	s := startServer(t, program, "")
 	c := s.client()
@@ -184,7 +184,8 @@ func clientVanishes(t *testing.T, program string) {
 	s.waitState(c, "after", message.Done)
 }
 
-// noJetStream: a server without JetStream is refused with what to do, and takes a daemon that keeps its jobs in memory.
+// noJetStream checks that a server without JetStream is refused with an error that says what to do, and that it serves
+// a daemon that keeps its jobs in memory.
 func noJetStream(t *testing.T, program string) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: starts nats-server")
@@ -208,8 +209,8 @@ func noJetStream(t *testing.T, program string) {
 	s.waitState(s.client(), "m", message.Done)
 }
 
-// serverAway: the NATS server is away for longer than an acknowledgement may take while a job runs. The job is not
-// started again, its end is recorded once.
+// serverAway checks a job that runs while the NATS server is away for longer than an acknowledgement may take: it is
+// not started again, and its end is recorded once.
 func serverAway(t *testing.T, program string) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	s := startServer(t, program, "", "--nats", n.URL)
@@ -234,8 +235,8 @@ func serverAway(t *testing.T, program string) {
 	checkEnds(t, s, "short", "waits")
 }
 
-// frozenDaemon: a daemon is stopped for so long that another one takes its job, and then goes on as if nothing had
-// been. One result is recorded, one file made.
+// frozenDaemon checks a daemon that is stopped for so long that another one takes its job, and then resumed: one result
+// is recorded and one file made.
 func frozenDaemon(t *testing.T, program string) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	a := startServer(t, program, "", "--nats", n.URL)
@@ -251,7 +252,7 @@ func frozenDaemon(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	bc := dialSocket(t, b) // a question on NATS may reach the daemon that is stopped
+	bc := dialSocket(t, b) // a request on NATS may reach the stopped daemon
 	b.until("the other daemon has the job", func() bool {
 		rec, err := status(bc, chaosID(2))
 		return err == nil && rec.Attempt == 2
@@ -275,14 +276,14 @@ func frozenDaemon(t *testing.T, program string) {
 	b.waitState(b.client(), "after", message.Done)
 }
 
-// drainWithoutServer: SIGTERM while the NATS server is away ends the daemon in time; its job runs again after the next
-// start.
+// drainWithoutServer checks that SIGTERM ends the daemon in time while the NATS server is away, and that its job runs
+// again after the next start.
 func drainWithoutServer(t *testing.T, program string) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	s := startServer(t, program, "", "--nats", n.URL, "--drain", "1s")
 	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 100`, 1))
 	s.waitState(s.client(), chaosID(3), message.Running)
-	throttle(t, s.worker()) // it has not drawn all when its time to end is over
+	throttle(t, s.worker()) // the job is not done when the drain time is over
 	n.Kill()
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -298,7 +299,7 @@ func drainWithoutServer(t *testing.T, program string) {
 	onlyPicture(t, s.out, 3)
 }
 
-// checkEnds compares the terminal events of jobs in the stream with one each.
+// checkEnds checks that the stream has exactly one terminal event of each job.
 func checkEnds(t *testing.T, s *server, jobs ...string) {
 	t.Helper()
 	for _, id := range jobs {

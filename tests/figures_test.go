@@ -20,9 +20,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// BenchmarkStart is the time from sending a job to an idle daemon until its execution_start, which the worker says, is
-// heard on NATS: request, record, queue, swap, worker and event together. go test ./tests -run '^$' -bench Start
-// -benchtime 200x
+// BenchmarkStart measures the time from sending a job to an idle daemon until the worker's execution_start arrives on
+// NATS: request, record, queue, swap, worker and event together. go test ./tests -run '^$' -bench Start -benchtime 200x
 func BenchmarkStart(b *testing.B) {
 	program := buildProgram(b)
 	for _, mode := range []string{"interval", "always"} {
@@ -57,7 +56,7 @@ func BenchmarkStart(b *testing.B) {
 				s.waitState(c, id, message.Done) // the next one finds the daemon idle
 				return took
 			}
-			start(-1) // when the worker is up
+			start(-1) // once the worker is up
 			var took []time.Duration
 			for i := 0; b.Loop(); i++ {
 				took = append(took, start(i))
@@ -69,8 +68,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkPicture is a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the file
-// back to the client.
+// BenchmarkPicture measures a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the
+// file back to the client.
 func BenchmarkPicture(b *testing.B) {
 	program := buildProgram(b)
 	input := filepath.Join(b.TempDir(), "input")
@@ -102,7 +101,7 @@ func BenchmarkPicture(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 }
 
-// photo is a PNG with smooth colours and some grain, which compresses about as a photograph does.
+// photo returns a PNG with smooth colors and some grain, which compresses about as a photograph does.
 func photo(size int) []byte {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	m := image.NewNRGBA(image.Rect(0, 0, size, size))
@@ -122,9 +121,8 @@ func photo(size int) []byte {
 	return out.Bytes()
 }
 
-// BenchmarkIdle is what a daemon costs that has nothing to do: resident memory of the daemon's own process, and the
-// share of a processor that 64 clients take which listen to all events and say nothing. One iteration takes ten
-// seconds.
+// BenchmarkIdle measures what an idle daemon costs: resident memory of the daemon's own process, and the share of a
+// processor that 64 clients take that listen to all events and say nothing. One iteration takes ten seconds.
 func BenchmarkIdle(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "", "--log", "error")

@@ -9,8 +9,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// history is what a run has left: who has a receipt, what was written of each job in order, what was run, and which
-// ends were told.
+// history is what a run leaves behind: which jobs have a receipt, what was written of each job in order, what was run,
+// and which terminal events were published.
 type history struct {
 	receipts []string
 	records  map[string][]message.Record // by job, each with its revision
@@ -25,7 +25,7 @@ type run struct {
 	owner   string
 }
 
-// faults checks a history for one legal order of everything, and names what is wrong.
+// faults looks for one legal order of everything in a history, and names what is wrong.
 func (h *history) faults() []string {
 	var out []string
 	bad := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -80,7 +80,7 @@ func orderFaults(id string, list []message.Record) []string {
 	return out
 }
 
-// stepFault tells why one record may not follow another; empty: it may.
+// stepFault says why one record may not follow another. It returns "" if it may.
 func stepFault(was, is message.Record) string {
 	starts := was.State == message.Queued && is.State == message.Running
 	revived := slices.Contains(was.State.Revived(), is.State)
@@ -115,7 +115,7 @@ func stepFault(was, is message.Record) string {
 	return ""
 }
 
-// endFaults compares the ends that were told of a job with its last record.
+// endFaults compares the terminal events of a job with its last record.
 func endFaults(last message.Record, ends []message.Event) []string {
 	if !last.State.Final() {
 		return nil
@@ -141,7 +141,7 @@ func endFaults(last message.Record, ends []message.Event) []string {
 	return out
 }
 
-// goodHistory is one of two jobs: the first is handed back once, the second is cancelled while it waits.
+// goodHistory returns one of two jobs: the first is handed back once, the second is cancelled while it waits.
 func goodHistory() *history {
 	at := func(rev uint64, state message.State, attempt int, change func(*message.Record)) message.Record {
 		r := message.Record{Job: "a", Hash: "h", Created: 1, State: state, Rev: rev, Attempt: attempt, Owner: "x"}
@@ -174,7 +174,7 @@ func goodHistory() *history {
 	}
 }
 
-// TestHistoryFindsFaults: the checker passes a legal history and names each fault that is put into it.
+// TestHistoryFindsFaults checks that a legal history passes and that each fault planted in it is named.
 func TestHistoryFindsFaults(t *testing.T) {
 	t.Parallel()
 	if found := goodHistory().faults(); len(found) > 0 {

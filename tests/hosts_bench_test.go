@@ -21,7 +21,7 @@ type benched struct {
 	}
 }
 
-// benchHosts measures between hosts, and checks that each exchange and each pair of ranks, called as want says, has
+// benchHosts measures between hosts, and checks that each exchange and each pair of the ranks named in want has
 // numbers.
 func benchHosts(t *testing.T, program string, want []string, transport string, args ...string) {
 	t.Helper()
@@ -60,8 +60,8 @@ func benchHosts(t *testing.T, program string, want []string, transport string, a
 	}
 }
 
-// TestBenchHosts: bench comm measures between the ranks of two hosts, by pair, refuses what cannot be, names a host
-// that is not there or at work, and lets the others go.
+// TestBenchHosts checks that bench comm measures between the ranks of two hosts, by pair, refuses what cannot be, names
+// a host that is absent or busy, and releases the others.
 func TestBenchHosts(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -73,7 +73,7 @@ func TestBenchHosts(t *testing.T) {
 	b := startMachine(t, program, key, t.TempDir(), "--devices", "cpu")
 	both := []string{"--hosts", a.address + "," + b.address, "--cluster-key", key}
 	names := []string{a.address + " rank 0", a.address + " rank 1", b.address + " rank 0"}
-	for range 2 { // the hosts are free again
+	for range 2 { // the hosts are free again the second time
 		benchHosts(t, program, names, "host memory over TLS", both...)
 	}
 	for _, c := range []struct {

@@ -13,9 +13,9 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestCUDAHosts: ranks on GPUs of two machines draw the picture of the processors, to one level of 255, through host
-// memory over TLS, and by NCCL where the network is trusted; without that word nobody may insist on NCCL. bench comm
-// measures both ways.
+// TestCUDAHosts checks that ranks on GPUs of two machines draw the picture of the CPU, to within one level of 255,
+// through host memory over TLS, and by NCCL where the network is trusted. Without that flag NCCL cannot be asked for.
+// bench comm measures both ways.
 func TestCUDAHosts(t *testing.T) {
 	driver := fakegpu.Library(t)
 	t.Setenv("LD_LIBRARY_PATH", driver) // of the hosts and daemons of this test
@@ -28,7 +28,7 @@ func TestCUDAHosts(t *testing.T) {
 	}
 	var list string
 	var machines []*machine
-	for i := range 2 { // each its own card, as NCCL sees that they share a machine
+	for i := range 2 { // each has its own card, because NCCL sees that they share a machine
 		m := startMachine(t, program, key, demoModels(t), "--trusted-network", "--patience", "1m", "--devices",
 			fmt.Sprintf("cuda:%d", i))
 		machines, list = append(machines, m), list+","+m.address
@@ -63,7 +63,7 @@ func TestCUDAHosts(t *testing.T) {
 	}
 }
 
-// channelsApart is the most levels that two pictures differ by in a channel.
+// channelsApart returns the largest difference of two pictures in a channel, in levels.
 func channelsApart(t *testing.T, a, b []byte) int {
 	t.Helper()
 	var levels [2][]int
@@ -80,7 +80,7 @@ func channelsApart(t *testing.T, a, b []byte) int {
 	return apart(levels[0], levels[1])
 }
 
-// channels are those of all pixels, 0 to 255.
+// channels returns the channels of all pixels, 0 to 255.
 func channels(img image.Image) (levels []int) {
 	for y := range img.Bounds().Dy() {
 		for x := range img.Bounds().Dx() {

@@ -13,9 +13,9 @@ import (
 	"patchbay/ipc/members"
 )
 
-// TestHostsJoin: machines that join a group by name on the daemon's NATS server run its ranks, with the bits of one
-// process; one of another version is named and left out; one that is killed costs its job an attempt, and the job is
-// done by the other; one that joins again is used again. Nobody restarts the daemon.
+// TestHostsJoin checks that machines that join a group by name on the daemon's NATS server run its ranks, bit-identical
+// to one process. One of another version is named and left out. One that is killed costs its job an attempt, and the
+// other does the job. One that joins again is used again. The daemon is not restarted.
 func TestHostsJoin(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -15,8 +15,8 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestHostsThatDiffer: a machine whose file of rates says that it is four times as slow as the other gets a quarter of
-// the other's work, though it is first in the list, and the picture is that of one rank.
+// TestHostsThatDiffer checks that a machine whose file of rates says that it is four times as slow as the other gets a
+// quarter of the other's work, though it is first in the list, and that the picture is that of one rank.
 func TestHostsThatDiffer(t *testing.T) {
 	t.Parallel()
 	m, err := forecast.NewMachine("cpu")
@@ -36,7 +36,7 @@ func TestHostsThatDiffer(t *testing.T) {
 	unlikeHosts(t, []string{"--rates", file}, nil, 22, 28, "cpu: measured elsewhere", "cpu: two cores with AVX-512")
 }
 
-// TestCUDAHostsThatDiffer is the same with two kinds of fake GPUs, of which the table of rates knows the names.
+// TestCUDAHostsThatDiffer is TestHostsThatDiffer with two kinds of fake GPUs whose names are in the table of rates.
 func TestCUDAHostsThatDiffer(t *testing.T) {
 	driver := fakegpu.Library(t)
 	t.Setenv("LD_LIBRARY_PATH", driver) // of the hosts and daemons of this test
@@ -47,8 +47,8 @@ func TestCUDAHostsThatDiffer(t *testing.T) {
 		"NVIDIA L40: row L40 of the built-in table", "NVIDIA H100 PCIe: row H100 of the built-in table")
 }
 
-// unlikeHosts draws a picture on a slow and a fast host with these flags. The slow one has so many hundredths of the
-// speed of the other; the log tells of both by their rates.
+// unlikeHosts draws a picture on a slow and a fast host with these flags. The slow one must have least to most percent
+// of the speed of the other, and the log must name the rates of both.
 func unlikeHosts(t *testing.T, slow, fast []string, least, most int, rates ...string) {
 	t.Helper()
 	program := buildProgram(t)

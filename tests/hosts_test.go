@@ -20,7 +20,7 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// machine is a `patchbay host` of a test.
+// machine is a `patchbay host` process.
 type machine struct {
 	t       *testing.T
 	program string
@@ -30,7 +30,7 @@ type machine struct {
 	log     *output
 }
 
-// startMachine starts a host with a models folder of its own.
+// startMachine starts a host with its own models folder.
 func startMachine(t *testing.T, program, key, models string, args ...string) *machine {
 	t.Helper()
 	m := &machine{t: t, program: program, address: "127.0.0.1:0"}
@@ -40,7 +40,7 @@ func startMachine(t *testing.T, program, key, models string, args ...string) *ma
 	return m
 }
 
-// start starts it, for the first time or again at the same address.
+// start starts the host, or restarts it at the same address.
 func (m *machine) start() {
 	m.t.Helper()
 	m.log = &output{}
@@ -70,9 +70,10 @@ func (m *machine) kill() {
 	}
 }
 
-// TestHosts: a daemon with --hosts runs its ranks on two machines, each with models folders of its own. Pictures have
-// the bits of one process. A machine that is killed costs its job an attempt, the next one runs on the other machine,
-// and it is used again when it is back; a file that differs or is missing on one is named.
+// TestHosts checks a daemon with --hosts that runs its ranks on two machines, each with its own models folders.
+// Pictures are bit-identical to those of one process. A machine that is killed costs its job an attempt. The next
+// attempt runs on the other machine, and the first is used again when it is back. A file that differs or is missing on
+// one is named.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -127,7 +128,7 @@ func TestHosts(t *testing.T) {
 	s.refusesFile("missing", b, "is not in its models folders", models)
 }
 
-// picture runs three steps of the demo with a seed, which no job has had: what is kept from others is not run again.
+// picture runs three steps of the demo with a seed that no job has had, so that no cached result answers.
 func (s *server) picture(id, plan string, seed int) ([]byte, error) {
 	flow := regexp.MustCompile(`"seed": \d+`).ReplaceAllString(demoFlow(s.t, 3), fmt.Sprintf(`"seed": %d`, seed))
 	ctx, end := context.WithTimeout(context.Background(), patience)
@@ -145,8 +146,8 @@ func (s *server) picture(id, plan string, seed int) ([]byte, error) {
 	return col.Files[0].Data, nil
 }
 
-// refusesFile: a job whose model is another file on one machine, or missing there, says so and names both, without the
-// folders of that machine.
+// refusesFile checks that a job whose model is another file on one machine, or missing there, fails with an error that
+// names both, without the folders of that machine.
 func (s *server) refusesFile(id string, m *machine, want, folder string) {
 	s.t.Helper()
 	_, err := s.picture(id, "ulysses=2", 1000+len(id))
@@ -163,7 +164,7 @@ func (s *server) refusesFile(id string, m *machine, want, folder string) {
 	}
 }
 
-// machineKilled: a job on two machines, one of which is killed, is done by the other.
+// machineKilled checks that a job on two machines, one of which is killed, is done by the other.
 func (s *server) machineKilled(m *machine) {
 	s.t.Helper()
 	c := s.client()
@@ -201,8 +202,8 @@ func (s *server) machineKilled(m *machine) {
 	}
 }
 
-// TestHostsOfTwoDaemons: daemons on one NATS server with a host each share its queue: jobs run side by side, one on
-// each, and their pictures have the bits of one process.
+// TestHostsOfTwoDaemons checks that daemons on one NATS server, with a host each, share its queue: jobs run side by
+// side, one on each, and their pictures are bit-identical to those of one process.
 func TestHostsOfTwoDaemons(t *testing.T) {
 	t.Parallel()
 	program, n := buildProgram(t), natsserver.Start(t, natsserver.JetStream(t))

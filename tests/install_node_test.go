@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestComfyUIInstallNode installs the node package into a folder that looks like ComfyUI, over an older one, and
-// nowhere else.
+// TestComfyUIInstallNode checks that the node package is installed into a folder that looks like ComfyUI, over an older
+// one, and nowhere else.
 func TestComfyUIInstallNode(t *testing.T) {
 	t.Parallel()
 	program, tree := buildProgram(t), t.TempDir()

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// installer is install.sh in a small tree of its own: Go, make, compiler and apt-get are stand-ins, so that nothing is
-// built or downloaded.
+// installer is install.sh in its own small tree. Go, make, compiler and apt-get are stand-ins, so that nothing is built
+// or downloaded.
 type installer struct {
 	t                   *testing.T
 	tree, tools, prefix string
 }
 
-// stands are the stand-ins by name. make builds the program in the way of `make build`.
+// stands returns the stand-ins by name. make builds the program as `make build` does.
 func stands() map[string]string {
 	return map[string]string{
 		"go":      "echo go version go1.26.8 linux/amd64",
@@ -71,7 +71,7 @@ func (i *installer) write(path, text string) {
 	}
 }
 
-// stand replaces a tool; an empty body takes it away.
+// stand replaces a tool. An empty body removes it.
 func (i *installer) stand(name, body string) {
 	i.t.Helper()
 	path := filepath.Join(i.tools, name)
@@ -86,7 +86,7 @@ func (i *installer) stand(name, body string) {
 	}
 }
 
-// run starts the script from another folder and returns what it said.
+// run starts the script from another folder and returns what it printed.
 func (i *installer) run(args ...string) (string, error) {
 	i.t.Helper()
 	cmd := exec.Command(filepath.Join(i.tree, "install.sh"), append(args, "--prefix", i.prefix)...)
@@ -105,7 +105,7 @@ func (i *installer) must(args ...string) string {
 	return out
 }
 
-// files lists what is below the prefix, folders included.
+// files lists the files below the prefix.
 func (i *installer) files() []string {
 	i.t.Helper()
 	var out []string
@@ -169,7 +169,7 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	}
 }
 
-// TestInstalledExamplesRun installs from this tree and uses what is there as a person would, away from the tree.
+// TestInstalledExamplesRun installs from this tree and uses the result as a person would, away from the tree.
 func TestInstalledExamplesRun(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -1,5 +1,5 @@
-// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in
-// the files beside.
+// Package tests checks the repository as a whole, from outside: its structure in this file, the running program in the
+// others.
 package tests
 
 import (
@@ -19,10 +19,10 @@ import (
 	"testing"
 )
 
-// layers are the top folders in the order data flows; a package may import its own layer and those behind it.
+// layers are the top-level folders in the order data flows. A package may import its own layer and those after it.
 var layers = []string{"cli", "daemon", "ipc", "node", "parallel", "models", "engine"}
 
-// rooms are the packages of a layer that is cut into several, in the order of imports: a room may import those before
+// rooms returns the packages of each layer that is split into several, in import order: a room may import those before
 // it. "." is the folder of the layer itself.
 func rooms() map[string][]string {
 	return map[string][]string{
@@ -37,16 +37,16 @@ func rooms() map[string][]string {
 	}
 }
 
-// packageCap is how many files that are no tests a package may have.
+// packageCap is how many non-test files a package may have.
 const packageCap = 20
 
-// manyFiles are the packages that may have more: one file for each group of samplers, kind of tokenizer.
+// manyFiles are the packages that may have more: one file for each group of samplers or kind of tokenizer.
 var manyFiles = []string{"models/sampling", "models/tokenizer"}
 
 // testOnly reports whether a folder is a package that only tests import: ipc/ipctest, ipc/wire/wiretest.
 func testOnly(dir string) bool { return roomOf(dir) != "" && strings.HasSuffix(dir, "test") }
 
-// roomOf is the layer of a folder that is cut into rooms, or below one; empty for others.
+// roomOf returns the layer of a folder if that layer is split into rooms, else "".
 func roomOf(dir string) string {
 	top, _, _ := strings.Cut(dir, "/")
 	if rooms()[top] == nil {
@@ -55,7 +55,7 @@ func roomOf(dir string) string {
 	return top
 }
 
-// room is the name of a folder among the rooms of its layer.
+// room returns the name of a folder among the rooms of its layer.
 func room(layer, dir string) string {
 	if dir == layer {
 		return "."
@@ -63,7 +63,7 @@ func room(layer, dir string) string {
 	return dir[len(layer)+1:]
 }
 
-// lineCap is the hard limit of a source file.
+// lineCap is the maximum number of lines of a source file.
 const lineCap = 600
 
 // goFile is one parsed source file.
@@ -82,8 +82,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the
-// root.
+// sources calls f with every file below top whose name ends in one of the suffixes, by path relative to top.
 func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
 	t.Helper()
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -116,7 +115,7 @@ var (
 	parsed  []goFile
 )
 
-// parse reads every Go file of the repository, once for all rules.
+// parse parses every Go file of the repository, once for all tests.
 func parse(t *testing.T) []goFile {
 	t.Helper()
 	parsing.Lock()
@@ -151,13 +150,13 @@ func imports(f goFile) []string {
 	return out
 }
 
-// cgo are the folders that may contain it.
+// cgo are the folders that may use cgo.
 var cgo = []string{
 	"engine/cpu", "engine/cpu/kernels", "engine/cpu/emulated", "engine/cuda", "engine/cuda/driver", "engine/cuda/lt",
 	"engine/cuda/dnn", "engine/cuda/nccl",
 }
 
-// badImport tells what is wrong when a non-test file in dir imports the package at path; empty if nothing is.
+// badImport says what is wrong when a non-test file in dir imports the package at path. It returns "" if nothing is.
 func badImport(dir, path string) string {
 	if path == "C" {
 		if !slices.Contains(cgo, dir) {
@@ -198,8 +197,8 @@ func badImport(dir, path string) string {
 	return ""
 }
 
-// badCUDA tells what is wrong with an import among the packages of engine/cuda: the driver knows none of the others but
-// what libraries there are, a library on top of it the driver alone, and only engine/cuda itself knows several.
+// badCUDA says what is wrong with an import among the packages of engine/cuda: the driver may import only the list of
+// libraries, a library only that list and the driver. Only engine/cuda itself imports several libraries.
 func badCUDA(dir, inner string) string {
 	_, from, inside := strings.Cut(dir, "engine/cuda/")
 	if to, of := strings.CutPrefix(inner, "engine/cuda"); inside && of && to != "/library" && (from == "driver" ||
@@ -223,7 +222,7 @@ func TestLayoutImportsPointDown(t *testing.T) {
 	}
 }
 
-// forTests are packages that only tests import, with everything below them.
+// forTests are packages that only tests import, including everything below them.
 var forTests = []string{
 	"engine/cpu/emulated", "engine/optest", "models/goldenrun",
 	"models/weights/goldenweights", "parallel/comm/commtest", "parallel/comm/deferred", "tests",
@@ -302,8 +301,8 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 	}
 }
 
-// TestLayoutRoomsAreSmall: a layer that is cut into rooms has no room that is not in the list, and no package has too
-// many files.
+// TestLayoutRoomsAreSmall checks that a split layer has exactly the rooms in the list and that no package has too many
+// files.
 func TestLayoutRoomsAreSmall(t *testing.T) {
 	count := map[string]int{}
 	for _, f := range parse(t) {
@@ -395,8 +394,8 @@ func TestLayoutNamesAndState(t *testing.T) {
 	}
 }
 
-// TestLayoutComparisonsSeeNaN: `math.Abs(got-want) > bound` is false where got is not a number, so tests that ask it
-// pass on NaN. They have to ask !(... <= bound).
+// TestLayoutComparisonsSeeNaN checks that no test asks `math.Abs(got-want) > bound`, which is false for NaN, so that
+// NaN would pass. Tests must ask !(... <= bound).
 func TestLayoutComparisonsSeeNaN(t *testing.T) {
 	for _, f := range parse(t) {
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -414,8 +413,8 @@ func TestLayoutComparisonsSeeNaN(t *testing.T) {
 	}
 }
 
-// TestLayoutLongerTestsAreRun: packages that run under the race detector only always leave out LONGER, so that a test
-// of theirs that is named there would run nowhere, in test-all neither.
+// TestLayoutLongerTestsAreRun checks that LONGER in the Makefile matches no test of a WATCHED package. Those packages
+// run only under the race detector and always leave out LONGER, so such a test would never run, not even in test-all.
 func TestLayoutLongerTestsAreRun(t *testing.T) {
 	text, err := os.ReadFile("../Makefile")
 	if err != nil {

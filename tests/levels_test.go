@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestLevelsDrawTheSame forces every CPU level in turn and compares the demo's pictures: at most one of 255 levels
-// apart. A level that the processor lacks is refused at once, with those that it has.
+// TestLevelsDrawTheSame forces every CPU level in turn and checks that the demo's pictures are at most one of 255
+// levels apart. A level that the processor lacks is refused at once, with those that it has.
 func TestLevelsDrawTheSame(t *testing.T) {
 	t.Parallel()
 	program, dir := buildProgram(t), t.TempDir()
@@ -72,7 +72,7 @@ func TestLevelsDrawTheSame(t *testing.T) {
 	}
 }
 
-// levelsApart is the largest difference of two pictures in 8-bit levels.
+// levelsApart returns the largest difference of two pictures in 8-bit levels.
 func levelsApart(t *testing.T, a, b []byte) int {
 	t.Helper()
 	x, err := png.Decode(bytes.NewReader(a))

@@ -12,9 +12,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestLimits runs the real program with limits from flags and environment: what a workflow names in plain numbers is
-// refused before it is queued, what comes over links when its node would run, what a host asks for in either way, on
-// both carriers.
+// TestLimits checks limits from flags and environment in the real program, on both carriers: what a workflow names in
+// plain numbers is refused before it is queued, what comes over links when its node would run, and what a host asks for
+// in either way.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
@@ -109,8 +109,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestNamesStayInTheirRoots sends paths that lead out wherever a message names a file, over all doors: none is opened,
-// and nothing is written outside.
+// TestNamesStayInTheirRoots sends paths that lead outside wherever a message names a file, over all doors, and checks
+// that none is opened and nothing is written outside.
 func TestNamesStayInTheirRoots(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, buildProgram(t), "")

@@ -18,20 +18,20 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// lossyNetwork is a network on which messages are lost, or cut in two, or arrive without an answer.
+// lossyNetwork is a network on which messages are lost, cut in two or left without an answer.
 type lossyNetwork struct {
 	*natsproxy.Proxy
-	on   atomic.Bool // every kind of message once in every way, and at random one write of four, one other of forty
-	next atomic.Bool // the next one, once
+	on   atomic.Bool // each fault once for every kind; at random one write in four, one other in forty
+	next atomic.Bool // fault the next message, once
 	mu   sync.Mutex
 	rnd  *rand.Rand
-	sure map[string][]natsproxy.Fault // what is still to happen to messages of a kind
+	sure map[string][]natsproxy.Fault // faults still to come for messages of a kind
 	put  map[string]int               // writes of a record that went through
 	seen map[natsproxy.Fault]int
-	left int // faults at random that are still to come
+	left int // random faults still to come
 }
 
-// startLossy puts such a network before a NATS server; nothing is lost yet.
+// startLossy puts a lossy network in front of a NATS server. It loses nothing yet.
 func startLossy(t *testing.T, n *natsserver.Server, seed uint64) *lossyNetwork {
 	l := &lossyNetwork{
 		rnd: rand.New(rand.NewPCG(seed, 2)), seen: map[natsproxy.Fault]int{}, put: map[string]int{}, left: lossyFaults,
@@ -53,7 +53,7 @@ func startLossy(t *testing.T, n *natsserver.Server, seed uint64) *lossyNetwork {
 	return l
 }
 
-// kind tells what a message is to a job that nothing happens to; empty: something else. The lock is held.
+// kind tells which step in the life of an undisturbed job a message is, or "" for others. The caller must hold l.mu.
 func (l *lossyNetwork) kind(subject string) string {
 	switch {
 	case strings.HasPrefix(subject, "$KV."+message.JobBucket+"."):
@@ -68,7 +68,7 @@ func (l *lossyNetwork) kind(subject string) string {
 	return ""
 }
 
-// fault decides about a message. The lock is held.
+// fault decides what happens to a message. The caller must hold l.mu.
 func (l *lossyNetwork) fault(subject, kind string) natsproxy.Fault {
 	if sure := l.sure[kind]; l.on.Load() && len(sure) > 0 {
 		l.sure[kind] = sure[1:]
@@ -87,7 +87,7 @@ func (l *lossyNetwork) fault(subject, kind string) natsproxy.Fault {
 	return natsproxy.Drop + natsproxy.Fault(l.rnd.IntN(3))
 }
 
-// spared names the kinds of messages to which something has not happened yet.
+// spared returns the kinds of messages that have not had every fault yet.
 func (l *lossyNetwork) spared() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +100,8 @@ func (l *lossyNetwork) spared() []string {
 	return out
 }
 
-// TestLossyNetwork runs jobs over a network that loses any message or its answer and cuts single connections. Nothing
-// is put right by a start, as no process ends: every job is done in one attempt, and run, which follows one, ends with
+// TestLossyNetwork checks jobs on a network that loses any message or its answer and cuts single connections. No
+// restart repairs anything, as no process ends: every job is done in one attempt, and run, which follows one, ends with
 // its picture.
 func TestLossyNetwork(t *testing.T) {
 	t.Parallel()
@@ -178,9 +178,9 @@ func TestLossyNetwork(t *testing.T) {
 	}
 }
 
-// untroubled waits until the jobs of a storm are done and their files have names, and stops at the first that fails or
-// takes another attempt, or when none has got that far for patience: a broken promise shows in the jobs that it is made
-// to, not in how long all of them take.
+// untroubled waits until the jobs of a storm are done and their files have names. It fails the test at the first job
+// that fails or takes another attempt, and when no job has got that far for patience: a broken guarantee shows in
+// single jobs, not in how long all of them take.
 func (s *server) untroubled(jobs int, submitted <-chan error) {
 	s.t.Helper()
 	c, moved := s.client(), time.Now()
@@ -208,14 +208,14 @@ func (s *server) untroubled(jobs int, submitted <-chan error) {
 		default:
 		}
 	}
-	if submitted != nil { // it asks for every receipt twice
+	if submitted != nil { // submitAll asks for every receipt twice
 		if err := <-submitted; err != nil {
 			s.t.Fatal(err)
 		}
 	}
 }
 
-// logOf is what the daemon has logged of a job.
+// logOf returns the daemon's log lines about a job.
 func (s *server) logOf(job string) string {
 	var out strings.Builder
 	for line := range strings.Lines(s.log.String()) {

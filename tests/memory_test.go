@@ -15,9 +15,9 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// TestJobsStayWithinMemory: weights, activations, kept pictures and what the runtime holds are under --memory together.
-// Jobs of changing sizes stay under it and a tenth, by what the system says of the worker; values that would pass it
-// are refused, and an idle worker gives back what it has.
+// TestJobsStayWithinMemory checks that --memory bounds weights, activations, kept pictures and what the runtime holds
+// together. By the kernel's figures for the worker, jobs of changing sizes exceed it by at most a tenth. Values that
+// would exceed it are refused, and an idle worker gives its memory back.
 func TestJobsStayWithinMemory(t *testing.T) {
 	t.Parallel()
 	const limit = 128 << 10 // KiB
@@ -65,8 +65,8 @@ func TestJobsStayWithinMemory(t *testing.T) {
 	}
 }
 
-// TestRanksStayWithinMemory: the processes of ranks and their worker are under --memory together, by what the system
-// says of each.
+// TestRanksStayWithinMemory checks that --memory bounds the processes of ranks and their worker together, by the
+// kernel's figures for each.
 func TestRanksStayWithinMemory(t *testing.T) {
 	t.Parallel()
 	const limit = 400 << 10 // KiB
@@ -99,12 +99,13 @@ func TestRanksStayWithinMemory(t *testing.T) {
 	}
 }
 
-// TestAddressSpace: under a limit of address space (ulimit -v) a daemon is refused that could not live with it; one
-// that can keeps its jobs to what is left, so that neither it nor its worker ever dies of it.
+// TestAddressSpace checks that a limit of address space (ulimit -v) that a daemon could not live with is refused. Under
+// one that it can live with, the daemon keeps its jobs to what is left, so that neither it nor its worker ever dies of
+// it.
 func TestAddressSpace(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
-	// Under some 1.7 GB the Go runtime may end by itself before main: a stack of its first threads cannot be mapped.
+	// Under some 1.7 GB the Go runtime may die before main: it cannot map a stack for one of its first threads.
 	refused := exec.Command("sh", "-c", `ulimit -v 2000000; exec "$@"`, "sh", program, "serve", "--store", t.TempDir())
 	out, _ := refused.CombinedOutput()
 	if refused.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "ulimit -v unlimited") {
@@ -132,8 +133,8 @@ func TestAddressSpace(t *testing.T) {
 	}
 }
 
-// TestAddressSpaceOfRanks: under a limit of address space ranks in processes of their own map less between them, and
-// none of them dies of it.
+// TestAddressSpaceOfRanks checks that ranks in their own processes map less memory between them under a limit of
+// address space, and that none of them dies of it.
 func TestAddressSpaceOfRanks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, buildProgram(t), `ulimit -v 4000000; exec "$@"`, "--placement", "children")
@@ -155,7 +156,7 @@ func TestAddressSpaceOfRanks(t *testing.T) {
 	}
 }
 
-// picturesOf is a workflow of so many plain pictures that are inverted and shown.
+// picturesOf returns a workflow of n plain pictures that are inverted and shown.
 func picturesOf(n, side, color int) string {
 	flow := ""
 	for i := range n {
@@ -166,7 +167,7 @@ func picturesOf(n, side, color int) string {
 	return "{" + flow[1:] + "}"
 }
 
-// sized is the demo of one step in a size.
+// sized returns the demo in one step, side pixels wide and high.
 func sized(t *testing.T, side, seed int) string {
 	flow := demoFlow(t, 1)
 	for field, v := range map[string]int{"width": side, "height": side, "seed": seed} {
@@ -175,7 +176,7 @@ func sized(t *testing.T, side, seed int) string {
 	return flow
 }
 
-// statusKiB reads a line of /proc/PID/status.
+// statusKiB reads a field of /proc/PID/status.
 func statusKiB(t *testing.T, pid int, field string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -51,7 +51,7 @@ func (s *server) scrape() map[string]float64 {
 	return out
 }
 
-// look asks the daemon's door for watchers.
+// look requests a path from the daemon's metrics server and returns the status and the body.
 func (s *server) look(path string) (int, string) {
 	s.t.Helper()
 	var file struct{ Metrics string }
@@ -74,7 +74,7 @@ func (s *server) look(path string) (int, string) {
 	return r.StatusCode, string(text)
 }
 
-// measured is what the metrics event of a job tells.
+// measured sums what the metrics events of jobs report.
 type measured struct {
 	nodes, cached float64
 	steps         float64
@@ -114,7 +114,7 @@ func (m *measured) add(t *testing.T, ev message.Event) {
 	}
 }
 
-// TestMetrics runs jobs in the real program and compares what it counts with what happened.
+// TestMetrics runs jobs in the real program and compares its metrics with what happened.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0")
@@ -213,7 +213,7 @@ func TestMetrics(t *testing.T) {
 	s.waitState(c, "long", message.Cancelled)
 }
 
-// TestHealthNamesTheServer stops the NATS server outside under a daemon.
+// TestHealthNamesTheServer checks that /healthz names an external NATS server that is away.
 func TestHealthNamesTheServer(t *testing.T) {
 	t.Parallel()
 	n := natsserver.Start(t, natsserver.JetStream(t))

@@ -13,7 +13,7 @@ import (
 // natsCLIVersion is the version of the nats command that docs/protocol.md shows.
 const natsCLIVersion = "v0.4.0"
 
-// natsCommand builds the nats command in a module of its own, once: it stays in Go's build cache folder.
+// natsCommand builds the nats command in its own module, once. It stays in Go's build cache folder.
 func natsCommand(t *testing.T) string {
 	t.Helper()
 	installing.Lock()
@@ -47,7 +47,7 @@ func natsCommand(t *testing.T) string {
 	return path
 }
 
-// TestNATSCommand types what a person with the nats command types.
+// TestNATSCommand checks what a person types with the nats command.
 func TestNATSCommand(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -25,10 +25,10 @@ import (
 )
 
 // TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark
-// (VmHWM) with what order and readers were told to expect: 1.15 times the files, the activations that the plan has
-// measured, and 100 MB for program, heap and libraries. The weights are mapped, packed once and their pages given back,
-// so a second copy of any large part would show. What the planner forecasts from the configuration alone, added to what
-// the process took before, must be within 10 %.
+// (VmHWM) with its budget: 1.15 times the files, the activations that the plan has measured, and 100 MB for program,
+// heap and libraries. The weights are mapped, packed once and their pages given back, so a second copy of any large
+// part would show. What the planner forecasts from the configuration alone, added to what the process took before, must
+// be within 10 %.
 func TestWorkerPeakMemory(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -106,8 +106,8 @@ func TestWorkerPeakMemory(t *testing.T) {
 	}
 }
 
-// forecastBytes is what the planner says of the wide model at 256 x 256 with the demo's text on one rank, and what the
-// VAE says of decoding.
+// forecastBytes returns the planner's forecast for the wide model at 256 x 256 with the demo's text on one rank, plus
+// the VAE's for decoding.
 func forecastBytes(t *testing.T) int64 {
 	t.Helper()
 	d, err := wide().Describe(nil)
@@ -130,7 +130,8 @@ func forecastBytes(t *testing.T) int64 {
 		int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
 }
 
-// wide is a FLUX that takes the demo's text encoders: 1024 wide, 2 double and 4 single blocks, 140 million parameters.
+// wide returns a FLUX that takes the demo's text encoders: 1024 wide, 2 double and 4 single blocks, 140 million
+// parameters.
 func wide() flux.Config {
 	return flux.Config{
 		Hidden: 1024, Heads: 8, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
@@ -139,7 +140,7 @@ func wide() flux.Config {
 	}
 }
 
-// writeWide writes a checkpoint of that in bf16.
+// writeWide writes a checkpoint of wide in bf16.
 func writeWide(t *testing.T, path string) {
 	t.Helper()
 	c := wide()
@@ -185,7 +186,7 @@ func writeWide(t *testing.T, path string) {
 	}
 }
 
-// plannedBytes is peak_bytes of the one sampling run that a metrics event tells of.
+// plannedBytes returns peak_bytes of the only sampling run in a metrics event.
 func plannedBytes(t *testing.T, metrics map[string]any) int64 {
 	t.Helper()
 	text, err := json.Marshal(metrics)

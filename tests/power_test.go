@@ -18,21 +18,21 @@ import (
 	"patchbay/ipc/message"
 )
 
-// powered is a disk that can lose its power: what was not synced by then is gone.
+// powered is a disk that can lose its power: what was not synced by then is lost.
 type powered struct {
 	t     *testing.T
 	image string
 	dir   string // where it is mounted
 }
 
-// shutDown is the request that ends a mounted ext4 without writing anything more, EXT4_IOC_SHUTDOWN of
-// linux/fs/ext4/ioctl.c, and noFlush its flag that leaves the journal alone too.
+// shutDown is the ioctl request that shuts down a mounted ext4 without writing anything more, EXT4_IOC_SHUTDOWN of
+// linux/fs/ext4/ioctl.c, and noFlush is its flag that leaves the journal alone too.
 const (
 	shutDown = 0x8004587d
 	noFlush  = 2
 )
 
-// newDisk makes one in a file, where that is allowed.
+// newDisk makes a disk in a file. It skips the test where that is not allowed.
 func newDisk(t *testing.T) *powered {
 	t.Helper()
 	d := &powered{t: t, image: filepath.Join(t.TempDir(), "disk"), dir: t.TempDir()}
@@ -56,7 +56,7 @@ func (d *powered) sync() {
 	d.onRoot(func(fd int) error { return unix.Syncfs(fd) })
 }
 
-// cut takes the power away.
+// cut cuts the power.
 func (d *powered) cut() {
 	d.onRoot(func(fd int) error { return unix.IoctlSetPointerInt(fd, shutDown, noFlush) })
 }
@@ -73,7 +73,7 @@ func (d *powered) onRoot(f func(fd int) error) {
 	}
 }
 
-// back gives the power back, when nobody has files open any more.
+// back restores the power once no process has open files on the disk.
 func (d *powered) back() {
 	d.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -90,7 +90,7 @@ func (d *powered) back() {
 	}
 }
 
-// TestPowerFailure takes the power from the disks of daemons and NATS servers while jobs run.
+// TestPowerFailure checks that no job with a receipt is lost when the disks of daemons and NATS servers lose power.
 func TestPowerFailure(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -109,7 +109,7 @@ func TestPowerFailure(t *testing.T) {
 	}
 }
 
-// powerInside has store and output folder of a daemon with its own server on one disk.
+// powerInside puts the store and the output folder of a daemon with an embedded server on one disk.
 func powerInside(t *testing.T) {
 	program, d := buildProgram(t), newDisk(t)
 	out := filepath.Join(d.dir, "output")
@@ -119,7 +119,7 @@ func powerInside(t *testing.T) {
 	powerStorm(t, d, nil, s)
 }
 
-// powerCluster has all of two daemons and of three NATS servers on one disk.
+// powerCluster puts all files of two daemons and of three NATS servers on one disk.
 func powerCluster(t *testing.T) {
 	program, d := buildProgram(t), newDisk(t)
 	c := startCluster(t, serverDisk{d.dir, "always"}, serverDisk{d.dir, "always"}, serverDisk{d.dir, "always"})
@@ -134,8 +134,8 @@ func powerCluster(t *testing.T) {
 	powerStorm(t, d, c, all...)
 }
 
-// powerStorm submits jobs while the power of daemons and servers fails, and looks at what became of those that had a
-// receipt: all are done, once, and each picture is whole.
+// powerStorm submits jobs while the power of daemons and servers fails, and checks that every job with a receipt is
+// done once and that each picture is whole.
 func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*server) {
 	want := quietRun(t, all[0].line[0], powerJobs)
 	seed := uint64(time.Now().UnixNano())
@@ -190,8 +190,8 @@ func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*server) {
 	checkStorm(t, s, want)
 }
 
-// powerAtOne takes the power of the server that leads the records, whose disk syncs every two minutes: it has lost what
-// came since, and gets it from the others.
+// powerAtOne cuts the power of the server that leads the records. Its disk syncs every two minutes: it loses what came
+// since and gets it from the others.
 func powerAtOne(t *testing.T) {
 	records := "KV_" + message.JobBucket
 	var disks [3]*powered
@@ -216,11 +216,11 @@ func powerAtOne(t *testing.T) {
 	tr.finish()
 }
 
-// powerAtMost takes the power of two servers of three, whose disks sync every two minutes, and holds the third back
-// until those two have gone on with what they have: acknowledged records are gone, or older ones there, and come back
-// from the daemons. The third does not find its way back (nats-server 2.15.2: "Expected first catchup entry to be a
+// powerAtMost cuts the power of two of three servers, whose disks sync every two minutes, and holds the third back
+// until those two have gone on with what they have: acknowledged records are gone or back at older revisions, and the
+// daemons restore them. The third does not find its way back (nats-server 2.15.2: "Expected first catchup entry to be a
 // snapshot and peerstate, will retry"): whoever is served by it sees what the others have lost, and jobs may wait. The
-// daemons name it, and what is promised holds when its files are removed, as docs/reliability.md says.
+// daemons name it, and the guarantees hold once its files are removed, as docs/reliability.md says.
 func powerAtMost(t *testing.T) {
 	records, d := "KV_"+message.JobBucket, newDisk(t)
 	tr := startTrial(startCluster(t, serverDisk{d.dir, "2m"}, serverDisk{d.dir, "2m"}))
@@ -228,7 +228,7 @@ func powerAtMost(t *testing.T) {
 	for _, stream := range []string{records, message.QueueStream, message.EventStream} {
 		tr.whole(stream)
 	}
-	for i := range 4 { // they run now, and end after that
+	for i := range 4 { // they run at the last sync and end after it
 		id := fmt.Sprint(slow, i)
 		if err := tr.create(i%2, id); err != nil {
 			t.Fatal(err)
@@ -271,7 +271,7 @@ func powerAtMost(t *testing.T) {
 	tr.kept()
 }
 
-// fail takes the power of a disk and of servers that have their files there. They do not run then.
+// fail cuts the power of a disk and kills the servers whose files are there. It leaves them stopped.
 func (tr *trial) fail(d *powered, servers ...int) {
 	d.cut()
 	for _, i := range servers {
@@ -280,8 +280,8 @@ func (tr *trial) fail(d *powered, servers ...int) {
 	d.back()
 }
 
-// kept is finish for servers that have lost records: every job with a receipt is done and its end told once, none was
-// run twice, and the daemons have written records again.
+// kept is finish for servers that have lost records: every job with a receipt is done and has one terminal event, none
+// ran twice, and the daemons have restored records.
 func (tr *trial) kept() {
 	t := tr.t
 	t.Helper()

@@ -21,10 +21,10 @@ import (
 	"patchbay/ipc/message"
 )
 
-// programDir is the folder of the program that the tests run; it goes with them.
+// programDir is the folder of the program under test. TestMain creates and removes it.
 var programDir string
 
-// build builds the program into programDir, once, with the examples beside it as in a source tree.
+// build builds the program into programDir once, with the examples beside it as in a source tree.
 var build = sync.OnceValues(func() (path string, err error) {
 	path = filepath.Join(programDir, "bin", "patchbay")
 	examples, err := filepath.Abs("../examples")
@@ -40,11 +40,10 @@ var build = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// atOnce is how many tests run beside each other: they wait for other processes most of the time.
+// atOnce is how many tests run in parallel: most of the time they wait for other processes.
 const atOnce = 6
 
-// TestMain makes and removes programDir, and has atOnce tests run beside each other unless the command line says
-// -parallel.
+// TestMain creates and removes programDir, and runs atOnce tests in parallel unless the command line sets -parallel.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", fmt.Sprint(atOnce)); err != nil {
 		panic(err)
@@ -59,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// installing is held while something is built that stays beside Go's build cache.
+// installing serializes builds whose results are kept outside Go's build cache.
 var installing sync.Mutex
 
 // buildProgram returns the path of the program, which all tests share.
@@ -72,7 +71,7 @@ func buildProgram(t testing.TB) string {
 	return path
 }
 
-// demoModels is the folder of the models that come along.
+// demoModels returns the folder of the models that come with the examples.
 func demoModels(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.Abs("../examples/demo")
@@ -82,7 +81,7 @@ func demoModels(t testing.TB) string {
 	return dir
 }
 
-// output collects what a process prints; safe to read while it runs.
+// output collects what a process prints. It is safe for concurrent use.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -115,19 +114,19 @@ type server struct {
 }
 
 // startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that
-// gets the daemon's as "$@".
+// gets the daemon's command line as "$@".
 func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	t.Helper()
 	return startServerOn(t, program, wrap, demoModels(t), args...)
 }
 
-// startServerOn is startServer with a models folder of the caller's.
+// startServerOn is startServer with the caller's models folder.
 func startServerOn(t testing.TB, program, wrap, models string, args ...string) *server {
 	t.Helper()
 	return startServerIn(t, program, wrap, models, filepath.Join(t.TempDir(), "store"), args...)
 }
 
-// startServerIn is startServer with a models folder and a store of the caller's.
+// startServerIn is startServer with the caller's models folder and store.
 func startServerIn(t testing.TB, program, wrap, models, store string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -150,11 +149,11 @@ func startServerIn(t testing.TB, program, wrap, models, store string, args ...st
 	return s
 }
 
-// launch starts the daemon, for the first time or again, and waits until it listens.
+// launch starts or restarts the daemon and waits until it listens.
 func (s *server) launch() {
 	s.t.Helper()
 	file := filepath.Join(s.store, "daemon.json")
-	_ = os.Remove(file) // of a daemon that was killed
+	_ = os.Remove(file) // left behind by a daemon that was killed
 	s.cmd = exec.Command(s.line[0], s.line[1:]...)
 	s.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+s.home)
 	s.cmd.Stderr = s.log
@@ -173,18 +172,18 @@ func (s *server) launch() {
 	s.url = now.NATS
 }
 
-// kill ends the daemon without a word.
+// kill ends the daemon with SIGKILL.
 func (s *server) kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.ended
 	s.ended = nil
 }
 
-// patience bounds what ought to come at once. Only something that hangs reaches it, on a slow and busy machine too.
+// patience bounds waits that should be short. Only something that hangs reaches it, even on a slow and busy machine.
 const patience = 2 * time.Minute
 
-// until waits for something as long as the daemon or a worker computes, up to five times patience, and gives up when
-// they have idled for patience.
+// until polls done. It fails the test once the daemon and its workers have idled for patience, and after five times
+// patience at the latest.
 func (s *server) until(what string, done func() bool) {
 	s.t.Helper()
 	began := time.Now()
@@ -201,11 +200,11 @@ func (s *server) until(what string, done func() bool) {
 		if now.Sub(idle) > patience || now.Sub(began) > 5*patience {
 			s.t.Fatalf("not within %s, idle for %s: %s\n%s", now.Sub(began), now.Sub(idle), what, s.log)
 		}
-		time.Sleep(min(10*time.Millisecond+now.Sub(began)/20, 100*time.Millisecond)) // an answer costs processor time
+		time.Sleep(min(10*time.Millisecond+now.Sub(began)/20, 100*time.Millisecond)) // each poll costs processor time
 	}
 }
 
-// used is the processor time of the daemon and the workers that live.
+// used returns the processor time of the daemon and its living workers.
 func (s *server) used() time.Duration {
 	sum := census(s.cmd.Process.Pid).cpu
 	for _, pid := range s.workerPIDs() {
@@ -214,7 +213,7 @@ func (s *server) used() time.Duration {
 	return sum
 }
 
-// stop ends the daemon as init would and returns how it ended.
+// stop ends the daemon with SIGTERM, as init would, and returns how it ended.
 func (s *server) stop() error {
 	if s.ended == nil {
 		return nil
@@ -223,7 +222,7 @@ func (s *server) stop() error {
 	return s.wait()
 }
 
-// wait waits for the end of a daemon that was told to end.
+// wait waits for the end of a daemon that was sent SIGTERM, and kills it after patience.
 func (s *server) wait() error {
 	select {
 	case err := <-s.ended:
@@ -237,7 +236,7 @@ func (s *server) wait() error {
 	}
 }
 
-// client is connected to the daemon's NATS server, in a second try where a test cuts cables just now.
+// client connects to the daemon's NATS server. It dials twice because a test may be cutting connections at the moment.
 func (s *server) client() *client.NATSClient {
 	s.t.Helper()
 	c, err := client.DialNATS(s.url)
@@ -251,14 +250,14 @@ func (s *server) client() *client.NATSClient {
 	return c
 }
 
-// waitState waits until a job is in a state.
+// waitState waits until a job is in the state want and returns its record.
 func (s *server) waitState(c client.Client, job string, want message.State) message.Record {
 	s.t.Helper()
 	var rec message.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
 		if rec, err = status(c, job); errors.Is(err, client.ErrNoDaemon) || errors.Is(err, context.DeadlineExceeded) {
-			return false // it is on its way back from a lost server
+			return false // the daemon is reconnecting after it lost its server
 		} else if err != nil {
 			s.t.Fatalf("status of %s: %v", job, err)
 		}
@@ -270,7 +269,7 @@ func (s *server) waitState(c client.Client, job string, want message.State) mess
 	return rec
 }
 
-// waitFiles waits until a job is done and its files have their names, which they get after that.
+// waitFiles waits until a job is done and its files have names, which they get only after its end.
 func (s *server) waitFiles(c client.Client, job string) {
 	s.t.Helper()
 	s.until("the files of "+job+" have names", func() bool {
@@ -280,20 +279,20 @@ func (s *server) waitFiles(c client.Client, job string) {
 	})
 }
 
-// status asks for a record and gives up after 10 s: a request that is lost with its server has no answer.
+// status asks for a record and gives up after 10 s: a request that is lost with its server is never answered.
 func status(c client.Client, job string) (message.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return client.Status(ctx, c, job)
 }
 
-// ready is the line of the log that tells of a worker.
+// ready is the log line of a worker that is up.
 type ready struct {
 	Message, Worker string
 	PID             int
 }
 
-// workers returns those that the log tells of, in the order of their starts.
+// workers returns the workers that the log reports, in the order of their starts.
 func (s *server) workers() (all []ready) {
 	for line := range strings.Lines(s.log.String()) {
 		var l ready
@@ -312,7 +311,7 @@ func (s *server) workerPIDs() (pids []int) {
 	return pids
 }
 
-// worker is the process id of the latest worker, or of the latest that has a name.
+// worker returns the process id of the latest worker, or of the latest with the given name.
 func (s *server) worker(name ...string) (pid int) {
 	s.t.Helper()
 	s.until("a worker is up", func() bool {
@@ -326,11 +325,11 @@ func (s *server) worker(name ...string) (pid int) {
 	return pid
 }
 
-// turns keeps throttle from letting a process go on that somebody else has stopped.
+// turns keeps throttle from resuming a process that something else has stopped.
 var turns sync.Mutex
 
-// throttle gives a process a fifth of the time, until its end or until what is returned is called. A job that only has
-// to be under way costs little then, and lasts five times as long as its steps take, however fast the machine is.
+// throttle lets a process run a fifth of the time, until it ends or release is called. A job that only has to be under
+// way then costs little, and lasts five times as long as its steps take, however fast the machine is.
 func throttle(t testing.TB, pid int) (release func()) {
 	t.Helper()
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -362,7 +361,7 @@ func throttle(t testing.TB, pid int) (release func()) {
 const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},` +
 	`"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
 
-// demoFlow is examples/demo.json with so many steps, 64 pixels wide and high.
+// demoFlow returns examples/demo.json with the given number of steps, 64 pixels wide and high.
 func demoFlow(t testing.TB, steps int) string {
 	t.Helper()
 	text := flowText(steps)
@@ -372,7 +371,7 @@ func demoFlow(t testing.TB, steps int) string {
 	return text
 }
 
-// flowText is demoFlow for goroutines that must not end the test: empty if there is no such flow.
+// flowText is demoFlow for goroutines that must not end the test: it returns "" if there is no such flow.
 func flowText(steps int) string {
 	b, err := os.ReadFile("../examples/demo.json")
 	const size, twelve = `"width": 128, "height": 128`, `"steps": 12`

@@ -15,8 +15,8 @@ import (
 const pythonNeeds = "msgpack>=1.0 numpy>=1.24 nats-py>=2.6 pytest>=7"
 
 // python returns the interpreter of a virtual environment with pythonNeeds. It is kept beside Go's build cache, one for
-// every set of needs, so that only the first run installs. A machine without python3 or without an index of packages
-// fails the test: the client must not go unproved.
+// every set of needs, so that only the first run installs. A machine without python3 or without a package index fails
+// the test: the client must not go untested.
 func python(t *testing.T) string {
 	t.Helper()
 	installing.Lock()
@@ -67,8 +67,8 @@ func runPython(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// TestPythonClient runs the client's own tests, and the example over stdio, the socket and NATS: all three must write
-// the same picture.
+// TestPythonClient runs the client's own tests, and the example over stdio, the socket and NATS, all three of which
+// must write the same picture.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

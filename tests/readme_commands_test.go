@@ -22,12 +22,12 @@ type readmeLine struct {
 	text string
 }
 
-// programs are the first words of what counts as a command, in indented blocks and between back quotes.
+// programs matches the first word of a command, in indented blocks and between back quotes.
 var programs = regexp.MustCompile(`^(make|patchbay|nats|go|cat|printf|python3|\./install\.sh)( |$)`)
 
-// readmeCommands extracts the commands of a page in their order: lines of indented and fenced blocks, and back-quoted
-// texts with an argument. Words that stand for something are replaced; optional parts are left out, and the first of
-// several choices is taken.
+// readmeCommands returns the commands of a page in their order: lines of indented and fenced blocks, and back-quoted
+// texts with an argument. Placeholders are replaced, optional parts left out, and of several choices the first is
+// taken.
 func readmeCommands(page string) []readmeLine {
 	var out []readmeLine
 	quoted := regexp.MustCompile("`([^`]+)`")
@@ -61,9 +61,9 @@ func readmeCommands(page string) []readmeLine {
 	return out
 }
 
-// TestReadmeCommands runs every command of README.md in its order, in a fresh clone with a home of its own: with a
-// ComfyUI folder that has the demo's models, a daemon once README has started one, and jobs of the names that README
-// uses for them. What it does not run it says.
+// TestReadmeCommands checks that every command of README.md works, in its order, in a fresh clone with its own home:
+// with a ComfyUI folder that has the demo's models, a daemon once README has started one, and jobs with the names that
+// README uses. It logs what it does not run.
 func TestReadmeCommands(t *testing.T) {
 	r := &readmeRun{t: t, home: t.TempDir(), clone: filepath.Join(t.TempDir(), "patchbay")}
 	if out, err := exec.Command("git", "clone", "-q", "--no-hardlinks", root(t), r.clone).CombinedOutput(); err != nil {
@@ -92,7 +92,7 @@ type readmeRun struct {
 	daemon      *exec.Cmd
 }
 
-// prepare makes the folders that README speaks of and the environment.
+// prepare makes the folders that README mentions, and the environment.
 func (r *readmeRun) prepare() {
 	t := r.t
 	t.Helper()
@@ -127,7 +127,7 @@ func (r *readmeRun) prepare() {
 		"PATCHBAY_NATS_URL=nats://"+r.address, "NATS_URL=nats://"+r.address)
 }
 
-// shell runs a command line in the clone. limit 0 is ten minutes; one that reaches its limit has not failed.
+// shell runs a command line in the clone. A limit of 0 means ten minutes; reaching any other limit is not a failure.
 func (r *readmeRun) shell(line string, limit time.Duration) (string, error) {
 	ctx, stop := context.WithTimeout(context.Background(), max(limit, time.Second))
 	if limit == 0 {
@@ -180,8 +180,8 @@ func (r *readmeRun) run(c readmeLine) {
 	told("done")
 }
 
-// serve starts a daemon in the place of the one before, and jobs of the names that README uses: JOB is done, CANCELLED
-// has been.
+// serve starts a daemon in place of the one before, and jobs with the names that README uses: JOB is done, CANCELLED is
+// cancelled.
 func (r *readmeRun) serve(line string) {
 	r.stopDaemon()
 	r.daemon = exec.Command("bash", "-c", "exec "+line+" --listen "+r.address)
@@ -211,7 +211,7 @@ func (r *readmeRun) stopDaemon() {
 	r.daemon = nil
 }
 
-// TestReadmeCommandsAreFound: what the extraction takes, and what not.
+// TestReadmeCommandsAreFound checks what readmeCommands extracts, and what it leaves out.
 func TestReadmeCommandsAreFound(t *testing.T) {
 	page := "    make demo      # builds\n" +
 		"text with `patchbay top`, `patchbay` alone, `serve --queue memory` and `./install.sh`\n" +

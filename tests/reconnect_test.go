@@ -13,8 +13,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestReconnect: what follows a job outlives the daemon that runs it. run and watch say what they wait for, go on with
-// the job under its id and end like it; when no daemon comes back they end with 3.
+// TestReconnect checks that what follows a job outlives the daemon that runs it: run and watch say what they wait for,
+// resume the job under its id and end as it does. When no daemon comes back they end with 3.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -51,7 +51,7 @@ func TestReconnect(t *testing.T) {
 		s.kill()
 		s.launch()
 		for what, end := range map[string]int{"run": code(run), "watch": code(watch)} {
-			// over the socket a job ends with its connection; run begins it again, watch may have seen that end
+			// over the socket a job ends with its connection; run starts it again, watch may have seen that end
 			if end != 0 && (what == "run" || name == "nats") {
 				t.Errorf("%s over %s ended with %d, want 0\n%s\n%s", what, name, end, out, seen)
 			}
@@ -75,7 +75,7 @@ func TestReconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// a second, or nothing would end the run but the daemon
+	// --reconnect is a second, or only the daemon would end the run
 	if end := code(run); end != 3 || !strings.Contains(out.String(), "waiting up to 1s ") ||
 		!strings.Contains(out.String(), "patchbay get frozen") {
 		t.Errorf("without a daemon run ended with %d, want 3 and what to do next\n%s", end, out)

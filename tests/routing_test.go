@@ -16,7 +16,7 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their
+// TestRouting checks two daemons on one NATS server, of which only one has the model files: the other one hands their
 // jobs back without using an attempt, its clients get the files all the same, and when the one with the files is gone
 // such jobs are refused.
 func TestRouting(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRouting(t *testing.T) {
 	for _, id := range []string{"w1", "w2", "w3"} {
 		submit(t, c, id, demoFlow(t, 2))
 	}
-	submit(t, c, "anywhere", quick) // waits behind them and runs where nothing is needed
+	submit(t, c, "anywhere", quick) // waits behind them and needs no files
 	if rec := has.waitState(c, "anywhere", message.Done); rec.Owner == string(name) {
 		t.Error("the job without files was run by the busy daemon")
 	}
@@ -100,8 +100,8 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestRoutingByContents: two daemons have different files under one name, and the job goes to the one that it was
-// checked against.
+// TestRoutingByContents checks that when two daemons have different files under one name, the job goes to the daemon
+// that it was checked against.
 func TestRoutingByContents(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -131,7 +131,7 @@ func TestRoutingByContents(t *testing.T) {
 	}
 }
 
-// damageModels copies a models folder and makes every file a byte longer, which is enough to be another file.
+// damageModels copies a models folder and makes every model file a byte longer, and so another file.
 func damageModels(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {

@@ -164,7 +164,7 @@ func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// lineBytes makes the bytes of one line of a stdio script.
+// lineBytes returns the bytes of one line of a stdio script.
 func lineBytes(ts *testscript.TestScript, line string) []byte {
 	if text, ok := strings.CutPrefix(line, "raw "); ok {
 		var b []byte

@@ -11,11 +11,11 @@ const (
 	tinyJobs     = 10_000
 	lossyJobs    = 300  // jobs on a network that loses messages
 	clusterJobs  = 300  // of two daemons on three servers
-	lossyFaults  = 1000 // messages that it loses at most
+	lossyFaults  = 1000 // random faults on it at most
 	awayRounds   = 10   // how often daemons of a cluster go away
 	halfOpenJobs = 100  // on a cluster with half-open cables
-	halfOpenCuts = 6    // of its servers
+	halfOpenCuts = 6    // of cables between its servers
 	powerJobs    = 40   // while the power fails
-	powerCuts    = 4    // how often it does
-	soak         = true // whether tests run that have no short form
+	powerCuts    = 4    // how often it fails
+	soak         = true // whether tests without a short form run
 )

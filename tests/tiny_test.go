@@ -16,8 +16,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestTinyJobs sends many jobs that compute nothing, and more than are remembered: when the daemon has forgotten the
-// first of them, what it and its worker hold does not grow any more.
+// TestTinyJobs sends many jobs that compute nothing, more than are remembered, and checks that once the daemon has
+// forgotten the first of them, what it and its worker hold no longer grows.
 func TestTinyJobs(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -37,7 +37,8 @@ func TestTinyJobs(t *testing.T) {
 			}
 		}
 	}
-	// The daemon's heap is told by the goal of its collector, twice what lives: what is resident hangs on when that runs.
+	// The daemon's heap is read as its collector's goal, twice the live heap: resident memory depends on when that
+	// runs.
 	now := func() (daemon, worker count, goroutines int) {
 		daemon, worker = census(s.cmd.Process.Pid), census(s.workerPIDs()[0])
 		daemon.resident = int64(metric(t, s, "go_memstats_next_gc_bytes"))

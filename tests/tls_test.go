@@ -13,8 +13,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestTLS: what is wrong between a NATS server's certificate and a daemon or a client is told with what to do about it,
-// and a daemon lives through a change of certificate and authority.
+// TestTLS checks that faults of a NATS server's certificate are reported to a daemon or a client with what to do about
+// them, and that a daemon survives a change of certificate and authority.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -50,7 +50,7 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	reload := func() {
-		n.Kill() // a server that reads its files anew keeps the connections that stand
+		n.Kill() // a server that rereads its files keeps the connections that stand
 		n.Start()
 	}
 
@@ -81,7 +81,7 @@ func TestTLS(t *testing.T) {
 	reload()
 	both(url, "its certificate is for gpu.example: use a name that is in it, or put 127.0.0.1 into it", trust...)
 
-	ca = authority(t, dir) // a new one in the file that all have been told
+	ca = authority(t, dir) // a new one in the file that all of them have been given
 	cert("server", good)
 	reload()
 	works("swapped")

@@ -12,7 +12,7 @@ import (
 	"patchbay/models/weights"
 )
 
-// lateContext is cancelled when its error has been asked for so many times.
+// lateContext is cancelled once its error has been asked for left times.
 type lateContext struct {
 	context.Context
 	left int
@@ -25,7 +25,7 @@ func (c *lateContext) Err() error {
 	return nil
 }
 
-// TestFailuresAreReported: a run that fails is reported by its own error.
+// TestFailuresAreReported checks that a failed run reports its own error.
 func TestFailuresAreReported(t *testing.T) {
 	f := textFlags{
 		timing: timing{runs: 1}, tokens: 8,
@@ -39,8 +39,8 @@ func TestFailuresAreReported(t *testing.T) {
 	}
 }
 
-// TestRandomNetworks: the random networks are what the loaders want, with the sizes and numbers of parameters of the
-// released ones.
+// TestRandomNetworks checks that the random networks are what the loaders expect, with the sizes and numbers of
+// parameters of the released ones.
 func TestRandomNetworks(t *testing.T) {
 	count := func(list []weights.Declared) (n int64) {
 		for _, d := range list {

@@ -8,7 +8,7 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// TestRatesAreKeptByKind: what is measured on one kind of device is kept beside what was measured on others.
+// TestRatesAreKeptByKind checks that rates measured on one kind of device are kept beside those of other kinds.
 func TestRatesAreKeptByKind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rates.json")
 	for _, c := range []struct {
@@ -42,8 +42,8 @@ func TestRatesAreKeptByKind(t *testing.T) {
 	}
 }
 
-// TestPairsAreKept: pairs of devices that were measured anew take the place of older ones, those of others stay; what
-// all exchanges together reach is told as a part of what pairs would make of them.
+// TestPairsAreKept checks that newly measured pairs of devices replace older ones and leave those of other devices, and
+// that what all exchanges reach together is stored as a fraction of what the pairs promise.
 func TestPairsAreKept(t *testing.T) {
 	m, err := forecast.NewMachine("H100")
 	if err != nil {
@@ -59,8 +59,8 @@ func TestPairsAreKept(t *testing.T) {
 	if err := found.save(&m, "nccl", []string{"cuda:0", "cuda:1", "cuda:2"}); err != nil {
 		t.Fatal(err)
 	}
-	// the circle takes as long as its slowest pair, 1/10 s a byte; of an all-to-all the third device sends half a
-	// byte to each of the others, 1/20 + 1/20 s
+	// the ring takes as long as its slowest pair, 1/10 s a byte; in an all-to-all the third device sends half a byte to
+	// each of the others, 1/20 + 1/20 s
 	if l := m.Link; l.Name != "nccl" || l.RingFraction != 0.5 || l.AllToAll != 0.6 || l.Bandwidth != 5 ||
 		l.Latency != 2e-5 {
 		t.Errorf("the link is %+v, want half and 0.6 of what pairs promise", l)

@@ -19,8 +19,8 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// TestLogOfWorkers: a worker whose daemon is on a terminal writes lines for people, with durations for people; others
-// write JSON.
+// TestLogOfWorkers checks that a worker whose daemon is on a terminal logs lines and durations for people, and that
+// others log JSON.
 func TestLogOfWorkers(t *testing.T) {
 	line := func() string {
 		var b strings.Builder

@@ -11,7 +11,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestTitlesOfAWatchedJob: who has not got the workflow learns the titles from the first event.
+// TestTitlesOfAWatchedJob checks that a watcher without the workflow learns the titles from the first event.
 func TestTitlesOfAWatchedJob(t *testing.T) {
 	var out strings.Builder
 	s := NewProgress(&out, false)
@@ -28,7 +28,7 @@ func TestTitlesOfAWatchedJob(t *testing.T) {
 	}
 }
 
-// TestNodesThatCannotRun are printed in order.
+// TestNodesThatCannotRun checks that nodes that cannot run are printed in order.
 func TestNodesThatCannotRun(t *testing.T) {
 	var out, want strings.Builder
 	faults := map[string]any{}
@@ -42,7 +42,7 @@ func TestNodesThatCannotRun(t *testing.T) {
 	}
 }
 
-// TestNotesAfterTheBars: remarks are printed above the bars, and when these are closed to where they else go.
+// TestNotesAfterTheBars checks that notes are printed above the bars, and on the given writer once the bars are closed.
 func TestNotesAfterTheBars(t *testing.T) {
 	var bars, errs strings.Builder
 	s := &Progress{bars: mpb.New(mpb.WithOutput(&bars), mpb.WithAutoRefresh())}
@@ -55,7 +55,7 @@ func TestNotesAfterTheBars(t *testing.T) {
 	}
 }
 
-// TestWorkOfEveryAxis: what ranks sent along each axis is printed, summed over the ranks.
+// TestWorkOfEveryAxis checks that what ranks sent along each axis is printed, summed over the ranks.
 func TestWorkOfEveryAxis(t *testing.T) {
 	names := []string{"ulysses", "ring", "pipe", "tensor", "spread", "shard"}
 	rank := map[string]any{"micro_steps": 3, "text_tokens": 4, "image_tokens": 5}

@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// TestCheckComparesLikeWithLike: bytes and memory of a run are those predicted, exactly, and every rank shows time in
-// each kind of work. Times are not judged.
+// TestCheckComparesLikeWithLike checks that bytes and memory of a run are exactly those predicted, and that every rank
+// shows time in each kind of work. Times are not judged.
 func TestCheckComparesLikeWithLike(t *testing.T) {
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// answer is what plan says with these flags.
+// answer returns what plan reports with these flags.
 func answer(t *testing.T, flags ...string) (r report, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -32,12 +32,12 @@ func answer(t *testing.T, flags ...string) (r report, err error) {
 }
 
 // TestNetsCount compares what nets add to a plan with the sizes of released files: InstantX' union net for FLUX.1 has
-// 6.60 GB, Shakker's second 4.28, DiffSynth's nets for Qwen-Image 2.27. Time grows by at least the share of the
-// copied blocks' products, and a plan that fitted without them may not fit with them.
+// 6.60 GB, Shakker's second 4.28, DiffSynth's nets for Qwen-Image 2.27. Time grows by at least the share of the copied
+// blocks' products, and a plan that fits without them may not fit with them.
 func TestNetsCount(t *testing.T) {
 	for _, c := range []struct {
 		model, plan, flag, net string
-		ranks                  float64 // over which the net's weights are cut
+		ranks                  float64 // that share the net's weights
 		gb, slower             float64
 	}{
 		{"flux-dev", "ulysses=2", "--control", "5+10", 1, 6.60, 1.2},
@@ -84,7 +84,7 @@ func TestNetsCount(t *testing.T) {
 	}
 }
 
-// written is a recorded set as a file.
+// written writes a recorded set of weights to a file and returns its path.
 func written(t *testing.T, dir, name string) string {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
@@ -109,15 +109,15 @@ func written(t *testing.T, dir, name string) string {
 	return path
 }
 
-// TestBorrowedTensorsCount: a net that starts with tensors of its model has them in memory of its own
-// (TestNetsHaveWhatTheyBorrow), so they count beside its file, as the model's file has them, in a tensor group by
-// shares; beside a released model, as its weights are stored.
+// TestBorrowedTensorsCount checks nets that start with tensors of their model. They copy these
+// (TestNetsHaveWhatTheyBorrow), so the tensors count beside the net's file: as stored in the model's file, divided over
+// the ranks of a tensor group, and beside a released model as its weights are stored.
 func TestBorrowedTensorsCount(t *testing.T) {
 	dir := t.TempDir()
 	const fun, sd35 = 120, 192 // widths
 	for net, c := range map[string]struct {
 		model, borrows string
-		released       int64 // parameters, where text states have 3584 columns and pooled vectors 2048
+		released       int64 // parameters, for text states of 3584 columns and pooled vectors of 2048
 	}{
 		"cn-fun-a": {
 			"qwen-a", "img_in. txt_in. txt_norm. time_text_embed.", (64+1)*fun + 3584 + (3584+1)*fun + (256+1+fun+1)*fun,
@@ -175,9 +175,9 @@ func TestBorrowedTensorsCount(t *testing.T) {
 	}
 }
 
-// TestRowsInFrontOfTheTextCount: a projector of USO makes rows in front of the text, as many as its file says, which
-// run through the blocks (TestPrefixesAreForecast compares that with the executor); it has no weights beside the
-// model's.
+// TestRowsInFrontOfTheTextCount checks that the rows that a USO projector puts in front of the text, as many as its
+// file says, count in a plan, as they run through the blocks (TestPrefixesAreForecast compares that with the executor).
+// The projector has no weights beside the model's.
 func TestRowsInFrontOfTheTextCount(t *testing.T) {
 	dir := t.TempDir()
 	model, one, two := written(t, dir, "kontext-a"), written(t, dir, "uso-a"), written(t, dir, "uso-b")
@@ -219,7 +219,7 @@ func TestRowsInFrontOfTheTextCount(t *testing.T) {
 	}
 }
 
-// TestNetsOfFiles takes a file's own shapes, which are those of the plain word too.
+// TestNetsOfFiles checks that a net's file counts by its own shapes, which are those of the plain word too.
 func TestNetsOfFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string) string { return written(t, dir, name) }
@@ -237,7 +237,7 @@ func TestNetsOfFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the file is of f32 and has a header, what has none is reckoned in bf16
+	// the file is f32 and has a header; a net without a file counts in bf16
 	own, other := file.Memory.Weights-bare.Memory.Weights, word.Memory.Weights-bare.Memory.Weights
 	if share := float64(own) / float64(2*other); !(share >= 1 && share <= 1.03) || other <= 0 {
 		t.Errorf("the file adds %d bytes of weights, its shapes in bf16 %d", own, other)

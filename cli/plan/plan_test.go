@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOldFlagsAreRefusedByName: flags that are gone name what takes their place, or why nothing does.
+// TestOldFlagsAreRefusedByName checks that a removed flag names what replaces it, or says why nothing does.
 func TestOldFlagsAreRefusedByName(t *testing.T) {
 	for flag, want := range map[string]string{"--profile=f.json": "--rates f.json", "--requests=2": "removed"} {
 		cmd := Command()
@@ -20,8 +20,8 @@ func TestOldFlagsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestLayersCount: three layers and the whole picture are as many tokens as a picture four times as tall, and an odd
-// number of rows is filled up in each.
+// TestLayersCount checks that three layers and the whole picture have as many tokens as a picture four times as tall,
+// and that an odd number of rows is padded in each.
 func TestLayersCount(t *testing.T) {
 	flags := []string{"--model", "qwen-image-layered", "--devices", "2xH100-nvlink", "--plan", "ulysses=2", "--size"}
 	for size, tall := range map[string]string{"640x640": "640x2560", "640x632": "640x2560"} {
@@ -33,7 +33,7 @@ func TestLayersCount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// the latents of 632 rows of pixels are smaller, what is computed is not
+		// the latents of 632 rows of pixels are smaller, the computation is not
 		if !(math.Abs(got.Seconds/want.Seconds-1) <= 1e-3) || got.Memory.Activations != want.Memory.Activations {
 			t.Errorf("three layers of %s: %v s, %d bytes, a picture of %s %v s, %d bytes", size, got.Seconds,
 				got.Memory.Activations, tall, want.Seconds, want.Memory.Activations)

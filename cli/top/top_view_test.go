@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// snapshots are two looks at two daemons, two seconds apart.
+// snapshots returns two snapshots of two daemons, two seconds apart.
 func snapshots() []snapshot {
 	at := time.UnixMilli(1_000_000)
 	out := make([]snapshot, 2)
@@ -42,7 +42,7 @@ func snapshots() []snapshot {
 	return out
 }
 
-// has tells whether a line of text consists of these cells.
+// has reports whether a line of text consists of these cells.
 func has(text, cells string) bool {
 	want := strings.Fields(cells)
 	for line := range strings.Lines(text) {
@@ -67,7 +67,7 @@ func TestTopModel(t *testing.T) {
 		t.Errorf("before the first answer it shows %q", m.View())
 	}
 	cmd := m.Init()
-	turn := func() { // a question, its answer, and the wait for the next
+	turn := func() { // a request, its answer, and the wait for the next
 		t.Helper()
 		m, cmd = m.Update(cmd())
 		if _, ok := cmd().(tick); !ok {
@@ -98,7 +98,7 @@ func TestTopModel(t *testing.T) {
 	if !strings.Contains(view, "1.5s") || !strings.Contains(view, "deadline: too slow") {
 		t.Errorf("time and error are missing in\n%s", view)
 	}
-	turn() // the daemon is gone: that is said, and what was known stays
+	turn() // the daemon is gone: the view says so and keeps what was known
 	if !strings.Contains(m.View(), "no daemon answers") || !strings.Contains(m.View(), "j-done") {
 		t.Errorf("without an answer it shows\n%s", m.View())
 	}

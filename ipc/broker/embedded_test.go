@@ -18,7 +18,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// start starts a server on a free port, or where cfg says, that ends with the test.
+// start starts a server on a free port, or where cfg says. It ends with the test.
 func start(t *testing.T, cfg broker.EmbeddedConfig) *broker.Embedded {
 	t.Helper()
 	if cfg.Log = zerolog.Nop(); cfg.Listen == "" {
@@ -32,8 +32,8 @@ func start(t *testing.T, cfg broker.EmbeddedConfig) *broker.Embedded {
 	return e
 }
 
-// TestWhoIsLetIn: a taken port and an address open to all are refused with what to do; a token lets in who has it, the
-// users of the example those that it names.
+// TestWhoIsLetIn checks that a taken port and an address open to all are refused with what to do, that a token admits
+// its holder, and that the users file of the example admits the users that it names.
 func TestWhoIsLetIn(t *testing.T) {
 	for listen, want := range map[string]string{
 		strings.TrimPrefix(start(t, broker.EmbeddedConfig{}).Address(), "nats://"): "--listen", "0.0.0.0:0": "token",
@@ -65,7 +65,7 @@ func TestWhoIsLetIn(t *testing.T) {
 	}
 }
 
-// TestStoreFolderRemoved: without its folder a store gives no receipts, whichever part of it was removed.
+// TestStoreFolderRemoved checks that a store gives no receipts without its folder, whichever part of it was removed.
 func TestStoreFolderRemoved(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{"", "jetstream", "jetstream/$G/streams/KV_" + message.JobBucket} {

@@ -11,8 +11,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestNothingBeginsAfterClose: a pull that is handled after Close has begun starts no transfer, which Close might not
-// wait for, and no subscription is left.
+// TestNothingBeginsAfterClose checks that a pull handled after Close has begun starts no transfer, for which Close
+// might not wait, and that no subscription is left.
 func TestNothingBeginsAfterClose(t *testing.T) {
 	nc, err := nats.Connect(natsserver.Start(t, natsserver.Inside("")).URL)
 	if err != nil {

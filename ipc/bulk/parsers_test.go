@@ -17,8 +17,8 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// refsTarget: references mean memory inside of what the frame brought, or are refused; descriptors and mappings are
-// given back. The flag brings two regions.
+// refsTarget checks that references point into memory that came with the frame or are refused, and that descriptors and
+// mappings are released. The flag brings two regions.
 func refsTarget(tb testing.TB) *hammer.Target[error] {
 	sizes := []int{1 << 16, 100}
 	var regions []*Region
@@ -90,7 +90,7 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 	}
 }
 
-// outside finds a reference to shared memory that was not replaced, and touches what was.
+// outside returns an error for a tensor whose reference was not replaced, and touches the memory of those that were.
 func outside(v any, h *Hold) error {
 	switch x := v.(type) {
 	case *wire.Tensor:
@@ -121,9 +121,9 @@ func outside(v any, h *Hold) error {
 	return nil
 }
 
-// A stream of chunks in a fuzz input: the size of the payload as u32, then every message behind its length as u16, all
-// big-endian.
-const chunkMost = 1 << 10 // bytes of a chunk that were asked for
+// A stream of chunks in a fuzz input is the size of the payload as u32 and then every message after its length as u16,
+// all big-endian.
+const chunkMost = 1 << 10 // bytes of a chunk that was requested
 
 func chunkStream(total int, chunks ...[]byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(total))
@@ -139,7 +139,7 @@ func aChunk(number uint32, at int, data []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(b, uint64(at)), data...)
 }
 
-// mendChunks makes the checksums of the chunks of a stream right.
+// mendChunks corrects the checksums of the chunks in a stream.
 func mendChunks(b []byte) []byte {
 	for rest := b[min(4, len(b)):]; len(rest) >= 2+chunkHead; {
 		n := int(binary.BigEndian.Uint16(rest))
@@ -154,8 +154,8 @@ func mendChunks(b []byte) []byte {
 	return b
 }
 
-// chunksTarget: what is taken of a stream are the chunks 0, 1, 2 ..., each at the end of the one before, never more
-// than there should be.
+// chunksTarget checks that what is accepted of a stream are the chunks 0, 1, 2 ..., each at the end of the one before,
+// never more than there should be.
 func chunksTarget() *hammer.Target[[]byte] {
 	a, b := wiretest.Noise(1000), wiretest.Noise(600)
 	whole := chunkStream(1600, aChunk(0, 0, a), aChunk(1, 1000, b))
@@ -216,7 +216,7 @@ func chunksTarget() *hammer.Target[[]byte] {
 	}
 }
 
-// pullsTarget: only small chunks and windows can be asked for.
+// pullsTarget checks that chunks below 4096 bytes and windows outside 1 to 1024 are refused.
 func pullsTarget(tb testing.TB) *hammer.Target[PullRequest] {
 	return &hammer.Target[PullRequest]{
 		Name: "FuzzPulls",
@@ -236,7 +236,7 @@ func pullsTarget(tb testing.TB) *hammer.Target[PullRequest] {
 	}
 }
 
-// FuzzRefs replaces references to shared memory in whatever comes.
+// FuzzRefs replaces references to shared memory in arbitrary bodies.
 func FuzzRefs(f *testing.F) { refsTarget(f).Fuzz(f) }
 
 // FuzzChunks takes streams of chunks.
@@ -245,7 +245,7 @@ func FuzzChunks(f *testing.F) { chunksTarget().Fuzz(f) }
 // FuzzPulls reads requests for chunks.
 func FuzzPulls(f *testing.F) { pullsTarget(f).Fuzz(f) }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// TestParsersUnderTheHammer runs every parser of untrusted bytes on mutated inputs: 20,000 each, 10,000,000 in `make
 // soak`.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Refs", func(t *testing.T) { refsTarget(t).Run(t, hammer.Runs) })

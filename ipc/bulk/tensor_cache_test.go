@@ -7,8 +7,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestTensorCacheKeepsItsBudget: what was not used for longest goes first, and the sum of what is held stays below the
-// budget.
+// TestTensorCacheKeepsItsBudget checks that the least recently used tensors go first and that the sum of those held
+// stays below the budget.
 func TestTensorCacheKeepsItsBudget(t *testing.T) {
 	cache := NewTensorCache(1000)
 	var hashes []string

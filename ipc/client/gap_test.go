@@ -14,7 +14,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// lossy is a Client that answers every request with the same replies; the first answer lacks one.
+// lossy is a Client that answers every request with the same replies. The first answer lacks reply number without.
 type lossy struct {
 	t       *testing.T
 	replies []any
@@ -46,7 +46,8 @@ func (l *lossy) Ask(context.Context, string, string, any) (*Replies, error) {
 }
 
 // TestALostReplyIsAskedForAgain loses each reply of a job that made two files, one of them in pieces, while the
-// connection stays: whoever lasts or fetches asks again and has all files and the end, who follows once hears of it.
+// connection stays. It checks that Lasting and Fetch ask again and get all files and the end, and that following once
+// gives an error.
 func TestALostReplyIsAskedForAgain(t *testing.T) { synctest.Test(t, aLostReplyIsAskedForAgain) }
 
 func aLostReplyIsAskedForAgain(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// headersTarget: an input is the header block of a message and its body. Its reply subject stands in a header "Reply"
+// headersTarget reads an input as the header block and the body of a message. The reply subject is in a header "Reply"
 // here.
 func headersTarget() *hammer.Target[natsMessage] {
 	block := func(lines ...string) hammer.Input { return hammer.Input{Data: []byte(strings.Join(lines, "\r\n"))} }
@@ -98,7 +98,7 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	return nil
 }
 
-// natsMessage is what was read of a message: by the daemon as a request, by a client as a reply.
+// natsMessage is what was read from a message: by the daemon as a request, by a client as a reply.
 type natsMessage struct {
 	header nats.Header
 	reply  string
@@ -110,14 +110,14 @@ type natsMessage struct {
 	end    error
 }
 
-// taken is what a client has of one request.
+// taken is what a client got for one request.
 type taken struct {
 	files []message.File
 	err   error // of the connection
 }
 
-// repliesTarget: an input is frames that a daemon sends. A client with one request under way takes them: what it has
-// then is whole, or refused.
+// repliesTarget sends an input, as frames of a daemon, to a client with one open request, and checks that what the
+// client gets is whole, or refused.
 func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 	seed := func(enc wire.Encoding, bodies ...any) hammer.Input {
 		var out []byte
@@ -208,7 +208,7 @@ func FuzzHeaders(f *testing.F) { headersTarget().Fuzz(f) }
 // FuzzReplies reads what a daemon or a worker answers, files in chunks included.
 func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// TestParsersUnderTheHammer runs every parser of untrusted bytes on mutated inputs: 20,000 each, 10,000,000 in `make
 // soak`.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Headers", func(t *testing.T) { headersTarget().Run(t, hammer.Runs) })

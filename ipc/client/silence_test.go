@@ -14,8 +14,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestSilenceEndsStreams: a daemon that stops in the middle of a stream is noticed by jobs and samples alike, and only
-// when it has been silent for that long; where nobody minds the wait goes on.
+// TestSilenceEndsStreams checks that jobs and samples alike notice a daemon that stops in the middle of a stream, only
+// once it has been silent for that long, and that without a limit the wait goes on.
 func TestSilenceEndsStreams(t *testing.T) { synctest.Test(t, silenceEndsStreams) }
 
 func silenceEndsStreams(t *testing.T) {
@@ -54,7 +54,7 @@ func silenceEndsStreams(t *testing.T) {
 	}
 }
 
-// TestFailedSamplesHoldNoMemory: the memory of a reply that ends a sample with an error is given back.
+// TestFailedSamplesHoldNoMemory checks that the memory of a reply that ends a sample with an error is released.
 func TestFailedSamplesHoldNoMemory(t *testing.T) {
 	for name, o := range map[string]*pyjson.Object{
 		"its error": pyjson.NewObject("type", message.EventError, "error", pyjson.NewObject("code", wire.ErrNoModel)),
@@ -72,7 +72,7 @@ func TestFailedSamplesHoldNoMemory(t *testing.T) {
 	}
 }
 
-// TestWhatCountsAsLost: a stream is taken up again when its other side went away, never when it has answered.
+// TestWhatCountsAsLost checks that a stream is resumed when its other side went away, and never when that has answered.
 func TestWhatCountsAsLost(t *testing.T) {
 	end := &message.Event{Type: message.EventError}
 	for name, c := range map[string]struct {

@@ -32,7 +32,7 @@ type Fake struct {
 // Name returns Label.
 func (f *Fake) Name() string { return f.Label }
 
-// Ready is at once.
+// Ready returns at once.
 func (f *Fake) Ready(ctx context.Context) error { return ctx.Err() }
 
 // Run does what the workflow asks for.
@@ -72,7 +72,7 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 		case "Panic":
 			panic("the fake panics")
 		case "Die":
-			// dies the first time only
+			// with a count, it dies the first time only
 			if mark := filepath.Join(os.TempDir(), fmt.Sprintf("patchbay-died-%d-%s", os.Getppid(), task.Req.ID)); count != 0 {
 				if os.Remove(mark) == nil {
 					continue
@@ -85,7 +85,7 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case "Hang":
-			time.Sleep(time.Hour) // deaf to ctx, as a kernel that never returns
+			time.Sleep(time.Hour) // ignores ctx, like a kernel that never returns
 		case "Fail":
 			return out, &fault.Failure{
 				Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail",
@@ -146,12 +146,12 @@ func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest,
 	}, nil
 }
 
-// Load says what it was asked for.
+// Load replies with the length of the model's file name as the bytes.
 func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
 	return &message.LoadReply{Bytes: int64(len(q.Model.File))}, nil
 }
 
-// FakeService is what a service answers that knows the classes of a fake.
+// FakeService returns the configuration of a service that knows the classes of a Fake.
 func FakeService() serve.ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
 	return serve.ServiceConfig{

@@ -51,7 +51,7 @@ type guardedServer struct {
 	Log   *lines // of the daemon
 }
 
-// NewGuardedServer starts one; perClient bounds the jobs of a client, 0: not at all.
+// NewGuardedServer starts a guarded server. perClient limits the jobs of a client; 0 means no limit.
 func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	t.Helper()
 	pair, err := nkeys.CreateUser()
@@ -117,7 +117,7 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	return nil
 }
 
-// Login is the URL and the key of a user with a password, or of the admin, who has a key.
+// Login returns the URL and the credentials of a user: the admin has an NKey, the others a password in the URL.
 func (g *guardedServer) Login(user string) (string, wire.Access) {
 	if user == "admin" {
 		return "nats://" + g.addr, wire.Access{NKey: g.seed}
@@ -125,7 +125,7 @@ func (g *guardedServer) Login(user string) (string, wire.Access) {
 	return "nats://" + user + ":pass-" + user + "@" + g.addr, wire.Access{}
 }
 
-// Client is a connection of a user.
+// Client returns a connection of a user.
 func (g *guardedServer) Client(t *testing.T, user string) *client.NATSClient {
 	t.Helper()
 	c, err := client.DialNATSAs(g.Login(user))
@@ -136,7 +136,7 @@ func (g *guardedServer) Client(t *testing.T, user string) *client.NATSClient {
 	return c
 }
 
-// Raw is a bare connection of a user; violations sends what the server refuses.
+// Raw returns a bare connection of a user. violations receives the server's refusals.
 func (g *guardedServer) Raw(t *testing.T, user string) (nc *nats.Conn, violations chan error) {
 	t.Helper()
 	url, access := g.Login(user)

@@ -1,5 +1,6 @@
 // Package ipctest starts services, workers and servers for the tests of several packages: a fake executor whose
-// workflow says what happens, a service on it, a supervised fake worker process, a server whose users have rights.
+// workflow says what happens, a service on it, a supervised fake worker process, a server whose users have limited
+// rights.
 package ipctest
 
 import (
@@ -27,8 +28,9 @@ import (
 	"patchbay/node/graph"
 )
 
-// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on
-// its stdin and stdout, with PATCHBAY_TEST_REFUSE one whose validation refuses every workflow.
+// Main runs the tests of a package and checks for leaked goroutines. It is also the worker process of the supervisor's
+// tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout, and with PATCHBAY_TEST_REFUSE
+// one whose validation refuses every workflow.
 func Main(m *testing.M) {
 	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
 		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
@@ -54,8 +56,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaks looks for goroutines that stay. One of nats.go that fetches while its connection is closed ends when its time
-// is up, in three seconds at most.
+// leaks reports goroutines that do not end within 5 s. One of nats.go that fetches while its connection is closed times
+// out after three seconds at most.
 func leaks() (err error) {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 		if err = goleak.Find(); err == nil {
@@ -73,13 +75,13 @@ type Rig struct {
 	Meter   *meter.Meter
 }
 
-// NewRig starts a service on the executors (one fake if none are given) that ends with the test.
+// NewRig starts a service on the executors (one fake if none are given). It ends with the test.
 func NewRig(t testing.TB, jc jobs.Config, sc jobs.OutputsConfig, executors ...jobs.Executor) *Rig {
 	t.Helper()
 	return NewTunedRig(t, func(*serve.ServiceConfig) {}, jc, sc, executors...)
 }
 
-// NewTunedRig is newRig on a service that tune may change before it is made.
+// NewTunedRig is NewRig with a service configuration that tune may change.
 func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, sc jobs.OutputsConfig,
 	executors ...jobs.Executor,
 ) *Rig {
@@ -115,8 +117,8 @@ func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, 
 	return &Rig{Jobs: table, Service: svc, Outputs: outputs, Meter: cfg.Meter}
 }
 
-// ChildRig is a rig whose executor is a supervised fake worker process. The functions may change the service before it
-// is made.
+// ChildRig returns a rig whose executor is a supervised fake worker process. tune, if not nil, may change the
+// configuration of the child, and services that of the service.
 func ChildRig(t testing.TB, tune func(*worker.ChildConfig),
 	services ...func(*serve.ServiceConfig),
 ) (*Rig, *worker.Child) {

@@ -15,8 +15,7 @@ import (
 // Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be
 // nil.
 //
-// Tensors that have a hash are sent without their data first, and with it when the worker lacks one of
-// them.
+// Tensors that have a hash are sent without their data first, and with it if the worker lacks one of them.
 func Sample(ctx context.Context, c client.Client, req *message.SampleRequest,
 	progress func(*message.SampleReply),
 ) (*message.SampleReply, error) {
@@ -49,7 +48,7 @@ func sampleOnce(ctx context.Context, c client.Client, req *message.SampleRequest
 	return last, err
 }
 
-// detach copies what lies in shared memory, and releases that.
+// detach copies what is in shared memory and releases that memory.
 func detach(m *message.SampleReply) {
 	if m.Hold == nil {
 		return
@@ -68,7 +67,7 @@ func Load(ctx context.Context, c client.Client, req *message.LoadRequest) (messa
 	return out, err
 }
 
-// light returns the request without the data of tensors that have a hash; nil if there are none.
+// light returns the request without the data of tensors that have a hash, or nil if there are none.
 func light(q *message.SampleRequest) *message.SampleRequest {
 	any, out := false, *q
 	bare := func(t *wire.Tensor) *wire.Tensor {
@@ -115,8 +114,8 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 	return &out
 }
 
-// Upload puts bytes into the bucket patchbay-blobs under a name, from where requests may take them for a day:
-// {"$bytes": ref} in place of a file of inputs.
+// Upload stores bytes in the bucket patchbay-blobs under a name. For a day requests may refer to them with {"$bytes":
+// ref} in place of an input file.
 func Upload(ctx context.Context, c *client.NATSClient, name string, data []byte) (*wire.Ref, error) {
 	store, err := bulk.NewObjects(c.Conn())
 	if err != nil {

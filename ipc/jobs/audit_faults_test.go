@@ -15,8 +15,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestConflictsWhereThereAreCopies: a stream with copies refuses a swap by another code than one without. That is a
-// conflict, and not a record that the server will never take.
+// TestConflictsWhereThereAreCopies checks that both error codes of a refused swap, that of a stream with replicas and
+// that of one without, mean a conflict, and not a record that the server will never take.
 func TestConflictsWhereThereAreCopies(t *testing.T) {
 	t.Parallel()
 	for _, code := range []jetstream.ErrorCode{10071, 10164} {
@@ -30,7 +30,8 @@ func TestConflictsWhereThereAreCopies(t *testing.T) {
 	}
 }
 
-// TestSwapAtAServerBehind: a server that has nothing newer than what a swap expects has not refused it for good.
+// TestSwapAtAServerBehind checks that a swap is not refused for good by a server that lags behind the revision it
+// expects.
 func TestSwapAtAServerBehind(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -48,10 +49,10 @@ func TestSwapAtAServerBehind(t *testing.T) {
 	}
 }
 
-// TestLostRecordsAreWrittenAgain: the server loses records that it had acknowledged, one of them or all from some point
-// on, as after a power failure, also where older ones are there and new ones have had their numbers since, or the
-// events are lost too. The daemon that remembers them says so and writes them again; what was dropped on purpose stays
-// away; and jobs go on.
+// TestLostRecordsAreWrittenAgain checks a server that loses acknowledged records, as after a power failure: one of them
+// or all from some point on, also with older revisions in their place and new records under their revision numbers, or
+// with the events lost too. The daemon that remembers them reports the loss and writes them again. What was dropped on
+// purpose stays away, and jobs go on.
 func TestLostRecordsAreWrittenAgain(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"one", "all", "overtaken", "all and events", "overtaken and events"} {
@@ -121,9 +122,9 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestSwapOfALostRecord: a job ends while the server has an older record of it than it had acknowledged. What is
-// written again has another number, and the end goes on from there. Once: the server gives numbers out again, so a
-// later swap of a record with the lost one's is what it says.
+// TestSwapOfALostRecord checks a job that ends while the server has an older record of it than it had acknowledged. The
+// record is written again under another revision, and the end goes on from there. It does so only once: the server
+// assigns revision numbers anew, so a later swap at the lost revision means what it says.
 func TestSwapOfALostRecord(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -135,7 +136,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec, _, _, err := j.takeThis(ctx, "p", "w")
-	for range 3 { // what is written again has a lower number
+	for range 3 { // so that the record written again has a lower revision
 		if err == nil {
 			rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.Started++ })
 		}
@@ -167,8 +168,8 @@ func TestSwapOfALostRecord(t *testing.T) {
 	}
 }
 
-// TestEndsAreAskedOfTheLeader: whether the end of a job is told is no question for any server that has a copy: it may
-// be behind the others, or have what they have lost.
+// TestEndsAreAskedOfTheLeader checks that only the leader is asked whether the end of a job is published: any other
+// server may lag behind, or have what the others have lost.
 func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -193,7 +194,7 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	}
 }
 
-// TestCopiesOfALoneServer: more than one copy is refused by a server that is alone, and not asked of it.
+// TestCopiesOfALoneServer checks that more than one copy is refused on a server that is not in a cluster.
 func TestCopiesOfALoneServer(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -203,8 +204,8 @@ func TestCopiesOfALoneServer(t *testing.T) {
 	}
 }
 
-// lose takes the records of two jobs out of the store, or all records and their numbers. Overtaken: others have numbers
-// beyond those that were lost, and an older record of a job is there unless the events are lost too.
+// lose removes the records of two jobs from the store, or all records with their revision numbers. If overtaken, others
+// get numbers beyond the lost ones, and an older record of one job is restored unless the events are lost too.
 func lose(ctx context.Context, t *testing.T, l *JetStream, how string) {
 	t.Helper()
 	subject := func(id string) string { return "$KV." + message.JobBucket + "." + id }

@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// late is a store of one job whose first write of an end comes true after it was refused.
+// late is a store of one job whose first write of an end is refused, and yet takes effect.
 type late struct {
 	memory
 	refusal error
@@ -42,8 +42,9 @@ func (s *late) get(context.Context, string) (message.Record, error) {
 	return s.there, nil
 }
 
-// TestAnEndThatComesTrueLate: a NATS server refuses a write that another one has passed on. The job has its one end
-// with its files, from its worker where the record says what that wrote, and from reconcile where the worker gave up.
+// TestAnEndThatComesTrueLate checks a write that a NATS server refuses although another server has passed it on. The
+// job has its one end with its files: from its worker where the record says what the worker wrote, and from reconcile
+// where the worker gave up.
 func TestAnEndThatComesTrueLate(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]error{"conflict": errConflict, "given up": errors.New("no server leads")} {
@@ -73,7 +74,7 @@ func TestAnEndThatComesTrueLate(t *testing.T) {
 				if ends > 0 {
 					t.Fatal("who gave up has told the end")
 				}
-				j.observe(store.there) // as the watch of the records tells of it
+				j.observe(store.there) // as the watch of the records reports it
 				now = now.Add(2 * settled)
 				j.reconcile(ctx)
 			}

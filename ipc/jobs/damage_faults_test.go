@@ -17,8 +17,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestDamagedRecords: bytes of the records' file are flipped, as by a disk, and its index is gone, as after a crash.
-// The server drops what it cannot read without a word, and the daemon names every job that is lost.
+// TestDamagedRecords flips bytes of the records' file, as a bad disk does, and removes its index, as after a crash. The
+// server silently drops what it cannot read, and the daemon must name every job that is lost.
 func TestDamagedRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func TestDamagedRecords(t *testing.T) {
 			last, _, _ = storeOf(j).last(ctx, fmt.Sprint("j", i), message.EventQueued)
 		}
 	}
-	for _, id := range []string{"j0", "j1", "j3", "j4"} { // done: only the record and the events of it are kept
+	for _, id := range []string{"j0", "j1", "j3", "j4"} { // done: only the record and its events are kept
 		rec, _, _, err := j.takeThis(ctx, id, "w")
 		if err == nil {
 			rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State = message.Done })

@@ -9,8 +9,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the
-// second one finds its own work.
+// TestLostAnswers does every write of a job twice, as if the first one had been stored and its answer lost, and checks
+// that the second one finds its own work.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -50,15 +50,15 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it
-// is; the id stays taken, and retry begins again, which no window of duplicates prevents.
+// TestCancelAtEveryState checks that cancel ends a waiting job at once, asks a running one to stop and leaves an ended
+// one as it is. The id stays taken, and retry starts the job again in spite of the duplicate window.
 func TestCancelAtEveryState(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, c := range []struct {
-		state message.State // that the job is brought into
+		state message.State // that the job is put into
 		after message.State
 		did   bool
 	}{
@@ -105,7 +105,7 @@ func TestCancelAtEveryState(t *testing.T) {
 	}
 }
 
-// TestQueueTimeIsForTheQueue: a job that began in time is not ended by its queue_ttl_ms.
+// TestQueueTimeIsForTheQueue checks that queue_ttl_ms does not end a job that began in time.
 func TestQueueTimeIsForTheQueue(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -125,8 +125,7 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsOutliveTheServer: after a restart of the server a daemon is known to be alive, and one that is gone is
-// known to be gone.
+// TestHeartbeatsOutliveTheServer checks that a daemon's heartbeats and jobs go on after a restart of the server.
 func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -134,7 +133,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	e.Close()
 	e.Start()
 	ctx := wiretest.Within(t, 10*time.Second)
-	for ; ; time.Sleep(10 * time.Millisecond) { // the connection is made anew within a moment
+	for ; ; time.Sleep(10 * time.Millisecond) { // the connection is restored within a moment
 		if _, err := storeOf(j).daemons.Put(ctx, "a", []byte("x")); err == nil {
 			break
 		} else if ctx.Err() != nil {
@@ -147,8 +146,8 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	}
 }
 
-// TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are
-// found and made anew, and removed where no job waits; what waits its turn stays, and what came just now.
+// TestReferencesNobodyGivesOut checks that references that are in the stream but unknown to the consumer are found and
+// made anew, and removed where no job waits. References that wait their turn stay, and so do those that have just come.
 func TestReferencesNobodyGivesOut(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -201,7 +200,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for { // a consumer is told of new messages a little later
+	for { // the consumer learns of new messages a little later
 		info, err := l.classes[1].Info(ctx)
 		if err != nil {
 			t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// jetstreamServer is a server with JetStream in a folder of the test, which waits for the disk at every write or not.
+// jetstreamServer starts a server with JetStream in a folder of the test. If sync is set, it syncs every write.
 func jetstreamServer(t testing.TB, sync bool) *natsserver.Server {
 	t.Helper()
 	if sync {
@@ -31,7 +31,7 @@ func jetstreamServer(t testing.TB, sync bool) *natsserver.Server {
 	return natsserver.Start(t, natsserver.Inside(t.TempDir()))
 }
 
-// durable is the table of one daemon on a server; the function ends it without a word to the records.
+// durable returns the table of one daemon on a server. The function ends the daemon without changing any record.
 func durable(t testing.TB, e *natsserver.Server, owner string) (*Table, func()) {
 	t.Helper()
 	ctx := context.Background()
@@ -60,10 +60,10 @@ func durable(t testing.TB, e *natsserver.Server, owner string) (*Table, func()) 
 	return j, end
 }
 
-// storeOf is the store of a table on a server.
+// storeOf returns the store of a table on a server.
 func storeOf(j *Table) *JetStream { return j.store.(*JetStream) }
 
-// bodyOf is a request as the store has it.
+// bodyOf returns a request as the store keeps it.
 func bodyOf(t testing.TB, req *message.RunRequest) []byte {
 	t.Helper()
 	b, err := wire.Encode(req, wire.Msgpack)
@@ -156,8 +156,8 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	}
 }
 
-// TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event: there is one
-// file and one terminal event.
+// TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event, and checks
+// that there is one file and one terminal event.
 func TestCrashBetweenSwapAndNames(t *testing.T) {
 	t.Parallel()
 	for point := range 3 {
@@ -184,7 +184,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 				func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
 				t.Fatal(err)
 			}
-			if point > 0 { // the file has its name, and nobody has written that down
+			if point > 0 { // the file has its name, and no record of that exists
 				refs, err := outputs.Commit("p")
 				if err != nil {
 					t.Fatal(err)
@@ -242,8 +242,8 @@ func checkTerminal(t *testing.T, e *natsserver.Server, job string, want ...strin
 	}
 }
 
-// TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is
-// gone.
+// TestReconcileRepairs checks that reconcile repairs a record without a reference, a reference without a record, and
+// running jobs whose daemon is gone.
 func TestReconcileRepairs(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -267,7 +267,7 @@ func TestReconcileRepairs(t *testing.T) {
 	if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
 		t.Fatalf("took %+v, %v; want the job that had no reference", got, err)
 	}
-	// an acknowledgement is not waited for
+	// acknowledgements are asynchronous
 	for w, err := l.waiting(ctx); len(w) != 0 || err != nil; w, err = l.waiting(ctx) {
 		if ctx.Err() != nil {
 			t.Fatalf("references %v are left, %v", w, err)
@@ -287,7 +287,7 @@ func TestReconcileRepairs(t *testing.T) {
 	}
 }
 
-// BenchmarkEnqueueToStart is the time from the request to execution_start, through record, queue and swap.
+// BenchmarkEnqueueToStart measures the time from the request to execution_start, through record, queue and swap.
 func BenchmarkEnqueueToStart(b *testing.B) {
 	for _, sync := range []bool{false, true} {
 		b.Run(fmt.Sprintf("SyncAlways=%v", sync), func(b *testing.B) {

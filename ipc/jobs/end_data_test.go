@@ -10,7 +10,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestEndEventsHaveComfyUIsFields compares the names of the fields with the events of a recorded server.
+// TestEndEventsHaveComfyUIsFields checks that terminal events have the field names of a recorded server's.
 func TestEndEventsHaveComfyUIsFields(t *testing.T) {
 	t.Parallel()
 	var file struct {

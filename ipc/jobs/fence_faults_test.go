@@ -15,15 +15,15 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// frozen is the store of a daemon that was stopped: nothing of what others do comes to its table.
+// frozen is the store of a daemon that was stopped: its table hears nothing of what others do.
 type frozen struct{ *JetStream }
 
 func (frozen) open(context.Context, *Table) error { return nil }
 
-// frozenTable is the table of a daemon that the test tells what it hears, in the order of its choice.
+// frozenTable returns the table of a daemon that hears records and events from the test, in an order of its choice.
 func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
 	t.Helper()
-	j, _ := durable(t, e, owner+"-carrier") // it has the connection that events go out by
+	j, _ := durable(t, e, owner+"-carrier") // it has the connection on which events are published
 	l, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL, Owner: owner, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
@@ -33,9 +33,9 @@ func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
 	return l.table
 }
 
-// TestLostLease: a daemon is frozen while its job runs, another one takes the job and ends it, and the first one goes
-// on and learns of that in any order, or of a part of it only. The job has one terminal event, which who follows it at
-// the first daemon is given; the lost run is stopped and says nothing more.
+// TestLostLease checks a daemon that is frozen while its job runs. Another one takes the job and ends it, and the first
+// one resumes and learns of that in any order, or of only a part of it. The job has one terminal event, which its
+// followers at the first daemon get. The lost run is stopped and publishes nothing more.
 func TestLostLease(t *testing.T) {
 	t.Parallel()
 	for _, order := range []string{"events, last record", "last record, events", "every record", "last record only"} {
@@ -61,7 +61,7 @@ func TestLostLease(t *testing.T) {
 			if err != nil || second.Attempt != 2 {
 				t.Fatalf("took %+v, %v", second, err)
 			}
-			for range 50 { // it has not noticed, and numbers its events past those of the other one
+			for range 50 { // it has not noticed, and its events get higher numbers than the other daemon's
 				a.Append("p", 1, message.Event{Type: message.EventProgress, Data: map[string]any{}})
 				if _, err := cur.Next(ctx); err != nil {
 					t.Fatal(err)
@@ -110,7 +110,7 @@ func TestLostLease(t *testing.T) {
 			if got := ends(ctx, t, cur); got != message.EventSuccess {
 				t.Errorf("who follows the job at the first daemon is told %q at the end", got)
 			}
-			endB() // and a restart of the other one finds the end in the stream, though later events are there
+			endB() // a restarted b finds the end in the stream, although later events follow it
 			b, _ = durable(t, e, "b")
 			outputs, err := NewOutputs(OutputsConfig{})
 			if err != nil {
@@ -139,7 +139,7 @@ func muteDaemon(gone *JetStream, j *Table) {
 	l.steady = time.Now().Add(-time.Hour)
 }
 
-// inStream waits for the end of a job in the stream and returns its events as the other daemons heard them.
+// inStream waits until the stream has n-1 events or more and returns those that daemon a did not publish itself.
 func inStream(ctx context.Context, t *testing.T, j *Table, id string, n int) []message.Event {
 	t.Helper()
 	l := j.store.(frozen).JetStream
@@ -169,7 +169,7 @@ func inStream(ctx context.Context, t *testing.T, j *Table, id string, n int) []m
 	}
 }
 
-// ends follows a job to its end and returns the terminal events on the way.
+// ends follows a job to its end and returns the types of its terminal events, joined.
 func ends(ctx context.Context, t *testing.T, cur *Cursor) string {
 	t.Helper()
 	out := ""
@@ -188,8 +188,8 @@ func ends(ctx context.Context, t *testing.T, cur *Cursor) string {
 	}
 }
 
-// TestEndHasOneName: whoever tells the end of a job, the stream knows it for the same one; the end of a later start is
-// another.
+// TestEndHasOneName checks that the stream takes the end of a job for the same message whichever daemon publishes it,
+// and that the end of a later run is another.
 func TestEndHasOneName(t *testing.T) {
 	t.Parallel()
 	name := func(finished int64, before int) string {
@@ -219,8 +219,8 @@ func TestEndHasOneName(t *testing.T) {
 	}
 }
 
-// TestPausedDaemonTakesNothing: a daemon that was stopped itself has heard nobody meanwhile, and thinks all alive until
-// its own heartbeats have come through for a while again.
+// TestPausedDaemonTakesNothing checks that a daemon that was itself stopped, and so heard nobody, takes all others for
+// alive until its own heartbeats have come through for a while again.
 func TestPausedDaemonTakesNothing(t *testing.T) {
 	t.Parallel()
 	l := &JetStream{cfg: JetStreamConfig{Owner: "a"}, seen: map[string]time.Time{}}

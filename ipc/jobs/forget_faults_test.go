@@ -11,7 +11,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// failed makes a job that has failed.
+// failed creates a job that has failed.
 func failed(t *testing.T, j *Table, id string) message.Record {
 	t.Helper()
 	ctx := wiretest.Within(t, 10*time.Second)
@@ -27,8 +27,8 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 	return rec
 }
 
-// TestRetryWhileForgotten: a job that is retried, here or by another daemon, while this one forgets it, runs: the retry
-// was answered with a receipt.
+// TestRetryWhileForgotten checks that a job that is retried, here or by another daemon, while this one forgets it,
+// runs: the retry was answered with a receipt.
 func TestRetryWhileForgotten(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -38,7 +38,7 @@ func TestRetryWhileForgotten(t *testing.T) {
 	forget := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if len(a.ended) > 0 { // the watch may have told of the retry already: then there is nothing to forget
+		if len(a.ended) > 0 { // the watch may have reported the retry already: then there is nothing to forget
 			a.forgetOldest()
 		}
 	}
@@ -48,7 +48,7 @@ func TestRetryWhileForgotten(t *testing.T) {
 		a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 		a.mu.Unlock()
 		for {
-			a.reconcile(ctx) // the old reference may have gone only after the retry: then it makes a new one
+			a.reconcile(ctx) // the old reference may go only after the retry: then this makes a new one
 			rec, req, _, err := a.Take(wiretest.Within(t, 2*time.Second), "w")
 			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a busy machine: look again
 				continue
@@ -80,7 +80,7 @@ func TestRetryWhileForgotten(t *testing.T) {
 	taken("retried here")
 }
 
-// between is a store that does something between a write and what follows of it.
+// between is a store that does something between a write and what follows it.
 type between struct {
 	*JetStream
 	do func()

@@ -20,8 +20,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// stockServer is a nats-server with JetStream as it comes: messages of at most 1 MiB. storeBytes bounds its files, 0:
-// not.
+// stockServer starts a nats-server with JetStream and default limits: messages of at most 1 MiB. storeBytes limits its
+// files; 0 means no limit.
 func stockServer(t testing.TB, storeBytes int64) *natsserver.Server {
 	t.Helper()
 	bound := ""
@@ -31,7 +31,7 @@ func stockServer(t testing.TB, storeBytes int64) *natsserver.Server {
 	return natsserver.Start(t, fmt.Sprintf("jetstream { store_dir: %q%s }\n", t.TempDir(), bound))
 }
 
-// tableOn is the table of one daemon on a server that has room for limit bytes, 0: nobody knows.
+// tableOn returns the table of one daemon on a server that has room for limit bytes; 0 means unknown.
 func tableOn(t testing.TB, url, owner string, limit int64) *Table {
 	t.Helper()
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -59,14 +59,14 @@ func tableOn(t testing.TB, url, owner string, limit int64) *Table {
 	return j
 }
 
-// noise is text that cannot be packed into less than half its length.
+// noise returns text that cannot be compressed to less than half its length.
 func noise(n int) string {
 	b := make([]byte, n/2)
 	_, _ = rand.Read(b)
 	return hex.EncodeToString(b)
 }
 
-// maker is an executor whose jobs all leave the same files.
+// maker is an executor whose jobs all produce the same files.
 type maker struct {
 	Executor
 	files []message.File
@@ -78,7 +78,7 @@ func (m *maker) Run(context.Context, Task, Sink) (*Outcome, error) {
 	return &Outcome{Files: m.files, Hold: bulk.Holding()}, nil
 }
 
-// manyFiles are pictures of one node, or of as many nodes as there are prefixes.
+// manyFiles returns n pictures of one node, with the prefixes in turn.
 func manyFiles(n int, prefix ...string) []message.File {
 	out := make([]message.File, n)
 	for i := range out {
@@ -123,8 +123,8 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 	}
 }
 
-// TestManyPicturesOnAStockServer: 4,096 pictures with long names fit the record, its events and the dead letters of a
-// server that takes messages of 1 MiB.
+// TestManyPicturesOnAStockServer checks that 4,096 pictures with long names fit the record, its events and the dead
+// letters of a server that takes messages of 1 MiB.
 func TestManyPicturesOnAStockServer(t *testing.T) {
 	t.Parallel()
 	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
@@ -149,8 +149,8 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 	}
 }
 
-// TestRecordThatCannotBeWritten: a record that no message can hold ends its job, with the reason, and the worker takes
-// the next one.
+// TestRecordThatCannotBeWritten checks that a record that no message can hold ends its job, with the reason, and that
+// the worker takes the next one.
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	url := stockServer(t, 0).URL
@@ -171,8 +171,8 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestLongNewRecord: what has no room for the changes that a record goes through is refused when it comes, and one that
-// an earlier version has taken in ends as soon as it cannot be written.
+// TestLongNewRecord checks that a job whose record has no room for later changes is refused on arrival, and that one
+// accepted by an earlier version ends as soon as its record cannot be written.
 func TestLongNewRecord(t *testing.T) {
 	t.Parallel()
 	j := tableOn(t, stockServer(t, 0).URL, "a", 0)

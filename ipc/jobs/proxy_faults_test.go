@@ -18,9 +18,9 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// TestAnyMessageLost drops one message of a daemon that is up to its server, or cuts the connection in the middle of
-// it: jobs that were taken are done once, in one attempt, and have one terminal event after the next start, whichever
-// message it is.
+// TestAnyMessageLost drops one message from a running daemon to its server, or cuts the connection in the middle of it,
+// and checks that, whichever message it is, jobs that were taken are done once, in one attempt, and have one terminal
+// event after the next start.
 func TestAnyMessageLost(t *testing.T) {
 	t.Parallel()
 	opened, all := lossy(t, func(int, string) natsproxy.Fault { return natsproxy.Pass })
@@ -41,7 +41,7 @@ func TestAnyMessageLost(t *testing.T) {
 			return natsproxy.Drop
 		})
 	})
-	t.Run("a start in doubt", func(t *testing.T) { // longer than Reconcile lets a job run that nobody holds
+	t.Run("a start in doubt", func(t *testing.T) { // longer than Reconcile tolerates a running job that no worker holds
 		t.Parallel()
 		puts, asked := 0, 0
 		lossy(t, func(_ int, subject string) natsproxy.Fault {
@@ -76,9 +76,9 @@ func TestAnyMessageLost(t *testing.T) {
 	}
 }
 
-// TestFollowBesideLoss: who follows a job that another daemon has made, while the events of it cannot be read, or only
-// some of them, is not told that there is no such job; all events are given when the network is whole again, from the
-// first.
+// TestFollowBesideLoss checks a follower of another daemon's job while none of its events can be read, or only some.
+// The follower is not told that there is no such job, and gets all events from the first once the network is whole
+// again.
 func TestFollowBesideLoss(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{".CONSUMER.CREATE.", ".CONSUMER.MSG.NEXT."} {
@@ -113,7 +113,7 @@ func TestFollowBesideLoss(t *testing.T) {
 			}
 			defer cur.Close()
 			ev := message.Event{Job: "p", Type: message.EventProgress, Seq: 7, Attempt: 1}
-			j.Hear(ev) // what came meanwhile is not told before what came first
+			j.Hear(ev) // what came meanwhile is not delivered before what came first
 			for again := true; again; again = lost.Load() == 0 {
 				if it, err := cur.Next(short); err == nil {
 					t.Fatalf("%+v was given while the log could not be read", it.Event)
@@ -135,8 +135,8 @@ func TestFollowBesideLoss(t *testing.T) {
 	}
 }
 
-// lossy does a few jobs over a proxy, starts the daemon anew without it, and looks at what is recorded. It returns how
-// many messages there were when the daemon was up, and at the end.
+// lossy runs a few jobs through a proxy, restarts the daemon without it, and checks the records. It returns the number
+// of messages when the daemon was up, and at the end.
 func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all int) {
 	t.Helper()
 	e := jetstreamServer(t, false)
@@ -148,7 +148,7 @@ func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all i
 	for i := range jobs {
 		req := &message.RunRequest{ID: fmt.Sprint("p", i), Workflow: "{}"}
 		for _, _, err := j.Create(ctx, req, "hash"); err != nil; _, _, err = j.Create(ctx, req, "hash") {
-			if ctx.Err() != nil { // a client that has no receipt asks again
+			if ctx.Err() != nil { // a client without a receipt asks again
 				t.Fatalf("%s was never taken in: %v", req.ID, err)
 			}
 		}
@@ -176,7 +176,8 @@ func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all i
 	return opened, all
 }
 
-// proxied is the table of a daemon that reaches its server by a proxy; a start that fails is tried again, as by init.
+// proxied returns the table of a daemon that reaches its server through a proxy. It retries a failed start, as init
+// would.
 func proxied(ctx context.Context, t *testing.T, url string) (*Table, func()) {
 	t.Helper()
 	for {

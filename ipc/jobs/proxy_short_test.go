@@ -2,5 +2,5 @@
 
 package jobs
 
-// proxyRuns is how many messages are lost in the short form.
+// proxyRuns is how many runs lose a message in the short form.
 const proxyRuns = 5

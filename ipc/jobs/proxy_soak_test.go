@@ -2,5 +2,5 @@
 
 package jobs
 
-// proxyRuns is how many messages are lost in the long form.
+// proxyRuns is how many runs lose a message in the long form.
 const proxyRuns = 200

@@ -13,7 +13,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// shaky is a bucket whose next reads fail.
+// shaky is a bucket whose next reads, left of them, fail.
 type shaky struct {
 	jetstream.KeyValue
 	left atomic.Int32
@@ -27,8 +27,8 @@ func (s *shaky) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, e
 	return s.KeyValue.Get(ctx, key)
 }
 
-// TestRequestThatCannotBeReadNow: a job whose request cannot be fetched for a moment, or is not known yet to the server
-// that was asked, runs in its first attempt; only one whose request is gone fails.
+// TestRequestThatCannotBeReadNow checks that a job whose request cannot be fetched for a moment, or is not yet known to
+// the server that was asked, runs in its first attempt, and that only a job whose request is gone fails.
 func TestRequestThatCannotBeReadNow(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -46,7 +46,7 @@ func TestRequestThatCannotBeReadNow(t *testing.T) {
 	if bad.left.Load() >= 0 {
 		t.Fatal("the request was read without the bucket")
 	}
-	bad.err = jetstream.ErrKeyNotFound // by a server that is behind the others
+	bad.err = jetstream.ErrKeyNotFound // from a server that lags behind the others
 	bad.left.Store(1)
 	mustCreate(t, a, &message.RunRequest{ID: "behind"})
 	if rec, req, _, err := b.Take(ctx, "w"); err != nil || rec.Attempt != 1 || req.ID != "behind" {

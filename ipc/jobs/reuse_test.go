@@ -12,8 +12,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestReuseOutlivesTheDaemon answers a job from one of an earlier life, and reads the answer in a third: what was never
-// run is in the store with its files, and one end.
+// TestReuseOutlivesTheDaemon answers a job with the files of one from an earlier life of the daemon, and reads the
+// answer in a third life: the job that never ran is in the store with its files and one end.
 func TestReuseOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -70,7 +70,7 @@ func TestReuseOutlivesTheDaemon(t *testing.T) {
 	}
 	checkTerminal(t, e, "q", message.EventSuccess)
 
-	// another daemon on the same server has not got the file
+	// another daemon on the same server does not have the file
 	j, _ := durable(t, e, "b")
 	outputs, err := NewOutputs(OutputsConfig{Output: t.TempDir()})
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestFoldersStayInTheLog: a client is told which files are missing and which daemons have looked; where their folders
-// are only the operator is.
+// TestFoldersStayInTheLog checks that a client is told which files are missing and which daemons have looked, but only
+// the operator, in the log, where the folders are.
 func TestFoldersStayInTheLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

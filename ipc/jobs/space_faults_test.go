@@ -23,15 +23,15 @@ const heavyBytes = 1_500_000
 
 var heavyInput = sync.OnceValue(func() []byte { return []byte(noise(heavyBytes)) })
 
-// heavy is a job with so many bytes of inputs.
+// heavy returns a job with heavyBytes of input.
 func heavy(id string) *message.RunRequest { return weighing(id, heavyBytes) }
 
-// weighing is a job with inputs of so many bytes.
+// weighing returns a job with the given number of input bytes.
 func weighing(id string, bytes int) *message.RunRequest {
 	return &message.RunRequest{ID: id, Inputs: map[string][]byte{"a.png": heavyInput()[:bytes]}}
 }
 
-// create puts a job into a table whose reconciler has just been at work.
+// create creates a job in a table right after a pass of the reconciler.
 func create(t *testing.T, j *Table, req *message.RunRequest) error {
 	t.Helper()
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -40,7 +40,7 @@ func create(t *testing.T, j *Table, req *message.RunRequest) error {
 	return err
 }
 
-// fill queues jobs of so many bytes until one is refused, and returns the ids of those that wait.
+// fill queues jobs of the given number of bytes until one is refused, and returns the ids of those that wait.
 func fill(t *testing.T, j *Table, bytes int) (ids []string) {
 	t.Helper()
 	for i := range 100 {
@@ -58,8 +58,9 @@ func fill(t *testing.T, j *Table, bytes int) (ids []string) {
 	return nil
 }
 
-// TestStoreDoesNotStayFull: jobs that have ended take no room that new ones need, queued ones leave room for their own
-// ends, and a full store takes jobs again when they have ended; with a limit that is known and with one that is not.
+// TestStoreDoesNotStayFull checks that ended jobs take no room that new ones need, that queued jobs leave room for
+// their own ends, and that a full store takes jobs again when its jobs have ended, with a known limit and with an
+// unknown one.
 func TestStoreDoesNotStayFull(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
@@ -123,7 +124,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 	}
 }
 
-// stalling is a stream of a server that answers nothing for some requests.
+// stalling is a stream of a server that does not answer some requests.
 type stalling struct {
 	jetstream.Stream
 	left int
@@ -148,8 +149,8 @@ func (s *stalling) Purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) 
 	return s.Stream.Purge(ctx, opts...)
 }
 
-// TestRoomIsMadeThoughTheServerStalls: a store that could give room is not called full because the server was slow to
-// give it; one that gives none in time is said not to answer.
+// TestRoomIsMadeThoughTheServerStalls checks that a store that can make room is not called full because the server was
+// slow to make it. If the server makes none in time, the error says that it does not answer.
 func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
 	t.Parallel()
 	j := tableOn(t, stockServer(t, testSpace).URL, "a", testSpace)
@@ -181,7 +182,7 @@ func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
 	}
 }
 
-// failing is a bucket that takes some writes and no more.
+// failing is a bucket that takes some writes and then no more.
 type failing struct {
 	jetstream.KeyValue
 	left int
@@ -194,7 +195,7 @@ func (f *failing) Put(ctx context.Context, key string, value []byte) (uint64, er
 	return f.KeyValue.Put(ctx, key, value)
 }
 
-// TestFailedCreateLeavesNothing: the pieces of a job that could not be written down are removed.
+// TestFailedCreateLeavesNothing checks that the pieces of a job that could not be stored are removed.
 func TestFailedCreateLeavesNothing(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)

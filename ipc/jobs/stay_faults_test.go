@@ -13,10 +13,11 @@ import (
 	"patchbay/tests/natsproxy"
 )
 
-// TestConnectionLeavesServerThatIsCutOff: a connection stays at a server where every other question to JetStream is
-// lost, leaves one where all are, for the next of its list, and stays there; one that knows no other server stays.
-func TestConnectionLeavesServerThatIsCutOff(t *testing.T) { // not beside others: answers are counted by the clock
-	var lost atomic.Int32 // of the first server: 0 none, 1 every other, 2 all
+// TestConnectionLeavesServerThatIsCutOff checks that a connection stays at a server where every other request to
+// JetStream is lost, leaves one where all are lost for the next of its list, and stays there. With no other server in
+// its list it stays.
+func TestConnectionLeavesServerThatIsCutOff(t *testing.T) { // not parallel: answers are counted by the clock
+	var lost atomic.Int32 // by the first server: 0 none, 1 every other, 2 all
 	var asked [2]atomic.Int32
 	front := func(i int) *natsproxy.Proxy {
 		e := jetstreamServer(t, false)

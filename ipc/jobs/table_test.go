@@ -279,7 +279,7 @@ func TestExpireOnlyWaitingJobs(t *testing.T) {
 	}
 }
 
-// TestEndsAreRepublishedWithoutAListener: events may have nobody who is told of them.
+// TestEndsAreRepublishedWithoutAListener checks that ends can be republished when no OnEvent is set.
 func TestEndsAreRepublishedWithoutAListener(t *testing.T) {
 	t.Parallel()
 	ctx, now := context.Background(), time.Unix(1000, 0)
@@ -292,7 +292,7 @@ func TestEndsAreRepublishedWithoutAListener(t *testing.T) {
 	j.republish(ctx)
 }
 
-// endsOf makes a table on a clock that stands still, and lets a job end in every way in which one that has run can end.
+// endsOf makes a table on a clock that stands still, and lets a job end in every way in which a started job can end.
 // Jobs that are not done have made a file too.
 func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 	t.Helper()
@@ -328,7 +328,7 @@ func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 	return j, ends
 }
 
-// TestEndsFollowTheTablesClock: records and events of jobs that end have the time that Config.Now returns.
+// TestEndsFollowTheTablesClock checks that records and events of ended jobs have the time that Config.Now returns.
 func TestEndsFollowTheTablesClock(t *testing.T) {
 	t.Parallel()
 	j, ends := endsOf(t, time.UnixMilli(1000))
@@ -341,8 +341,8 @@ func TestEndsFollowTheTablesClock(t *testing.T) {
 	}
 }
 
-// TestUnfinishedJobsNameTheirFiles: the end of a job that failed or was cancelled lists the files of the nodes that had
-// run, as long as they are kept.
+// TestUnfinishedJobsNameTheirFiles checks that the end of a failed or cancelled job lists the files of the nodes that
+// had run, as long as they are kept.
 func TestUnfinishedJobsNameTheirFiles(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

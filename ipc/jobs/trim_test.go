@@ -13,7 +13,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestResultsAreKeptForATime, also when the daemon ends between saying that they are dropped and dropping them.
+// TestResultsAreKeptForATime checks that results are dropped after a time, also when the daemon ends between recording
+// that and dropping them.
 func TestResultsAreKeptForATime(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -69,7 +70,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	}
 }
 
-// TestARetryHasFilesOfItsOwn: that the files of the last attempt were dropped says nothing about those of the next one.
+// TestARetryHasFilesOfItsOwn checks that files dropped from the last attempt do not count as dropped in the next one.
 func TestARetryHasFilesOfItsOwn(t *testing.T) {
 	t.Parallel()
 	ctx := wiretest.Within(t, 20*time.Second)

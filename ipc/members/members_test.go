@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { ipctest.Main(m) }
 // limit is how long a condition may take on a busy machine.
 const limit = time.Minute
 
-// await reads a channel until ok holds for what comes.
+// await reads c until ok holds for a value.
 func await(t *testing.T, what string, c <-chan []members.Member, ok func([]members.Member) bool) {
 	t.Helper()
 	late := time.After(limit)
@@ -40,8 +40,8 @@ func await(t *testing.T, what string, c <-chan []members.Member, ok func([]membe
 	}
 }
 
-// TestMembersComeAndGo: who joins a group is listed there and in no other; who leaves is not any more at once, and who
-// ends without a word when its entry is old.
+// TestMembersComeAndGo checks that a host that joins a group is listed there and in no other, that one that leaves
+// disappears at once, and that one that dies silently disappears once its entry has expired.
 func TestMembersComeAndGo(t *testing.T) {
 	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
 	join := func(name string) *members.Group {
@@ -83,7 +83,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestListMissesNobody: members whose entries are written anew while a list is made are all in it.
+// TestListMissesNobody checks that members whose entries are rewritten while a list is made are all in it.
 func TestListMissesNobody(t *testing.T) {
 	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
 	group, err := members.Join(t.Context(), members.Config{URL: e.URL, Group: "cards"})
@@ -132,7 +132,7 @@ func TestListMissesNobody(t *testing.T) {
 	}
 }
 
-// TestMembersNeedJetStream: a server that keeps nothing is named as such.
+// TestMembersNeedJetStream checks that joining fails on a server without JetStream.
 func TestMembersNeedJetStream(t *testing.T) {
 	e := natsserver.Start(t, natsserver.Inside(""))
 	if _, err := members.Join(t.Context(), members.Config{URL: e.URL, Group: "cards"}); err == nil {

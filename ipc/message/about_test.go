@@ -10,14 +10,14 @@ import (
 
 func TestAbout(t *testing.T) {
 	for _, c := range []struct{ graph, about, model string }{
-		{ // the negative text comes first, and something changes the positive one on its way
+		{ // the negative text comes first, and another node changes the positive one
 			`{"1":{"class_type":"CLIPTextEncode","inputs":{"text":"ugly"}},"2":{"class_type":"CLIPTextEncode","inputs":` +
 				`{"text":"a red\n fox"}},"3":{"class_type":"FluxGuidance","inputs":{"conditioning":["2",0]}},"4":{"class_type":` +
 				`"UNETLoader","inputs":{"unet_name":"flux.safetensors"}},"5":{"class_type":"KSampler","inputs":{"positive":` +
 				`["3",0],"negative":["1",0]}}}`, "a red fox", "flux.safetensors",
 		},
 		{`{"1":{"class_type":"CLIPTextEncodeFlux","inputs":{"clip_l":"x","t5xxl":"long"}}}`, "long", ""},
-		{`{"1":{"class_type":"K","inputs":{"positive":["1",0]}}}`, "", ""}, // a ring
+		{`{"1":{"class_type":"K","inputs":{"positive":["1",0]}}}`, "", ""}, // a cycle
 		{`{"1":{"class_type":"K","inputs":{"text":7}}}`, "", ""},
 	} {
 		w, fault := graph.ParseWorkflowJSON([]byte(c.graph))

@@ -48,8 +48,8 @@ func TestParseRunShapes(t *testing.T) {
 	}
 }
 
-// TestPromptBodiesAsComfyUI compares what the server of tests/golden/server said of ids, of targets and of bodies
-// without a prompt.
+// TestPromptBodiesAsComfyUI compares the answers about ids, targets and bodies without a prompt with those of the
+// server of tests/golden/server.
 func TestPromptBodiesAsComfyUI(t *testing.T) {
 	type record struct {
 		Cases []struct {
@@ -106,7 +106,8 @@ func TestPromptBodiesAsComfyUI(t *testing.T) {
 	}
 }
 
-// TestEditorGraphs: every shape of a body may hold a graph in the editor's format; saved pictures keep it.
+// TestEditorGraphs checks that every shape of a body may hold a graph in the editor's format, and that saved pictures
+// keep it.
 func TestEditorGraphs(t *testing.T) {
 	const text = `{"nodes": [{"id": 3, "type": "EmptyLatentImage", "widgets_values": [64, 64, 1]},
 		{"id": 4, "type": "Elsewhere", "widgets_values": [7], "inputs": [{"name": "a", "type": "LATENT", "link": 1}]}],
@@ -210,7 +211,7 @@ func TestErrorTableIsComplete(t *testing.T) {
 		}
 		seen[c.Code] = true
 	}
-	// Every code of package node lands on a row.
+	// Every code of package node maps to a row.
 	for _, code := range []string{
 		fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs,
 		fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing,
@@ -228,7 +229,7 @@ func TestErrorTableIsComplete(t *testing.T) {
 	}
 }
 
-// TestSameFilesSameJob: a request with several files is the same job every time, whatever order they come in.
+// TestSameFilesSameJob checks that a request with several files is the same job in whatever order they come.
 func TestSameFilesSameJob(t *testing.T) {
 	files := map[string][]byte{}
 	for _, name := range []string{"a.png", "b.png", "c.png", "d.png", "e.png"} {
@@ -254,8 +255,8 @@ func TestSameFilesSameJob(t *testing.T) {
 	}
 }
 
-// TestOtherTimesSameJob: priority, deadline and queue time say when a job is to be done; the job of an id stays the
-// same with others, and is another one with another workflow or plan.
+// TestOtherTimesSameJob checks that the job of an id stays the same with another priority, deadline or queue time, and
+// is another one with another workflow or plan.
 func TestOtherTimesSameJob(t *testing.T) {
 	hash := func(workflow string, fields ...any) string {
 		t.Helper()
@@ -280,7 +281,7 @@ func TestOtherTimesSameJob(t *testing.T) {
 	}
 }
 
-// TestJobRefusalsNameTheField: what run and submit refuse has the path of the field in Input.
+// TestJobRefusalsNameTheField checks that errors of run and submit have the path of the field in Input.
 func TestJobRefusalsNameTheField(t *testing.T) {
 	g := messagetest.Graph("Wait 1")
 	for field, body := range map[string]*pyjson.Object{
@@ -296,7 +297,7 @@ func TestJobRefusalsNameTheField(t *testing.T) {
 	}
 }
 
-// TestMasksOfText: a mask of text counts its first tokens, in every dtype, and is [1, Lt] like the text.
+// TestMasksOfText checks that a mask of text counts its first tokens, in every dtype, and is [1, Lt] like the text.
 func TestMasksOfText(t *testing.T) {
 	for _, c := range []struct {
 		dtype string

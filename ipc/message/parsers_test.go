@@ -15,7 +15,7 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// requestsTarget: what was bound can be encoded, and is bound again.
+// requestsTarget checks that a request that was bound can be encoded and bound again.
 func requestsTarget(tb testing.TB) *hammer.Target[request] {
 	return &hammer.Target[request]{
 		Name: "FuzzRequests", Seeds: messagetest.Frames(tb),
@@ -42,7 +42,7 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 				return err
 			}
 			again, err := readRequest(bytes.Join(parts, nil))
-			if err != nil && !wiretest.HoldsOddNumber(o) { // 1e300 is a number here and an integer there
+			if err != nil && !wiretest.HoldsOddNumber(o) { // 1e300 is a float in one encoding, an integer in the other
 				return fmt.Errorf("a %s that was bound is refused when it is sent on: %w", q.verb, err)
 			}
 			if err == nil && again.verb != q.verb {
@@ -67,7 +67,7 @@ type request struct {
 	body   any
 }
 
-// readRequest takes a frame apart as a connection does, and binds the body of its verb as the service does.
+// readRequest takes a frame apart as a connection does, and binds the body as the service does.
 func readRequest(data []byte) (request, error) {
 	enc, ok := wire.Sniff(data)
 	if !ok {
@@ -127,7 +127,7 @@ func readRequest(data []byte) (request, error) {
 	return q, wire.Bind(q.fields, q.body)
 }
 
-// checkSample: numbers that were taken fit their shapes.
+// checkSample checks that the numbers of an accepted request fit their shapes.
 func checkSample(q *message.SampleRequest) error {
 	l := q.Built.Request.Latent
 	if l.B < 1 || l.C < 1 || l.Y < 1 || l.X < 1 || len(l.Data) != l.B*l.C*l.Y*l.X {
@@ -146,7 +146,7 @@ func checkSample(q *message.SampleRequest) error {
 // FuzzRequests reads the bodies of all verbs as the service does.
 func FuzzRequests(f *testing.F) { requestsTarget(f).Fuzz(f) }
 
-// messagesTarget: a request for a job is the same job in the other encoding. The flag means JSON.
+// messagesTarget checks that a request for a job is the same job in the other encoding. The flag means JSON.
 func messagesTarget() *hammer.Target[parsedRun] {
 	return &hammer.Target[parsedRun]{
 		Name: "FuzzMessages", Flag: true,
@@ -183,7 +183,7 @@ func messagesTarget() *hammer.Target[parsedRun] {
 			}
 			return sameJob(p, wiretest.EncodingFor(in.Flag))
 		},
-		// The graph is copied once from a map, parsed twice from a text.
+		// The graph is copied once from a map, and parsed twice from text.
 		Bound: func(in hammer.Input) int64 {
 			enc := wiretest.EncodingFor(!in.Flag)
 			return 2*wiretest.DecodedBound(in.Data, enc) + wiretest.TextBound(in.Data)
@@ -198,10 +198,10 @@ type parsedRun struct {
 	w    *graph.Workflow
 }
 
-// sameJob encodes a request in the other encoding: that must be the same job.
+// sameJob checks that a request in the other encoding is the same job.
 func sameJob(p parsedRun, other wire.Encoding) error {
 	h := message.Hash(p.req, p.w)
-	// bytes become text and NaN null in JSON; that is not the same request
+	// in JSON bytes become text and NaN becomes null, which is not the same request
 	if wiretest.HoldsBytes(p.body) || wiretest.HoldsOddNumber(p.body) {
 		return nil
 	}
@@ -225,7 +225,7 @@ func sameJob(p parsedRun, other wire.Encoding) error {
 
 func FuzzMessages(f *testing.F) { messagesTarget().Fuzz(f) }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// TestParsersUnderTheHammer runs every parser of untrusted bytes on mutated inputs: 20,000 each, 10,000,000 in `make
 // soak`.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Messages", func(t *testing.T) { messagesTarget().Run(t, hammer.Runs) })

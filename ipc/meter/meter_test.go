@@ -10,8 +10,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestBytesWhileAJobRuns: bytes that ranks send are counted with every step, once, over several sampling runs of a job,
-// and also of a job that fails before its metrics tell.
+// TestBytesWhileAJobRuns checks that bytes that ranks send are counted with every step, once, over several sampling
+// runs of a job, and also for a job that fails before its metrics event.
 func TestBytesWhileAJobRuns(t *testing.T) {
 	m := New()
 	step := func(job string, sent map[string]any) {
@@ -62,7 +62,7 @@ func TestBytesWhileAJobRuns(t *testing.T) {
 	}
 }
 
-// TestStepsOfConcurrentJobs: the steps and the rate of a worker are those of all its jobs together.
+// TestStepsOfConcurrentJobs checks that the steps and the rate of a worker are those of all its jobs together.
 func TestStepsOfConcurrentJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
@@ -88,8 +88,8 @@ func TestStepsOfConcurrentJobs(t *testing.T) {
 	})
 }
 
-// TestMetricsAreText: what /metrics answers is Prometheus' text format: a family has one HELP and one TYPE, before its
-// lines and in one piece, a series comes once, and labels are escaped whatever a model is called.
+// TestMetricsAreText checks that /metrics answers in Prometheus' text format: a family has one HELP and one TYPE,
+// before its lines and contiguous, a series occurs once, and labels are escaped whatever a model is called.
 func TestMetricsAreText(t *testing.T) {
 	m := New()
 	m.Watch(func() message.Stats {

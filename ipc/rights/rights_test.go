@@ -21,7 +21,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestEverySubjectOfEveryRole tries to publish to and to subscribe to everything there is, as everyone.
+// TestEverySubjectOfEveryRole checks, for every subject, which roles may publish to it and which may subscribe.
 func TestEverySubjectOfEveryRole(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 0)
 	const c, a, d = "alice ", "admin ", "worker-1 " // who may
@@ -119,8 +119,8 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 	}
 }
 
-// TestEveryActionOfEveryRole does what each role is there for; nothing may be missing in its rights, nor in those of
-// the daemon that answers.
+// TestEveryActionOfEveryRole does what each role is there for, and checks that no permission is missing, neither the
+// role's nor the daemon's that answers.
 func TestEveryActionOfEveryRole(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 0)
 	for _, user := range []string{"alice", "admin"} {
@@ -211,7 +211,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	}
 }
 
-// TestRepliesGoToInboxesOnly names, as the place of a reply, subjects where only the daemon may write.
+// TestRepliesGoToInboxesOnly checks that the daemon does not reply to subjects where only it may write.
 func TestRepliesGoToInboxesOnly(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 0)
 	d, _ := g.Raw(t, "worker-1")
@@ -265,7 +265,7 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	}
 }
 
-// TestNobodyReadsOthersReplies: bob hears nothing of what the daemon answers to alice.
+// TestNobodyReadsOthersReplies checks that bob hears nothing of what the daemon answers to alice.
 func TestNobodyReadsOthersReplies(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 0)
 	bob, violations := g.Raw(t, "bob")
@@ -291,7 +291,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 			t.Errorf("bob read %q", m.Data)
 		}
 	}
-	// A client with a prefix that is not its own is told so at once.
+	// A client with a prefix that is not its own gets an error at once.
 	url, access := g.Login("bob")
 	access.Inbox = "_INBOX.alice"
 	c, err := client.DialNATSAs(url, access)
@@ -306,8 +306,8 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	}
 }
 
-// TestExampleOfServer: examples/nats-server.conf holds the rights that the program prints. Package broker has a server
-// that takes it.
+// TestExampleOfServer checks that examples/nats-server.conf holds the permissions that the program prints. Package
+// broker tests that a server takes them.
 func TestExampleOfServer(t *testing.T) {
 	text, err := os.ReadFile("../../examples/nats-server.conf")
 	if err != nil {

@@ -72,7 +72,7 @@ func TestSplice(t *testing.T) {
 			if err != nil || env.Op != "run" || env.Tag != "t" || !env.End || rest.Len() != n {
 				t.Errorf("encoding %d, %d fields: got %+v, %d fields, %v", enc, n, env, rest.Len(), err)
 			}
-			for _, tag := range []any{int64(0), ""} { // a tag all the same
+			for _, tag := range []any{int64(0), ""} { // zero values are tags too
 				parts, err = wire.Splice(wire.Envelope{Tag: tag}, [][]byte{body}, enc)
 				if err != nil {
 					t.Fatal(err)

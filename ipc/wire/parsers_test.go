@@ -18,7 +18,8 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// guardTarget: what is decoded is what the reference decoder reads, and can be written again. The flag means msgpack.
+// guardTarget checks that what is decoded is what the reference decoder reads, and can be encoded again. The flag means
+// msgpack.
 func guardTarget(tb testing.TB) *hammer.Target[*pyjson.Object] {
 	t := &hammer.Target[*pyjson.Object]{
 		Name: "FuzzGuard", Flag: true,
@@ -58,7 +59,7 @@ func checkDecoded(in hammer.Input, o *pyjson.Object, refused error) error {
 		return nil
 	}
 	body := in.Data
-	if in.Flag { // what we accept, the reference decoder accepts
+	if in.Flag { // the reference decoder accepts what we accept
 		var v map[string]any
 		if err := msgpack.NewDecoder(bytes.NewReader(body)).Decode(&v); err != nil && !strings.Contains(err.Error(), "ext") {
 			return fmt.Errorf("accepted, but the msgpack package says: %w", err)
@@ -76,7 +77,7 @@ func checkDecoded(in hammer.Input, o *pyjson.Object, refused error) error {
 	return nil
 }
 
-// peekTarget: what is found in front is what the whole body says.
+// peekTarget checks that the envelope found at the front is that of the whole body.
 func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 	deep := map[string]any{"op": "run", "tag": 1, "a": wiretest.Deep(70)}
 	return &hammer.Target[wire.Envelope]{
@@ -108,7 +109,7 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 			op, _ := o.Get("op")
 			tag, _ := o.Get("tag")
 			wrong := env.Op != "" && op != env.Op || env.Tag != nil && tag != env.Tag
-			// of a key that comes twice in JSON the last one holds; it may not stand in front
+			// of a JSON key that occurs twice the last one counts, which may not be at the front
 			if wrong && !(enc == wire.JSON && repeats(in.Data)) {
 				return fmt.Errorf("op %q and tag %v, the body has %v and %v", env.Op, env.Tag, op, tag)
 			}
@@ -120,7 +121,7 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 	}
 }
 
-// repeats reports whether op or tag come more than once in a JSON object.
+// repeats reports whether op or tag occur more than once in a JSON object.
 func repeats(body []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(body))
 	count := map[json.Token]int{}
@@ -136,7 +137,8 @@ func repeats(body []byte) bool {
 	return count["op"] > 1 || count["tag"] > 1
 }
 
-// framesTarget: frames that are read add up to what was written, and every body that decodes can be given an envelope.
+// framesTarget checks that frames read add up to what was written, and that every body that decodes can be given an
+// envelope.
 func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 	many := append(wiretest.FrameOf([]byte(`{"op":"run","tag":1}`)),
 		wiretest.FrameOf(wiretest.Packed(tb, map[string]any{
@@ -187,9 +189,9 @@ func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 				}
 				body := rest[:size]
 				rest = rest[size:]
-				n += 512 // of a frame
+				n += 512 // per frame
 				if enc, ok := wire.Sniff(body); ok {
-					n += 3 * wiretest.DecodedBound(body, enc) // without op, tag and end it is a map anew each time
+					n += 3 * wiretest.DecodedBound(body, enc) // each pass makes a new map without op, tag and end
 				}
 			}
 			return n
@@ -197,7 +199,7 @@ func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 	}
 }
 
-// framed takes one body of a frame apart and puts it together again. Only what must not be is an error.
+// framed takes the body of a frame apart and puts it together again. It returns an error only for what must not happen.
 func framed(body []byte) error {
 	enc, ok := wire.Sniff(body)
 	if !ok {
@@ -216,15 +218,15 @@ func framed(body []byte) error {
 	return nil
 }
 
-// FuzzPeek looks at whatever comes: it must not fall over, and what it finds is what the whole body says.
+// FuzzPeek checks that peeking never panics, and that what it finds is what the whole body says.
 func FuzzPeek(f *testing.F) { peekTarget(f).Fuzz(f) }
 
 func FuzzGuard(f *testing.F) { guardTarget(f).Fuzz(f) }
 
 func FuzzFrames(f *testing.F) { framesTarget(f).Fuzz(f) }
 
-// TestRefusedFramesKeepTheirTag: a frame that is refused before it is decoded is answered under its own tag, if that
-// stands in front.
+// TestRefusedFramesKeepTheirTag checks that a frame that is refused before it is decoded is answered under its own tag,
+// if that is at the front.
 func TestRefusedFramesKeepTheirTag(t *testing.T) {
 	bomb := strings.Repeat("[", 100) + strings.Repeat("]", 100)
 	for _, row := range []struct {
@@ -249,7 +251,7 @@ func TestRefusedFramesKeepTheirTag(t *testing.T) {
 	}
 }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// TestParsersUnderTheHammer runs every parser of untrusted bytes on mutated inputs: 20,000 each, 10,000,000 in `make
 // soak`. The fuzz targets of the same names have the same bodies.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Guard", func(t *testing.T) { guardTarget(t).Run(t, hammer.Runs) })

@@ -17,8 +17,8 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS.
-// A step of 100 ms makes one.
+// BenchmarkEvent measures what one progress event costs from the worker process to the stream: frames, table, JSON,
+// NATS. A step of 100 ms makes one.
 func BenchmarkEvent(b *testing.B) {
 	e := natsserver.Start(b, natsserver.Inside(""), natsserver.JetStream(b))
 	l, err := jobs.OpenJetStream(context.Background(),

@@ -33,7 +33,7 @@ func TestCommandThatIsNoWorker(t *testing.T) {
 	}
 }
 
-// TestNoDescriptorForTheLink: if there are descriptors for the socket pair only, the error says so.
+// TestNoDescriptorForTheLink checks the error when there are descriptors for the socket pair only.
 func TestNoDescriptorForTheLink(t *testing.T) {
 	var free [2]int // the lowest
 	for i := range free {

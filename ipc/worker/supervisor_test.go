@@ -50,7 +50,8 @@ func TestWorkerRunsJobs(t *testing.T) {
 	}
 }
 
-// TestALaterAttemptRunsAnew: a worker remembers jobs, but a retry must not be told how the attempt before it ended.
+// TestALaterAttemptRunsAnew checks that a retry is not told how the attempt before it ended, though workers remember
+// jobs.
 func TestALaterAttemptRunsAnew(t *testing.T) {
 	_, child := ipctest.ChildRig(t, nil)
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -63,7 +64,7 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 	if wiretest.Code(err) != wire.ErrCancelled {
 		t.Fatalf("the first attempt ended with %v, want %s", err, wire.ErrCancelled)
 	}
-	for range 2 { // the second time its result is there
+	for range 2 { // the second time the worker has the result
 		out, err := child.Run(ctx, jobs.Task{Req: req, Attempt: 2}, jobs.Sink{Event: func(message.Event) {}})
 		if err != nil || len(out.Files) != 1 {
 			t.Fatalf("the second attempt: %+v, %v", out, err)
@@ -120,8 +121,8 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
-// TestJobWaitsForTheNextWorker: a worker that dies between the choice of it and the start of a job costs the job no
-// attempt; a single node that is asked for then is told why the worker ended.
+// TestJobWaitsForTheNextWorker checks that a worker that dies between being chosen and starting a job costs the job no
+// attempt, and that a single node requested then gets the reason why the worker ended.
 func TestJobWaitsForTheNextWorker(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
 	dead := func(pause time.Duration) *worker.Child {
@@ -205,7 +206,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	}
 }
 
-// TestWorkerOnPlainPipes is a host that starts a worker itself.
+// TestWorkerOnPlainPipes checks a worker that a host starts itself.
 func TestWorkerOnPlainPipes(t *testing.T) {
 	cmd := ipctest.WorkerCommand()
 	in, err := cmd.StdinPipe()
@@ -225,7 +226,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 	if end.Type != message.EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
-	// A job that is deaf must not keep the worker alive when its host is gone.
+	// A job that ignores its context must not keep the worker alive when its host is gone.
 	if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "",
 		&message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
@@ -245,8 +246,8 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 	}
 }
 
-// TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has
-// answered once is restarted for ever.
+// TestWorkerThatNeverStartsIsGivenUp checks that five lives without an answer end the supervision with the cause. A
+// worker that has answered once is restarted forever.
 func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	lives := 0
 	child := worker.NewChild(worker.ChildConfig{
@@ -266,9 +267,9 @@ func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestOnlyTheDaemonsPairIsTrusted: a worker whose validation refuses everything runs what its daemon sends, which was
-// validated there, and refuses a host on pipes and one on a socket pair of its own, also when that calls itself a
-// daemon by another process id.
+// TestOnlyTheDaemonsPairIsTrusted checks that a worker whose validation refuses everything runs what its daemon sends,
+// which was validated there. It refuses a host on pipes and one on a socket pair of its own, even one that calls itself
+// a daemon with another process id.
 func TestOnlyTheDaemonsPairIsTrusted(t *testing.T) {
 	refusing := func() *exec.Cmd {
 		cmd := ipctest.WorkerCommand()

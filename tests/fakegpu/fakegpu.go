@@ -1,6 +1,6 @@
 // Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU
-// (fake/libcuda.cc) and the very kernels of engine/cuda, compiled by g++ with every CUDA thread a fibre (fake/fibre.h).
-// In its folder nccl is a libnccl.so.2 (fake/nccl.cc).
+// (fake/libcuda.cc) and the very kernels of engine/cuda, compiled by g++ with every CUDA thread a fiber (fake/fibre.h).
+// Its subfolder nccl has a libnccl.so.2 (fake/nccl.cc).
 package fakegpu
 
 import (
@@ -18,19 +18,20 @@ import (
 	"testing"
 )
 
-// flags compile kernels and runtime. No multiplication and addition is joined unless the source says so, as in the
-// formulas.
+// flags compile kernels and runtime. The compiler fuses no multiplication with an addition unless the source says so,
+// as in the formulas.
 var flags = []string{
 	"-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-fvisibility=hidden",
 	"-Wall", "-Werror",
 	"-Wno-unknown-pragmas", "-Wno-unused-function",
 }
 
-// Change is a planted fault: in File (a base name) Old, which must occur exactly once, becomes New.
+// Change is a planted fault: in File (a base name), New replaces Old, which must occur exactly once.
 type Change struct{ File, Old, New string }
 
-// Library returns a directory with the fake libcuda.so.1, which is built when its sources changed since the last time.
-// Without g++ the test is skipped with NOT RUN. Changes are planted in copies of the sources.
+// Library returns a directory with the fake libcuda.so.1, which is rebuilt when its sources or flags have changed.
+// Without g++ or on another architecture than amd64 the test is skipped with NOT RUN. Changes apply to copies of the
+// sources.
 func Library(t testing.TB, changes ...Change) string {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -46,7 +47,7 @@ func Library(t testing.TB, changes ...Change) string {
 	return dir
 }
 
-// Build is Library in the folder of go.mod.
+// Build is Library for the module in folder root, without a test.
 func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
@@ -94,8 +95,8 @@ func moduleRoot(t testing.TB) string {
 	}
 }
 
-// build compiles sources (texts by base name) into the cache and returns the directory of the library. Objects are kept
-// by the hash of all that they are made of, so that a fault in one kernel compiles that kernel alone.
+// build compiles sources (texts by base name) into the cache and returns the directory of the library. Objects are
+// cached by the hash of everything they are made from, so that a fault in one kernel recompiles that kernel alone.
 func build(sources map[string]string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -153,8 +154,8 @@ func build(sources map[string]string) (string, error) {
 			return "", err
 		}
 	}
-	// The folder appears whole and stays as it is: a libcuda.so.1 that another process replaced while this one runs would
-	// be loaded a second time through libnccl.so.2, with a state of its own.
+	// The folder appears atomically and never changes: a libcuda.so.1 that another process replaced while this one runs
+	// would be loaded a second time through libnccl.so.2, with its own state.
 	made, err := os.MkdirTemp(cache, "making")
 	if err != nil {
 		return "", err
@@ -164,17 +165,18 @@ func build(sources map[string]string) (string, error) {
 	}
 	if err != nil {
 		_ = os.RemoveAll(made)
-		if _, there := os.Stat(dir); there != nil { // otherwise somebody else was first
+		if _, there := os.Stat(dir); there != nil { // otherwise another process was first
 			return "", err
 		}
 	}
 	return dir, nil
 }
 
-// libraries are the units that become a shared library each, on top of the driver's; all others are the driver's.
+// libraries are the units that each become a shared library on top of the driver's. All others are part of the
+// driver's.
 var libraries = map[string]string{"libcublasLt.cc": "libcublasLt.so.12", "libcudnn.cc": "libcudnn.so.9"}
 
-// link makes the libraries of the objects of units in dir, that of the driver first.
+// link links the objects of units into shared libraries in dir, the driver's first.
 func link(dir string, objects, units []string) error {
 	const driver = "libcuda.so.1"
 	shared := func(name string, args ...string) error {
@@ -197,7 +199,7 @@ func link(dir string, objects, units []string) error {
 			}
 		}
 	}
-	// one file, because NCCL works on the driver's streams; in a folder of its own, because only some tests want it found
+	// one file, because NCCL works on the driver's streams; in its own folder, because only some tests may find it
 	if err := os.Mkdir(filepath.Join(dir, "nccl"), 0o755); err != nil {
 		return err
 	}
@@ -207,7 +209,7 @@ func link(dir string, objects, units []string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// object compiles one unit unless it is there.
+// object compiles one unit unless its object file exists.
 func object(work, unit, to string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
@@ -218,7 +220,7 @@ func object(work, unit, to string) error {
 	})
 }
 
-// place makes a file under another name and renames it, so that nobody sees half of it.
+// place makes a file under another name and renames it, so that no process sees half of it.
 func place(to string, make func(at string) error) error {
 	at := fmt.Sprintf("%s.%x", to, rand.Uint64())
 	if err := make(at); err != nil {

@@ -10,16 +10,17 @@ import (
 	"testing"
 )
 
-// repeats is how often a test may run until it notices. A host that waits has any stream go on that may, not only those
-// that it waits for: until a peer has issued its part, all else is done, the work too that somebody forgot to wait for.
-// How soon the peer's goroutine comes is up to the machine (a slot of NCCL that is sent before it is filled shows in 8
-// runs of 12; running one stream far ahead of the others makes that 1 of 12).
+// repeats is how often a test may run until it notices a fault. A host that waits lets every stream go on that can, not
+// only those that it waits for: until a peer has issued its part, all other work gets done, including work that the
+// code forgot to wait for. When the peer's goroutine comes is up to the machine. (An NCCL slot that is sent before it
+// is filled shows in 8 runs of 12; running one stream far ahead of the others makes that 1 of 12.)
 const repeats = "12"
 
-// Faults plants one mistake after the other and runs the test that must notice: one that passes all the same does not
-// guard what it is for. In a copy of File, a base name among the sources of the fake or the path of a Go or C file of
-// the program from the folder of the test, Old, which must occur exactly once, becomes New. Test, of the same package,
-// must fail then, with output that has Want. The sources have no switches for mistakes. In the short form nothing runs.
+// Faults plants one fault after the other and runs the test that must notice it: a test that passes all the same does
+// not guard what it is for. In a copy of File, New replaces Old, which must occur exactly once. File is a base name
+// among the sources of the fake, or the path of a Go or C file of the program relative to the folder of the test. Test,
+// of the same package, must then fail with output that contains Want. The sources have no switches for faults. With
+// -short nothing runs.
 func Faults(t *testing.T, list []struct{ Name, File, Old, New, Test, Want string }) {
 	t.Helper()
 	if testing.Short() {
@@ -56,8 +57,8 @@ func Faults(t *testing.T, list []struct{ Name, File, Old, New, Test, Want string
 	}
 }
 
-// overlay writes a changed copy of a file and a description for the go command that puts it in the place of the
-// original.
+// overlay writes a changed copy of a file and returns the path of a description that makes the go command use it in
+// place of the original.
 func overlay(t *testing.T, c Change) string {
 	t.Helper()
 	path, err := filepath.Abs(c.File)
@@ -82,7 +83,7 @@ func overlay(t *testing.T, c Change) string {
 	return list
 }
 
-// firstLine returns the first line that tells of a failure.
+// firstLine returns the first line that reports a failure, or the beginning of out.
 func firstLine(out []byte) string {
 	for line := range strings.Lines(string(out)) {
 		if s := strings.TrimSpace(line); strings.Contains(s, "_test.go") || strings.Contains(s, "fakegpu:") ||

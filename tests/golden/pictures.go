@@ -1,7 +1,6 @@
 package golden
 
-// Pictures is pictures.json: what nodes of ComfyUI 0.33.0 made of pictures that are drawn by a formula, and of
-// words.
+// Pictures is pictures.json: what nodes of ComfyUI 0.33.0 made of pictures that are drawn by a formula, and of prompts.
 type Pictures struct {
 	Edges []struct {
 		Picture   string
@@ -18,10 +17,10 @@ type Pictures struct {
 // Weight is a tensor of a model whose elements are a formula: [key, shape, scale, offset].
 type Weight [4]any
 
-// Name is its name in the file.
+// Name returns the name of the tensor in the file.
 func (w Weight) Name() string { return w[0].(string) }
 
-// Fill returns its shape and its elements; model is what the record calls the file.
+// Fill returns the shape and the elements of the tensor; model is the name of the file in the record.
 func (w Weight) Fill(model string) (shape []int, v []float32) {
 	n := 1
 	for _, d := range w[1].([]any) {
@@ -30,14 +29,14 @@ func (w Weight) Fill(model string) (shape []int, v []float32) {
 	return shape, Fill("upscale/"+model+"/"+w.Name(), n, w[2].(float64), w[3].(float64))
 }
 
-// Upscaled is a picture that a model made larger, in tiles of a side.
+// Upscaled is a picture that a model has enlarged in tiles of Tile pixels a side.
 type Upscaled struct {
 	Model, Picture string
 	Scale          int
 	Shape          [3]int // B, Y, X
 	Tile           int
 	Size           [4]int // of the result
-	Step           int    // of whose values every such one is kept
+	Step           int    // only every Step-th value of the result is kept
 	Values         []float32
 }
 

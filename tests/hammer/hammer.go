@@ -1,19 +1,19 @@
-// Package hammer runs parsers of bytes from outside on millions of mutated inputs.
+// Package hammer runs parsers of untrusted bytes on millions of mutated inputs.
 //
-// Go's coverage fuzzing finds its way into a parser by counting branches and pays for that: a few thousand executions a
-// second. This is the other half: a small seeded mutator and no instrumentation, so that ten million executions of a
-// parser take minutes. A Target is the body of a fuzz target in two parts, Parse and Check; Fuzz registers it with Go's
-// fuzzing, Run hammers it, so both run the same code on the same seeds and on the corpus in testdata/fuzz.
+// Go's coverage-guided fuzzing finds its way into a parser by counting branches, and that limits it to a few thousand
+// executions a second. This is the other half: a small seeded mutator and no instrumentation, so that ten million
+// executions of a parser take minutes. A Target is the body of a fuzz target in two parts, Parse and Check. Fuzz
+// registers it with Go's fuzzing and Run hammers it, so both run the same code on the same seeds and on the corpus in
+// testdata/fuzz.
 //
-// What Parse allocates is bounded. Every execution is measured by the cheap counter of package runtime/metrics, which
-// others working at the same time make too large and memory not yet handed over by the allocator makes too small by at
-// most a few spans; whatever it finds too large, and every sampleEvery-th input besides, is run again alone and
-// measured exactly.
+// The memory that Parse allocates is bounded. Every execution is measured with the cheap counter of package
+// runtime/metrics, which reads too high while other goroutines allocate and too low by at most a few spans that the
+// allocator has not accounted for yet. An input that seems to need too much, and every sampleEvery-th input, is run
+// again alone and measured exactly.
 //
-// There is a little feedback: an input that is refused for a reason not heard before joins the corpus of its worker,
-// and now and then one that is accepted; half of all inputs are made from those that were accepted. A run is decided by
-// its seed and the number of processors: in `go test` the seed is always the same, with the tag soak it comes from the
-// clock.
+// There is a little feedback: an input refused for a reason not seen before joins the corpus of its worker, and so does
+// an accepted one now and then. Half of all inputs are made from accepted ones. The seed and the number of processors
+// determine a run. `go test` always uses the same seed; with the build tag soak it comes from the clock.
 package hammer
 
 import (
@@ -34,30 +34,32 @@ import (
 	"time"
 )
 
-// Input is what a parser gets.
+// Input is the input of a parser.
 type Input struct {
 	Data []byte
-	Flag bool // of targets that take one: which of two encodings
+	Flag bool // selects one of two encodings, for targets that take a flag
 }
 
-// Target is one parser with what must hold of it.
+// Target is one parser and what must hold for it.
 type Target[T any] struct {
 	Name  string  // of the fuzz target, and of its folder in testdata/fuzz
-	Flag  bool    // the fuzz target takes a bool behind the bytes
-	Seeds []Input // to start from
+	Flag  bool    // the fuzz target takes a bool after the bytes
+	Seeds []Input // the initial corpus, with the files in testdata/fuzz
 	// Parse is the parser. It must not change its input; what it returns may alias it.
 	Parse func(Input) (T, error)
-	// Check tells what is wrong with what Parse returned; nil checks nothing.
+	// Check reports what is wrong with the result of Parse. A nil Check checks nothing.
 	Check func(in Input, out T, refused error) error
-	// Bound is how many bytes Parse may allocate for an input; nil: nobody measures it, because it does not work alone.
+	// Bound returns how many bytes Parse may allocate for an input. A nil Bound measures nothing: Parse starts
+	// goroutines.
 	Bound func(Input) int64
-	// Mend makes a mutated input plausible again, for example its checksums; every second one is mended. nil: none.
+	// Mend makes a mutated input plausible again, for example its checksums. Half of the inputs are mended; nil mends
+	// none.
 	Mend func([]byte) []byte
 }
 
 const (
-	sampleEvery = 256              // inputs to one that is measured exactly
-	patience    = 30 * time.Second // for one execution, on a loaded machine
+	sampleEvery = 256              // every such input is measured exactly
+	patience    = 30 * time.Second // limit of one execution, on a loaded machine
 )
 
 // Fuzz registers seeds and body with Go's fuzzing.
@@ -82,7 +84,7 @@ func (t *Target[T]) Fuzz(f *testing.F) {
 	f.Fuzz(func(tt *testing.T, data []byte) { one(tt, Input{Data: data}) })
 }
 
-// Run executes the target n times on all processors, the corpus first. The first input that fails is written to
+// Run executes the target n times on all processors, starting with the corpus. It writes an input that fails to
 // testdata/fuzz, where `go test` finds it from then on. PATCHBAY_HAMMER_SEED repeats a run.
 func (t *Target[T]) Run(tb *testing.T, n int) {
 	tb.Helper()
@@ -107,7 +109,7 @@ func (t *Target[T]) Run(tb *testing.T, n int) {
 	var alone sync.RWMutex
 	var stop atomic.Bool
 	var wg sync.WaitGroup
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // the heap is small: it would be collected all the time
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a heap this small would be collected all the time
 	began := time.Now()
 	for i := range workers {
 		w := &worker[T]{
@@ -170,19 +172,19 @@ type worker[T any] struct {
 	mutator
 	t       *Target[T]
 	n       int
-	alone   *sync.RWMutex // held by all while they parse, taken by who wants to be measured
+	alone   *sync.RWMutex // read-locked while parsing, locked to measure one input alone
 	stop    *atomic.Bool
 	meter   *meter
-	fixed   int // entries of the corpus to begin with
-	longest int // of them, in bytes
+	fixed   int // entries of the initial corpus
+	longest int // of those in bytes, clamped to 256..1024
 	reasons map[uint64]bool
-	since   atomic.Int64 // when the present execution began, Unix nanoseconds; 0: none
+	since   atomic.Int64 // start of the current execution, Unix nanoseconds; 0: none
 	now     Input
 	fault   error
 	failing Input
 }
 
-// learned bounds what joins the corpus of a worker, of either kind.
+// learned limits how many accepted and how many refused inputs join the corpus of a worker.
 const learned = 512
 
 func (w *worker[T]) run() {
@@ -220,10 +222,10 @@ func (w *worker[T]) run() {
 	w.tally.reasons = len(w.reasons)
 }
 
-// learn lets the present input join the corpus if it was refused for a new reason, or by chance if it was accepted.
+// learn adds the current input to the corpus if it was refused for a new reason, or at random if it was accepted.
 func (w *worker[T]) learn(refused error) {
 	if refused == nil {
-		// what grew by repetition costs time and tells little
+		// inputs that grew by repetition cost time and tell little
 		if w.done > w.fixed && (w.rnd.IntN(64) != 0 || len(w.now.Data) > w.longest) {
 			return
 		}
@@ -243,7 +245,7 @@ func (w *worker[T]) learn(refused error) {
 	w.corpus = append(w.corpus, Input{bytes.Clone(w.now.Data), w.now.Flag})
 }
 
-// reason identifies the text of an error without what it quotes, and without its numbers.
+// reason hashes the text of an error without quoted parts and numbers.
 func reason(err error) uint64 {
 	h := fnv.New64a()
 	quoted := false
@@ -260,8 +262,8 @@ func reason(err error) uint64 {
 	return h.Sum64()
 }
 
-// execute runs the target once. used is what Parse allocated if that was measured exactly, else -1. A panic is an
-// error.
+// execute runs the target once. used is the number of bytes that Parse allocated if that was measured exactly, else -1.
+// A panic is returned as an error.
 func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly bool) (refused error,
 	used int64, err error,
 ) {
@@ -274,7 +276,7 @@ func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly boo
 	used = -1
 	if t.Bound != nil && (exactly || about > t.Bound(in)) {
 		least := int64(-1)
-		for range 3 { // others in the process may allocate too: the least of three is this one's
+		for range 3 { // others in the process may allocate too: take the least of three
 			n := t.measure(in, alone)
 			if least < 0 || n < least {
 				least = n
@@ -302,7 +304,7 @@ func (t *Target[T]) parse(in Input, m *meter, alone *sync.RWMutex) (out T, about
 	return out, m.allocated() - before, refused
 }
 
-// measure parses while nobody else does.
+// measure returns how many bytes Parse allocates while no other worker parses.
 func (t *Target[T]) measure(in Input, alone *sync.RWMutex) int64 {
 	alone.Lock()
 	defer alone.Unlock()
@@ -313,7 +315,7 @@ func (t *Target[T]) measure(in Input, alone *sync.RWMutex) int64 {
 	return int64(after.TotalAlloc - before.TotalAlloc)
 }
 
-// meter reads the allocations of the process.
+// meter reads how many bytes the process has allocated.
 type meter struct{ sample [1]metrics.Sample }
 
 func newMeter() *meter {
@@ -327,7 +329,7 @@ func (m *meter) allocated() int64 {
 	return int64(m.sample[0].Value.Uint64())
 }
 
-// watch ends the process with every stack when an execution does not end.
+// watch panics with the stacks of all goroutines when an execution lasts longer than patience.
 func (t *Target[T]) watch(workers []*worker[T], done <-chan struct{}, seed uint64) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -353,7 +355,7 @@ func (t *Target[T]) watch(workers []*worker[T], done <-chan struct{}, seed uint6
 	}
 }
 
-// keep writes an input in Go's corpus format, under its hash.
+// keep writes an input in Go's corpus format to a file that is named after its hash.
 func (t *Target[T]) keep(in Input) (string, error) {
 	text := fmt.Sprintf("%s\n[]byte(%s)\n", corpusHeader, strconv.Quote(string(in.Data)))
 	if t.Flag {

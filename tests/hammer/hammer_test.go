@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// tame is a target that reads nothing and finds nothing.
+// tame returns a target that never fails.
 func tame() *Target[int] {
 	return &Target[int]{
 		Name: "FuzzTame", Flag: true, Seeds: []Input{{Data: []byte("a\x00b")}, {Data: []byte(`{"k": [1, 2]}`), Flag: true}},
@@ -24,7 +24,7 @@ func tame() *Target[int] {
 	}
 }
 
-// TestRunCountsAndBounds runs a target that is right: every execution is made, and inputs stay within their limit.
+// TestRunCountsAndBounds checks that Run makes every execution of a correct target and keeps inputs within maxInput.
 func TestRunCountsAndBounds(t *testing.T) {
 	target := tame()
 	target.Check = func(in Input, n int, refused error) error {
@@ -36,7 +36,7 @@ func TestRunCountsAndBounds(t *testing.T) {
 	target.Run(t, 5001)
 }
 
-// TestExecuteFinds plants what a target can do wrong.
+// TestExecuteFinds checks that execute reports each fault that a target can have.
 func TestExecuteFinds(t *testing.T) {
 	var sink []byte
 	for what, plant := range map[string]func(*Target[int]){
@@ -62,7 +62,7 @@ func TestExecuteFinds(t *testing.T) {
 	_ = sink
 }
 
-// TestKeptInputsAreRead writes inputs in Go's corpus format and reads them back.
+// TestKeptInputsAreRead checks that inputs written in Go's corpus format are read back unchanged.
 func TestKeptInputsAreRead(t *testing.T) {
 	t.Chdir(t.TempDir())
 	target := tame()
@@ -84,8 +84,8 @@ func TestKeptInputsAreRead(t *testing.T) {
 	}
 }
 
-// TestMutatorRepeatsItself: one seed gives one sequence, another seed another, and most inputs differ from what they
-// were made of.
+// TestMutatorRepeatsItself checks that a seed always gives the same inputs, that another seed gives other inputs, and
+// that most inputs differ from those they were made from.
 func TestMutatorRepeatsItself(t *testing.T) {
 	seeds := tame().Seeds
 	run := func(seed uint64) (out [][]byte, changed int) {

@@ -9,11 +9,11 @@ import (
 // maxInput bounds mutated inputs in bytes.
 const maxInput = 4 << 10
 
-// mutator makes inputs from a corpus. The bytes of one are valid until the next.
+// mutator makes inputs from a corpus. The bytes of an input are valid until the next one is made.
 type mutator struct {
 	rnd    *rand.Rand
-	corpus []Input // seeds, and what was refused
-	good   []Input // what was accepted
+	corpus []Input // seeds and refused inputs
+	good   []Input // accepted inputs
 	buf    []byte
 	spare  []byte
 }
@@ -31,7 +31,7 @@ func (m *mutator) mutate() Input {
 	return Input{m.buf, in.Flag}
 }
 
-// pick takes an entry of the corpus, half of the time one that was accepted.
+// pick takes an entry of the corpus, half of the time an accepted one.
 func (m *mutator) pick() Input {
 	if len(m.good) > 0 && m.rnd.IntN(2) == 0 {
 		return m.good[m.rnd.IntN(len(m.good))]
@@ -58,11 +58,11 @@ func (m *mutator) change() {
 		m.buf[at] += byte(r.IntN(9) - 4)
 	case 5, 6:
 		m.length(at)
-	case 7: // some bytes that were not there
+	case 7: // insert some bytes
 		m.replace(at, at, m.random())
-	case 8: // a range less
+	case 8: // delete a range
 		m.replace(at, at+m.short(n-at), nil)
-	case 9: // a range twice, or many times
+	case 9: // duplicate a range, once or many times
 		from := m.buf[at : at+m.short(n-at)]
 		m.spare = m.spare[:0]
 		for range 1 << (r.IntN(3) * r.IntN(4)) {
@@ -71,7 +71,7 @@ func (m *mutator) change() {
 			}
 		}
 		m.replace(at, at, m.spare)
-	case 10, 11: // a range of another entry in place of one here, or beside it
+	case 10, 11: // insert a range of another entry, or replace one with it
 		other := m.pick().Data
 		if len(other) == 0 {
 			return
@@ -80,7 +80,7 @@ func (m *mutator) change() {
 		piece := other[i : i+m.short(len(other)-i)]
 		m.spare = append(m.spare[:0], piece...)
 		m.replace(at, at+m.short(n-at)*r.IntN(2), m.spare)
-	case 12: // the rest of another entry
+	case 12: // continue with the tail of another entry
 		other := m.pick().Data
 		if len(other) == 0 {
 			return
@@ -88,7 +88,7 @@ func (m *mutator) change() {
 		m.buf = append(m.buf[:at], other[r.IntN(len(other)):]...)
 	case 13:
 		m.buf = m.buf[:at]
-	case 14, 15: // another letter or digit: texts and names change, the shape does not
+	case 14, 15: // another letter or digit: texts and names change, the structure does not
 		for range n {
 			if c := m.buf[at]; c >= '0' && c <= '9' {
 				m.buf[at] = '0' + byte(r.IntN(10))
@@ -102,12 +102,12 @@ func (m *mutator) change() {
 	}
 }
 
-// telling are bytes that mean something in msgpack, JSON, PNG and headers, and the ends of their ranges.
+// telling are bytes with a meaning in msgpack, JSON, PNG and headers, and the bounds of their ranges.
 const telling = "\x00\x01\x02\x04\x08\x10\x7f\x80\x81\x8f\x90\x91\x9f\xa0\xa1" +
 	"\xbf\xc0\xc1\xc2\xc4\xc5\xc6\xc7\xc8\xc9\xca\xcb\xcf\xd3\xd4\xd8\xd9\xda\xdb\xdc\xdd\xde\xdf\xe0\xfe\xff" +
 	"\"\\{}[]:,. \n-+0189eEtfnNI$/*>"
 
-// length writes an extreme number of 1, 2, 4 or 8 bytes at a place where a length may stand.
+// length writes an extreme number of 1, 2, 4 or 8 bytes where a length may stand.
 func (m *mutator) length(at int) {
 	extremes := [...]uint64{
 		0, 1, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0x8000, 0xffff, 0x10000, 1 << 20, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 32,
@@ -125,7 +125,7 @@ func (m *mutator) length(at int) {
 	copy(m.buf[at:], b[:size])
 }
 
-// random returns up to 16 bytes, all random or all the same.
+// random returns 1 to 16 bytes, all random or all the same.
 func (m *mutator) random() []byte {
 	m.spare = m.spare[:0]
 	same, c := m.rnd.IntN(2) == 0, telling[m.rnd.IntN(len(telling))]
@@ -146,7 +146,7 @@ func (m *mutator) short(n int) int {
 	return 1 + m.rnd.IntN(n)
 }
 
-// replace puts piece in place of buf[from:to]. piece must not lie in buf.
+// replace replaces buf[from:to] with piece, which must not lie in buf, unless the result would exceed maxInput.
 func (m *mutator) replace(from, to int, piece []byte) {
 	if len(m.buf)-(to-from)+len(piece) > maxInput {
 		return

@@ -2,7 +2,7 @@
 
 package hammer
 
-// Runs is how often a target is executed in `make test`; runs_soak.go has the number of `make soak`.
+// Runs is how often `make test` executes a target; runs_soak.go has the number for `make soak`.
 const Runs = 20_000
 
 // repeated is the seed of every run; 0 takes one from the clock.

@@ -2,7 +2,7 @@
 
 package hammer
 
-// Runs is how often a target is executed in `make soak`.
+// Runs is how often `make soak` executes a target.
 const Runs = 10_000_000
 
 const repeated = 0

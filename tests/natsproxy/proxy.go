@@ -1,5 +1,5 @@
-// Package natsproxy stands between a NATS client and its server and does what networks and servers do: it drops one
-// message of the client, or cuts one connection or all. It is for tests only.
+// Package natsproxy stands between a NATS client and its server and injects the faults of networks and servers: it
+// drops or cuts single messages of the client, and cuts one connection or all. Only tests import it.
 package natsproxy
 
 import (
@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Proxy passes connections on to a server. Messages that clients publish (PUB and HPUB, which requests are too) are
-// counted over all connections, from 1.
+// Proxy relays connections to a server. It numbers the messages that clients publish (PUB and HPUB, requests included)
+// over all connections, from 1.
 type Proxy struct {
 	URL string // for clients
 
@@ -32,10 +32,11 @@ const (
 	Pass Fault = iota
 	Drop       // the message is lost, the connection stays
 	Cut        // the connection ends in the middle of the message
-	Mute       // the message arrives and the connection ends before its answer
+	Mute       // the message arrives, and the connection ends before its answer
 )
 
-// Start makes a proxy before the server at host:port, which ends with the test. fault decides about every message.
+// Start starts a proxy in front of the server at host:port. It ends with the test. fault decides the fate of every
+// message.
 func Start(tb testing.TB, server string, fault func(n int, subject string) Fault) *Proxy {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,14 +57,14 @@ func Start(tb testing.TB, server string, fault func(n int, subject string) Fault
 	return p
 }
 
-// Count is how many messages came by so far.
+// Count returns the number of messages that clients have sent so far.
 func (p *Proxy) Count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.count
 }
 
-// CutOne ends one connection, whichever the map gives: the others go on. It reports whether there was one.
+// CutOne ends an arbitrary connection. It reports whether there was one.
 func (p *Proxy) CutOne() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +113,8 @@ func (p *Proxy) serve(c net.Conn) {
 	}
 }
 
-// pass takes one line, and the message behind it if it announces one, to the server. mute ends what the client hears.
+// pass relays one line to the server, with the message behind it if it announces one. mute closes the client's
+// connection.
 func (p *Proxy) pass(r *bufio.Reader, s net.Conn, mute func()) error {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -144,7 +146,7 @@ func (p *Proxy) pass(r *bufio.Reader, s net.Conn, mute func()) error {
 	case Mute:
 		mute()
 		_, _ = s.Write(append(line, body...))
-		if c, ok := s.(*net.TCPConn); ok { // the server has read all of it when it has seen the end
+		if c, ok := s.(*net.TCPConn); ok { // once the server closes too, it has read everything
 			_ = c.CloseWrite()
 			_, _ = io.Copy(io.Discard, c)
 		}

@@ -1,5 +1,5 @@
-// Package natsserver runs nats-server in a process of its own, in the version of go.mod. Only tests import it: what
-// talks to a server is tested under the race detector without compiling and watching the server too.
+// Package natsserver runs nats-server in its own process, in the version of go.mod. Only tests import it: clients of a
+// server are tested under the race detector without compiling and watching the server too.
 package natsserver
 
 import (
@@ -20,7 +20,7 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// patience is how long a server may take to answer, on a machine with much else to do.
+// patience is how long a server may take to answer on a busy machine.
 const patience = 2 * time.Minute
 
 // Server is a process of nats-server.
@@ -33,12 +33,12 @@ type Server struct {
 	path string
 }
 
-// JetStream is configuration of JetStream in a folder of the test that waits for the disk at every write.
+// JetStream returns the configuration of JetStream in a folder of the test, with a sync at every write.
 func JetStream(t testing.TB) string {
 	return fmt.Sprintf("jetstream { store_dir: %q, sync_interval: always }\n", filepath.Join(t.TempDir(), "js"))
 }
 
-// Inside is configuration as of the server inside a daemon, with JetStream in a folder, empty: none.
+// Inside returns the configuration of the server inside a daemon, with JetStream in the folder dir unless dir is empty.
 func Inside(dir string) string {
 	conf := fmt.Sprintf("max_payload: %d\n", 8<<20)
 	if dir != "" {
@@ -47,7 +47,7 @@ func Inside(dir string) string {
 	return conf
 }
 
-// Start runs a server on a free port with the lines of configuration. It ends with the test.
+// Start runs a server with the given configuration on a free port. The server ends with the test.
 func Start(t testing.TB, conf ...string) *Server {
 	t.Helper()
 	l := FreePort(t)
@@ -59,7 +59,7 @@ func Start(t testing.TB, conf ...string) *Server {
 	return n
 }
 
-// New is a server that was not started, with the lines of configuration in a file.
+// New returns a server that is not started yet. It writes the given configuration to the file path.
 func New(t testing.TB, path, address string, conf ...string) *Server {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(strings.Join(conf, "")), 0o600); err != nil {
@@ -80,7 +80,7 @@ func (n *Server) Start() {
 	}
 	wiretest.Beside(n.Cmd.Process.Pid)
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		// it may ask for more than we have: its greeting will do
+		// it may ask for credentials that we lack: its greeting will do
 		if c, err := net.Dial("tcp", strings.TrimPrefix(n.URL, "nats://")); err == nil {
 			_, err = io.ReadFull(c, make([]byte, 4))
 			_ = c.Close()
@@ -95,7 +95,7 @@ func (n *Server) Start() {
 // Kill ends the process as a crash does.
 func (n *Server) Kill() { n.end(syscall.SIGKILL) }
 
-// Close ends the process as its operator does: what it holds is written down.
+// Close ends the process with SIGTERM, as its operator does: it writes down what it holds.
 func (n *Server) Close() { n.end(syscall.SIGTERM) }
 
 func (n *Server) end(by syscall.Signal) {
@@ -105,8 +105,8 @@ func (n *Server) end(by syscall.Signal) {
 	}
 }
 
-// FreePort is a port of the loopback address that is taken until the listener is closed, outside of those that the
-// kernel gives to connections.
+// FreePort returns a listener that reserves a port of the loopback address until it is closed. The port is outside the
+// range from which the kernel gives ports to connections.
 func FreePort(t testing.TB) net.Listener {
 	t.Helper()
 	var err error
@@ -121,7 +121,7 @@ func FreePort(t testing.TB) net.Listener {
 	return nil
 }
 
-// build makes the program, once for all tests that share Go's build cache: it stays there.
+// build builds the program once for all tests that share Go's build cache, and keeps it there.
 var build = sync.OnceValues(func() (string, error) {
 	said, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", source).Output()
 	if err != nil {

@@ -24,8 +24,8 @@ func Write(t testing.TB, path string, data []byte) {
 	}
 }
 
-// Server makes the folders of the ComfyUI server that tests/golden/server was recorded from, with empty files of its
-// names.
+// Server makes the folders of the ComfyUI server that tests/golden/server was recorded from, with empty files under the
+// same names.
 func Server(t testing.TB) (models, input, output, temp string) {
 	t.Helper()
 	base := t.TempDir()

@@ -26,8 +26,8 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// TestRow draws with the family through the node classes: a file of its own, its loader type, plans that split it in
-// every way. It runs where the table has its row only (tests/family_row_test.go).
+// TestRow draws with the family through the node classes: its own file, its loader type, plans that split it in every
+// way. It runs only where the table has its row (tests/family_row_test.go).
 func TestRow(t *testing.T) {
 	demo, err := filepath.Abs("../../examples/demo")
 	if err != nil {
@@ -103,7 +103,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// checkpoint is the tiny sketch as a file, under the prefix of full checkpoints.
+// checkpoint returns the tiny sketch as a file, under the prefix of full checkpoints.
 func checkpoint(t *testing.T) []byte {
 	t.Helper()
 	set, meta, err := tiny.Checkpoint("sketch")
@@ -124,7 +124,7 @@ func checkpoint(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// apart is the largest difference relative to the largest value; values that are not numbers are infinitely apart.
+// apart returns the largest difference relative to the largest value of b, or +Inf for NaN.
 func apart(a, b []float32) float64 {
 	top, worst := 0.0, 0.0
 	for i := range b {

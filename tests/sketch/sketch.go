@@ -1,7 +1,7 @@
-// Package sketch is the smallest family that there can be, to prove that a family is one folder and one row: the tests
-// of the repository add the row (tests/family_row_test.go) and draw with it. It is no published network.
+// Package sketch is the smallest possible model family. It proves that a family is one folder and one row:
+// tests/family_row_test.go adds the row and draws with it. It is no published network.
 //
-// One stream of text and image goes through blocks of modulated attention and MLP; prompts are read by CLIP-L.
+// Text and image form one stream through blocks of modulated attention and MLP; CLIP-L encodes the prompts.
 package sketch
 
 import (
@@ -33,7 +33,7 @@ const (
 	eps      = 1e-6
 )
 
-// Family describes sketches.
+// Family returns the description of the family.
 func Family() family.Family {
 	return family.Family{
 		Name:   "sketch",

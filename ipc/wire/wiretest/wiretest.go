@@ -1,5 +1,5 @@
-// Package wiretest helps tests of several packages to make and judge bytes: hostile messages, bounds on what a decoder
-// may allocate, frames.
+// Package wiretest helps tests of several packages make and judge bytes: hostile messages, allocation bounds for
+// decoders, frames.
 package wiretest
 
 import (
@@ -39,7 +39,7 @@ func DecodedBound(body []byte, enc wire.Encoding) int64 {
 	return FixedBytes + 4*int64(len(body)) + valueBytes*int64(valuesIn(body, enc))
 }
 
-// valuesIn counts the values of a message that the guard lets through; the others are never decoded.
+// valuesIn counts the values of a message that passes the guard. Other messages are never decoded.
 func valuesIn(body []byte, enc wire.Encoding) int {
 	if wire.Guard(body, enc, wire.DefaultLimits()) != nil {
 		return 0
@@ -66,7 +66,7 @@ func valuesIn(body []byte, enc wire.Encoding) int {
 			more *= 2
 		case msgpcode.IsFixedArray(c) || c == msgpcode.Array16 || c == msgpcode.Array32:
 			more, err = d.DecodeArrayLen()
-		case msgpcode.IsExt(c): // the map of a tensor has at most 48
+		case msgpcode.IsExt(c): // the map of a tensor has at most 48 values
 			var size int
 			if _, size, err = d.DecodeExtHeader(); err == nil {
 				n += min(48, size+1)
@@ -90,7 +90,7 @@ const (
 	valueBytes = 400
 )
 
-// TextBound returns how many bytes more a workflow may cost that is text inside a message.
+// TextBound returns how many bytes more a decoder may allocate for a workflow that is text inside a message.
 func TextBound(body []byte) int64 {
 	n := 0
 	for _, c := range body {
@@ -126,7 +126,7 @@ func Deep(n int) any {
 	return v
 }
 
-// Bombs are bodies that make a plain decoder allocate gigabytes, overflow its stack, or read past the end.
+// Bombs returns bodies that make a naive decoder allocate gigabytes, overflow its stack, or read past the end.
 func Bombs() map[string][]byte {
 	deep := func(open byte, n int) []byte { return append(bytes.Repeat([]byte{open}, n), 0xc0) }
 	u32 := func(kind byte, n uint32, rest ...byte) []byte {

@@ -1,4 +1,4 @@
-// Command build makes the fake libcuda.so.1 and prints its folder, for scripts.
+// Command build builds the fake libcuda.so.1 and prints its folder, for scripts.
 package main
 
 import (
