@@ -12,9 +12,9 @@ func TestArenaStacksAndFindsItsPeak(t *testing.T) {
 	var released []int
 	full.OnRelease(func(r Tensor) { released = append(released, r.Len()) })
 	for _, a := range []*Arena{measured, full} {
-		first := a.Alloc(F32, 3) // 12 bytes take 64
+		first := a.Alloc(F32, 3) // 12 bytes, rounded up to 64
 		mark := a.Mark()
-		a.Alloc(BF16, 40) // 80 bytes take 128
+		a.Alloc(BF16, 40) // 80 bytes, rounded up to 128
 		a.Release(mark)
 		again := a.Alloc(F32, 16)
 		if a.Peak() != 192 || a.Mark() != 128 {

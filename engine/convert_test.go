@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// format describes a small float by its bits, independently of the code under test.
+// format describes a small float format by its bits, independently of the code under test.
 type format struct {
 	name       string
 	exp, mant  int
@@ -26,7 +26,7 @@ func formats() []format {
 	}
 }
 
-// value computes code by the definition: (-1)^s 2^(e-bias) 1.m, or 2^(1-bias) 0.m for e = 0.
+// value decodes code by the definition: (-1)^s 2^(e-bias) 1.m, or (-1)^s 2^(1-bias) 0.m for e = 0.
 func (f format) value(code int) float64 {
 	bias := 1<<(f.exp-1) - 1
 	sign, e, m := code>>(f.exp+f.mant), code>>f.mant&(1<<f.exp-1), code&(1<<f.mant-1)
@@ -69,15 +69,15 @@ func TestEveryCodeDecodesByDefinitionAndSurvives(t *testing.T) {
 	}
 }
 
-// TestRoundingAtEveryMidpoint visits the point between every two neighbouring values: there the even code wins, a hair
-// beside it the nearer one.
+// TestRoundingAtEveryMidpoint checks that the midpoint of every two neighboring values rounds to the even code, and the
+// f32 numbers just beside it to the nearer code.
 func TestRoundingAtEveryMidpoint(t *testing.T) {
 	for _, f := range formats() {
 		signBit := uint16(1) << (f.exp + f.mant)
 		for code := uint16(0); ; code++ {
 			low, high := f.value(int(code)), f.value(int(code)+1)
 			last := math.IsInf(high, 0) || high != high
-			if last { // beyond the largest value: where the next one would be
+			if last { // beyond the largest value, extrapolate
 				high = low + (low - f.value(int(code)-1))
 			}
 			mid := float32((low + high) / 2)
@@ -145,7 +145,7 @@ func TestWidenAndNarrow(t *testing.T) {
 	}
 }
 
-// recovered returns the *ShapeError that f panics with, nil when it returns.
+// recovered returns the *ShapeError that f panics with, or nil if f returns.
 func recovered(f func()) (err *ShapeError) {
 	defer func() {
 		if p := recover(); p != nil {

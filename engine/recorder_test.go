@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRecorderSizesAPass runs a small block without memory and checks calls, shapes, arithmetic and the peak of the
-// arena.
+// TestRecorderSizesAPass records a small transformer block without memory and checks the recorded calls, shapes and
+// operation counts, and the peak of the arena.
 func TestRecorderSizesAPass(t *testing.T) {
 	const b, l, h, d, e = 2, 5, 3, 4, 12
 	r := NewRecorder()

@@ -59,7 +59,7 @@ func tinyFlux(t *testing.T) (*weights.Set, map[string]string) {
 	return set, meta
 }
 
-// quantised writes a set as a GGUF file as converters of image models do: matrices in blocks, vectors as f32.
+// quantised returns a set as a GGUF file like those of converters of image models: matrices in blocks, vectors as f32.
 func quantised(t *testing.T, set *weights.Set, meta map[string]string, kind gguf.Type) *gguf.File {
 	t.Helper()
 	words := map[string]any{"general.architecture": "flux"}
@@ -90,10 +90,10 @@ func quantised(t *testing.T, set *weights.Set, meta map[string]string, kind gguf
 	return f
 }
 
-// TestQuantisedFluxEqualsItsWidenedWeights runs tiny FLUX from GGUF files of every common type: the answer is that of
-// the same weights widened beforehand, bit by bit, and differs from that of f32 weights by what the type loses. The
-// bounds are relative to the largest value and a little above what was measured; evenly spread test weights are the
-// worst case for 4 bits.
+// TestQuantisedFluxEqualsItsWidenedWeights checks that tiny FLUX gives the same bits from GGUF files of every common
+// type as from the same weights widened beforehand, and differs from f32 weights only by the quantization error. The
+// bounds are relative to the largest value and a little above what was measured. Uniformly distributed test weights
+// are the worst case for 4 bits.
 func TestQuantisedFluxEqualsItsWidenedWeights(t *testing.T) {
 	set, meta := tinyFlux(t)
 	exact := predict(t, set, meta)
@@ -136,7 +136,8 @@ func TestQuantisedFluxEqualsItsWidenedWeights(t *testing.T) {
 }
 
 // split is a tensor of the original FLUX checkpoint and the names that diffusers gives to its pieces, top to bottom,
-// with their rows. Written by hand from diffusers' FluxTransformer2DModel: the judge of flux.FromDiffusers.
+// with their rows. It was written by hand from diffusers' FluxTransformer2DModel, as an independent check of
+// flux.FromDiffusers.
 type split struct {
 	original string
 	pieces   []string
@@ -196,7 +197,7 @@ func (s split) under(original, diffusers string) split {
 	return out
 }
 
-// asDiffusers renames a FLUX set and cuts it up.
+// asDiffusers converts a FLUX set to diffusers' names and pieces.
 func asDiffusers(t *testing.T, set *weights.Set) map[string]weights.Stored {
 	t.Helper()
 	e, f := set.Dim("img_in.weight", 0), set.Dim("double_blocks.0.img_mlp.0.weight", 0)
@@ -246,7 +247,7 @@ func asDiffusers(t *testing.T, set *weights.Set) map[string]weights.Stored {
 	return out
 }
 
-// diffusersConfig is the config.json that diffusers would write for a set.
+// diffusersConfig returns the config.json that diffusers would write for a set.
 func diffusersConfig(t *testing.T, meta map[string]string) string {
 	t.Helper()
 	var c struct {
@@ -275,7 +276,7 @@ func TestDiffusersNamesEqualOriginalNames(t *testing.T) {
 	}
 }
 
-// TestShardedFolderEqualsOneFile writes a diffusers transformer folder in three shards and opens it.
+// TestShardedFolderEqualsOneFile checks that a diffusers transformer folder of three shards equals a single file.
 func TestShardedFolderEqualsOneFile(t *testing.T) {
 	set, meta := tinyFlux(t)
 	dir := t.TempDir()

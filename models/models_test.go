@@ -72,7 +72,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// TestParamsCountTheFile compares the parameters of the spec with the elements of the recorded checkpoint.
+// TestParamsCountTheFile compares the parameter counts of the spec with the elements of the recorded checkpoint.
 func TestParamsCountTheFile(t *testing.T) {
 	for _, name := range []string{
 		"flux-a", "flux-b", "flux-c", "sd3-a", "sd3-b", "sd3-c", "pixart-a", "pixart-b",
@@ -84,7 +84,7 @@ func TestParamsCountTheFile(t *testing.T) {
 		}
 		want, inBlocks := int64(0), int64(0)
 		for _, n := range set.Names() {
-			if n == "y_embedder.y_embedding" { // a training aid that is not loaded
+			if n == "y_embedder.y_embedding" { // used only in training, not loaded
 				continue
 			}
 			s, _ := set.Get(n)
@@ -190,7 +190,7 @@ func TestTinyModelsLoad(t *testing.T) {
 	}
 }
 
-// TestDemoCheckpoint: the example's own file is understood from its header and its metadata.
+// TestDemoCheckpoint checks the description of the example's own file, from its header and metadata.
 func TestDemoCheckpoint(t *testing.T) {
 	f, err := safetensors.Open("../examples/demo/diffusion_models/demo_flux.safetensors")
 	if err != nil {
@@ -231,9 +231,9 @@ func TestGuessKindFindsModelAndPrefix(t *testing.T) {
 	}
 }
 
-// TestRelativesAreRefusedByName opens files that have the names by which a supported family is known and others beside
-// them (ComfyUI 0.33.0 comfy/ldm/chroma_radiance and comfy/ldm/lumina, diffusers' ChromaTransformer2DModel): the error
-// says what they are.
+// TestRelativesAreRefusedByName checks the errors for files of networks that resemble a supported family: they have the
+// names that identify it, and others (ComfyUI 0.33.0 comfy/ldm/chroma_radiance and comfy/ldm/lumina, diffusers'
+// ChromaTransformer2DModel).
 func TestRelativesAreRefusedByName(t *testing.T) {
 	radiance := []string{
 		"img_in_patch.weight", "txt_in.weight", "distilled_guidance_layer.in_proj.weight",
@@ -274,7 +274,7 @@ func TestRelativesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestEveryFamilyInFullCheckpoints opens the tiny model of every family under the prefixes of full checkpoints.
+// TestEveryFamilyInFullCheckpoints checks that every family's tiny model is found under prefixes of full checkpoints.
 func TestEveryFamilyInFullCheckpoints(t *testing.T) {
 	for _, name := range tiny.Names() {
 		set, meta, err := tiny.Checkpoint(name)
@@ -298,8 +298,8 @@ func TestEveryFamilyInFullCheckpoints(t *testing.T) {
 	}
 }
 
-// TestFilesThatLackATensorAreDescribedOrRefused drops every tensor of every small model, one at a time, and all
-// dimensions of it: nothing panics while a file is described, and what is refused is refused in words.
+// TestFilesThatLackATensorAreDescribedOrRefused removes every tensor of every small model, one at a time, or leaves it
+// without elements. Describing the file must not panic, and a refusal must have a message.
 func TestFilesThatLackATensorAreDescribedOrRefused(t *testing.T) {
 	for _, name := range tiny.Names() {
 		set, meta, err := tiny.Checkpoint(name)

@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// kleinFile writes a recorded quantised FLUX.2-klein as a file, opens it and returns its tensors and metadata.
+// kleinFile writes a recorded quantized FLUX.2-klein to a file, opens it and returns its tensors and metadata.
 func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 	t.Helper()
 	var all map[string]struct {
@@ -93,7 +93,7 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 	return weights.FromFile(f), meta
 }
 
-// rms is the root of the mean square of the difference relative to that of want.
+// rms returns the root mean square of the difference relative to that of want.
 func rms(got, want []float32) float64 {
 	sum, all := 0.0, 0.0
 	for i, w := range want {
@@ -103,9 +103,9 @@ func rms(got, want []float32) float64 {
 	return math.Sqrt(sum / all)
 }
 
-// TestQuantisedKleinMatchesComfyUI evaluates FLUX.2-klein from files of int8, rotated int8 and mixed layers as ComfyUI
-// 0.33.0 did: on its default path within what int8 activations amplify, and with dequantised weights tightly. With
-// int8 weights in parts and in slices of a tensor group the answers stay within the same bound.
+// TestQuantisedKleinMatchesComfyUI compares FLUX.2-klein from files of int8, rotated int8 and mixed layers with ComfyUI
+// 0.33.0: on its default path within the error that int8 activations amplify, and with dequantized weights within a
+// tight bound. The results of int8 weights in parts and in tensor-parallel slices stay within the same bound.
 func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 	results, err := safetensors.Open(golden.Path("modern33/int8.safetensors"))
 	if err != nil {
@@ -173,9 +173,8 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 		check("on ref", run(ref.New(), set, meta, c))
 		goldenrun.EachOps(t, func(_ *testing.T, ops engine.Ops) { check(ops.Name(), run(ops, set, meta, c)) })
 		check("deferred", run(deferred.New(goldenrun.NewOps()), set, meta, c))
-		// What torch's dispatcher does with slices of an attention's result, it does not fold their dimensions, makes
-		// ComfyUI dequantise the weights that these meet. With the same layers dequantised the answer is the recorded
-		// one.
+		// torch's dispatcher does not fold the dimensions of slices of an attention result, so ComfyUI dequantizes the
+		// weights that multiply them. With the same layers dequantized, the result is the recorded one.
 		mixed, wide := map[string]weights.Stored{}, set.Dequantized(engine.F32)
 		for _, n := range set.Names() {
 			if mixed[n], _ = set.Get(n); strings.HasSuffix(n, "_attn.proj.weight") {
@@ -184,7 +183,7 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 		}
 		as := run(goldenrun.NewOps(), weights.FromMap(mixed), meta, c)
 		bound := 2e-5
-		if recordedCase.Noise.Most > bound { // there are values at the boundaries of rounding
+		if recordedCase.Noise.Most > bound { // some values lie at rounding boundaries
 			bound = 5e-3
 		}
 		worst, err := goldenrun.Compare(as, recorded(name), bound)

@@ -13,7 +13,7 @@ import (
 	"patchbay/engine/gguf/ggufwrite"
 )
 
-// packBlocks packs noise in blocks.
+// packBlocks packs a block-quantized noise matrix.
 func packBlocks(t testing.TB, o *Ops, kind gguf.Type, n, k int) *engine.Weight {
 	t.Helper()
 	m := engine.Matrix{DType: engine.BF16, N: n, K: k, Blocks: kind.Blocks(), Row: 0}
@@ -25,7 +25,7 @@ func packBlocks(t testing.TB, o *Ops, kind gguf.Type, n, k int) *engine.Weight {
 	return &engine.Weight{Name: "noise", Base: p}
 }
 
-// quantisedNoise packs a matrix of random codes.
+// quantisedNoise packs a matrix of random codes, or of noise for d up to F16.
 func quantisedNoise(t testing.TB, o *Ops, d engine.DType, n, k int) *engine.Weight {
 	t.Helper()
 	if d <= engine.F16 {
@@ -49,8 +49,8 @@ func quantisedNoise(t testing.TB, o *Ops, d engine.DType, n, k int) *engine.Weig
 	return &engine.Weight{Name: "noise", Base: p}
 }
 
-// BenchmarkLinearQuantised compares the forms that weights have in files: products of FLUX and Qwen-Image, and single
-// rows, which read weights faster than they multiply. The rate counts 2 M N K operations whatever the type.
+// BenchmarkLinearQuantised compares the weight formats of files in products of FLUX and Qwen-Image, and with few rows,
+// where reading the weights dominates. The rate counts 2 M N K operations for every type.
 func BenchmarkLinearQuantised(b *testing.B) {
 	for _, s := range [][3]int{
 		{4096, 3072, 3072}, {1024, 12288, 3072}, {1024, 3072, 12288}, {256, 3072, 3072}, {1, 12288, 6144}, {4, 12288, 6144},

@@ -8,7 +8,7 @@ import (
 	"patchbay/engine"
 )
 
-// BenchmarkRows reports the memory traffic of the row operations: elements read and written.
+// BenchmarkRows reports the memory traffic of the row-wise operations, counting elements read and written.
 func BenchmarkRows(b *testing.B) {
 	for _, d := range []engine.DType{engine.F32, engine.BF16} {
 		b.Run(d.String(), func(b *testing.B) { benchRows(b, d) })

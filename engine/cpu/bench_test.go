@@ -12,7 +12,7 @@ import (
 	"patchbay/engine"
 )
 
-// benchOps makes the backend of a benchmark; PATCHBAY_CPU chooses the level.
+// benchOps returns the backend of a benchmark. PATCHBAY_CPU selects the level.
 func benchOps(b *testing.B) *Ops {
 	b.Helper()
 	o, err := New(Config{Level: os.Getenv("PATCHBAY_CPU")})
@@ -22,8 +22,8 @@ func benchOps(b *testing.B) *Ops {
 	return o
 }
 
-// cpuSeconds returns the processor time of this process: on a machine that others use too, only rates by processor time
-// are comparable.
+// cpuSeconds returns the processor time of this process. On a shared machine, only rates by processor time are
+// comparable.
 func cpuSeconds(b *testing.B) float64 {
 	b.Helper()
 	var u syscall.Rusage
@@ -33,7 +33,7 @@ func cpuSeconds(b *testing.B) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// peakRate measures multiply-adds of numbers of type d on all threads at once, in flops a second of one thread; the
+// peakRate returns the peak rate of multiply-adds of type d, in flops per second and thread, with all threads busy: the
 // best of some short runs.
 func peakRate(b *testing.B, o *Ops, d engine.DType) float64 {
 	b.Helper()
@@ -57,9 +57,9 @@ func peakRate(b *testing.B, o *Ops, d engine.DType) float64 {
 	return best
 }
 
-// benchRate runs f and reports flops a second of all threads by the clock (best run), and flops a second of processor
-// time as a share of the peak that multiply-adds of type d without memory reached in the same benchmark: of the best
-// stretch of at least 5 ms, and of all runs together.
+// benchRate runs f and reports flops per second of wall time over all threads (best run). It also reports flops per
+// second of processor time as a share of peakRate, measured in the same benchmark: in the best stretch of at least 5
+// ms, and over all runs.
 func benchRate(b *testing.B, o *Ops, d engine.DType, flops float64, f func()) {
 	b.Helper()
 	f()
@@ -84,7 +84,7 @@ func benchRate(b *testing.B, o *Ops, d engine.DType, flops float64, f func()) {
 	b.ReportMetric(100*rate/peak, "%peak-mean")
 }
 
-// noise fills n values in [-1, 1).
+// noise returns n pseudo-random values in [-1, 1).
 func noise(n int, seed uint32) []float32 {
 	v := make([]float32, n)
 	for i := range v {
@@ -94,7 +94,7 @@ func noise(n int, seed uint32) []float32 {
 	return v
 }
 
-// tensor returns an activation of type d with noise.
+// tensor returns an activation of type d filled with noise.
 func tensor(d engine.DType, seed uint32, shape ...int) engine.Tensor {
 	n := 1
 	for _, s := range shape {
@@ -124,7 +124,7 @@ func packNoise(b testing.TB, o *Ops, d engine.DType, n, k, c int) *engine.Weight
 	return &engine.Weight{Name: "noise", Base: p}
 }
 
-// benchTypes are the types of activations and weights of the products.
+// benchTypes lists the activation and weight types of the products.
 func benchTypes() [][2]engine.DType {
 	return [][2]engine.DType{{engine.F32, engine.F32}, {engine.F32, engine.BF16}, {engine.BF16, engine.BF16}}
 }
@@ -192,7 +192,7 @@ func BenchmarkAttention(b *testing.B) {
 	}
 }
 
-// BenchmarkAttentionBiased is attention with one row of bias for all queries and heads, beside none.
+// BenchmarkAttentionBiased compares attention without bias and with one row of bias for all queries and heads.
 func BenchmarkAttentionBiased(b *testing.B) {
 	const l, h, size = 2048, 24, 128
 	for _, d := range []engine.DType{engine.F32, engine.BF16} {

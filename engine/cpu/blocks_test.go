@@ -13,11 +13,11 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// blockKinds are the forms that stay in memory as they are.
+// blockKinds lists the block formats that are kept packed in memory.
 func blockKinds() []gguf.Type { return []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} }
 
-// anyBlocks is a matrix of random bytes in blocks: every code and every factor, also those that no quantiser writes.
-// Factors in f16 are finite and not subnormal, of both signs.
+// anyBlocks returns a block-quantized matrix of random bytes, with codes and factors that no quantizer writes. Its f16
+// factors are finite and not subnormal, of both signs.
 func anyBlocks(kind gguf.Type, n, k int) engine.Matrix {
 	b := kind.Blocks()
 	m := engine.Matrix{DType: engine.BF16, N: n, K: k, Blocks: b, Data: make([]byte, n*k/b.Elements*b.Bytes)}
@@ -37,8 +37,8 @@ func anyBlocks(kind gguf.Type, n, k int) engine.Matrix {
 	return m
 }
 
-// TestBlocksWeightByWeight multiplies blocks with rows that are 0 but for a 1, all at once and one row at a time: every
-// weight must be the very number that the file's form gives in bf16.
+// TestBlocksWeightByWeight multiplies blocks by unit rows, all at once and one row at a time, and checks that every
+// weight is exactly the bf16 number that the file's format defines.
 func TestBlocksWeightByWeight(t *testing.T) {
 	const n, k = 67, 512
 	for _, kind := range blockKinds() {
@@ -86,7 +86,7 @@ func TestBlocksWeightByWeight(t *testing.T) {
 }
 
 // TestBlocksRowAlone checks that a row has the same bits whether it is multiplied alone, among other rows or as an item
-// of a batch: deep enough for several passes, which do not fall between blocks.
+// of a batch. K is large enough for several passes, whose ends do not coincide with block borders.
 func TestBlocksRowAlone(t *testing.T) {
 	const rows, n, k = 9, 70, 53 * 256
 	x := tensor(engine.BF16, 3, rows, k)
@@ -119,9 +119,9 @@ func TestBlocksRowAlone(t *testing.T) {
 	}
 }
 
-// TestDenseRowAlone is TestBlocksRowAlone for weights of bf16: rows of several register tiles are multiplied in passes.
+// TestDenseRowAlone is TestBlocksRowAlone for bf16 weights: rows of several register tiles are multiplied in passes.
 func TestDenseRowAlone(t *testing.T) {
-	const rows, n, k = 31, 700, 2*6144 + 2*1024 + 38 // so many that some sums lie where a last bit rounds the other way
+	const rows, n, k = 31, 700, 2*6144 + 2*1024 + 38 // enough sums that one wrong last bit changes some rounding
 	x := tensor(engine.BF16, 3, rows, k)
 	eachLevel(t, 2, func(t *testing.T, o *Ops) {
 		v := noise(n*k, 7)

@@ -55,7 +55,7 @@ func TestAllocZeroedAligned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []int{0, 1, 63, 4096, 5 << 20} {
-		for range 2 { // the second time the system may hand out the pages just freed
+		for range 2 { // the second time the system may reuse the pages just freed
 			b, err := o.Alloc(n)
 			if err != nil {
 				t.Fatal(err)
@@ -142,7 +142,7 @@ func TestForeignWeightsPanic(t *testing.T) {
 	wide.Linear(engine.FromF32(make([]float32, 8), 1, 8), v, w, engine.Epilogue{})
 }
 
-// TestAdaptersAreLimited: too many adapters are refused by the name of the call.
+// TestAdaptersAreLimited checks that too many adapters cause a panic that names the call.
 func TestAdaptersAreLimited(t *testing.T) {
 	o, err := New(Config{})
 	if err != nil {
@@ -169,8 +169,8 @@ func TestAdaptersAreLimited(t *testing.T) {
 	o.Free(w.Base.Buf)
 }
 
-// TestSteadyCallsAllocateLittle: after the first call of a shape, an operation may allocate the closures of its tasks
-// and nothing that grows with the shape.
+// TestSteadyCallsAllocateLittle checks that, after the first call with a shape, an operation allocates at most the
+// closures of its tasks and nothing that grows with the shape.
 func TestSteadyCallsAllocateLittle(t *testing.T) {
 	o, err := New(Config{Threads: 2})
 	if err != nil {

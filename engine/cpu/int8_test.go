@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestRowsThatAreNotFinite checks that a NaN or an infinity in a row of x makes all products of that row NaN with
-// weights of 8 bits, and no others.
+// TestRowsThatAreNotFinite checks that, with 8-bit weights, a NaN or an infinity in a row of x makes all products of
+// that row NaN, and no others.
 func TestRowsThatAreNotFinite(t *testing.T) {
 	eachLevel(t, 2, func(t *testing.T, o *Ops) {
 		const n, k, rows = 37, 64, 9

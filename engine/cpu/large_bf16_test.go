@@ -10,8 +10,8 @@ import (
 	"patchbay/engine"
 )
 
-// Large products of bf16 with bf16: several passes over a panel, several tasks, odd numbers of channels and keys.
-// Single results are compared with sums in f64 of the rounded operands.
+// These are large products of bf16 with bf16: several passes over a panel, several tasks, odd numbers of channels and
+// keys. Selected results are compared with f64 sums of the rounded operands.
 
 // values returns the elements of a contiguous activation.
 func values(t engine.Tensor) []float32 {
@@ -20,7 +20,7 @@ func values(t engine.Tensor) []float32 {
 	return v
 }
 
-// rounded is noise as bf16 holds it.
+// rounded returns noise rounded to bf16.
 func rounded(n int, seed uint32) []float32 { return values(tensor(engine.BF16, seed, n)) }
 
 func TestLargeLinearBF16(t *testing.T) {
@@ -98,7 +98,8 @@ func TestLargeAttentionBF16(t *testing.T) {
 	}
 }
 
-// TestNegativeScaleBF16: the maximum of scaled scores is not the scaled maximum.
+// TestNegativeScaleBF16 checks that attention with -q and a negative scale gives what q and the positive scale give:
+// with a negative scale, the maximum of the scaled scores is not the scaled maximum.
 func TestNegativeScaleBF16(t *testing.T) {
 	const l, d = 64, 32
 	qkv := tensor(engine.BF16, 5, 1, l, 3, 1, d)
@@ -120,8 +121,8 @@ func TestNegativeScaleBF16(t *testing.T) {
 	})
 }
 
-// TestOddTaps: a convolution weight whose taps have an odd number of channels has a filled up pair a tap, so it is no
-// linear weight.
+// TestOddTaps checks that Linear refuses a convolution weight whose taps have an odd number of channels, because each
+// tap is padded to whole pairs.
 func TestOddTaps(t *testing.T) {
 	eachLevel(t, 1, func(t *testing.T, o *Ops) {
 		w := packNoise(t, o, engine.BF16, 8, 27, 3)

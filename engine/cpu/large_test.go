@@ -10,9 +10,9 @@ import (
 )
 
 // The conformance suite uses small shapes. These are large enough for several passes over a panel, several tasks and
-// several groups of heads; single results are compared with sums in f64.
+// several groups of heads. Selected results are compared with f64 sums.
 
-// pick calls f with some positions below n, first and last among them.
+// pick calls f with count positions in [0, n), including the first and the last.
 func pick(n, count int, f func(i int)) {
 	for i := range count {
 		f(i * (n - 1) / max(1, count-1))
@@ -141,8 +141,8 @@ func TestLargeAttention(t *testing.T) {
 	}
 }
 
-// TestActivationPrecision compares with f64 over the range where the functions change; the bound is relative to the
-// result, plus what is lost where the result is next to nothing.
+// TestActivationPrecision compares with f64 over the range where the functions change. The bound is relative to the
+// result, plus an absolute part for results near zero.
 func TestActivationPrecision(t *testing.T) {
 	var x []float32
 	for v := -12.0; v <= 12; v += 0.0007 {

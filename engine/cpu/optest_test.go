@@ -10,7 +10,7 @@ import (
 	"patchbay/engine/optest"
 )
 
-// eachLevel runs f for every level, emulated ones included, and says which ones this CPU cannot run.
+// eachLevel runs f for every level, including the emulated ones, and logs the levels that cannot run here.
 func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 	t.Helper()
 	for _, level := range append(kernels.Levels(), emulated.AVX512(), emulated.AVX512BF16(), emulated.AMX()) {

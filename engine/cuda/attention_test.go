@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestEveryHead runs the tensor-core kernels on lengths that end inside a tile of queries and of keys, and compares the
-// log-sum-exp too: a key too many shows there alone.
+// TestEveryHead compares the tensor-core kernels with ref on lengths that end inside a tile of queries and of keys. It
+// compares the log-sum-exp too, because only that shows one key too many.
 func TestEveryHead(t *testing.T) {
 	o := openOps(t)
 	for _, c := range []struct {

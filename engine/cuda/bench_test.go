@@ -11,7 +11,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// bench hands out the same operands to two implementations.
+// bench provides the same operands to two implementations.
 type bench struct {
 	t   testing.TB
 	ops engine.Ops
@@ -19,8 +19,8 @@ type bench struct {
 	buf []engine.Buf
 }
 
-// compare runs a call on ref and on o and compares what it returns: no element may be off by more than rel of itself
-// and half as much of the largest.
+// compare runs call on ref and on o and compares the returned tensors. An element may differ by at most rel times
+// itself plus half of rel times the largest magnitude.
 func compare(t *testing.T, o *Ops, rel float64, call func(m *bench) engine.Tensor) {
 	t.Helper()
 	want, got := results(t, ref.New(), call), results(t, o, call)
@@ -38,7 +38,7 @@ func compare(t *testing.T, o *Ops, rel float64, call func(m *bench) engine.Tenso
 	}
 }
 
-// newRand returns numbers that are the same in every run.
+// newRand returns a generator with a fixed seed.
 func newRand() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 
 func results(t *testing.T, ops engine.Ops, call func(m *bench) engine.Tensor) []float32 {
@@ -55,7 +55,7 @@ func results(t *testing.T, ops engine.Ops, call func(m *bench) engine.Tensor) []
 	return out
 }
 
-// numbers returns n standard normal numbers times scale, as dtype holds them.
+// numbers returns n standard normal numbers times scale.
 func (m *bench) numbers(n int, scale float64) []float32 {
 	v := make([]float32, n)
 	for i := range v {

@@ -13,12 +13,12 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// blockKinds are the forms that stay packed, with the bytes of a block where its f16 factors are.
+// blockKinds maps the block formats that stay packed to the byte offsets of the f16 factors in a block.
 func blockKinds() map[gguf.Type][]int {
 	return map[gguf.Type][]int{gguf.Q8v0: {0}, gguf.Q4v0: {0}, gguf.Q4K: {0, 2}, gguf.Q5K: {0, 2}, gguf.Q6K: {208}}
 }
 
-// randomBlocks returns a matrix of any bytes. Factors are any f16 too, or small and finite.
+// randomBlocks returns a matrix of random bytes. With finite, its factors are 2^-12 to 2^-11, otherwise any f16.
 func (m *bench) randomBlocks(kind gguf.Type, n, k int, finite bool) engine.Matrix {
 	b := kind.Blocks()
 	w := engine.Matrix{Data: make([]byte, n*k/b.Elements*b.Bytes), DType: engine.BF16, N: n, K: k, Blocks: b}
@@ -44,8 +44,8 @@ func (m *bench) keep(w engine.Matrix) *engine.Packed {
 	return p
 }
 
-// TestWidenedBits: a range of rows in blocks of any bytes, infinite factors and NaN too, becomes the bf16 that package
-// gguf makes of it.
+// TestWidenedBits checks that rows in blocks of random bytes, including infinite and NaN factors, widen to the same
+// bf16 bits as in package gguf.
 func TestWidenedBits(t *testing.T) {
 	o := openOps(t)
 	for kind := range blockKinds() {
@@ -76,9 +76,9 @@ func TestWidenedBits(t *testing.T) {
 	}
 }
 
-// TestBlockProducts: products with weights in blocks have the bits of those with the widened weights, a few rows and
-// more, in two tiles of which the second is smaller, with everything in the epilogue, adapters, and y as its own
-// residual.
+// TestBlockProducts checks that products with block-quantized weights have the same bits as products with the widened
+// weights: with few rows and many, two tiles of which the second is smaller, a full epilogue, adapters, and y as its
+// own residual.
 func TestBlockProducts(t *testing.T) {
 	o := openOps(t)
 	o.dev.Multiprocessors, o.widenedTile = 4, 1
@@ -106,7 +106,7 @@ func TestBlockProducts(t *testing.T) {
 				packed := product(func(w engine.Matrix) engine.Matrix { return w })
 				want := product(func(w engine.Matrix) engine.Matrix { return w.Widened(engine.BF16) })
 				for i, v := range want {
-					if math.Float32bits(packed[i]) != math.Float32bits(v) { // NaN differs too: none is wanted
+					if math.Float32bits(packed[i]) != math.Float32bits(v) { // a NaN fails too
 						t.Fatalf("row %d, feature %d: got %g, want %g", i/n, i%n, packed[i], v)
 					}
 				}
@@ -118,8 +118,8 @@ func TestBlockProducts(t *testing.T) {
 	}
 }
 
-// TestBlocksKeepTheirBytes: weights in blocks take the bytes of the file on the device, rows filled up to 16; other
-// forms, and such with a factor, are widened.
+// TestBlocksKeepTheirBytes checks that block-quantized weights keep the bytes of the file on the device, with rows
+// padded to 16 bytes, and that other formats and weights with a factor other than 1 are widened.
 func TestBlocksKeepTheirBytes(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}
@@ -149,8 +149,8 @@ func TestBlocksKeepTheirBytes(t *testing.T) {
 	}
 }
 
-// TestWidenedTileRows: tiles of a weight in blocks are of about one size, whole tiles of the tensor cores, and take no
-// more than they may.
+// TestWidenedTileRows checks that a block-quantized weight is widened in tiles of about equal size that are multiples
+// of the tensor-core tile and at most widenedTileBytes.
 func TestWidenedTileRows(t *testing.T) {
 	o := &Ops{widenedTile: widenedTileBytes}
 	for _, c := range [][3]int{

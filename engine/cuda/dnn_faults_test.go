@@ -8,7 +8,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaultsOfAttention are mistakes in the use of cuDNN.
+// TestPlantedFaultsOfAttention plants mistakes in the use of cuDNN and checks that the tests notice each.
 func TestPlantedFaultsOfAttention(t *testing.T) {
 	const fine, wrong, reserved = "TestAttentionByCUDNN", "TestCUDNNThatIsWrong", "TestAttentionByCUDNNReserved"
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{

@@ -15,7 +15,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// openCUDNN opens device 0 with cuDNN of the fake device, or of PATCHBAY_TEST_CUDNN on a GPU.
+// openCUDNN opens device 0 with the cuDNN of the fake device, or with that of PATCHBAY_TEST_CUDNN on a GPU.
 func openCUDNN(t testing.TB, changes ...fakegpu.Change) *Device {
 	t.Helper()
 	folder := cmp.Or(os.Getenv("PATCHBAY_TEST_CUDNN"), driverFolder(t))
@@ -45,7 +45,7 @@ func openCUDNN(t testing.TB, changes ...fakegpu.Change) *Device {
 	return dev
 }
 
-// attended is one call of attention, whose operands have strides of their own each.
+// attended is one attention call, whose operands all have different strides.
 type attended struct {
 	b, h, lq, lk, d int
 	scale           float32
@@ -72,8 +72,9 @@ func (m *bench) dense(t engine.Tensor) engine.Tensor {
 	return out
 }
 
-// TestAttentionByCUDNN: attention by cuDNN over heads of every size, with strides of all operands that differ, with the
-// log-sum-exp and without; masks and what the library has no engine for go to our kernels.
+// TestAttentionByCUDNN compares attention by cuDNN with ref for every head size, with different strides for all
+// operands, with the log-sum-exp and without. Masks, and shapes that the library has no engine for, must go to our
+// kernels.
 func TestAttentionByCUDNN(t *testing.T) {
 	dev := openCUDNN(t)
 	o := newOps(t, dev)
@@ -98,7 +99,7 @@ func TestAttentionByCUDNN(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%d sums %t", i, sums), func(t *testing.T) {
 				if sums {
-					c.want.unplanned, c.want.attended = 0, c.want.attended+1 // the shape is known
+					c.want.unplanned, c.want.attended = 0, c.want.attended+1 // the shape was planned before
 				}
 				rel := 1.0 / 64
 				if sums {
@@ -121,8 +122,8 @@ func TestAttentionByCUDNN(t *testing.T) {
 	}
 }
 
-// TestAttentionByCUDNNReserved: after a recording pass and Reserve the first step makes no plan, takes no memory and
-// waits for nothing, and a step costs the host no memory.
+// TestAttentionByCUDNNReserved checks that, after a recording pass and Reserve, the first step makes no plan, allocates
+// no device memory and does not wait, and that a step allocates nothing on the host.
 func TestAttentionByCUDNNReserved(t *testing.T) {
 	dev := openCUDNN(t)
 	loader, o := newOps(t, dev), newOps(t, dev)
@@ -162,8 +163,8 @@ func TestAttentionByCUDNNReserved(t *testing.T) {
 	m.free()
 }
 
-// TestAttentionByCUDNNFixed: where every row is to have the same bits whatever other rows there are, the library, whose
-// order of sums is not known, is left alone.
+// TestAttentionByCUDNNFixed checks that cuDNN is not used after Fix, when a row must have the same bits whatever other
+// rows the call has: the library's order of summation is unknown.
 func TestAttentionByCUDNNFixed(t *testing.T) {
 	o := newOps(t, openCUDNN(t))
 	o.Fix(true)
@@ -181,8 +182,8 @@ func TestAttentionByCUDNNFixed(t *testing.T) {
 	m.free()
 }
 
-// TestCUDNNThatIsWrong: a library whose results, or whose log-sum-exp, are not ours is left alone, and attention is
-// right. Where the sums are not asked for, wrong ones do no harm.
+// TestCUDNNThatIsWrong checks that a library whose results or log-sum-exp differ from ours is not used, so attention
+// stays right. A wrong log-sum-exp must do no harm where none is requested.
 func TestCUDNNThatIsWrong(t *testing.T) {
 	if openDevice(t).Name != "Fake GPU" {
 		t.Skip("NOT RUN: no library at hand is wrong")
@@ -234,7 +235,8 @@ func TestCUDNNThatIsWrong(t *testing.T) {
 	}
 }
 
-// TestAttentionByCUDNNManyThreads: streams of several goroutines attend at once, each with a handle of its own.
+// TestAttentionByCUDNNManyThreads checks concurrent attention on the streams of several goroutines, each with a handle
+// of its own.
 func TestAttentionByCUDNNManyThreads(t *testing.T) {
 	dev := openCUDNN(t)
 	var wg sync.WaitGroup

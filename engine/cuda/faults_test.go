@@ -8,7 +8,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaults builds fakes of kernels with one mistake each and runs the test that must notice.
+// TestPlantedFaults builds kernels for the fake device with one mistake each and runs the test that must notice it.
 func TestPlantedFaults(t *testing.T) {
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{

@@ -10,8 +10,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestFixedSums: where kernels are fixed a row of a product, and a query of attention, has the same bits whatever other
-// rows the call has. Without, these shapes go two ways, which the numbers show but where all are rounded to bf16.
+// TestFixedSums checks that, after Fix, a row of a product and a query of attention have the same bits whatever other
+// rows the call has. Without Fix these shapes use different kernels, which shows in the bits unless weights are bf16.
 func TestFixedSums(t *testing.T) {
 	o := openOps(t)
 	o.dev.Multiprocessors = 4

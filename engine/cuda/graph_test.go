@@ -14,7 +14,7 @@ import (
 	"patchbay/engine"
 )
 
-// step is a sequence with a product, adapters, a copy and two moving rows; everything else stays.
+// step is a sequence with a product, adapters, a copy and two moving rows. All other operands keep their addresses.
 type step struct {
 	m       *bench
 	x, y    engine.Tensor
@@ -42,7 +42,7 @@ func newStep(t testing.TB, o *Ops, rows int) *step {
 	return s
 }
 
-// run runs the sequence once with the given row and reads x.
+// run evaluates the sequence once with the given row and records x.
 func (s *step) run(t testing.TB, o *Ops, key string, row int) (replayed bool) {
 	t.Helper()
 	rows := s.moving.Index(0, row)
@@ -59,8 +59,8 @@ func (s *step) run(t testing.TB, o *Ops, key string, row int) (replayed bool) {
 	return replayed
 }
 
-// TestGraphs: a sequence is issued, then captured, then replayed, and gives the bits that calls give, with rows that
-// move.
+// TestGraphs checks that a sequence is issued, then captured, then replayed, and that with moving rows it gives the
+// same bits as eager calls.
 func TestGraphs(t *testing.T) {
 	dev := openLibrary(t)
 	var want [][]float32
@@ -99,8 +99,8 @@ func TestGraphs(t *testing.T) {
 	}
 }
 
-// TestCopyMoving: rows are copied to their places from neighbours and from anywhere, in pieces of 16 bytes and of 4,
-// dense or not.
+// TestCopyMoving checks that moving rows, adjacent or not, dense or not, are copied to their fixed places in pieces of
+// 16 and of 4 bytes.
 func TestCopyMoving(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}
@@ -133,7 +133,8 @@ func TestCopyMoving(t *testing.T) {
 	m.free()
 }
 
-// TestGraphsMove: after Drop, and when the scratch memory has moved, a graph is captured anew; other keys have others.
+// TestGraphsMove checks that a graph is captured anew after Drop and after the scratch memory has moved, and that every
+// key has a graph of its own.
 func TestGraphsMove(t *testing.T) {
 	dev := openDevice(t)
 	o, eager := newOps(t, dev), newOps(t, dev)
@@ -141,7 +142,7 @@ func TestGraphsMove(t *testing.T) {
 	a, b := newStep(t, o, 8), newStep(t, eager, 8)
 	for i, want := range []bool{false, false, true, false, true, false, false, true} {
 		switch i {
-		case 3: // another call has taken more
+		case 3: // another call has grown the scratch memory
 			if err := o.mem.need(o.mem.bytes + 1); err != nil {
 				t.Fatal(err)
 			}
@@ -164,9 +165,9 @@ func TestGraphsMove(t *testing.T) {
 	b.m.free()
 }
 
-// TestGraphsBetween: calls that are none of the stream's come between those of a sequence, in their places, once an
-// evaluation: not while it is captured, again when it is replayed, and also where nothing lies between two of them. The
-// graphs of a sequence that was dropped serve one of fewer pieces and one of more.
+// TestGraphsBetween checks that the functions passed to Between run at their places in a sequence, once per
+// evaluation, outside captures and again in replays, even if no call of the stream lies between two of them. The
+// graphs of a dropped sequence are reused by sequences of fewer and of more pieces.
 func TestGraphsBetween(t *testing.T) {
 	dev := openDevice(t)
 	o, eager := newOps(t, dev), newOps(t, dev)
@@ -186,7 +187,7 @@ func TestGraphsBetween(t *testing.T) {
 							t.Error("a call is made in a capture")
 						}
 						told = append(told, fmt.Sprint(i))
-						ops.Add(s.y, s.y, s.y) // as an exchange that changes it
+						ops.Add(s.y, s.y, s.y) // like an exchange that changes s.y
 					})
 				}
 				ops.Copy(s.x, s.y)
@@ -212,8 +213,8 @@ func TestGraphsBetween(t *testing.T) {
 	b.m.free()
 }
 
-// TestGraphsRefuse: what no capture can have is refused, and the sequence is issued call by call from then on; an error
-// and a panic of the sequence leave the stream as it was.
+// TestGraphsRefuse checks that a sequence with operations that cannot be captured is issued call by call from then on,
+// and that the stream stays usable after an error or a panic of the sequence.
 func TestGraphsRefuse(t *testing.T) {
 	dev := openDevice(t)
 	errStop := errors.New("stop")
@@ -288,7 +289,7 @@ func TestGraphsRefuse(t *testing.T) {
 	}
 }
 
-// try2 waits for the device past the lock that keeps such waits away from captures.
+// try2 waits for the device without the lock that keeps such waits out of captures.
 func try2(o *Ops, dev *Device) error {
 	dev.CaptureMu.Unlock()
 	defer dev.CaptureMu.Lock()
@@ -297,7 +298,7 @@ func try2(o *Ops, dev *Device) error {
 	return err
 }
 
-// outside waits in the stream for an event of another one that is not captured.
+// outside makes the stream wait for an event of another stream that is not being captured.
 func outside(o *Ops) error {
 	other, err := o.Beside()
 	if err != nil {
@@ -309,7 +310,7 @@ func outside(o *Ops) error {
 	return nil
 }
 
-// unjoined gives another stream work that it has behind the captured one, and does not wait for it.
+// unjoined makes another stream depend on the captured one, which never waits for it.
 func unjoined(o *Ops, s *step) error {
 	other, err := o.Beside()
 	if err != nil {
@@ -321,7 +322,7 @@ func unjoined(o *Ops, s *step) error {
 	return nil
 }
 
-// TestGraphsFail: a graph that the driver refuses is an error of the evaluation, and goes on being one.
+// TestGraphsFail checks that a graph that the driver refuses fails the evaluation, and every later one.
 func TestGraphsFail(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "now")
 	t.Setenv("FAKEGPU_REFUSE", file)
@@ -352,8 +353,8 @@ func TestGraphsFail(t *testing.T) {
 	s.m.free()
 }
 
-// TestGraphsBeside: streams of one device capture and replay while others take memory, give it back and wait for the
-// whole device.
+// TestGraphsBeside checks that streams of one device can capture and replay while others allocate memory, free it and
+// wait for the whole device.
 func TestGraphsBeside(t *testing.T) {
 	dev := openDevice(t)
 	var wg sync.WaitGroup
@@ -380,7 +381,7 @@ func TestGraphsBeside(t *testing.T) {
 	wg.Wait()
 }
 
-// BenchmarkGraph: calls of the host to the driver for an evaluation of so many blocks, call by call and as a graph.
+// BenchmarkGraph measures what the host spends on an evaluation of many blocks, call by call and as a graph.
 func BenchmarkGraph(b *testing.B) {
 	dev := openDevice(b)
 	for _, eager := range []bool{true, false} {

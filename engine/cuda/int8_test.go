@@ -11,7 +11,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// weight8 packs a matrix of any numbers of 8 bits, and returns it too.
+// weight8 packs a random 8-bit matrix and returns both.
 func (m *bench) weight8(n, k, rotated int) (*engine.Packed, engine.Matrix) {
 	m.t.Helper()
 	w := engine.Matrix{
@@ -31,8 +31,8 @@ func (m *bench) weight8(n, k, rotated int) (*engine.Packed, engine.Matrix) {
 	return p, w
 }
 
-// TestRoundedProducts: products with int8 weights through both tiles, rotated and not, with everything in the epilogue,
-// adapters over a residual in place too.
+// TestRoundedProducts compares products with int8 weights with ref through both tiles, rotated and not, with a full
+// epilogue, and with adapters over a residual in place.
 func TestRoundedProducts(t *testing.T) {
 	o := openOps(t)
 	for i, c := range []struct {
@@ -69,8 +69,8 @@ func TestRoundedProducts(t *testing.T) {
 	}
 }
 
-// TestRoundedExactly: without an epilogue the results are those of the formula to the last bit, and a row with an
-// infinity is NaN.
+// TestRoundedExactly checks that, without an epilogue, results equal those of the formula to the last bit, and that a
+// row with an infinity is NaN.
 func TestRoundedExactly(t *testing.T) {
 	o := openOps(t)
 	const rows, n, k, bad = 9, 24, 320, 4
@@ -81,7 +81,7 @@ func TestRoundedExactly(t *testing.T) {
 			values := m.numbers(rows*k, 3)
 			values[bad*k+7] = float32(math.Inf(1))
 			o.Upload(x, values)
-			if err := o.Download(values, x).Wait(); err != nil { // as they are in this type
+			if err := o.Download(values, x).Wait(); err != nil { // rounded to dtype
 				t.Fatal(err)
 			}
 			p, w := m.weight8(n, k, rotated)
@@ -112,7 +112,7 @@ func TestRoundedExactly(t *testing.T) {
 	}
 }
 
-// TestRoundedKeepsItsBytes: int8 weights take a byte an element on the device, and 16 a row.
+// TestRoundedKeepsItsBytes checks that int8 weights take one byte per element on the device, and 16 more per row.
 func TestRoundedKeepsItsBytes(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}

@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestEveryTile runs shapes that fill and overhang every kernel's tile, also with rows that cannot be copied in 16-byte
-// pieces and with adapters, on devices of as many multiprocessors as make kernelFor choose it.
+// TestEveryTile compares shapes that fill and overhang every kernel's tile with ref, some with adapters or with rows
+// that cannot be copied in 16-byte pieces. The number of multiprocessors makes kernelFor choose the kernel.
 func TestEveryTile(t *testing.T) {
 	o := openOps(t)
 	for _, c := range []struct {
@@ -53,7 +53,7 @@ func TestEveryTile(t *testing.T) {
 	}
 }
 
-// TestFactorsOnTheHost: a left factor that is not in device memory is refused by the name of the call.
+// TestFactorsOnTheHost checks that a left factor in host memory is refused with an error that names the call.
 func TestFactorsOnTheHost(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}
@@ -75,7 +75,7 @@ func TestFactorsOnTheHost(t *testing.T) {
 	m.free()
 }
 
-// TestRoundedWeights: products in which f16 weights lose bits are counted, those in f32 are not.
+// TestRoundedWeights checks that products that round f16 weights to bf16 are counted and those in f32 are not.
 func TestRoundedWeights(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}

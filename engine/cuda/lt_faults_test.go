@@ -8,7 +8,7 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaultsOfProducts are mistakes in the use of cuBLASLt.
+// TestPlantedFaultsOfProducts plants mistakes in the use of cuBLASLt and checks that the tests notice each.
 func TestPlantedFaultsOfProducts(t *testing.T) {
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{

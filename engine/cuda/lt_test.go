@@ -16,13 +16,13 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// openLibrary opens device 0 with cuBLASLt of the fake device, or of PATCHBAY_TEST_CUBLASLT on a GPU.
+// openLibrary opens device 0 with the cuBLASLt of the fake device, or with that of PATCHBAY_TEST_CUBLASLT on a GPU.
 func openLibrary(t testing.TB) *Device {
 	t.Helper()
 	return openLibraryOf(t, cmp.Or(os.Getenv("PATCHBAY_TEST_CUBLASLT"), driverFolder(t)))
 }
 
-// openLibraryOf is openLibrary with the library in a folder.
+// openLibraryOf is openLibrary with the library in dir.
 func openLibraryOf(t testing.TB, dir string) *Device {
 	t.Helper()
 	d, err := Open(driverFolder(t))
@@ -48,8 +48,9 @@ func openLibraryOf(t testing.TB, dir string) *Device {
 	return dev
 }
 
-// TestLibrary: products by cuBLASLt, of every form that it has: items that are one matrix and items that are not, bias,
-// activation, residual in place and beside, gate. What it has no form for is computed by our kernels.
+// TestLibrary compares products by cuBLASLt with ref in every form that the library supports: items that form one
+// matrix and items that do not, bias, activation, residual in place and separate, gate. Our kernels must compute the
+// others.
 func TestLibrary(t *testing.T) {
 	dev := openLibrary(t)
 	o := newOps(t, dev)
@@ -58,8 +59,8 @@ func TestLibrary(t *testing.T) {
 		gap               int // elements between the rows of x and of y
 		act               engine.Act
 		bias              bool
-		residual, gate    string // "": none; in, beside; one, each
-		kernels           bool   // ours
+		residual, gate    string // residual: in place or beside; gate: one for all items or one for each; "": none
+		kernels           bool   // computed by our kernels
 		ranks             []int  // of adapters
 	}
 	for i, c := range []form{
@@ -74,8 +75,8 @@ func TestLibrary(t *testing.T) {
 		{2, 12, 22, 48, 0, engine.ActNone, true, "in", "one", false, nil},
 		{2, 12, 24, 48, 8, engine.GELUTanh, true, "beside", "each", false, nil},
 		{2, 12, 24, 48, 0, engine.GELUTanh, true, "beside", "", false, nil},
-		{1, 8, 24, 40, 0, engine.ActNone, true, "", "", true, nil},     // a row a warp
-		{1, 20, 24, 40, 0, engine.SiLU, true, "", "", true, nil},       // no epilogue
+		{1, 8, 24, 40, 0, engine.ActNone, true, "", "", true, nil},     // few rows: one warp per feature
+		{1, 20, 24, 40, 0, engine.SiLU, true, "", "", true, nil},       // not an epilogue of the library
 		{1, 20, 24, 40, 0, engine.ActNone, true, "", "one", true, nil}, // nothing to add it to
 		{1, 20, 21, 40, 3, engine.ActNone, true, "", "", true, nil},    // the library has no algorithm
 		{1, 20, 24, 40, 3, engine.ActNone, true, "", "", true, nil},    // rows that are not aligned
@@ -88,7 +89,7 @@ func TestLibrary(t *testing.T) {
 		t.Run(fmt.Sprintf("%d/%d %d %d %d", i, c.batch, c.rows, c.n, c.k), func(t *testing.T) {
 			before := o.chosen
 			compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
-				cut := func(width int) engine.Tensor { // items that are not neighbours where there is a gap
+				cut := func(width int) engine.Tensor { // items are not adjacent where there is a gap
 					return m.normal(engine.BF16, c.batch, c.rows+c.gap%5, width+(8-width%8)%8+c.gap).Slice(1, 0, c.rows).
 						Slice(2, 0, width)
 				}
@@ -131,8 +132,8 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestLibraryConvolves: convolutions by cuBLASLt, whole and in strips of lines, with a residual, adapters, and a 1x1
-// kernel, whose rows are the picture's.
+// TestLibraryConvolves compares convolutions by cuBLASLt with ref, whole and in strips of lines, with a residual, with
+// adapters, and with a 1x1 kernel, which multiplies the pixels of the image directly.
 func TestLibraryConvolves(t *testing.T) {
 	o := newOps(t, openLibrary(t))
 	for i, c := range []struct {
@@ -173,7 +174,7 @@ func TestLibraryConvolves(t *testing.T) {
 	}
 }
 
-// TestLibraryReserved: after a recording pass and Reserve not even the first step takes memory or waits.
+// TestLibraryReserved checks that after a recording pass and Reserve not even the first step allocates or waits.
 func TestLibraryReserved(t *testing.T) {
 	dev := openLibrary(t)
 	loader, o := newOps(t, dev), newOps(t, dev)
@@ -218,7 +219,7 @@ func TestLibraryReserved(t *testing.T) {
 	m.free()
 }
 
-// TestLibraryManyThreads: streams of several goroutines multiply at once, each in its own order.
+// TestLibraryManyThreads checks concurrent products on the streams of several goroutines, each in its own order.
 func TestLibraryManyThreads(t *testing.T) {
 	dev := openLibrary(t)
 	var wg sync.WaitGroup
@@ -244,7 +245,7 @@ func TestLibraryManyThreads(t *testing.T) {
 	wg.Wait()
 }
 
-// TestLibraryWithoutMemory: where there is no memory for a comparison, our kernel computes.
+// TestLibraryWithoutMemory checks that our kernel computes a product if there is no memory to verify the library.
 func TestLibraryWithoutMemory(t *testing.T) {
 	full := filepath.Join(t.TempDir(), "full")
 	t.Setenv("FAKEGPU_FULL", full)
@@ -269,7 +270,8 @@ func TestLibraryWithoutMemory(t *testing.T) {
 	m.free()
 }
 
-// TestLibraryThatLacksAFunction: it is an error that says where, and devices are opened without the library.
+// TestLibraryThatLacksAFunction checks that a library without a needed function is an error that names its folder, and
+// that the driver goes on without the library.
 func TestLibraryThatLacksAFunction(t *testing.T) {
 	dir := fakegpu.Library(t, fakegpu.Change{
 		File: "libcublasLt.cc", Old: "cublasLtMatmulDescDestroy(", New: "gone(",
@@ -287,7 +289,7 @@ func TestLibraryThatLacksAFunction(t *testing.T) {
 	}
 }
 
-// TestLibraryThatIsWrong: a library whose numbers are not ours is left alone, and the products are right.
+// TestLibraryThatIsWrong checks that a library whose results differ from ours is not used, so products stay right.
 func TestLibraryThatIsWrong(t *testing.T) {
 	if openDevice(t).Name != "Fake GPU" {
 		t.Skip("NOT RUN: no library at hand is wrong")

@@ -4,8 +4,8 @@ package cuda
 
 import "testing"
 
-// TestMarks: a mark is reached when the stream has come to it and not before, marks of more than 32 bits are whole, and
-// to read one is no wait.
+// TestMarks checks that Marked returns a mark once the stream has reached it and not before, that marks of more than 32
+// bits are not torn, and that reading one does not wait.
 func TestMarks(t *testing.T) {
 	t.Setenv("FAKEGPU_EAGER", "")
 	o := openOps(t)

@@ -10,8 +10,8 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// driverFolder returns the directory of the driver's library for tests: PATCHBAY_TEST_CUDA where it is set ("-" for the
-// loader's own, which is how the tests run on a GPU), else that of the fake device.
+// driverFolder returns the directory of the driver library for tests: PATCHBAY_TEST_CUDA if it is set ("-" stands for
+// the loader's search path, which is how the tests run on a GPU), else that of the fake device.
 func driverFolder(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir != "" {
@@ -20,7 +20,7 @@ func driverFolder(t testing.TB) string {
 	return fakegpu.Library(t)
 }
 
-// openDevice opens device 0 and closes it at the end of the test, which finds what was not freed.
+// openDevice opens device 0 and closes it at the end of the test, which reports memory that was not freed.
 func openDevice(t testing.TB) *Device {
 	t.Helper()
 	d, err := Open(driverFolder(t))
@@ -54,8 +54,8 @@ func openOps(t testing.TB) *Ops {
 	return o
 }
 
-// TestConformance runs the suite with asynchronous copies that land as late as their wait allows, and with ones that
-// land at once; the second time with cuBLASLt.
+// TestConformance runs the suite with asynchronous copies that land as late as their wait allows, and again with
+// cuBLASLt and copies that land at once.
 func TestConformance(t *testing.T) {
 	known := &optest.Reference{}
 	t.Run("late", func(t *testing.T) {

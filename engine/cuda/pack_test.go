@@ -9,8 +9,8 @@ import (
 	"patchbay/engine/cuda/driver"
 )
 
-// TestPackBeside: weights that take the pinned buffers more than once come while earlier calls wait, and later calls
-// see all of them, rows as they are and rows that are widened and filled up.
+// TestPackBeside checks that weights larger than the pinned buffers are uploaded while earlier calls are pending, and
+// that later calls see all of them, with rows copied as they are and with rows that are widened and padded.
 func TestPackBeside(t *testing.T) {
 	dev := openDevice(t)
 	o := newOps(t, dev)
@@ -21,7 +21,7 @@ func TestPackBeside(t *testing.T) {
 	}{{5, driver.SlotBytes / 8, 1}, {5, driver.SlotBytes/8 - 3, 2}} {
 		values := make([]float32, c.n*c.k)
 		for j := range values {
-			values[j] = float32((j*7+j/c.k)%251) - 100 // as bf16 has them
+			values[j] = float32((j*7+j/c.k)%251) - 100 // exact in bf16
 		}
 		data := make([]byte, 4*len(values))
 		engine.Narrow(data, values, engine.F32)
@@ -56,7 +56,7 @@ func TestPackBeside(t *testing.T) {
 	}
 	one := make([]byte, 4*64)
 	engine.Narrow(one, filled(64, 1), engine.F32)
-	for range 12 { // what reads weights is the next call
+	for range 12 { // the weight is read by the next call
 		p, err := o.Pack(engine.Matrix{Data: one, DType: engine.F32, N: 8, K: 8}, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPTXIsThatOfItsSources compares the hash that every PTX file names with that of the sources it was made of. That
-// the text itself is what the compiler gives is `make cuda-check`, which needs the compiler.
+// TestPTXIsThatOfItsSources compares the hash recorded in every PTX file with that of its sources. `make cuda-check`,
+// which needs the compiler, checks that the text itself is what the compiler emits.
 func TestPTXIsThatOfItsSources(t *testing.T) {
 	sources, err := filepath.Glob("kernels/*.cu")
 	if err != nil || len(sources) == 0 {
@@ -34,8 +34,8 @@ func TestPTXIsThatOfItsSources(t *testing.T) {
 	}
 }
 
-// TestEveryKernelIsUsed: the table of kernels has all of the PTX, each once, and PTX needs no shared memory besides
-// what launches ask for.
+// TestEveryKernelIsUsed checks that the table of kernels has every kernel of the PTX once, and that the PTX needs no
+// shared memory besides what launches request.
 func TestEveryKernelIsUsed(t *testing.T) {
 	files, err := filepath.Glob("kernels/*.ptx")
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"patchbay/engine"
 )
 
-// rate times calls by events of the stream, without uploads and first launches, and reports work a second: TFLOP/s of
-// operations, GB/s of bytes. What the host needs for a launch is reported beside it. On the fake device, where times
-// mean nothing, one call of a small shape shows that the benchmark runs.
+// rate times calls with events of the stream, excluding uploads and first launches, and reports TFLOP/s for flops and
+// GB/s for bytes, and the host's time per launch. On the fake device, where times mean nothing, one call with a small
+// shape shows that the benchmark runs.
 func rate(b *testing.B, o *Ops, flops, bytes float64, call func()) {
 	b.Helper()
 	call()
@@ -43,7 +43,7 @@ func rate(b *testing.B, o *Ops, flops, bytes float64, call func()) {
 	}
 }
 
-// small divides sizes on the fake device.
+// small reduces a size on the fake device.
 func small(o *Ops, n int) int {
 	if o.dev.Name == "Fake GPU" {
 		return max(16, n/96/8*8)
@@ -51,10 +51,11 @@ func small(o *Ops, n int) int {
 	return n
 }
 
-// BenchmarkLinear: bf16 products of the transformers at 1024x1024 pixels, tokens x features x columns, by our kernels.
+// BenchmarkLinear measures our kernels in bf16 products of the transformers at 1024x1024 pixels, named
+// tokens x features x columns.
 func BenchmarkLinear(b *testing.B) { linears(b, openOps(b)) }
 
-// BenchmarkLibrary: the same by cuBLASLt.
+// BenchmarkLibrary measures the products of BenchmarkLinear by cuBLASLt.
 func BenchmarkLibrary(b *testing.B) {
 	o := newOps(b, openLibrary(b))
 	linears(b, o)
@@ -87,10 +88,10 @@ func linears(b *testing.B, o *Ops) {
 	}
 }
 
-// BenchmarkAttention: bf16, the shapes of the same pictures, by our kernels.
+// BenchmarkAttention measures our kernels in bf16 attention of the transformers at 1024x1024 pixels.
 func BenchmarkAttention(b *testing.B) { attentions(b, openOps(b)) }
 
-// BenchmarkCUDNN: the same by cuDNN.
+// BenchmarkCUDNN measures the shapes of BenchmarkAttention by cuDNN.
 func BenchmarkCUDNN(b *testing.B) {
 	o := newOps(b, openCUDNN(b))
 	attentions(b, o)
@@ -118,7 +119,7 @@ func attentions(b *testing.B, o *Ops) {
 	}
 }
 
-// BenchmarkMemory: calls that are bound by memory, in bytes read and written.
+// BenchmarkMemory measures memory-bound calls, in bytes read and written.
 func BenchmarkMemory(b *testing.B) {
 	o := openOps(b)
 	l, e := small(o, 4608), small(o, 3072)
@@ -138,7 +139,7 @@ func BenchmarkMemory(b *testing.B) {
 	m.free()
 }
 
-// free gives back all operands.
+// free frees all operands.
 func (m *bench) free() {
 	for _, b := range m.buf {
 		m.ops.Free(b)

@@ -9,8 +9,9 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// TestReserve: after a recording pass and Reserve not even the first step takes memory. Every kind of call has a stream
-// of its own, so that none finds the scratch memory of a greedier one; operands are made on another stream.
+// TestReserve checks that, after a recording pass and Reserve, not even the first step allocates memory. Every kind of
+// call has a stream of its own, so that none can use a larger scratch buffer of another. Operands are made on yet
+// another stream.
 func TestReserve(t *testing.T) {
 	for name, prepare := range map[string]func(m *bench) func(o engine.Ops){
 		"Linear": func(m *bench) func(o engine.Ops) {
@@ -106,7 +107,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestScratchOfFewRows: products with few rows of x widen no weight and need no memory for one, unless Fix makes them.
+// TestScratchOfFewRows checks that products with few rows of x reserve no memory for widened weights, unless fixed.
 func TestScratchOfFewRows(t *testing.T) {
 	o := openOps(t)
 	calls := engine.NewRecorder()
@@ -123,7 +124,8 @@ func TestScratchOfFewRows(t *testing.T) {
 	}
 }
 
-// TestReserveRefuses: what does not fit is refused with the device and the numbers, and the stream goes on.
+// TestReserveRefuses checks that Reserve refuses what does not fit with an error that names the device and the numbers,
+// and that the stream stays usable.
 func TestReserveRefuses(t *testing.T) {
 	t.Setenv("FAKEGPU_MEMORY", "10000000")
 	o := openOps(t)
@@ -143,7 +145,7 @@ func TestReserveRefuses(t *testing.T) {
 	o.Free(x.Buf)
 }
 
-// TestLocation: a device has a name and says what is free, others' memory not counted.
+// TestLocation checks that all streams of a device report its name and how much of its memory is free for all.
 func TestLocation(t *testing.T) {
 	t.Setenv("FAKEGPU_MEMORY", "10000000")
 	dev := openDevice(t)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestStamps: stamps have the times at which the stream came to them, also when events are used again and when the
-// newest is asked first. On the fake device everything in a stream takes a microsecond.
+// TestStamps checks that stamps have the times at which the stream reached them, even if events are reused and the
+// newest stamp is read first. On the fake device everything in a stream takes a microsecond.
 func TestStamps(t *testing.T) {
 	t.Setenv("FAKEGPU_EAGER", "")
 	o := openOps(t)
@@ -43,9 +43,9 @@ func TestStamps(t *testing.T) {
 		}
 		last = end
 	}
-	if n := o.dev.Counts().Allocations - before; n > 7 { // the newest of a round serves the next one too
+	if n := o.dev.Counts().Allocations - before; n > 7 { // the last event of a round serves the next round too
 		t.Errorf("%d events for 6 stamps at a time", n)
 	}
-	o.Stamp() // nobody asks: Close gives it back, or the device finds the leak
+	o.Stamp() // never read: Close must free it, or the device reports the leak
 	o.Free(x.Buf)
 }

@@ -12,7 +12,7 @@ import (
 	"patchbay/engine/cuda/driver"
 )
 
-// vector returns an f32 tensor of n elements of memory of its own.
+// vector allocates an f32 tensor of n elements.
 func vector(t testing.TB, o *Ops, n int) engine.Tensor {
 	t.Helper()
 	buf, err := o.Alloc(4 * n)
@@ -22,7 +22,7 @@ func vector(t testing.TB, o *Ops, n int) engine.Tensor {
 	return engine.NewTensor(buf, engine.F32, n)
 }
 
-// filled returns n times v.
+// filled returns n copies of v.
 func filled(n int, v float32) []float32 {
 	out := make([]float32, n)
 	for i := range out {
@@ -72,7 +72,7 @@ func TestUploadsInARow(t *testing.T) {
 	}
 }
 
-// TestDownloadThatFails: the pinned memory of a download whose Wait has failed serves the next one.
+// TestDownloadThatFails checks that the next download reuses the pinned memory of one whose Wait failed.
 func TestDownloadThatFails(t *testing.T) {
 	o := openOps(t)
 	x := vector(t, o, 64)
@@ -133,7 +133,7 @@ func TestFreeWaits(t *testing.T) {
 func TestAllocIsZeroForAll(t *testing.T) {
 	dev := openDevice(t)
 	a, b := newOps(t, dev), newOps(t, dev)
-	for range 8 { // the order of the streams is drawn
+	for range 8 { // the order of the streams is random
 		x, y := vector(t, a, 64), vector(t, b, 64)
 		b.Copy(y, x)
 		wantAll(t, b, y, 0)
@@ -142,7 +142,7 @@ func TestAllocIsZeroForAll(t *testing.T) {
 	}
 }
 
-// newOps makes a stream that is closed before its device.
+// newOps makes a stream that the test closes before its device.
 func newOps(t testing.TB, dev *Device) *Ops {
 	t.Helper()
 	o, err := dev.NewOps()
@@ -157,8 +157,8 @@ func newOps(t testing.TB, dev *Device) *Ops {
 	return o
 }
 
-// TestWeightsNeedSync: weights packed on one stream are there for another one after Sync, and on the fake device, which
-// runs streams in an order that is drawn, not before.
+// TestWeightsNeedSync checks that weights packed on one stream are visible to another after Sync. On the fake device,
+// which runs streams in a random order, they must sometimes not be visible before it.
 func TestWeightsNeedSync(t *testing.T) {
 	t.Setenv("FAKEGPU_EAGER", "")
 	dev := openDevice(t)
@@ -218,8 +218,8 @@ func TestManyThreads(t *testing.T) {
 	wg.Wait()
 }
 
-// TestStepAllocatesNothing: a step after the first makes no allocation and waits once, and a launch costs the host no
-// memory.
+// TestStepAllocatesNothing checks that steps after the first allocate nothing on host or device, and that only the
+// download after them waits.
 func TestStepAllocatesNothing(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}
@@ -309,7 +309,8 @@ func TestMissingDriver(t *testing.T) {
 	}
 }
 
-// TestLaunchLimits checks what no launch of optest reaches: every kernel's shared memory on the smallest supported GPU.
+// TestLaunchLimits checks what no launch of optest can: that the smallest supported GPU has enough shared memory for
+// every kernel.
 func TestLaunchLimits(t *testing.T) {
 	for k, v := range kernels {
 		if v.name == "" || v.shared > sharedLimit {

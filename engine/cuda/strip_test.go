@@ -8,8 +8,7 @@ import (
 	"patchbay/engine"
 )
 
-// TestStrips: convolutions of a few lines at a time and attention of a few queries at a time give what they give at
-// once.
+// TestStrips checks convolutions in strips of a few lines and attention in strips of a few queries against ref.
 func TestStrips(t *testing.T) {
 	o := openOps(t)
 	for _, strip := range []int{1, 5000, 20000} {

@@ -20,7 +20,7 @@ func keep(w *engine.Weight) *engine.Weight {
 	return &c
 }
 
-// Linear is queued with a copy of w.
+// Linear is queued with a copy of w (see keep).
 func (d *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	engine.CheckLinear(y, x, w, e)
 	w = keep(w)
@@ -41,7 +41,7 @@ func (d *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	d.push(func() { d.inner.Gather(y, table, kept) })
 }
 
-// Conv2D is queued with a copy of w.
+// Conv2D is queued with a copy of w (see keep).
 func (d *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	engine.CheckConv2D(y, x, w, a)
 	w = keep(w)

@@ -1,10 +1,10 @@
-// Package deferred runs another engine.Ops as late as an asynchronous device might: a test double for machines without
-// one.
+// Package deferred runs the calls of another engine.Ops as late as an asynchronous device might. It is a test double
+// for machines without such a device.
 //
-// Every call is checked and queued with copies of its host arguments; nothing runs before somebody waits for a
+// Every call is checked and queued with copies of its host arguments. Nothing runs before the host waits for a
 // Download, and then only what was queued up to it. A step that reads a result early sees the old contents, so its
-// output differs from the inner Ops run directly. Memory that an arena takes back is overwritten with NaN in stream
-// order: a tensor used after its release poisons the result. The inner Ops does all the arithmetic, so a correct
+// output differs from that of the inner Ops. Memory released to a watched arena is overwritten with NaN in stream
+// order, so a tensor used after its release poisons the result. The inner Ops does all the arithmetic: a correct
 // program gives the same bits with and without this package.
 package deferred
 
@@ -20,8 +20,8 @@ import (
 	"patchbay/engine"
 )
 
-// Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from
-// another.
+// Ops queues calls for an inner Ops. Like every Ops it is one stream: its methods must be called from one goroutine,
+// but Wait of what they return may be called from another.
 type Ops struct {
 	engine.Through
 	*Stream
@@ -30,7 +30,7 @@ type Ops struct {
 	zero   time.Time
 }
 
-// New wraps inner, on a device of its own.
+// New wraps inner as the only stream of a new device.
 func New(inner engine.Ops) *Ops { return NewDevice(0).Ops(inner) }
 
 // Ops wraps inner as a stream of the device.
@@ -49,25 +49,25 @@ var (
 	_ engine.Stamper = (*Ops)(nil)
 )
 
-// Mark is queued.
+// Mark implements engine.Marker. It is queued.
 func (d *Ops) Mark(n int64) { d.push(func() { d.marked.Store(n) }) }
 
-// Marked returns the last mark that has run.
+// Marked implements engine.Marker: it returns the last mark that the stream has reached.
 func (d *Ops) Marked() int64 { return d.marked.Load() }
 
-// Stamp queues a look at the clock.
+// Stamp implements engine.Stamper. The clock is read when the queue gets there.
 func (d *Ops) Stamp() func() time.Duration {
 	var at time.Duration
 	d.push(func() { at = time.Since(d.zero) })
 	return func() time.Duration { return at }
 }
 
-// Watch overwrites every range that a releases with NaN, in stream order. It replaces the arena's OnRelease function.
+// Watch overwrites every range released from a with NaN, in stream order. It replaces the arena's OnRelease function.
 func (d *Ops) Watch(a *engine.Arena) {
 	a.OnRelease(func(t engine.Tensor) { d.push(func() { d.poison(t) }) })
 }
 
-// Poison sets every bit of b, a NaN of any float type.
+// Poison sets every bit of b, which makes every element NaN in any float type.
 func Poison(b []byte) {
 	if len(b) == 0 {
 		return
@@ -78,7 +78,7 @@ func Poison(b []byte) {
 	}
 }
 
-// poison fills a released range; on a device Fill writes bf16 NaN, which reads as NaN in f32 too.
+// poison fills a released range with NaN. In device memory, Fill writes bf16 NaNs, which read as NaN in f32 too.
 func (d *Ops) poison(t engine.Tensor) {
 	if t.Buf.Host == nil {
 		d.inner.Fill(engine.NewTensor(t.Buf, engine.BF16, t.Len()/2), float32(math.NaN()))
@@ -94,7 +94,7 @@ func (d *Ops) Queued() int {
 	return len(d.queue)
 }
 
-// push issues a call that waits for nothing.
+// push queues a call that depends on no other stream.
 func (d *Ops) push(call func()) Event {
 	return d.Push(func() (bool, []*Stream) {
 		call()
@@ -108,13 +108,13 @@ func (d *Ops) Name() string { return fmt.Sprintf("deferred(%s)", d.inner.Name())
 // Alloc allocates at once, with the inner Ops.
 func (d *Ops) Alloc(bytes int) (engine.Buf, error) { return d.inner.Alloc(bytes) }
 
-// Free is queued: earlier calls may still use the memory.
+// Free is queued, because earlier calls may still use the memory.
 func (d *Ops) Free(b engine.Buf) { d.push(func() { d.inner.Free(b) }) }
 
 // Sync runs everything queued.
 func (d *Ops) Sync() error { return d.Record().Wait() }
 
-// Close runs what is queued, frees among it, and closes the inner Ops. It implements io.Closer.
+// Close runs what is queued, including frees, and closes the inner Ops. It implements io.Closer.
 func (d *Ops) Close() error {
 	err := d.Sync()
 	if c, ok := d.inner.(io.Closer); ok {
@@ -123,7 +123,7 @@ func (d *Ops) Close() error {
 	return err
 }
 
-// Pack reads m at once; the packed bytes are in their memory when the queue has come to them.
+// Pack reads m at once, but the packed bytes reach their memory only when the queue gets there.
 func (d *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	p, err := d.inner.Pack(m, c)
 	if err != nil {
@@ -142,7 +142,7 @@ func (d *Ops) Upload(dst engine.Tensor, src []float32) {
 	d.push(func() { d.inner.Upload(dst, kept) })
 }
 
-// Download is queued. Its Wait runs everything queued up to it; before that dst is untouched.
+// Download is queued. Wait runs everything queued up to it, and dst is untouched before that.
 func (d *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	engine.CheckDownload(len(dst), src)
 	done := d.push(func() {

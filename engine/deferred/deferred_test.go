@@ -16,7 +16,7 @@ func TestConformance(t *testing.T) {
 	optest.Run(t, deferred.New(ref.New()), optest.Options{BF16: true})
 }
 
-// arena makes an arena of the given size that d watches.
+// arena makes an arena of the given size, watched by d.
 func arena(t *testing.T, d *deferred.Ops, bytes int) *engine.Arena {
 	t.Helper()
 	buf, err := d.Alloc(bytes)
@@ -62,8 +62,8 @@ func TestNothingRunsBeforeWait(t *testing.T) {
 	}
 }
 
-// step is a stand-in for a sampler step: it scales x by a factor the host computed from a download. early makes the
-// mistake of not waiting.
+// step stands in for a sampler step: it scales x by a factor that the host computes from a download. With early, it
+// makes the mistake of not waiting for the download.
 func step(ops engine.Ops, a *engine.Arena, early bool) []float32 {
 	x := a.Alloc(engine.F32, 1, 1, 4)
 	gate := a.Alloc(engine.F32, 1, 4)
@@ -175,7 +175,7 @@ func TestNameAndNaN(t *testing.T) {
 	}
 }
 
-// counter counts the memory that an Ops has handed out and not taken back.
+// counter counts the bytes that an Ops has allocated and not freed.
 type counter struct {
 	engine.Ops
 	bytes  int
@@ -197,7 +197,7 @@ func (c *counter) Close() error {
 	return nil
 }
 
-// TestCloseFreesWhatIsQueued: memory that was freed late is free when the Ops is closed, and the inner Ops is closed.
+// TestCloseFreesWhatIsQueued checks that Close runs the queued frees and closes the inner Ops.
 func TestCloseFreesWhatIsQueued(t *testing.T) {
 	inner := &counter{Ops: ref.New()}
 	d := deferred.New(inner)

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// Device runs the calls of several streams as late as the host's waits allow, in an order of its own where they leave a
-// choice: nothing runs before somebody waits for a result, and then only what that result needs. A seed other than 0
-// also runs other calls early, another order for every seed.
+// Device runs the calls of several streams as late as the host's waits allow: nothing runs before the host waits for a
+// result, and then only what that result needs. With a seed other than 0 it also runs other calls early, in a random
+// order that depends on the seed.
 type Device struct {
 	mu      sync.Mutex
 	moved   *sync.Cond // a call was issued or has run, or something failed
-	rng     *rand.Rand // nil: never early
+	rng     *rand.Rand // nil: no call runs early
 	streams []*Stream
 }
 
@@ -26,16 +26,16 @@ func NewDevice(seed uint64) *Device {
 	return d
 }
 
-// Stream is a queue of calls that run in order. Calls come from one goroutine; waits may come from others.
+// Stream is a queue of calls that run in order. Calls must be pushed from one goroutine, but others may wait for them.
 type Stream struct {
 	d     *Device
 	queue []Call
-	first int // number of queue[0], counted from the first call ever
+	first int // number of queue[0], counted from the stream's first call
 	err   error
 }
 
-// Call does its work and reports true, or reports false and the streams that have to move first. The device's lock is
-// held.
+// Call does its work and returns true, or returns false and the streams that have to advance first. The device calls it
+// while holding its mutex.
 type Call func() (done bool, wants []*Stream)
 
 // Event is the end of one call.
@@ -53,7 +53,7 @@ func (d *Device) Stream() *Stream {
 	return s
 }
 
-// Push issues a call.
+// Push queues a call and returns its end.
 func (s *Stream) Push(c Call) Event {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *Stream) Push(c Call) Event {
 	return Event{s, s.first + len(s.queue) - 1}
 }
 
-// After holds the calls that follow back until e.
+// After makes the calls pushed to s from now on wait for e.
 func (s *Stream) After(e Event) Event {
 	return s.Push(func() (bool, []*Stream) {
 		if e.over() {
@@ -72,14 +72,14 @@ func (s *Stream) After(e Event) Event {
 	})
 }
 
-// Record returns the end of the last call issued.
+// Record returns the end of the last call pushed.
 func (s *Stream) Record() Event {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	return Event{s, s.first + len(s.queue) - 1}
 }
 
-// Fail makes every wait of the stream return err; the first one counts. It is called from a Call.
+// Fail makes every later wait for the stream return err, unless it failed before. It may be called only from a Call.
 func (s *Stream) Fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -89,7 +89,7 @@ func (s *Stream) Fail(err error) {
 // Device returns the stream's device.
 func (s *Stream) Device() *Device { return s.d }
 
-// Locked calls f while no call runs, and wakes everybody who waits.
+// Locked calls f while no call runs, and then wakes all waiting goroutines.
 func (d *Device) Locked(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *Device) Locked(f func()) {
 
 func (e Event) over() bool { return e.s == nil || e.s.first > e.n }
 
-// Wait runs what e needs and returns the error of its stream. The zero Event is over.
+// Wait runs what e depends on and returns the error of its stream. The zero Event is over.
 func (e Event) Wait() error {
 	if e.s == nil {
 		return nil
@@ -116,7 +116,7 @@ func (e Event) Wait() error {
 	return e.s.err
 }
 
-// early runs some calls that nobody waits for yet, with a seed other than 0.
+// early runs some calls that the host does not wait for yet, if the device has a seed. The caller must hold d.mu.
 func (d *Device) early() {
 	for d.rng != nil && d.rng.IntN(3) > 0 {
 		var busy []*Stream
@@ -132,15 +132,15 @@ func (d *Device) early() {
 	}
 }
 
-// step runs one call that s waits for, its own first one if possible, and reports whether one ran. seen are streams
-// that wait for s.
+// step runs the next call of s, or one that this call depends on, and reports whether one ran. seen holds the streams
+// that wait for s. The caller must hold d.mu.
 func (d *Device) step(s *Stream, seen []*Stream) bool {
 	if len(s.queue) == 0 || slices.Contains(seen, s) {
 		return false
 	}
 	done, wants := s.queue[0]()
 	if done {
-		s.queue[0] = nil // what it holds is free
+		s.queue[0] = nil // release what the closure refers to
 		s.queue = s.queue[1:]
 		s.first++
 		d.moved.Broadcast()

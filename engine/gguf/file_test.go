@@ -28,7 +28,7 @@ func open(t *testing.T, name string) *File {
 	return f
 }
 
-// differ compares bit by bit, except that every NaN equals every other.
+// differ reports a difference in bits as a test error. All NaNs count as equal.
 func differ(t *testing.T, what string, got, want []float32) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -44,13 +44,13 @@ func differ(t *testing.T, what string, got, want []float32) {
 	}
 }
 
-// widened returns all elements of e as bytes of d.
+// widened returns all elements of e, encoded as d.
 func widened(e Entry, d engine.DType) ([]byte, error) {
 	out := make([]byte, e.Len()*d.Size())
 	return out, e.Range(out, 0, e.Len(), d)
 }
 
-// floats returns all elements of e.
+// floats returns all elements of e as f32.
 func floats(e Entry) ([]float32, error) {
 	b, err := widened(e, engine.F32)
 	v := make([]float32, e.Len())
@@ -58,7 +58,8 @@ func floats(e Entry) ([]float32, error) {
 	return v, err
 }
 
-// TestWideningEqualsTheReference compares every type with what the gguf package for Python makes of the same blocks.
+// TestWideningEqualsTheReference compares the widened elements of every type with those that the gguf package for
+// Python makes of the same blocks.
 func TestWideningEqualsTheReference(t *testing.T) {
 	f := open(t, "types.gguf")
 	want, err := safetensors.Open("testdata/types.safetensors")
@@ -138,7 +139,7 @@ func TestMetadata(t *testing.T) {
 	if len(f.HeaderHash()) != 64 || f.Size() != 992 {
 		t.Errorf("hash %q, size %d", f.HeaderHash(), f.Size())
 	}
-	// The converter stored a convolution as one row of 256; its metadata has the true shape.
+	// The converter stored the convolution as one row of 256. Its metadata has the true shape.
 	e, ok := f.Entry("conv")
 	if !ok || !slices.Equal(e.Shape, []int{8, 2, 2, 8}) || e.Type != Q8v0 {
 		t.Errorf("conv: found %v, shape %v type %s, want [8 2 2 8] of Q8_0", ok, e.Shape, e.Type)
@@ -149,7 +150,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// builder writes files by hand, well-formed and not.
+// builder builds well-formed and malformed files.
 type builder []byte
 
 func (b builder) u32(v ...uint32) builder {
@@ -168,12 +169,12 @@ func (b builder) u64(v ...uint64) builder {
 
 func (b builder) text(s string) builder { return append(b.u64(uint64(len(s))), s...) }
 
-// tensor appends an info.
+// tensor appends a tensor info.
 func (b builder) tensor(name string, kind uint32, offset uint64, dims ...uint64) builder {
 	return b.text(name).u32(uint32(len(dims))).u64(dims...).u32(kind).u64(offset)
 }
 
-// data pads to 32 and appends n zeros.
+// data pads b to 32 bytes and appends n zeros.
 func (b builder) data(n int) builder { return append(b, make([]byte, -len(b)&31+n)...) }
 
 func start(version uint32, tensors, pairs uint64) builder {

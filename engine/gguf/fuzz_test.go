@@ -8,7 +8,7 @@ import (
 )
 
 // FuzzOpenBytes checks that no file makes the reader panic or allocate far more than the file's length, and that
-// accepted entries lie inside the file, have the size of their shape and can be widened.
+// accepted entries lie inside the file, have the size that their shape implies and can be widened.
 func FuzzOpenBytes(f *testing.F) {
 	paths, err := filepath.Glob("testdata/*.gguf")
 	if err != nil || len(paths) != 2 {

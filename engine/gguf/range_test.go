@@ -7,8 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestRangesAreCutsOfTheWhole compares ranges at, across and inside block borders with the same bytes of the widened
-// tensor.
+// TestRangesAreCutsOfTheWhole compares ranges at block borders, across them and inside blocks with the same bytes of
+// the widened tensor.
 func TestRangesAreCutsOfTheWhole(t *testing.T) {
 	f := open(t, "types.gguf")
 	for _, name := range f.Names() {

@@ -6,14 +6,14 @@ import (
 	"patchbay/engine"
 )
 
-// acts lists every activation.
+// acts lists every activation function.
 func acts() []engine.Act {
 	return []engine.Act{
 		engine.ActNone, engine.GELUTanh, engine.GELUErf, engine.SiLU, engine.QuickGELU, engine.ReLU, engine.Sigmoid,
 	}
 }
 
-// wide draws numbers that reach the flat ends of every activation.
+// wide draws numbers that reach the saturated ends of every activation function.
 func (r *rig) wide() float32 {
 	v := 3 * r.normal()
 	if r.rng.IntN(8) == 0 {
@@ -42,7 +42,7 @@ func activateMulCases() []testCase {
 	for _, act := range acts() {
 		for i, s := range rowSizes() {
 			cases = append(cases, testCase{name: fmt.Sprintf("ActivateMul/%d %v", act, s), tol: pointTol(), run: func(r *rig) {
-				// a and b are often the halves of one product
+				// models often pass the two halves of one product
 				both := r.alloc("a and b", r.dtype, r.wide, s[0], s[1], 2, s[2])
 				a, b := both.Index(2, 0), both.Index(2, 1)
 				y := []engine.Tensor{a, b, {}}[i%3]

@@ -19,7 +19,8 @@ func (r *rig) tables(l, d int) engine.RoPE {
 	}
 }
 
-// qkNormCases covers kinds of norm, tables or none, absent operands, in place, separate and exchange buffers.
+// qkNormCases covers the kinds of norm, with and without tables, absent operands, and results in place, in separate
+// tensors and in exchange buffers.
 func qkNormCases() []testCase {
 	var cases []testCase
 	sizes := [][4]int{
@@ -65,7 +66,7 @@ func runQKNorm(r *rig, b, l, h, d int, kind engine.NormKind, place, variant int)
 	q, k, v := packed.Index(2, 0), packed.Index(2, 1), packed.Index(2, 2)
 	dq, dk, dv := q, k, v
 	switch place {
-	case 1: // separate outputs; v stays where it is
+	case 1: // separate outputs; v is left out
 		dq, dk, dv, v = r.out("dq", b, l, h, d), r.out("dk", b, l, h, d), engine.Tensor{}, engine.Tensor{}
 	case 2: // slots of an exchange buffer [B, H, L, D] -> [B, L, H, D]; keys and values only
 		slots := r.alloc("exchange", r.dtype, nan, 2, b, h, l, d)
@@ -101,7 +102,7 @@ func attentionSizes() []attentionSize {
 		{b: 3, h: 2, lq: 9, lk: 11, d: 5, lens: []int{11, 0, 4}},
 		{b: 2, h: 2, lq: 19, lk: 19, d: 64, bias: true, scale: 1},
 		{b: 2, h: 3, lq: 33, lk: 33, d: 24, causal: true, bias: true, lens: []int{33, 7}},
-		{b: 2, h: 2, lq: 5, lk: 70, d: 32, lens: []int{1, 69}, scale: 30}, // scores far beyond the range of exp
+		{b: 2, h: 2, lq: 5, lk: 70, d: 32, lens: []int{1, 69}, scale: 30}, // scores far outside the range of exp
 		{b: 1, h: 1, lq: 130, lk: 300, d: 64},
 		{b: 1, h: 1, lq: 70, lk: 70, d: 256, causal: true},
 	}
@@ -121,7 +122,7 @@ func attentionCases() []testCase {
 	var cases []testCase
 	for i, s := range attentionSizes() {
 		tol := attendTol()
-		tol.rel *= float64(max(1, s.scale)) // scores of magnitude s carry an absolute error of s times the rounding of f32
+		tol.rel *= float64(max(1, s.scale)) // scores of magnitude s have an absolute error of s times the f32 rounding
 		cases = append(cases, testCase{name: "Attention/" + s.String(), tol: tol, run: func(r *rig) {
 			a := engine.AttentionArgs{Scale: s.scale, Causal: s.causal, KeyLen: append([]int(nil), s.lens...)}
 			if s.lens == nil {
@@ -135,7 +136,7 @@ func attentionCases() []testCase {
 			}
 			q, kv := r.in("q", s.b, s.lq, s.h, s.d), r.in("kv", s.b, s.lk, 2, s.h, s.d)
 			r.ops.Attention(r.out("o", s.b, s.lq, s.h, s.d), q, kv.Index(2, 0), kv.Index(2, 1), a)
-			clear(a.KeyLen) // must have been read
+			clear(a.KeyLen) // Attention must have read it by now
 		}})
 	}
 	cases = append(cases, testCase{
@@ -166,7 +167,7 @@ func attentionCases() []testCase {
 	return cases
 }
 
-// mergeCases split the keys in two and three, merge, and compare with attention over all keys at once.
+// mergeCases splits the keys in two or three parts, merges the results and compares them with attention over all keys.
 func mergeCases() []testCase {
 	var cases []testCase
 	for i, cuts := range [][]int{{7, 20}, {0, 20}, {20, 20}, {1, 5, 20}, {0, 0, 20}, {16, 17, 20}} {
@@ -219,7 +220,7 @@ func mergeCases() []testCase {
 	}})
 }
 
-// scratch returns memory that is neither checked nor compared.
+// scratch returns a tensor that is neither checked nor compared. The rig frees it.
 func (r *rig) scratch(dtype engine.DType, shape ...int) engine.Tensor {
 	t := engine.NewTensor(engine.Buf{}, dtype, shape...)
 	buf, err := r.ops.Alloc(t.Bytes())

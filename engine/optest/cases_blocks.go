@@ -9,8 +9,8 @@ import (
 	"patchbay/engine/gguf/ggufwrite"
 )
 
-// blockCases are products with weights in blocks. Backends that keep the blocks widen them to the same bf16 numbers as
-// those that do not.
+// blockCases covers products with block-quantized weights. A backend that keeps the blocks must widen them to the same
+// bf16 numbers as one that does not.
 func blockCases() []testCase {
 	var cases []testCase
 	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
@@ -29,7 +29,7 @@ func blockCases() []testCase {
 				},
 			})
 		}
-		// of items with gates, and one row of which is no multiple of 16 bytes where a block has 32 elements
+		// with batched, gated items; where a block has 32 elements, a row is not a multiple of 16 bytes
 		k := 3 * kind.Blocks().Elements
 		for _, rows := range []int{2, 7} {
 			cases = append(cases, testCase{
@@ -45,7 +45,7 @@ func blockCases() []testCase {
 	return cases
 }
 
-// packBlocks packs a random matrix in blocks; in the gapped layout its rows are further apart.
+// packBlocks packs a random block-quantized matrix. In the gapped layout one block lies between its rows.
 func (r *rig) packBlocks(kind gguf.Type, n, k int) *engine.Packed {
 	r.t.Helper()
 	b, row := kind.Blocks(), k
@@ -61,7 +61,7 @@ func (r *rig) packBlocks(kind gguf.Type, n, k int) *engine.Packed {
 	if err != nil {
 		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, kind, err)
 	}
-	clear(data) // Pack must have read it
+	clear(data) // Pack must have read it by now
 	r.other = append(r.other, p.Buf)
 	return p
 }

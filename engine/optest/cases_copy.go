@@ -8,7 +8,7 @@ import (
 	"patchbay/engine"
 )
 
-// transferCases check Upload, Download and Fill beyond what every rig does with them.
+// transferCases covers what Upload, Download and Fill promise beyond the use that every rig makes of them.
 func transferCases() []testCase {
 	return []testCase{
 		{name: "Upload/source is free at once", tol: exact(), run: func(r *rig) {
@@ -58,7 +58,7 @@ func copyCases() []testCase {
 			r.ops.Copy(r.out("y", shape...), r.in("x", shape...))
 		}})
 		cases = append(cases, testCase{name: fmt.Sprintf("Copy/convert %v", shape), tol: exact(), run: func(r *rig) {
-			if r.dtype == engine.BF16 { // elsewhere the implementation need not know bf16
+			if r.dtype == engine.BF16 { // otherwise the implementation need not support bf16
 				r.ops.Copy(r.out("bf16", shape...), r.f32("x", shape...))
 				r.ops.Copy(r.writes(r.alloc("f32", engine.F32, nan, shape...)), r.in("y", shape...))
 			}
@@ -68,7 +68,7 @@ func copyCases() []testCase {
 		cases = append(cases, testCase{name: fmt.Sprintf("Copy/transposed %v", s), tol: exact(), run: func(r *rig) {
 			x := r.in("x", s[0], s[1], s[2])
 			r.ops.Copy(r.out("y", s[0], s[2], s[1]), x.Transpose(1, 2))
-			// z [s1, s2, s0] seen as [s0, s1, s2]: neither side has neighbours in its last dimension
+			// z [s1, s2, s0] viewed as [s0, s1, s2]: the last dimension is not contiguous in the view
 			z := r.out("z", s[1], s[2], s[0])
 			r.ops.Copy(z.Transpose(1, 2).Transpose(0, 1), x)
 		}})

@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 )
 
-// convSize is one convolution: input [b, y, x, c], n output channels, options.
+// convSize is one convolution: input [b, y, x, c], n output channels and the arguments.
 type convSize struct {
 	b, y, x, c, n int
 	a             engine.ConvArgs
@@ -20,17 +20,17 @@ func convSizes() []convSize {
 		{2, 5, 7, 4, 3, same},
 		{1, 8, 6, 16, 32, same},
 		{1, 3, 70, 3, 17, same},
-		// downsampling pads at the far side only
+		// downsampling pads the bottom and right edges only
 		{1, 7, 8, 5, 9, engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Bottom: 1, Right: 1}},
-		// a band whose halo rows are in x
+		// a band in the middle of an image, whose halo rows are part of x
 		{1, 6, 5, 8, 8, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}},
 		{1, 5, 5, 8, 8, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Top: 1, Left: 1, Right: 1}}, // the first band
 		{2, 6, 8, 4, 24, engine.ConvArgs{KY: 2, KX: 2, Stride: 2}},                           // patch embedding
 		{1, 9, 4, 33, 65, engine.ConvArgs{KY: 1, KX: 1, Stride: 1}},                          // a linear layer
-		{1, 4, 9, 2, 5, engine.ConvArgs{KY: 1, KX: 5, Stride: 1, Left: 2, Right: 2}},         // flat kernel
-		// more padding than the kernel reaches
+		{1, 4, 9, 2, 5, engine.ConvArgs{KY: 1, KX: 5, Stride: 1, Left: 2, Right: 2}},         // one row high
+		// more padding than one kernel overlap
 		{1, 9, 4, 2, 5, engine.ConvArgs{KY: 5, KX: 1, Stride: 3, Top: 4, Bottom: 4}},
-		{1, 2, 2, 3, 4, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}}, // kernel does not fit: no rows
+		{1, 2, 2, 3, 4, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}}, // kernel too large: no rows
 		{0, 4, 4, 3, 4, same}, // no items
 		{1, 12, 11, 40, 48, same},
 	}
@@ -63,12 +63,12 @@ func convCases() []testCase {
 	return cases
 }
 
-// stats returns [B, G, 2] f64 for results; it holds NaN.
+// stats returns an f64 output tensor [B, G, 2] filled with NaN.
 func (r *rig) stats(b, g int) engine.Tensor {
 	return r.writes(r.alloc("stats", engine.F64, nan, b, g, 2))
 }
 
-// knownStats returns [B, G, 2] f64 of given sums and sums of squares.
+// knownStats returns an f64 tensor [B, G, 2] with the sum and the sum of squares of count random elements per group.
 func (r *rig) knownStats(b, g int, count float64) engine.Tensor {
 	values := make([]float64, 2*b*g)
 	for i := 0; i < len(values); i += 2 {
@@ -76,7 +76,7 @@ func (r *rig) knownStats(b, g int, count float64) engine.Tensor {
 		values[i], values[i+1] = mean*count, (mean*mean+0.5+r.rng.Float64())*count
 	}
 	next := 0
-	halves := func() float32 { // f64 travels as its two halves
+	halves := func() float32 { // an f64 is uploaded as two 32-bit halves
 		bits := math.Float64bits(values[next/2]) >> (32 * (next % 2))
 		next++
 		return math.Float32frombits(uint32(bits))

@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 )
 
-// sizes covers tails of 1 to 17, primes and sizes beyond every block of a kernel: [rows, N, K].
+// sizes lists [rows, N, K] with tails of 1 to 17, primes and sizes larger than any kernel's tile.
 func sizes() [][3]int {
 	list := [][3]int{
 		{0, 5, 4},
@@ -54,8 +54,8 @@ func linearCases() []testCase {
 // epilogues is the number of variants of linearCase.
 const epilogues = 12
 
-// linearCase is one product with variant number e of batch, bias, activation, gate, residual and adapters; rotated is
-// the group of a weight of i8.
+// linearCase is one product with variant e of batch, bias, activation, gate, residual and adapters. rotated is the
+// rotation group of an i8 weight.
 func linearCase(size [3]int, stored engine.DType, e int, rotated ...int) testCase {
 	rows, n, k := size[0], size[1], size[2]
 	name := fmt.Sprintf("Linear/%v %s epilogue %d%v", size, stored, e, rotated)
@@ -97,8 +97,8 @@ func linearCase(size [3]int, stored engine.DType, e int, rotated ...int) testCas
 	}}
 }
 
-// roundedCases are products with weights of 8 bits. Every backend rounds x to the same numbers, so the tolerance is
-// that of other products.
+// roundedCases covers products with 8-bit weights. Every backend rounds x to the same numbers, so the tolerance is that
+// of the other products.
 func roundedCases() []testCase {
 	var cases []testCase
 	for i, s := range append(sizes(), [3]int{30, 70, 256}, [3]int{5, 33, 1024}, [3]int{129, 40, 6208}) {
@@ -116,8 +116,8 @@ func roundedCases() []testCase {
 	}})
 }
 
-// packedViewCase multiplies the middle part of packed rows into the middle part of others, as q of [B, L, 3, H, D] is
-// used; and a gate whose two rows serve two items each.
+// packedViewCase multiplies a slice of packed rows into a slice of other packed rows, as models do with q in
+// [B, L, 3, H, D], with a gate of two rows that serve two items each.
 func packedViewCase() testCase {
 	return testCase{name: "Linear/views and G = B/2", tol: linearTol(24), run: func(r *rig) {
 		x, y := r.in("x", 4, 5, 3, 24), r.alloc("y", r.dtype, nan, 4, 5, 2, 17)
@@ -135,7 +135,7 @@ func gatherCases() []testCase {
 				table := r.table(stored, 11, e)
 				ids := []int32{10, 0, 3, 3, 7}
 				r.ops.Gather(r.out("y", len(ids), e), table, ids)
-				clear(ids) // they must have been read
+				clear(ids) // Gather must have read them by now
 				r.ops.Gather(r.out("empty", 0, e), table, nil)
 			}})
 		}
@@ -143,8 +143,8 @@ func gatherCases() []testCase {
 	return cases
 }
 
-// table returns a contiguous [v, e] table of any weight type. Its bytes travel as f32 pieces, since transfers know no
-// other type.
+// table returns a contiguous [v, e] table of any weight type. Its bytes are uploaded as f32 words, because transfers do
+// not support every weight type.
 func (r *rig) table(stored engine.DType, v, e int) engine.Tensor {
 	values := make([]float32, v*e)
 	for i := range values {

@@ -6,7 +6,7 @@ import (
 	"patchbay/engine"
 )
 
-// rowSizes covers [B, L, E] with every tail of E from 1 to 17.
+// rowSizes lists [B, L, E] with every tail of E from 1 to 17.
 func rowSizes() [][3]int {
 	list := [][3]int{{0, 3, 8}, {2, 0, 8}, {4, 3, 64}, {1, 2, 257}, {2, 2, 1024}, {4, 1, 31}}
 	for e := 1; e <= 17; e++ {
@@ -15,7 +15,7 @@ func rowSizes() [][3]int {
 	return list
 }
 
-// shifted is an activation with a mean far from 0, where a sum of squares alone would lose the variance.
+// shifted returns an activation with a mean far from 0, where the variance from a sum of squares would cancel.
 func (r *rig) shifted(label string, shape ...int) engine.Tensor {
 	return r.alloc(label, r.dtype, func() float32 { return 30 + 3*r.normal() }, shape...)
 }
@@ -32,7 +32,7 @@ func layerNormCases() []testCase {
 	var cases []testCase
 	for i, s := range rowSizes() {
 		tol := normTol()
-		tol.rel = 3e-5 // the mean of 30 costs a digit
+		tol.rel = 3e-5 // the mean of 30 costs one decimal digit
 		cases = append(cases, testCase{name: fmt.Sprintf("LayerNorm/%v", s), tol: tol, run: func(r *rig) {
 			x := r.shifted("x", s[0], s[1], s[2])
 			var w, b engine.Tensor
@@ -67,7 +67,7 @@ func rmsNormCases() []testCase {
 	return cases
 }
 
-// groupsOf returns a number of modulation rows that divides b: 1, b or b/2, by i.
+// groupsOf returns a number of modulation rows that divides b: 1, b/2 or b, depending on i.
 func groupsOf(b, i int) int {
 	switch {
 	case b == 0 || i%3 == 0:

@@ -7,8 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// bytesOf returns an 8-bit operand in a slab of f32 words, which are compared: zeros that may be written. No code of a
-// finite number makes a word NaN.
+// bytesOf returns a writable 8-bit operand of zeros that lies in a slab of f32 words, so that words are compared. The
+// codes of finite numbers never form a NaN word.
 func (r *rig) bytesOf(label string, shape ...int) engine.Tensor {
 	r.t.Helper()
 	last := len(shape) - 1
@@ -33,8 +33,8 @@ func (r *rig) bytesOf(label string, shape ...int) engine.Tensor {
 	return view
 }
 
-// quantiseCases: the codes, the scales and what comes back, to the bit. Rows are normal numbers of several magnitudes,
-// zeros, ties and the largest numbers of the format; those that are not finite come back as NaN.
+// quantiseCases compares the codes, the scales and the dequantized numbers bit by bit. Rows hold normal numbers of
+// several magnitudes, zeros, ties and the largest number of the format.
 func quantiseCases() []testCase {
 	var cases []testCase
 	for _, s := range [][]int{
@@ -54,7 +54,7 @@ func quantiseCases() []testCase {
 				switch row := (n - 1) / s[len(s)-1]; {
 				case row%7 == 3:
 					return 0
-				case row%7 == 5: // codes themselves, and values in the middle of two
+				case row%7 == 5: // exact codes, and midpoints between two codes
 					return []float32{448, 2.25, -2.75, 0.0146484375, 0.0009765625, 0.0029296875, -0.03125, 17}[n%8]
 				default:
 					return r.normal() * float32(math.Ldexp(1, 5*(row%9)-20))

@@ -7,13 +7,13 @@ import (
 	"patchbay/engine"
 )
 
-// tolerance bounds the error of an output element relative to the largest magnitude of that output. bf16 is added when
-// activations are bf16, together with 2^-7 of the element itself (one unit in its last place). The zero tolerance means
-// equal.
+// tolerance bounds the error of an output element relative to the largest magnitude of that output. With bf16
+// activations, bf16 is added to rel, and 2^-7 of the element itself (one unit in its last place) to the bound. The zero
+// tolerance demands equality.
 type tolerance struct{ rel, bf16 float64 }
 
-// The tolerances of the operations. Sums of K products grow like sqrt(K) (see linearTol); the others are a few f32
-// roundings and, for functions, the error of a good polynomial.
+// The tolerances of the operations. Errors of sums of K products grow like sqrt(K) (see linearTol). The others allow a
+// few f32 roundings and, for functions, the error of a good polynomial.
 func exact() tolerance     { return tolerance{} }
 func pointTol() tolerance  { return tolerance{rel: 4e-6, bf16: 1e-6} }
 func normTol() tolerance   { return tolerance{rel: 1e-5, bf16: 1e-6} }
@@ -35,8 +35,8 @@ func (t tolerance) bound(want, largest float64, dtype engine.DType) float64 {
 	return t.rel * largest
 }
 
-// compareSlab compares the written elements of one operand with those of ref. The error names the first bad element and
-// the worst one.
+// compareSlab compares the outputs of one operand with w, those of ref. The error names the first bad element and the
+// worst one.
 func compareSlab(got *slab, w []float64, tol tolerance, dtype engine.DType) error {
 	g := written(got)
 	if len(g) != len(w) {
@@ -51,7 +51,7 @@ func compareSlab(got *slab, w []float64, tol tolerance, dtype engine.DType) erro
 	first, bad, worst := -1, 0, 0.0
 	for i := range w {
 		diff := math.Abs(g[i] - w[i])
-		if g[i] == w[i] { // also equal infinities
+		if g[i] == w[i] { // infinities too
 			continue
 		}
 		if bound := tol.bound(w[i], largest, dtype); !(diff <= bound) { // NaN is bad too
@@ -71,7 +71,7 @@ func compareSlab(got *slab, w []float64, tol tolerance, dtype engine.DType) erro
 		bad, len(w), worst)
 }
 
-// written returns the written elements of s in row-major order of the output.
+// written returns the output elements of s in row-major order.
 func written(s *slab) []float64 {
 	n := 0
 	for _, number := range s.view {

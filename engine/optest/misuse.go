@@ -9,7 +9,7 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// misuse is a call that must panic with *engine.ShapeError of the given operation before it touches memory.
+// misuse is a call that must panic with an *engine.ShapeError that names op before it touches memory.
 type misuse struct {
 	op, name string
 	call     func(ops engine.Ops, m *memory)
@@ -22,7 +22,7 @@ type memory struct {
 	taken []engine.Buf
 }
 
-// free gives everything back.
+// free frees everything that was handed out.
 func (m *memory) free() {
 	for _, b := range m.taken {
 		m.ops.Free(b)
@@ -56,7 +56,7 @@ func (m *memory) weight(n, k int) *engine.Weight {
 	return &engine.Weight{Name: "w", Base: p}
 }
 
-// runMisuse makes every wrong call and the wrong matrices for Pack.
+// runMisuse checks every invalid call, and that Pack refuses invalid matrices.
 func runMisuse(t testing.TB, ops engine.Ops) {
 	for _, list := range [][]misuse{
 		transferMisuse(), linearMisuse(), elementwiseMisuse(),
@@ -86,7 +86,7 @@ func runMisuse(t testing.TB, ops engine.Ops) {
 	}
 }
 
-// mustPanic calls f and returns an error unless it panicked with a *engine.ShapeError of op.
+// mustPanic calls f and returns an error unless f panicked with an *engine.ShapeError that names op.
 func mustPanic(op string, f func()) (err error) {
 	defer func() {
 		switch p := recover().(type) {

@@ -1,10 +1,10 @@
-// Package optest is the conformance suite of engine.Ops: every implementation passes the same cases.
+// Package optest is the conformance suite of engine.Ops: every implementation must pass the same cases.
 //
 // A case is a function that allocates operands and makes calls. It runs twice with the same numbers, on the
-// implementation under test and on engine/ref, and everything it may have written is compared. Operands lie in slabs
-// with guard zones and, in the gapped layout, with gaps between rows; guards and gaps hold NaN, so reading them shows
-// in the result, writing them is found afterwards, and inputs must keep every bit. rig.go holds slabs, compare.go the
-// judgement, cases_*.go the cases, misuse.go the calls that must panic.
+// implementation under test and on engine/ref, and all outputs are compared. Operands lie in slabs with guard zones
+// and, in the gapped layout, with gaps between rows. Guards and gaps hold NaN, so a stray read shows in the result. A
+// stray write is found afterwards, and inputs must keep every bit. rig.go has the slabs, compare.go the comparison,
+// cases_*.go the cases, misuse.go the calls that must panic.
 package optest
 
 import (
@@ -15,18 +15,18 @@ import (
 	"patchbay/engine/ref"
 )
 
-// Options says what an implementation can do beyond the minimum.
+// Options says what an implementation supports beyond the minimum.
 type Options struct {
 	BF16 bool // activations may be bf16
-	// Reference keeps what ref answers for the next implementation; nil: for this one alone.
+	// Reference caches the results of ref for runs with other implementations. Nil means a cache for this run alone.
 	Reference *Reference
 }
 
-// Reference is what engine/ref answers, by the name of the case: for each operand, its outputs in row-major order. The
-// zero value is empty. It may be used by one test at a time.
+// Reference caches the results of engine/ref by case name: for each operand, its outputs in row-major order. The zero
+// value is an empty cache. It is not safe for concurrent use.
 type Reference struct{ outputs map[string][][]float64 }
 
-// of runs a case on ref, unless it was run before.
+// of returns the outputs of c on ref. It runs the case only the first time.
 func (k *Reference) of(t testing.TB, c testCase, name string, dtype engine.DType, gapped bool) [][]float64 {
 	t.Helper()
 	if out, ok := k.outputs[name]; ok {
@@ -50,16 +50,16 @@ func (k *Reference) of(t testing.TB, c testCase, name string, dtype engine.DType
 	return out
 }
 
-// testCase is one comparison. tol bounds the error of outputs.
+// testCase is one comparison. tol bounds the error of its outputs.
 type testCase struct {
 	name   string
 	tol    tolerance
 	run    func(r *rig)
-	oracle func(r *rig) // what ref does where that is another way to the same result; nil: run
+	oracle func(r *rig) // what ref runs instead of run, another way to the same result; nil: run
 }
 
-// Run compares ops with engine/ref on every operation and checks that misuse panics with *engine.ShapeError. Failures
-// name case, operand, first bad index, got, want, error and bound.
+// Run compares ops with engine/ref on every operation and checks that misuse panics with an *engine.ShapeError. A
+// failure names the case, operand, first bad index, got, want, error and bound.
 func Run(t *testing.T, ops engine.Ops, o Options) {
 	t.Helper()
 	if o.Reference == nil {
@@ -107,7 +107,7 @@ func Run(t *testing.T, ops engine.Ops, o Options) {
 	t.Run("Misuse", func(t *testing.T) { runMisuse(t, ops) })
 }
 
-// runCase runs c on ops and compares with ref. It is no subtest of its own: there are thousands.
+// runCase runs c on ops and compares the outputs with those of ref. Cases are no subtests, because there are thousands.
 func runCase(t testing.TB, ops engine.Ops, known *Reference, c testCase, dtype engine.DType, gapped bool) {
 	t.Helper()
 	layout := "dense"

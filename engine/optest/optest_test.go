@@ -9,7 +9,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// log is a test that notes its failures instead of failing.
+// log is a testing.TB that records errors instead of failing.
 type log struct {
 	testing.TB
 	lines []string
@@ -18,10 +18,10 @@ type log struct {
 func (l *log) Helper()                        {}
 func (l *log) Errorf(format string, a ...any) { l.lines = append(l.lines, fmt.Sprintf(format, a...)) }
 
-// The broken implementations: each embeds a correct one and spoils a single call.
+// Broken implementations: each embeds a correct one and breaks a single call.
 type (
 	offByLittle  struct{ *ref.Ops } // Linear is wrong by 2^-13 in one element
-	strayWriter  struct{ *ref.Ops } // RMSNorm writes one element behind a row
+	strayWriter  struct{ *ref.Ops } // RMSNorm writes one element past a row
 	inputChanger struct{ *ref.Ops } // MeanRows writes to its input
 	lazy         struct{ *ref.Ops } // Upsample2x forgets the last row
 	unchecked    struct{ *ref.Ops } // Activate accepts everything
@@ -90,7 +90,7 @@ func TestTheSuiteNoticesBrokenImplementations(t *testing.T) {
 		for _, gapped := range []bool{false, true} {
 			clean, l, known := &log{TB: t}, &log{TB: t}, &Reference{}
 			runCase(clean, ref.New(), known, c.test, engine.F32, gapped)
-			runCase(l, c.ops, known, c.test, engine.F32, gapped) // with what ref answered before
+			runCase(l, c.ops, known, c.test, engine.F32, gapped) // with the cached results of ref
 			if len(clean.lines) != 0 {
 				t.Errorf("%s: the correct implementation fails: %q", c.name, clean.lines)
 			}

@@ -8,8 +8,8 @@ import (
 	"patchbay/engine"
 )
 
-// runPieces checks what engine.Packed says of its pieces: rows that start at a piece, packed alone, have the bytes that
-// they have in the whole.
+// runPieces checks what engine.Packed promises about its pieces: rows packed by themselves from the start of a piece
+// have the same bytes as in the whole weight.
 func runPieces(t *testing.T, ops engine.Ops) {
 	for _, s := range [][3]int{{1, 1, 0}, {7, 5, 0}, {16, 12, 0}, {33, 17, 0}, {50, 9, 3}, {65, 64, 16}} {
 		n, k, c := s[0], s[1], s[2]
@@ -43,7 +43,7 @@ func runPieces(t *testing.T, ops engine.Ops) {
 					whole := pack(0, n)
 					defer ops.Free(whole.Buf)
 					if whole.Buf.Host == nil {
-						return // nobody can look
+						return // device memory
 					}
 					if whole.PieceRows < 1 {
 						t.Fatalf("pieces of %d rows", whole.PieceRows)

@@ -10,32 +10,32 @@ import (
 	"patchbay/engine"
 )
 
-// guard is the number of elements before and behind every operand; it keeps the alignment of the memory.
+// guard is the number of elements before and after every operand. It preserves the alignment of the memory.
 const guard = 64
 
-// rig gives one run of a case its operands. Two rigs of the same case name hand out the same numbers.
+// rig provides the operands of one run of a case. Two rigs with the same case name produce the same numbers.
 type rig struct {
 	t       testing.TB
 	ops     engine.Ops
 	name    string
 	dtype   engine.DType // of the activations
 	gapped  bool
-	rotated int // group of the weights of i8 that are packed
+	rotated int // rotation group of the i8 weights that pack makes
 	rng     *rand.Rand
 	slabs   []*slab
 	other   []engine.Buf // memory that is neither checked nor compared: weights, scratch
 }
 
-// slab is the memory of one operand with all that surrounds it.
+// slab is the memory of one operand, including its guards and gaps.
 type slab struct {
 	label  string
 	buf    engine.Buf
 	all    engine.Tensor // the whole memory, contiguous; f64 as pairs of f32
 	dtype  engine.DType
 	before []float32 // contents of all before the calls
-	after  []float32 // and after them
-	// view numbers, for each element of all, the element of the output it is (1 for the first); 0 where nothing may be
-	// written.
+	after  []float32 // the same after them
+	// view holds, for each element of all, the 1-based number of the output element that it is, or 0 where nothing may
+	// be written.
 	view  []int32
 	count int // elements of outputs so far
 }
@@ -46,7 +46,7 @@ func newRig(t testing.TB, ops engine.Ops, name string, dtype engine.DType, gappe
 	return &rig{t: t, ops: ops, name: name, dtype: dtype, gapped: gapped, rng: rand.New(rand.NewPCG(h.Sum64(), 1))}
 }
 
-// normal draws a standard normal number.
+// normal draws a number from the standard normal distribution.
 func (r *rig) normal() float32 { return float32(r.rng.NormFloat64()) }
 
 // in returns an activation of normal numbers.
@@ -59,7 +59,7 @@ func (r *rig) f32(label string, shape ...int) engine.Tensor {
 	return r.alloc(label, engine.F32, r.normal, shape...)
 }
 
-// out returns an activation for results; it holds NaN.
+// out returns an output activation filled with NaN.
 func (r *rig) out(label string, shape ...int) engine.Tensor {
 	return r.writes(r.alloc(label, r.dtype, nan, shape...))
 }
@@ -71,8 +71,8 @@ func (r *rig) inout(label string, shape ...int) engine.Tensor {
 
 func nan() float32 { return float32(math.NaN()) }
 
-// alloc makes an operand of the rig's layout. Elements come from fill in row-major order, everything around them is
-// NaN.
+// alloc makes an operand in the rig's layout. Its elements come from fill in row-major order, and everything around
+// them is NaN.
 func (r *rig) alloc(label string, dtype engine.DType, fill func() float32, shape ...int) engine.Tensor {
 	r.t.Helper()
 	padded := append([]int(nil), shape...)
@@ -97,7 +97,7 @@ func (r *rig) alloc(label string, dtype engine.DType, fill func() float32, shape
 		view = view.Slice(i, lo, lo+s)
 	}
 	s := &slab{label: label, buf: buf, dtype: dtype, all: engine.NewTensor(buf, dtype, n)}
-	if dtype == engine.F64 { // transfers know no f64: its halves travel as f32
+	if dtype == engine.F64 { // transfers do not support f64: its halves are uploaded as f32
 		n *= 2
 		s.all = engine.NewTensor(buf, engine.F32, n)
 	}
@@ -113,7 +113,7 @@ func (r *rig) alloc(label string, dtype engine.DType, fill func() float32, shape
 	return view
 }
 
-// round returns v as dtype holds it.
+// round returns v rounded to dtype, which is F32 or BF16.
 func round(v float32, dtype engine.DType) float32 {
 	if dtype == engine.BF16 {
 		return engine.F32FromBF16(engine.BF16FromF32(v))
@@ -121,7 +121,7 @@ func round(v float32, dtype engine.DType) float32 {
 	return v
 }
 
-// writes allows the elements of t to change and returns t.
+// writes marks the elements of t as outputs and returns t.
 func (r *rig) writes(t engine.Tensor) engine.Tensor {
 	for _, s := range r.slabs {
 		same := s.buf.Dev == t.Buf.Dev
@@ -143,7 +143,7 @@ func (r *rig) writes(t engine.Tensor) engine.Tensor {
 	return t
 }
 
-// eachElement calls f with the row-major number and the element offset of every element of t.
+// eachElement calls f with the row-major index and the element offset of every element of t.
 func eachElement(t engine.Tensor, f func(i, off int)) {
 	if t.Len() == 0 {
 		return
@@ -161,7 +161,7 @@ func eachElement(t engine.Tensor, f func(i, off int)) {
 	}
 }
 
-// finish reads everything back, frees the memory and fails the test when something outside the outputs changed.
+// finish downloads all slabs, frees the memory and fails the test if anything outside the outputs changed.
 func (r *rig) finish() {
 	r.t.Helper()
 	defer func() {
@@ -188,7 +188,8 @@ func (r *rig) finish() {
 }
 
 // weight packs a matrix of normal numbers / sqrt(K) in the given storage type, with bias and adapters of the given
-// ranks. The data starts at an odd address and its rows have gaps: a file promises neither.
+// ranks. The data starts at an odd address and, in the gapped layout, its rows have gaps, because files guarantee
+// neither alignment nor density.
 func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks ...int) *engine.Weight {
 	r.t.Helper()
 	w := &engine.Weight{Name: "test.weight", Base: r.pack(n, k, channels, stored, 0)}
@@ -204,7 +205,7 @@ func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks .
 	return w
 }
 
-// pack packs a random matrix; scale as in engine.Matrix.
+// pack packs a random matrix. scale is that of engine.Matrix.
 func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engine.Packed {
 	r.t.Helper()
 	row := k
@@ -235,7 +236,7 @@ func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engi
 	if err != nil {
 		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, stored, err)
 	}
-	clear(data) // Pack must have read it
+	clear(data) // Pack must have read it by now
 	r.other = append(r.other, p.Buf)
 	return p
 }

@@ -14,7 +14,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// TestProfiledOperationsAreTheSame: wrapping changes nothing but the record.
+// TestProfiledOperationsAreTheSame checks that wrapping an Ops does not change its results.
 func TestProfiledOperationsAreTheSame(t *testing.T) {
 	optest.Run(t, profile.Wrap(ref.New(), 0, time.Now()), optest.Options{})
 }
@@ -66,8 +66,8 @@ func (s slow) Activate(y, x engine.Tensor, act engine.Act) {
 	s.Ops.Activate(y, x, act)
 }
 
-// TestSpansOfADeviceHaveItsTimes: where calls run later than they are issued, a span is the time on the device, not
-// that of issuing the call.
+// TestSpansOfADeviceHaveItsTimes checks that, where calls run later than they are issued, a span covers the time on the
+// device, not the time of issuing the call.
 func TestSpansOfADeviceHaveItsTimes(t *testing.T) {
 	zero := time.Now()
 	o := profile.Wrap(deferred.New(slow{ref.New()}), 0, zero)

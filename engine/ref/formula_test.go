@@ -11,8 +11,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// The tests of this file judge ref by formulas written another way: plain index loops in float64 over dense f32
-// operands.
+// The tests of this file check ref against independent formulas: plain index loops in float64 over dense f32 operands.
 
 // data returns n normal numbers.
 func data(seed uint64, n int) []float32 {
@@ -24,7 +23,7 @@ func data(seed uint64, n int) []float32 {
 	return v
 }
 
-// near fails unless got and want agree to a few roundings of f32 relative to the largest value.
+// near fails the test unless got and want agree to within a few f32 roundings of the largest value.
 func near(t *testing.T, name string, got []float32, want []float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -55,8 +54,8 @@ func pack(t *testing.T, v []float32, n, k int) *engine.Packed {
 	return p
 }
 
-// act is the definition of each activation; tanh and the logistic function by their exponentials, the error function by
-// quadrature.
+// act evaluates each activation by its definition: tanh and the logistic function from exponentials, the error function
+// by quadrature.
 func act(a engine.Act, x float64) float64 {
 	logistic := func(z float64) float64 { return math.Exp(z) / (math.Exp(z) + 1) }
 	switch a {
@@ -291,7 +290,8 @@ func TestAttentionByDefinition(t *testing.T) {
 	}
 }
 
-// TestConv2D scatters every input pixel to the outputs that see it, the transpose of how ref gathers.
+// TestConv2D compares Conv2D with a convolution that scatters every input pixel to the outputs it contributes to, the
+// transpose of ref's gathering.
 func TestConv2D(t *testing.T) {
 	const b, ySize, xSize, c, n = 2, 5, 4, 3, 2
 	a := engine.ConvArgs{KY: 3, KX: 2, Stride: 2, Top: 1, Bottom: 2, Left: 0, Right: 1}

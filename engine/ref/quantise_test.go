@@ -7,8 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestQuantiseTakesTheNearestCode: brute force over all 254 numbers of the format: the scale brings the largest
-// magnitude to 448, no code is nearer than the one taken, and of two that are as near it is the even one.
+// TestQuantiseTakesTheNearestCode checks by brute force over all 254 numbers of the format that the scale brings the
+// largest magnitude to 448, that no code is nearer than the chosen one, and that a tie goes to the even code.
 func TestQuantiseTakesTheNearestCode(t *testing.T) {
 	o := New()
 	x := engine.FromF32([]float32{

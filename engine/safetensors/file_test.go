@@ -12,7 +12,7 @@ import (
 	"patchbay/engine"
 )
 
-// file builds a file of the given header text and data.
+// file returns a file with the given header text and data.
 func file(header string, data ...byte) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), data...)
@@ -174,8 +174,8 @@ func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 	}
 }
 
-// TestFilesOfTheReferenceImplementation reads the golden files, which Python's safetensors wrote, and writes them again
-// byte for byte.
+// TestFilesOfTheReferenceImplementation checks that the golden files, written by Python's safetensors, can be read and
+// written again byte for byte.
 func TestFilesOfTheReferenceImplementation(t *testing.T) {
 	paths, err := filepath.Glob("../../tests/golden/*.safetensors")
 	if err != nil || len(paths) < 6 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDownloadsGoneWrong: what is no model because of its download is called by its name, what is one stays one.
+// TestDownloadsGoneWrong checks that errors say what a file is instead of a model, and that an empty model is a model.
 func TestDownloadsGoneWrong(t *testing.T) {
 	for text, says := range map[string]string{
 		"<!DOCTYPE html>\n<html class=\"\">":                       "this is a web page, not a model",

@@ -6,7 +6,7 @@ import (
 )
 
 // FuzzOpenBytes checks that no file makes the reader panic, that accepted entries lie inside the file and have the size
-// of their shape, and that what was accepted can be written and read again.
+// that their shape implies, and that an accepted file can be written and read again.
 func FuzzOpenBytes(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(file(`{}`))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLongHeader: a header names as many tensors as any model, and is refused when it names far more.
+// TestLongHeader checks that a header may name maxTensors tensors, more than any model has, and no more.
 func TestLongHeader(t *testing.T) {
 	file := func(n int) []byte {
 		var b strings.Builder

@@ -18,8 +18,8 @@ func values(e Entry) []float32 {
 	return v
 }
 
-// TestFilesOfTorch reads what torch 2.15 wrote: tensors of all types, one that is part of a larger storage, a
-// parameter, a training around them, a module with its versions.
+// TestFilesOfTorch reads files of torch 2.15: a training checkpoint with tensors of all types, one of them part of a
+// larger storage, and a parameter; and the state of a module with its version metadata.
 func TestFilesOfTorch(t *testing.T) {
 	for file, want := range map[string]map[string][]float32{
 		"training.pth": {
@@ -50,7 +50,7 @@ func TestFilesOfTorch(t *testing.T) {
 	}
 }
 
-// archive is a file with that pickle and a member of 24 bytes.
+// archive returns a file with the given pickle and a storage of 24 bytes.
 func archive(t testing.TB, pickle string, method uint16) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -70,7 +70,7 @@ func archive(t testing.TB, pickle string, method uint16) []byte {
 	return b.Bytes()
 }
 
-// tensorOf is a pickle of one tensor called a, of a storage, with offset, shape and strides of one byte each.
+// tensorOf returns a pickle of one tensor named a, with the key of its storage and its offset, rows and stride.
 func tensorOf(key string, offset, rows, stride byte) string {
 	return "\x80\x02}X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storage" +
 		"ctorch\nFloatStorage\n" +
@@ -78,7 +78,7 @@ func tensorOf(key string, offset, rows, stride byte) string {
 		"\x85K" + string([]byte{stride}) + "\x85\x89ccollections\nOrderedDict\n)RtRs."
 }
 
-// TestNumbers: one or two bytes are a positive number, four bytes and the long form of any length may be negative.
+// TestNumbers checks that integers of one or two bytes are unsigned, those of four bytes and of the long form signed.
 func TestNumbers(t *testing.T) {
 	for in, want := range map[string]int64{
 		"K\xff.": 255, "M\xff\xff.": 65535, "J\xff\xff\xff\xff.": -1, "\x8a\x00.": 0, "\x8a\x01\xff.": -1,
@@ -92,10 +92,11 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestFilesThatAreRefused: whatever is not a dictionary of tensors is an error that says what it is; nothing is run.
+// TestFilesThatAreRefused checks that anything but a dictionary of tensors is an error that says what was found, and
+// that no code of the pickle runs.
 func TestFilesThatAreRefused(t *testing.T) {
 	if _, err := OpenBytes(archive(t, tensorOf("0", 0, 6, 1), zip.Store)); err != nil {
-		t.Fatal(err) // what the others differ from
+		t.Fatal(err) // the valid file that the others are variants of
 	}
 	for name, text := range map[string]string{
 		"turned.pth": "want them one behind the other", "old.pth": "not a file of torch.save since torch 1.6",
@@ -134,14 +135,14 @@ func TestFilesThatAreRefused(t *testing.T) {
 			t.Errorf("got %v, want %q", err, text)
 		}
 	}
-	// A dictionary that holds itself ends.
+	// A dictionary that contains itself must not make the reader loop.
 	if _, err := OpenBytes(archive(t, "\x80\x02}q\x00X\x05\x00\x00\x00modelh\x00s.", zip.Store)); err == nil {
 		t.Error("a dictionary of itself is taken")
 	}
 }
 
-// FuzzOpenBytes checks that no pickle and no file makes the reader panic, hang, or take far more memory than the file
-// has bytes, and that accepted tensors have the bytes of their shapes.
+// FuzzOpenBytes checks that no pickle and no file makes the reader panic, hang or allocate far more than the file's
+// length, and that accepted tensors have the size that their shapes imply.
 func FuzzOpenBytes(f *testing.F) {
 	for _, name := range []string{"training", "module", "turned", "class"} {
 		data, err := os.ReadFile(filepath.Join("testdata", name+".pth"))

@@ -30,7 +30,7 @@ func TestReleasedSize(t *testing.T) {
 	}
 }
 
-// shapes are the names and shapes of a config, without data.
+// shapes returns the tensors of a config by name, with shapes but without data.
 func shapes(t *testing.T, c Config) map[string]weights.Stored {
 	t.Helper()
 	d, err := c.Describe(nil)
@@ -55,8 +55,8 @@ func TestDetectFindsTheConfig(t *testing.T) {
 	}
 }
 
-// TestNamesOfDiffusers opens a file in the names that ComfyUI's table has for diffusers, its last layer in the order
-// (scale, shift): the weights are those of the original file.
+// TestNamesOfDiffusers checks that a file with diffusers' names, as ComfyUI's table has them, and with the last layer
+// in the order (scale, shift) gives the weights of the original file.
 func TestNamesOfDiffusers(t *testing.T) {
 	var recorded map[string]struct{ Diffusers map[string]string }
 	if err := golden.JSON("modern/weights.json", &recorded); err != nil {

@@ -41,8 +41,8 @@ func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
 
-// TestLargerPicturesAreRecorded: pictures with more rows or columns than the table of positions has are drawn as
-// ComfyUI draws them, from a wider square that lies between the table's entries, and the forward cases hold that.
+// TestLargerPicturesAreRecorded checks that the forward cases include images with more rows or columns than the
+// position table, whose positions ComfyUI interpolates between the table's entries over a wider square.
 func TestLargerPicturesAreRecorded(t *testing.T) {
 	var runs map[string]struct {
 		X []int `json:"x"`

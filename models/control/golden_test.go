@@ -33,7 +33,7 @@ type run struct {
 	Qwen      []int            `json:"which_output_each_of_60_main_blocks_gets"`
 }
 
-// open opens a recorded net; meta is the config that the file carries.
+// open opens a recorded net with the config recorded for it.
 func open(t *testing.T, name string) *control.Net {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
@@ -44,7 +44,7 @@ func open(t *testing.T, name string) *control.Net {
 	if err := json.Unmarshal(config, &c); err != nil {
 		t.Fatal(err)
 	}
-	// what names and shapes do not tell of the tiny nets, as the base models have it
+	// what names and shapes do not determine for the tiny nets, as in the base models
 	c["axes_dim"], c["axes_dims_rope"] = []int{8, 16, 16}, []int{8, 16, 16}
 	text, err := json.Marshal(c)
 	if err != nil {
@@ -66,7 +66,7 @@ func open(t *testing.T, name string) *control.Net {
 	return n
 }
 
-// item is row i of a recorded input, as tokens of p x p where it is a latent.
+// item returns item i of a recorded input.
 func item(name string, shape []int, i int) []float32 {
 	size := 1
 	for _, s := range shape {
@@ -75,7 +75,7 @@ func item(name string, shape []int, i int) []float32 {
 	return golden.Input(name, size)[i*size/shape[0] : (i+1)*size/shape[0]]
 }
 
-// tokens are those of a latent [C, Y, X], odd sides padded circularly, or with zeros.
+// tokens returns the 2x2 tokens of a latent [C, Y, X] with odd sides padded circularly or with zeros.
 func tokens(v []float32, c, y, x int, zeros bool) []float32 {
 	var out []float32
 	for ty := range (y + 1) / 2 {
@@ -117,8 +117,8 @@ func TestOutputsMatchGolden(t *testing.T) {
 	}
 }
 
-// TestFunNetStartsAsItsModel: a net without a beginning, with the weights of its model, says what ComfyUI's says after
-// each of its blocks, also of latents of odd sides; without them it cannot be loaded.
+// TestFunNetStartsAsItsModel checks that a net that borrows its first layers from its model gives ComfyUI's outputs
+// after each block, for latents with odd sides too, and that it cannot be loaded without the weights of the model.
 func TestFunNetStartsAsItsModel(t *testing.T) {
 	const name = "cn-fun-a/0"
 	results, err := safetensors.Open(golden.Path("modern33/hints.safetensors"))
@@ -152,8 +152,8 @@ func TestFunNetStartsAsItsModel(t *testing.T) {
 	}
 }
 
-// TestNetsHaveWhatTheyBorrow: tensors of the model are in memory again for the net that starts with them, as many bytes
-// as are forecast, but for the alignment of small ones.
+// TestNetsHaveWhatTheyBorrow checks that a net has its own copy of the tensors that it borrows from the model, and that
+// it takes as many bytes as forecast, apart from the alignment of small tensors.
 func TestNetsHaveWhatTheyBorrow(t *testing.T) {
 	n, ops := open(t, "cn-fun-a"), &counting{Ops: ref.New()}
 	m, err := n.Load(ops, dit.Held{})
@@ -171,7 +171,7 @@ func TestNetsHaveWhatTheyBorrow(t *testing.T) {
 	}
 }
 
-// counting counts the bytes of weights.
+// counting counts the bytes that are packed or allocated.
 type counting struct {
 	engine.Ops
 	bytes int64
@@ -279,7 +279,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	}
 }
 
-// seen is what a net that reads pictures makes of recorded hint i.
+// seen returns the rows that a net that reads images computes from recorded hint i.
 func seen(t *testing.T, eyes *control.Picture, ops engine.Ops, name string, r run, i int) []float32 {
 	t.Helper()
 	y, x := r.Hint[2], r.Hint[3]
@@ -299,7 +299,7 @@ func seen(t *testing.T, eyes *control.Picture, ops engine.Ops, name string, r ru
 	return out
 }
 
-// TestFeedsAreComfyUIs: the outputs of a net go to the blocks of the released models as ComfyUI gives them out.
+// TestFeedsAreComfyUIs checks that the outputs of a net go to the same blocks of the released models as in ComfyUI.
 func TestFeedsAreComfyUIs(t *testing.T) {
 	blocks := func(kind dit.BlockKind, n int) []dit.BlockSpec {
 		return slices.Repeat([]dit.BlockSpec{{Kind: kind}}, n)
@@ -341,7 +341,7 @@ func TestFeedsAreComfyUIs(t *testing.T) {
 	}
 }
 
-// TestOtherNetsAreNamed: kinds that are not supported are refused by what they look like.
+// TestOtherNetsAreNamed checks that the errors for unsupported kinds of nets say what they look like.
 func TestOtherNetsAreNamed(t *testing.T) {
 	set, _, err := goldenweights.Set("qwen-a")
 	if err != nil {

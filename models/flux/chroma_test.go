@@ -22,8 +22,8 @@ func TestChromaBatchAndSteps(t *testing.T)               { chromas().Batch(t) }
 func TestChromaMemoryIsMeasurable(t *testing.T)          { chromas().Measured(t) }
 func TestChromaHalfPrecision(t *testing.T)               { chromas().Half(t) }
 
-// TestChromaReleasedSize counts the parameters of Chroma by hand: FLUX.1-schnell's without its modulations and vectors,
-// and the network that makes them.
+// TestChromaReleasedSize counts the parameters of Chroma by hand: those of FLUX.1-schnell without its modulations and
+// vectors, plus those of the network that computes the modulations.
 func TestChromaReleasedSize(t *testing.T) {
 	d, err := Chroma().Releases[0].Config.Describe(nil)
 	if err != nil {

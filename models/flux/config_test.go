@@ -13,7 +13,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// TestReleasedSizes compares with the parameter counts that Black Forest Labs' files have on the model hub.
+// TestReleasedSizes compares parameter counts with those of Black Forest Labs' files on the model hub.
 func TestReleasedSizes(t *testing.T) {
 	c := Config{
 		Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
@@ -34,7 +34,7 @@ func TestReleasedSizes(t *testing.T) {
 	}
 }
 
-// shapes makes a set of a config's names and shapes without data.
+// shapes returns a set of a config's tensors with names and shapes but without data.
 func shapes(t *testing.T, c Config, prefix string) *weights.Set {
 	t.Helper()
 	declared, err := declare(c)
@@ -76,7 +76,7 @@ func TestDetectFindsTheConfig(t *testing.T) {
 	}
 }
 
-// TestNormsCalledWeight loads a model whose norms are called as newer ComfyUI saves them.
+// TestNormsCalledWeight checks that a model loads with its norms under the names that newer versions of ComfyUI save.
 func TestNormsCalledWeight(t *testing.T) {
 	declared, err := declare(tiny())
 	if err != nil {
@@ -152,7 +152,7 @@ func TestPrepareNamesTheWrongField(t *testing.T) {
 	}
 }
 
-// declare lists the tensors of a model of a config.
+// declare lists the tensors of a model with this config.
 func declare(c Config) ([]weights.Declared, error) {
 	d, err := c.Describe(nil)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
 
-// TestPositions compares where every token sits with what ComfyUI recorded.
+// TestPositions compares the position of every token with the one ComfyUI recorded.
 func TestPositions(t *testing.T) {
 	f := goldens()
 	f.Models = []string{"kontext-a"}
@@ -55,7 +55,7 @@ func TestPositions(t *testing.T) {
 		for _, p := range m.(*Model).positions(&e, g) {
 			at = append(at, [3]int(p[:3]))
 		}
-		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
 		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
 	})
 }

@@ -33,7 +33,7 @@ func TestReleasedSizes(t *testing.T) {
 	}
 }
 
-// shapes are the names and shapes of a config, without data.
+// shapes returns the tensors of a config by name, with shapes but without data.
 func shapes(t *testing.T, c Config) map[string]weights.Stored {
 	t.Helper()
 	d, err := c.Describe(nil)
@@ -59,7 +59,7 @@ func TestDetectFindsTheConfig(t *testing.T) {
 		if got, err := Detect(weights.FromMap(names), nil); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v; want %+v", got, err, want)
 		}
-		for name, s := range names { // as newer tools save it
+		for name, s := range names { // as newer tools save them
 			if at, ok := strings.CutSuffix(name, "_norm.scale"); ok {
 				delete(names, name)
 				names[at+"_norm.weight"] = s
@@ -93,12 +93,12 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 	}
 }
 
-// TestPositions compares where every token sits with what ComfyUI recorded.
+// TestPositions compares the position of every token with the one ComfyUI recorded.
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
 		at := m.(*Model).positions(&e, g)
-		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
 		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// inDiffusers spells a model as diffusers' Flux2Transformer2DModel saves it.
+// inDiffusers returns the tensors of a model as diffusers' Flux2Transformer2DModel saves them.
 func inDiffusers(t *testing.T, set *weights.Set) *weights.Set {
 	t.Helper()
 	out := map[string]weights.Stored{}
@@ -62,7 +62,7 @@ func inDiffusers(t *testing.T, set *weights.Set) *weights.Set {
 	return weights.FromMap(out)
 }
 
-// TestDiffusersNames: a model in the names of diffusers gives what it gives in its own, which is ComfyUI's.
+// TestDiffusersNames checks that a model with diffusers' names gives ComfyUI's results, as it does with its own names.
 func TestDiffusersNames(t *testing.T) {
 	set, config, err := goldenweights.Set("flux2-a")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // Batch evaluates two latents per entry at the second of three timesteps whose modulations were computed together, and
-// compares with separate evaluations: item order, modulation rows and steps are right for every B and S.
+// compares the result with separate evaluations. This checks the order of items, modulation rows and steps in a batch.
 func (f Family) Batch(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -71,7 +71,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 	}
 }
 
-// forward runs Embed, all blocks and Head of b items at one step and returns the prediction rows.
+// forward runs Embed, all blocks and Head for b items at one step and returns the prediction rows.
 func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, step, b int, rows dit.Rows,
 	values []float32,
 ) []float32 {
@@ -101,8 +101,8 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	return result
 }
 
-// Measured runs a case with a recording Ops and an arena without memory and compares the peak with that of a real run,
-// and that every block is given back what it took: sizes can be planned before anything is allocated.
+// Measured runs a case with a recording Ops and an arena without memory and checks that the peak is that of a real run
+// and that every block releases what it allocated. Sizes can thus be planned before anything is allocated.
 func (f Family) Measured(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -130,8 +130,8 @@ func (f Family) Measured(t *testing.T) {
 	}
 }
 
-// Once evaluates m on one entry and one seeded latent of y x x at a timestep and returns the prediction rows [Li,
-// OutChannels*p*p].
+// Once evaluates m on one entry and one seeded latent of y by x pixels at a timestep. It returns the prediction rows
+// [Li, OutChannels*p*p].
 func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(y, x)

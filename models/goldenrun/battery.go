@@ -16,10 +16,10 @@ import (
 // Rel is the tolerance of tests/golden/README.md section 2 for single forwards in f32.
 const Rel = 2e-5
 
-// Open detects and loads a model; meta carries the recorded config.
+// Open detects and loads a model. meta holds the recorded config.
 type Open func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error)
 
-// Of opens the files of one family.
+// Of returns an Open for the files of one family.
 func Of(f family.Family) Open {
 	return func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
 		d, err := family.Open([]family.Family{f}, set, meta)
@@ -30,14 +30,15 @@ func Of(f family.Family) Open {
 	}
 }
 
-// Family is what the tests below need of one model family.
+// Family is what the tests of this package need to know about a model family.
 type Family struct {
 	Models []string // golden models, e.g. "flux-a"
 	Open   Open
-	// States names the recorded tensors that the rows of X [1, L, E] after block i must equal, with their values.
+	// States maps the names of the recorded tensors for block i to the parts of x, the rows [1, L, E] after that block,
+	// that must equal them.
 	States func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32
 
-	first bool // only the first case of every model
+	first bool // run only the first case of every model
 }
 
 func (f Family) load(t *testing.T, ops engine.Ops, name string, held dit.Held) dit.Model {
@@ -54,8 +55,8 @@ func (f Family) load(t *testing.T, ops engine.Ops, name string, held dit.Held) d
 	return m
 }
 
-// brief is the family with its last model alone under -short: every model has its forward tests, one is enough for the
-// others.
+// brief reduces the family to its last model under -short. Forward covers every model; one is enough for the other
+// tests.
 func (f Family) brief(t *testing.T) Family {
 	t.Helper()
 	if testing.Short() {
@@ -82,7 +83,7 @@ func (f Family) each(t *testing.T, check func(t *testing.T, name string, c Case)
 	}
 }
 
-// some runs check on every recorded case, under -short on the last model's first case of two entries only.
+// some runs check on every recorded case, or under -short only on the last model's first case of two entries.
 func (f Family) some(t *testing.T, check func(t *testing.T, name string, c Case)) {
 	t.Helper()
 	if !testing.Short() {
@@ -104,9 +105,8 @@ func (f Family) some(t *testing.T, check func(t *testing.T, name string, c Case)
 	t.Fatalf("%s has no case of two entries", name)
 }
 
-// Forward compares every case and every recorded block state with the golden numbers, on ref. The first wrong block is
-// named. Under the race detector, where ref is a hundred times slower and has nothing new to show, only the last model
-// runs.
+// Forward compares every case and every recorded block state with the golden numbers, on ref, and names the first wrong
+// block. Under the race detector, where ref is a hundred times slower and shows nothing new, only the last model runs.
 func (f Family) Forward(t *testing.T) {
 	if raceDetector {
 		f.Models = f.Models[len(f.Models)-1:]
@@ -144,7 +144,7 @@ func (f Family) Forward(t *testing.T) {
 	})
 }
 
-// On runs every case with another Ops and compares with the golden numbers. Weights are packed by ops itself.
+// On compares every case with the golden numbers on ops, which also packs the weights.
 func (f Family) On(t *testing.T, ops engine.Ops) {
 	file, err := goldenweights.OpenResults()
 	if err != nil {
@@ -160,8 +160,8 @@ func (f Family) On(t *testing.T, ops engine.Ops) {
 	})
 }
 
-// Deferred runs every case with calls executed as late as possible and released memory poisoned: equal bits or
-// something is read early or late.
+// Deferred runs every case with calls executed as late as possible and released memory poisoned. The bits differ if
+// anything is read too early or too late.
 func (f Family) Deferred(t *testing.T) {
 	f = f.brief(t)
 	models := map[string]dit.Model{}
@@ -183,7 +183,8 @@ func (f Family) Deferred(t *testing.T) {
 	})
 }
 
-// Rows shares the rows of every case among 2 and 3 parts that attend to each other: the answer of one rank.
+// Rows splits the rows of every case among 2 and 3 ranks that exchange keys and values, and compares the result with
+// that of one rank.
 func (f Family) Rows(t *testing.T) {
 	f = f.brief(t)
 	models := map[string]dit.Model{}
@@ -204,8 +205,8 @@ func (f Family) Rows(t *testing.T) {
 	})
 }
 
-// Half runs the smallest case of every model with bf16 activations on ref and f32 weights: the error is that of bf16,
-// nothing is mixed up. bf16 rounds to 1/256, so a few dozen roundings stay below 3 % of the largest value.
+// Half runs the smallest case of every model on ref with bf16 activations and f32 weights and checks that the error is
+// no larger than bf16 explains: it rounds to 1/256, so a few dozen roundings stay below 3 % of the largest value.
 func (f Family) Half(t *testing.T) {
 	f = f.brief(t)
 	file, err := goldenweights.OpenResults()

@@ -7,7 +7,7 @@ import (
 	"patchbay/models/dit"
 )
 
-// cutModel computes every block that can be cut as two halves.
+// cutModel computes every splittable block in two halves.
 type cutModel struct {
 	dit.Model
 	cut int
@@ -25,7 +25,7 @@ func (m *cutModel) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	m.Model.Block(env, i, s, skip)
 }
 
-// Cut computes blocks in halves: equal bits, and the second half does not attend.
+// Cut computes blocks in halves and checks that the bits are those of whole blocks and the second half does not attend.
 func (f Family) Cut(t *testing.T) {
 	f = f.brief(t)
 	models := map[string]dit.Model{}

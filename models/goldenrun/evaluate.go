@@ -5,12 +5,12 @@ import (
 	"patchbay/models/dit"
 )
 
-// Seen is told of the rows of X after every block (block index, then the values [B, L, E]) of a run on one rank; nil:
-// nobody is.
+// Seen is called after every block of a run on one rank with the block index and the rows of X, [B, L, E]. It may be
+// nil.
 type Seen func(block int, x []float32, rows dit.Rows)
 
-// Whole evaluates m on case c with one rank and returns the latents [n, C, Y, X] that the network predicts. env comes
-// from NewEnv.
+// Whole evaluates m on case c with one rank and returns the latents [n, C, Y, X] that the network predicts. env must
+// come from NewEnv.
 func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
@@ -26,7 +26,7 @@ func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	return latents(c, spec, grid, out), nil
 }
 
-// Prepare is m.Prepare with what every block adds that m holds.
+// Prepare calls m.Prepare, and m.PrepareBlock for every block.
 func Prepare(env dit.Env, m dit.Model, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	p, err := m.Prepare(env, entries, grid)
 	for i := 0; err == nil && i < len(m.Spec().Blocks); i++ {
@@ -35,7 +35,7 @@ func Prepare(env dit.Env, m dit.Model, entries []dit.Entry, grid dit.Grid) (*dit
 	return p, err
 }
 
-// Modulate is m.Modulate with what every block adds that m holds.
+// Modulate calls m.Modulate, and m.ModulateBlock for every block.
 func Modulate(env dit.Env, m dit.Model, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	out := m.Modulate(env, p, timesteps)
 	for i := range m.Spec().Blocks {
@@ -44,7 +44,7 @@ func Modulate(env dit.Env, m dit.Model, p *dit.Prepared, timesteps []float32) *d
 	return out
 }
 
-// rowsOf patchifies the latents of all items and takes image rows r: [n, li, C*p*p].
+// rowsOf patchifies the latents of all items and returns the image rows r: [n, li, C*p*p].
 func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 	f := spec.Channels * spec.PatchSize * spec.PatchSize
 	latent, size := c.Latent(), product(c.X[1:])
@@ -57,7 +57,7 @@ func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 	return out
 }
 
-// latents is the inverse of rowsOf for outputs of all rows.
+// latents is the inverse of rowsOf for outputs that cover all rows.
 func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
 	f, size := spec.OutChannels*spec.PatchSize*spec.PatchSize, product(c.X[1:])
 	out := make([]float32, c.N()*size)
@@ -68,8 +68,8 @@ func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
 	return out
 }
 
-// evaluate runs Modulate, Embed, all blocks and Head for some rows and returns the prediction rows [n, li,
-// OutChannels*p*p]. holder gives the model that holds a block; the first one also embeds and writes the result.
+// evaluate runs Modulate, Embed, all blocks and Head for the given rows and returns the prediction rows [n, li,
+// OutChannels*p*p]. holder returns the model that holds a block. The holder of block 0 also runs Embed and Head.
 func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c Case, rows dit.Rows,
 	seen Seen,
 ) []float32 {
@@ -115,7 +115,7 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 	return result
 }
 
-// isSkipped reports whether a later block takes block i's output.
+// isSkipped reports whether block i's output feeds a skip connection of a later block.
 func isSkipped(spec *dit.Spec, i int) bool {
 	for _, b := range spec.Blocks {
 		if b.Skip == i {

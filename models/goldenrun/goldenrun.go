@@ -1,9 +1,9 @@
 // Package goldenrun evaluates diffusion models on the recorded cases of tests/golden/models.json, for the tests of all
-// families and of whoever runs them.
+// model families and of the packages that run them.
 //
-// goldenweights lists the recorded evaluations, Whole computes one on a single rank, Parts computes the same with the
-// rows of every sequence shared by several goroutines that gather keys and values from each other. Family is the
-// battery of tests that every family passes.
+// goldenweights lists the recorded evaluations. Whole computes one on a single rank. Parts computes the same with the
+// rows of every sequence split among goroutines that gather keys and values from each other. Family is the battery of
+// tests that every model family must pass.
 package goldenrun
 
 import (
@@ -18,8 +18,8 @@ import (
 // Case is one recorded evaluation of a network.
 type Case = goldenweights.Case
 
-// Compare returns the largest absolute difference divided by the largest absolute value wanted, and an error that names
-// the first index beyond rel, or different lengths, or a value that is not a number.
+// Compare returns the largest absolute difference relative to the largest absolute value of want. It returns an error
+// if the lengths differ or a value is NaN, or one that names the first index whose difference exceeds rel.
 func Compare(got, want []float32, rel float64) (float64, error) {
 	if len(got) != len(want) {
 		return math.Inf(1), fmt.Errorf("got %d values, want %d", len(got), len(want))
@@ -58,7 +58,7 @@ func product(shape []int) int {
 // arenaBytes is enough for every tiny model.
 const arenaBytes = 8 << 20
 
-// NewEnv makes an Env with an arena of its own and the given hook; nil: attention over all local rows.
+// NewEnv makes an Env with an arena of its own and the given attention hook. Nil means attention over all local rows.
 func NewEnv(ops engine.Ops, attend func(dit.Attention)) (dit.Env, error) {
 	buf, err := ops.Alloc(arenaBytes)
 	if err != nil {

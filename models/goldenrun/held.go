@@ -10,8 +10,8 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// Stages loads each model twice, the middle blocks in one value and the others in a second (as a folded pipeline holds
-// them), and runs every block where it is held: equal bits to the whole model.
+// Stages loads the middle blocks of each model into one value and the others into a second, as a folded pipeline holds
+// them. It runs every block where it is held and checks that the bits are those of the whole model.
 func (f Family) Stages(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -36,7 +36,7 @@ func (f Family) Stages(t *testing.T) {
 	}
 }
 
-// staged evaluates with the blocks of mid from inner and the others from outer.
+// staged evaluates c with the blocks of mid from inner and the others from outer.
 func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid dit.Range) []float32 {
 	t.Helper()
 	env := mustEnv(t, NewOps())
@@ -65,8 +65,8 @@ func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid di
 	return latents(c, spec, grid, out)
 }
 
-// Slices loads each model as 2 and 3 slices of a tensor group and sums their partial results: the answer of whole
-// weights. Heads that do not divide are shared unevenly; groups larger than the number of heads are left out.
+// Slices loads each model as 2 and 3 tensor-parallel slices, sums their partial results and compares with whole
+// weights. Heads that do not divide evenly are shared unevenly. Groups larger than the number of heads are left out.
 func (f Family) Slices(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -90,7 +90,7 @@ func (f Family) Slices(t *testing.T) {
 	}
 }
 
-// sliced evaluates c on n ranks that hold slices and returns the result of every rank.
+// sliced evaluates c on n ranks that each hold a slice and returns the result of every rank.
 func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
 	t.Helper()
 	models := make([]dit.Model, n)
@@ -128,7 +128,7 @@ func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
 	return out
 }
 
-// reduce replaces t by the sum over all ranks, added in rank order so that all ranks get the same bits.
+// reduce replaces t by its sum over all ranks, added in rank order so that all ranks get the same bits.
 func reduce(env dit.Env, meet *meeting, r int, t engine.Tensor) {
 	mark := env.Arena.Mark()
 	sum := env.Arena.Alloc(env.DType, t.Shape()...)

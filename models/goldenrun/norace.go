@@ -2,5 +2,5 @@
 
 package goldenrun
 
-// raceDetector tells whether the race detector watches this build.
+// raceDetector reports whether this build has the race detector.
 const raceDetector = false

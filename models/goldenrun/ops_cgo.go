@@ -12,8 +12,8 @@ import (
 	"patchbay/engine/cpu/kernels"
 )
 
-// NewOps returns a fast Ops for one goroutine: the CPU backend at its best level. Weights packed by one serve all
-// others.
+// NewOps returns a fast Ops for one goroutine: the CPU backend at its best level. Weights packed by one such Ops can be
+// used by all others.
 func NewOps() engine.Ops {
 	ops, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {
@@ -23,8 +23,7 @@ func NewOps() engine.Ops {
 }
 
 // Levels compares every level with the golden numbers: all cases on the best level of this CPU, the first case of every
-// model on the others. What a level computes is the subject of engine/optest; this is whether the shapes of a family
-// meet something that it lacks.
+// model on the others. engine/optest checks what a level computes. This checks that it supports the shapes of a family.
 func (f Family) Levels(t *testing.T) {
 	best := NewOps().Name()
 	EachOps(t, func(t *testing.T, ops engine.Ops) {
@@ -34,7 +33,7 @@ func (f Family) Levels(t *testing.T) {
 	})
 }
 
-// EachOps runs f with every level that this CPU has, and where it lacks AVX-512, with the emulated form.
+// EachOps runs f with every level that this CPU supports and, if it lacks AVX-512, with the emulated AVX-512 level.
 func EachOps(t *testing.T, f func(*testing.T, engine.Ops)) {
 	levels := kernels.Levels()
 	if slices.ContainsFunc(levels, func(l kernels.Level) bool { return l.Name == "avx512" && l.Table == nil }) {

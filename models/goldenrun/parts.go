@@ -8,9 +8,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// Parts evaluates m, packed by NewOps, on case c with the sequence (text, then image) cut in n balanced ranges, each
-// computed by a goroutine with an Env of its own. In every attention the parts show each other their keys and values
-// and each attends from its own queries. The result must equal Whole.
+// Parts evaluates m, packed by NewOps, on case c with the sequence (text, then image) cut into n balanced ranges, each
+// computed by a goroutine with an Env of its own. In every attention the parts exchange their keys and values, and each
+// attends from its own queries. The result must equal that of Whole.
 func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
@@ -60,7 +60,7 @@ func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r in
 		if a.Q.Dim(1) > 0 {
 			dit.Attend(ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
 		}
-		meet.gather(r, shown{}) // nobody overwrites keys that others still read
+		meet.gather(r, shown{}) // do not overwrite keys that others still read
 		env.Arena.Release(mark)
 	}
 	p, err := Prepare(env, m, c.Entries(), grid)
@@ -70,7 +70,7 @@ func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r in
 	return evaluate(env, func(int) dit.Model { return m }, p, c, rows, nil), nil
 }
 
-// cutRows is range r of n of the joint sequence.
+// cutRows returns range r of n of the joint sequence.
 func cutRows(lt, li, r, n int) dit.Rows {
 	l := lt + li
 	lo, hi := l*r/n, l*(r+1)/n
@@ -80,7 +80,7 @@ func cutRows(lt, li, r, n int) dit.Rows {
 	}
 }
 
-// joinRows puts the image rows of all parts together: [n, Li, F].
+// joinRows joins the image rows of all parts: [n, Li, F].
 func joinRows(results [][]float32, cuts []dit.Rows, n int, spec *dit.Spec, grid dit.Grid) []float32 {
 	f := spec.OutChannels * spec.PatchSize * spec.PatchSize
 	out := make([]float32, n*grid.Tokens()*f)
@@ -93,13 +93,13 @@ func joinRows(results [][]float32, cuts []dit.Rows, n int, spec *dit.Spec, grid 
 	return out
 }
 
-// shown is what a part shows the others.
+// shown is what a part contributes to an exchange.
 type shown struct {
 	k, v engine.Tensor
 	rows dit.Rows
 }
 
-// joinKeys copies the keys and values of all parts into whole sequences [B, L, H, D].
+// joinKeys joins the keys and the values of all parts into whole sequences [B, L, H, D].
 func joinKeys(env dit.Env, all []shown) (k, v engine.Tensor) {
 	l := 0
 	for _, s := range all {
@@ -119,7 +119,7 @@ func joinKeys(env dit.Env, all []shown) (k, v engine.Tensor) {
 	return k, v
 }
 
-// meeting lets n goroutines exchange one value each, again and again.
+// meeting is a reusable barrier at which n goroutines exchange one value each.
 type meeting struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
@@ -136,7 +136,7 @@ func newMeeting(n int) *meeting {
 	return m
 }
 
-// gather waits for all parts and returns what each showed.
+// gather contributes v, waits for all parts and returns the values of all.
 func (m *meeting) gather(r int, v shown) []shown {
 	m.mu.Lock()
 	defer m.mu.Unlock()

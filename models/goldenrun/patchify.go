@@ -3,8 +3,8 @@ package goldenrun
 import "patchbay/models/dit"
 
 // patchify writes the tokens of a latent [C, Y, X] as rows [Li, C*p*p], features ordered (channel, row in token, column
-// in token), tokens row by row, frame after frame. Sides that are not whole tokens are continued circularly on the
-// right and at the bottom, as ComfyUI pads them.
+// in token), tokens row by row, frame after frame. Sides that are not whole tokens are padded circularly on the right
+// and at the bottom, as ComfyUI does.
 func patchify(rows, latent []float32, c int, g dit.Grid, p int) {
 	at, frame := 0, g.Frame()
 	for ty := range g.Y {
@@ -23,9 +23,9 @@ func patchify(rows, latent []float32, c int, g dit.Grid, p int) {
 	}
 }
 
-// unpatchify is the inverse of patchify: rows [Li, stride] to a latent [C, Y, X], the padding is cropped. stride is the
-// number of features of a row, at least C*p*p; the first C channels are taken (models that also predict a variance
-// write twice as many).
+// unpatchify is the inverse of patchify: it converts rows [Li, stride] to a latent [C, Y, X] without the padding.
+// stride is the number of features of a row, at least C*p*p. Only the first C channels are used, since models that
+// also predict a variance write twice as many.
 func unpatchify(latent, rows []float32, c, stride int, g dit.Grid, p int) {
 	frame := g.Frame()
 	for ch := range c {

@@ -6,7 +6,7 @@ import (
 	"patchbay/models/dit"
 )
 
-// TestPatchifyOrder checks every element against the definition on an odd latent of two channels.
+// TestPatchifyOrder checks every element against the definition, on a latent of two channels with odd sides.
 func TestPatchifyOrder(t *testing.T) {
 	const c, y, x, p = 2, 5, 3, 2
 	spec := dit.Spec{PatchSize: p, Channels: c}

@@ -9,8 +9,8 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// Positions compares where every token sits, in all items of a batch alike, with what ComfyUI recorded. at gives the
-// axes of every token of a case, in ComfyUI's order of tokens.
+// Positions compares the position of every token with the one ComfyUI recorded, which is the same in all items of a
+// batch. at returns the axes of every token of a case, in ComfyUI's order of tokens.
 func (f Family) Positions(t *testing.T, at func(m dit.Model, c Case) [][]float32) {
 	file, err := goldenweights.OpenResults()
 	if err != nil {
@@ -30,7 +30,7 @@ func (f Family) Positions(t *testing.T, at func(m dit.Model, c Case) [][]float32
 	})
 }
 
-// Axes are positions as Positions takes them.
+// Axes converts positions to the form that Positions expects.
 func Axes[A ~[3]int | ~[4]int](at []A) [][]float32 {
 	out := make([][]float32, len(at))
 	for row, axes := range at {

@@ -19,8 +19,8 @@ func released() Config {
 	}
 }
 
-// TestSkipsAndSizes checks the partners of every block of the released depth and the parameters of a block, counted by
-// hand.
+// TestSkipsAndSizes checks the skip connection of every block of the released depth, and the parameters of a block
+// against a count by hand.
 func TestSkipsAndSizes(t *testing.T) {
 	d, err := released().Describe(nil)
 	if err != nil {
@@ -106,7 +106,7 @@ func TestWrongFilesAndTexts(t *testing.T) {
 	}
 }
 
-// TestSizeDefaultsToTheGrid: without sizes version 1.1 is told the picture's own size, no crop.
+// TestSizeDefaultsToTheGrid checks that, without a size, version 1.1 gets the image's own size and no crop.
 func TestSizeDefaultsToTheGrid(t *testing.T) {
 	set, config, err := goldenweights.Set("hydit-b")
 	if err != nil {
@@ -143,7 +143,7 @@ func TestSizeDefaultsToTheGrid(t *testing.T) {
 	}
 }
 
-// declare lists the tensors of a model of a config.
+// declare lists the tensors of a model with this config.
 func declare(c Config) ([]weights.Declared, error) {
 	d, err := c.Describe(nil)
 	if err != nil {

@@ -32,7 +32,7 @@ func TestReleasedSize(t *testing.T) {
 	}
 }
 
-// shapes are the names and shapes of a config, without data.
+// shapes returns the tensors of a config by name, with shapes but without data.
 func shapes(t *testing.T, c Config) map[string]weights.Stored {
 	t.Helper()
 	d, err := c.Describe(nil)

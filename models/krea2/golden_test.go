@@ -30,7 +30,7 @@ func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
 
-// TestPositions compares where every token sits with what ComfyUI recorded, whose references are behind the picture.
+// TestPositions compares the position of every token with ComfyUI's, where references come after the image.
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		spec, e := m.Spec(), c.Entries()[0]

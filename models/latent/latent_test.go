@@ -45,7 +45,7 @@ func TestFormatsMatchComfyUI(t *testing.T) {
 	}
 }
 
-// released is the format that a released model reads.
+// released returns the latent format of a released model.
 func released(t *testing.T, name string) latent.Format {
 	t.Helper()
 	for _, f := range models.Families() {
@@ -81,7 +81,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestLaterFormats converts the values that ComfyUI recorded for the latents of Wan 2.1 and FLUX.2, there and back.
+// TestLaterFormats compares the conversion of latents of Wan 2.1 and FLUX.2, in both directions, with ComfyUI's values.
 func TestLaterFormats(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
 	if err != nil {
@@ -147,7 +147,7 @@ func TestWithConfig(t *testing.T) {
 	}
 }
 
-// TestRGB checks a picture worked out by hand and the clamp at both ends.
+// TestRGB checks an image calculated by hand, and the clamp at both ends.
 func TestRGB(t *testing.T) {
 	f := latent.Format{Channels: 2, Preview: [][3]float32{{1, 0, 0.5}, {0, 2, 0}}, Bias: [3]float32{0, 0.5, 0}}
 	got := f.RGB([]float32{0.5, -9, 9, 0 /**/, 0.25, 0, -9, 9}, 2, 2)

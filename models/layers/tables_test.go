@@ -34,7 +34,7 @@ func open(t *testing.T) *safetensors.File {
 	return f
 }
 
-// near fails at the first element that is further than bound from want.
+// near fails the test at the first element that differs from want by more than bound.
 func near(t *testing.T, what string, got, want []float32, bound float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -51,7 +51,8 @@ func near(t *testing.T, what string, got, want []float32, bound float64) {
 	t.Logf("%s: error %.3g of bound %.3g", what, worst, bound)
 }
 
-// TestTimestepFeatures: a frequency that is off by one place would be 6e-5 at a timestep of 1000 and 0.06 at 10^6.
+// TestTimestepFeatures compares with recorded features. A frequency that is wrong by one ulp would cause an error of
+// 6e-5 at a timestep of 1000 and 0.06 at 10^6.
 func TestTimestepFeatures(t *testing.T) {
 	f := open(t)
 	for i, times := range [][]float32{{0, 1, 12.5, 500, 999, 1000}, {0.001, 0.875, 3.5}} {
@@ -134,7 +135,7 @@ func TestFillRotation(t *testing.T) {
 	}
 }
 
-// TestSinCosPositions compares with the definition in f64, and the layout: column first.
+// TestSinCosPositions compares with the definition in f64, and checks that the features of the column come first.
 func TestSinCosPositions(t *testing.T) {
 	const e, base, interpolation = 8, 32, 2.0
 	g := dit.Grid{Y: 3, X: 5}

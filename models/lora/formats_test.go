@@ -13,21 +13,21 @@ import (
 	"patchbay/tests/golden"
 )
 
-// tensor is a stored f32 tensor.
+// tensor returns a stored f32 tensor.
 func tensor(v []float32, shape ...int) weights.Stored {
 	s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*len(v))}
 	engine.Narrow(s.Data, v, engine.F32)
 	return s
 }
 
-// piece is a run of rows of a weight that some trainers keep apart.
+// piece is a range of rows of a weight that some trainers store as a separate matrix.
 type piece struct {
 	file string
 	rows int
 }
 
-// cutUp is a weight of FLUX with the names under which diffusers has its pieces, in order of rows. Written by hand: the
-// judge of families.go.
+// cutUp is a weight of FLUX with diffusers' names for its pieces, in order of rows. The list was written by hand, as an
+// independent check of families.go.
 type cutUp struct {
 	own     string
 	columns int
@@ -35,7 +35,7 @@ type cutUp struct {
 	swapped bool
 }
 
-// fluxWeights are all matrices of flux.Tiny(): width 96, MLP 384.
+// fluxWeights lists all matrices of flux.Tiny(): width 96, MLP 384.
 func fluxWeights() []cutUp {
 	const e, f = 96, 384
 	one := func(own, file string, n, k int) cutUp { return cutUp{own, k, []piece{{file, n}}, false} }
@@ -128,8 +128,8 @@ func formats() []format {
 	}
 }
 
-// file writes the same adapters in a format. Ranks differ from weight to weight, pieces of one weight share their down
-// matrix.
+// file returns the same adapters in this format. Ranks differ between weights, and the pieces of a weight share their
+// down matrix.
 func (f format) file(list []cutUp) *weights.Set {
 	set := map[string]weights.Stored{}
 	put := func(name string, rank int, up, down []float32) {
@@ -146,7 +146,7 @@ func (f format) file(list []cutUp) *weights.Set {
 			put(w.own, rank, up, down)
 			continue
 		}
-		if w.swapped { // diffusers has the halves the other way round
+		if w.swapped { // diffusers stores the halves in reverse order
 			up = append(slices.Clone(up[len(up)/2:]), up[:len(up)/2]...)
 		}
 		for _, p := range w.pieces {
@@ -157,7 +157,7 @@ func (f format) file(list []cutUp) *weights.Set {
 	return weights.FromMap(set)
 }
 
-// dense adds up what a list of additions does to every weight, in every eighth column: own name -> [rows, columns].
+// dense sums the additions to every weight, in every eighth column: own name -> [rows, columns].
 func dense(t *testing.T, list []weights.LowRank, sizes map[string]cutUp) map[string][]float32 {
 	t.Helper()
 	out := map[string][]float32{}
@@ -186,7 +186,7 @@ func fluxKeys(t testing.TB) *Keys {
 	return familyKeys(t, flux.Family())
 }
 
-// familyKeys are the names for the tiny model of a family.
+// familyKeys returns the keys for the tiny model of a family.
 func familyKeys(t testing.TB, f family.Family) *Keys {
 	t.Helper()
 	d, err := f.Tiny.Describe(nil)
@@ -200,8 +200,8 @@ func familyKeys(t testing.TB, f family.Family) *Keys {
 	return Diffusion(f.Name, f.Names, declared)
 }
 
-// TestAllFormatsSayTheSame writes one set of adapters for every matrix of a FLUX model in every format. Each must add
-// the very same numbers to the very same rows.
+// TestAllFormatsSayTheSame writes one set of adapters for every matrix of a FLUX model in every format. All formats
+// must add exactly the same numbers to the same rows.
 func TestAllFormatsSayTheSame(t *testing.T) {
 	list, keys, sizes := fluxWeights(), fluxKeys(t), map[string]cutUp{}
 	for _, w := range list {
@@ -227,7 +227,7 @@ func TestAllFormatsSayTheSame(t *testing.T) {
 			if len(want) != len(list) {
 				t.Fatalf("%s: %d weights are added to, want all %d", f.name, len(want), len(list))
 			}
-			w := list[10] // the first fused one, against the formula itself
+			w := list[10] // the first fused matrix, against the formula itself
 			up, down := golden.Input("up "+w.own, w.rows()*3), golden.Input("down "+w.own, 3*w.columns)
 			if at, sum := 200*w.columns+7, 0.5*(up[600]*down[7]+up[601]*down[w.columns+7]+
 				up[602]*down[2*w.columns+7]); absolute(want[w.own][at]-sum) > 1e-6 {
@@ -257,7 +257,7 @@ func firstDifference(a, b []float32) int {
 	return -1
 }
 
-// TestOriginalExtras checks the names that exist beside the original ones: rows and weights by hand.
+// TestOriginalExtras checks names in use besides the original ones, with rows and weights determined by hand.
 func TestOriginalExtras(t *testing.T) {
 	keys := fluxKeys(t)
 	for name, want := range map[string]Addition{

@@ -19,7 +19,7 @@ import (
 	"patchbay/models/zimage"
 )
 
-// zeros is a pair of rank r for a matrix [n, k] under a module's name in kohya's spelling.
+// zeros returns a pair of zero matrices of rank r for a matrix [n, k], named by module in kohya's convention.
 func zeros(module string, n, k, r int) map[string]weights.Stored {
 	return map[string]weights.Stored{
 		module + ".lora_up.weight":   tensor(make([]float32, n*r), n, r),
@@ -27,7 +27,7 @@ func zeros(module string, n, k, r int) map[string]weights.Stored {
 	}
 }
 
-// where is where an addition goes.
+// where is the destination of an addition.
 type where struct {
 	part, name  string
 	first, rows int
@@ -42,8 +42,8 @@ func places(m *Matched) []where {
 	return out
 }
 
-// TestOtherFamilies checks rows and weights of names in the files of SD3, PixArt and HunyuanDiT, written down from
-// their formats by hand.
+// TestOtherFamilies checks the rows and weights of names in the files of all families but FLUX, written by hand from
+// their formats.
 func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
 	z, q := zimage.Family().Tiny.(zimage.Config), qwenimage.Family().Tiny.(qwenimage.Config)
@@ -164,7 +164,7 @@ func TestOtherFamilies(t *testing.T) {
 	}
 }
 
-// encoder makes an encoder of one block and width 8.
+// encoder returns an encoder of one block and width 8.
 func encoder(kind string) Encoder {
 	name := map[string]string{
 		"clip_l": "text_model.encoder.layers.0.self_attn.q_proj.weight",
@@ -178,7 +178,7 @@ func encoder(kind string) Encoder {
 	}}
 }
 
-// TestTextNumbers checks which encoder a name means beside which others, as ComfyUI's table has it.
+// TestTextNumbers checks which encoder a name refers to in which combination of encoders, against ComfyUI's table.
 func TestTextNumbers(t *testing.T) {
 	const clip, t5 = "text_model_encoder_layers_0_self_attn_q_proj", "encoder_block_0_layer_0_SelfAttention_q"
 	for _, c := range []struct {
@@ -316,8 +316,8 @@ func TestMatchRefusesWithReasons(t *testing.T) {
 	}
 }
 
-// FuzzNames feeds names of any form, alone and beside a good pair: Match must answer, and never count a tensor both as
-// used and as unused.
+// FuzzNames checks that Match handles any name, alone and beside a valid pair, and never counts a tensor as both used
+// and unused.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{
 		"lora_unet_double_blocks_0_img_attn_proj.lora_up.weight", "transformer.transformer_blocks.0.attn.to_q.lora_A.weight",
@@ -359,8 +359,8 @@ func float32nan() float32 {
 	return zero / zero
 }
 
-// TestBiasesOfPartsGoToTheirRows: what a file says of keys alone, or of halves the other way round, goes to those rows
-// of the fused bias.
+// TestBiasesOfPartsGoToTheirRows checks that a bias for the keys alone, or one with its halves in reverse order, goes
+// to the right rows of the fused bias.
 func TestBiasesOfPartsGoToTheirRows(t *testing.T) {
 	const keys, last = "transformer.transformer_blocks.1.attn.to_k", "transformer.norm_out.linear"
 	m, err := Match(weights.FromMap(merge(zeros(keys, 96, 96, 2), zeros(last, 192, 96, 2), map[string]weights.Stored{

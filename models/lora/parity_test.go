@@ -18,11 +18,11 @@ import (
 	"patchbay/tests/golden"
 )
 
-// strength of the adapters in these tests.
+// strength is the strength of the adapters in these tests.
 const strength = 0.8
 
-// everywhere is a kohya file with adapters for every matrix of a model: ranks 1 to 4, alphas of 3, deltas about a third
-// of the weights.
+// everywhere returns a kohya file with adapters for every matrix of a model: ranks 1 to 4, alphas of 3, deltas about a
+// third of the weights.
 func everywhere(t *testing.T, d *family.Diffusion, seed string) *weights.Set {
 	t.Helper()
 	declared, err := d.Declare()
@@ -46,7 +46,7 @@ func everywhere(t *testing.T, d *family.Diffusion, seed string) *weights.Set {
 	return weights.FromMap(file)
 }
 
-// additions reads what a file adds to a model.
+// additions returns what a file adds to a model.
 func additions(t *testing.T, d *family.Diffusion, file *weights.Set) []weights.LowRank {
 	t.Helper()
 	declared, err := d.Declare()
@@ -69,7 +69,7 @@ func additions(t *testing.T, d *family.Diffusion, file *weights.Set) []weights.L
 	return list
 }
 
-// merged adds the products to the stored weights, in f64: what unmerged adapters must compute.
+// merged adds the products to the stored weights in f64, as the reference for unmerged adapters.
 func merged(set *weights.Set, list []weights.LowRank) *weights.Set {
 	out := map[string]weights.Stored{}
 	for _, name := range set.Names() {
@@ -106,7 +106,7 @@ func (b both) Close() {
 	b.base.Close()
 }
 
-// adaptedFamily is the test battery of a family whose models all carry adapters.
+// adaptedFamily returns the test battery of a family whose models all have adapters.
 func adaptedFamily(t *testing.T, names ...string) goldenrun.Family {
 	return goldenrun.Family{Models: names, Open: func(ops engine.Ops, set *weights.Set,
 		meta map[string]string, held dit.Held,
@@ -124,8 +124,8 @@ func adaptedFamily(t *testing.T, names ...string) goldenrun.Family {
 	}}
 }
 
-// TestUnmergedEqualsMerged compares models with adapters on every matrix with models into whose weights the same
-// adapters were merged.
+// TestUnmergedEqualsMerged compares models with adapters on every matrix with models that have the same adapters merged
+// into their weights.
 func TestUnmergedEqualsMerged(t *testing.T) {
 	for _, name := range []string{
 		"flux-c", "sd3-c", "pixart-a", "hydit-b", "zimage-a", "qwen-a", "flux2-a", "krea2-a", "chroma-a", "lumina2-a",
@@ -200,8 +200,8 @@ func run(t *testing.T, ops engine.Ops, m dit.Model, c goldenrun.Case) []float32 
 	return out
 }
 
-// TestAdaptedModelsInParts runs the batteries that prove plans on adapted models: slices of a tensor group, blocks of
-// stages, calls as late as possible.
+// TestAdaptedModelsInParts runs the batteries for parallel plans on adapted models: tensor-parallel slices, blocks in
+// pipeline stages, calls deferred as late as possible.
 func TestAdaptedModelsInParts(t *testing.T) {
 	names := []string{"flux-c", "sd3-c", "pixart-b", "hydit-b"}
 	if testing.Short() {
@@ -216,7 +216,7 @@ func TestAdaptedModelsInParts(t *testing.T) {
 	}
 }
 
-// counting counts what is packed and not yet freed.
+// counting counts the bytes that are packed and not yet freed.
 type counting struct {
 	engine.Ops
 	bytes, packs *atomic.Int64
@@ -236,8 +236,8 @@ func (c counting) Free(b engine.Buf) {
 	c.Ops.Free(b)
 }
 
-// TestTwoAdaptersShareTheBase keeps two adapted models beside the plain one: the base is packed once, each gives the
-// bits that it gives alone, in any order, and closing one leaves the others as they were.
+// TestTwoAdaptersShareTheBase keeps two adapted models beside the plain one and checks that the base is packed once,
+// that each gives the same bits as alone, in any order, and that closing one does not affect the others.
 func TestTwoAdaptersShareTheBase(t *testing.T) {
 	set, config, err := goldenweights.Set("flux-c")
 	if err != nil {
@@ -301,7 +301,7 @@ func TestTwoAdaptersShareTheBase(t *testing.T) {
 	base.Close()
 }
 
-// TestTwoFilesAdd stacks two files on one model: the sum of both, whatever the order in which they are given.
+// TestTwoFilesAdd checks that two files on one model add up, in either order.
 func TestTwoFilesAdd(t *testing.T) {
 	set, config, err := goldenweights.Set("flux-c")
 	if err != nil {

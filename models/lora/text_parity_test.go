@@ -14,7 +14,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// encoding is an encoder with its type hidden: encode, adapt, close.
+// encoding is a text encoder of any type.
 type encoding interface {
 	Encode(env text.Env, chunks [][]tokenizer.Token) ([]float32, error)
 	Close()
@@ -91,7 +91,7 @@ func openEncoding(t *testing.T, ops engine.Ops, kind string, set *weights.Set, c
 	return e
 }
 
-// TestTextEncodersUnmergedEqualMerged is TestUnmergedEqualsMerged for text encoders, through the names of files.
+// TestTextEncodersUnmergedEqualMerged is TestUnmergedEqualsMerged for text encoders, through the names in LoRA files.
 func TestTextEncodersUnmergedEqualMerged(t *testing.T) {
 	for name, kind := range map[string]string{"clip-l-tiny": "clip_l", "t5-tiny": "t5", "bert-tiny": "bert"} {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestTextEncodersUnmergedEqualMerged(t *testing.T) {
 	}
 }
 
-// bare cuts the prefix of the only encoder in a set off.
+// bare strips the prefix of the only encoder in a set.
 func bare(t *testing.T, set *weights.Set) *weights.Set {
 	t.Helper()
 	parts := text.Find(set)

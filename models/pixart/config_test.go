@@ -100,7 +100,7 @@ func TestWrongFilesAndSizes(t *testing.T) {
 	}
 }
 
-// TestKeyLengthLimitsTheText: an entry with a length equals the entry with the shorter context.
+// TestKeyLengthLimitsTheText checks that an entry with a context length equals one with a context cut to that length.
 func TestKeyLengthLimitsTheText(t *testing.T) {
 	set, config, err := goldenweights.Set("pixart-b")
 	if err != nil {
@@ -136,7 +136,7 @@ func TestKeyLengthLimitsTheText(t *testing.T) {
 	}
 }
 
-// declare lists the tensors of a model of a config.
+// declare lists the tensors of a model with this config.
 func declare(c Config) ([]weights.Declared, error) {
 	d, err := c.Describe(nil)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// TestParameterCounts compares what the configs add up to with the sizes of the released files, in billions of
-// parameters: FLUX 11.9 (its model card says 12), SD3 medium 2.0 and 3.5 large 8.1 (with the position table), PixArt
-// 0.6, HunyuanDiT 1.5 (model cards).
+// TestParameterCounts compares the parameter counts of the configs with those of the released files, in billions: FLUX
+// 11.9 (its model card says 12), SD3 medium 2.0 and 3.5 large 8.1 (with the position table), PixArt 0.6, HunyuanDiT 1.5
+// (model cards).
 func TestParameterCounts(t *testing.T) {
 	want := map[string]float64{
 		"flux-dev": 11.90, "flux-schnell": 11.89, "sd3-medium": 2.08, "sd3.5-large": 8.14, "pixart-alpha": 0.61,
@@ -31,7 +31,7 @@ func TestParameterCounts(t *testing.T) {
 	}
 }
 
-// TestUnknownName names the alternatives.
+// TestUnknownName checks that the error for an unknown name lists the known ones.
 func TestUnknownName(t *testing.T) {
 	_, err := Find("flux")
 	if err == nil || !strings.Contains(err.Error(), "flux-dev") {
@@ -39,8 +39,8 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
-// TestRandom: every release and every family's small model finds the tensors that it wants, in bf16, and its numbers of
-// parameters are those of the config.
+// TestRandom checks that Random provides the declared tensors of every release and of small models, in bf16, with the
+// parameter count of the config.
 func TestRandom(t *testing.T) {
 	for _, name := range append(Names(), "flux", "sd3") {
 		d, r, err := Random(name)

@@ -28,7 +28,7 @@ func TestReleasedSize(t *testing.T) {
 	}
 }
 
-// shapes are the names and shapes of a config, without data.
+// shapes returns the tensors of a config with names and shapes but without data.
 func shapes(t *testing.T, c Config) *weights.Set {
 	t.Helper()
 	d, err := c.Describe(nil)
@@ -76,12 +76,12 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 	}
 }
 
-// TestPositions compares where every token sits with what ComfyUI recorded.
+// TestPositions compares the position of every token with the one ComfyUI recorded.
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		e, g := c.Entries()[0], m.Spec().FrameTokens(c.T, c.X[2], c.X[3])
 		at := m.(*Model).positions(&e, g)
-		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
 		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"patchbay/models/goldenrun"
 )
 
-// ownText is how many of so many rows in front of the picture are text, in the cases that have states.
+// ownText maps the number of rows before the image to that of text rows among them, for the cases that have states.
 var ownText = map[int]int{13: 13, 9 + 12: 9, 11 + 35: 11}
 
 func goldens() goldenrun.Family {

@@ -6,7 +6,7 @@ import (
 )
 
 // TestLogitIsTorchs compares lambda of flow models with torch 2.9.1's logit on x86, bit by bit. In the first twelve
-// torch is not the float32 nearest to the truth.
+// cases torch's result is not the float32 nearest to the exact value.
 func TestLogitIsTorchs(t *testing.T) {
 	m := goldenModel(t, "sd3")
 	for _, c := range [][2]float32{

@@ -35,7 +35,7 @@ func goldenTensors(t *testing.T, name string) (read func(string) []float32, name
 	}, f.Names()
 }
 
-// goldenModel returns the model sampling a golden name stands for.
+// goldenModel returns the model sampling that a golden name stands for.
 func goldenModel(t *testing.T, name string) *ModelSampling {
 	t.Helper()
 	var m *ModelSampling
@@ -86,7 +86,7 @@ func ulps(a, b float32) int64 {
 	return max(order(a)-order(b), order(b)-order(a))
 }
 
-// worstUlps returns the largest distance; lists of different length or with NaN are fatal.
+// worstUlps returns the largest distance in ulps. It fails the test if the lengths differ or a value is NaN.
 func worstUlps(t *testing.T, what string, got, want []float32) int64 {
 	t.Helper()
 	if len(got) != len(want) {
@@ -102,7 +102,7 @@ func worstUlps(t *testing.T, what string, got, want []float32) int64 {
 	return worst
 }
 
-// absolute returns the largest difference and its index, +Inf for lists of different length or NaN.
+// absolute returns the largest difference and its index, or +Inf if the lengths differ or a value is NaN.
 func absolute(got, want []float32) (worst float64, at int) {
 	if len(got) != len(want) {
 		return math.Inf(1), -1
@@ -119,7 +119,7 @@ func absolute(got, want []float32) (worst float64, at int) {
 	return worst, at
 }
 
-// relative returns the largest difference over the largest reference value.
+// relative returns the largest difference relative to the largest reference value, and its index.
 func relative(got, want []float32) (float64, int) {
 	worst, at := absolute(got, want)
 	top := 0.0
@@ -132,7 +132,7 @@ func relative(got, want []float32) (float64, int) {
 	return worst / top, at
 }
 
-// shapeOf parses 1x4x8x8 and multiplies it out.
+// shapeOf parses a shape like 1x4x8x8 and returns its dimensions and number of elements.
 func shapeOf(t *testing.T, text string) (dims []int, elements int) {
 	t.Helper()
 	elements = 1

@@ -211,7 +211,7 @@ func TestBrownianTreeDoesNotDependOnTheOrderOfQueries(t *testing.T) {
 			t.Errorf("pair %v asked first differs by %g at %d", pairs[i], d, at)
 		}
 	}
-	// The increments over 0.9..0.35 and 0.35..0.1 make up the one over 0.9..0.1.
+	// The increments over 0.9..0.35 and 0.35..0.1 add up to the one over 0.9..0.1.
 	for k := range want[1] {
 		sum := float64(want[1][k])*math.Sqrt(0.55) + float64(want[3][k])*math.Sqrt(0.25)
 		if d := math.Abs(sum - float64(want[2][k])*math.Sqrt(0.8)); !(d <= 1e-5) {

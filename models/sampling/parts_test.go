@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// meeting sums what every part brings and gives all of them the total: the barrier of Run.Norm.
+// meeting is a barrier for Run.Norm: it sums the values of all parts and returns the total to each.
 type meeting struct {
 	mu      sync.Mutex
 	all     *sync.Cond
@@ -40,7 +40,7 @@ func (m *meeting) total(v float64) (float64, error) {
 	return m.results[round], nil
 }
 
-// runParts runs the entry over latent parts that end at the given bounds, at the same time, and joins the results.
+// runParts runs the method concurrently over parts of the latent that end at the given bounds, and joins the results.
 func runParts(t *testing.T, e Method, m *ModelSampling, sigmas []float32, opts map[string]any, n int,
 	bounds []int,
 ) []float32 {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// rawCase decodes a value of samplers.json; the lists of names among them stay empty.
+// rawCase decodes a value of samplers.json. Values that are lists of names decode to an empty case.
 type rawCase struct{ sampleCase }
 
-// UnmarshalJSON decodes objects and skips everything else.
+// UnmarshalJSON implements json.Unmarshaler. It decodes objects and skips everything else.
 func (c *rawCase) UnmarshalJSON(b []byte) error {
 	if !strings.HasPrefix(string(b), "{") {
 		return nil

@@ -16,7 +16,7 @@ func mustFind(t *testing.T, name string) Method {
 	return e
 }
 
-// countingRun is a run of 20 elements on a flow model that counts evaluations.
+// countingRun returns a run of 20 elements on a flow model that counts its evaluations.
 func countingRun(t *testing.T, e Method, sigmas []float32, evals *int) *Run {
 	t.Helper()
 	g := NewGenerator(1)

@@ -9,16 +9,16 @@ import (
 	"patchbay/tests/golden"
 )
 
-// denoiser is the analytic model of the golden README, section 5, under guidance; it counts evaluations.
+// denoiser is the analytic model of the golden README, section 5, with guidance. It counts evaluations.
 type denoiser struct {
 	positive, negative float32
 	cfg                float64
-	uncond             bool // the negative is needed at cfg 1 too
-	basic              bool // no negative at all
+	uncond             bool // evaluate the negative at cfg 1 too
+	basic              bool // never evaluate the negative
 	evals              int
 }
 
-// estimate is a*x + c*(x/(1+|x|)), a = 1/(1+s*s), in float32 and this order.
+// estimate computes a*x + c*(x/(1+|x|)) with a = 1/(1+s*s), in float32 and in this order.
 func estimate(x []float32, sigma, c float32) []float32 {
 	a := 1 / (1 + mul(sigma, sigma))
 	out := make([]float32, len(x))
@@ -28,7 +28,7 @@ func estimate(x []float32, sigma, c float32) []float32 {
 	return out
 }
 
-// denoise evaluates the model with ComfyUI's guidance: cfg 1 leaves out the negative.
+// denoise evaluates the model with ComfyUI's guidance, which skips the negative at cfg 1.
 func (d *denoiser) denoise(x []float32, sigma float32) (x0, uncond []float32, err error) {
 	d.evals++
 	cond := estimate(x, sigma, d.positive)
@@ -70,14 +70,14 @@ type sampleCase struct {
 	Mask          *string
 }
 
-// recording is what a run showed its callback, and the intervals it asked noise for.
+// recording is what a run passed to its callback, and the intervals that it requested noise for.
 type recording struct {
 	x, x0   [][]float32
 	queries [][2]float32
 	evals   int
 }
 
-// cut returns the sigmas the run visits.
+// cut returns the sigmas that the run visits.
 func cut(c sampleCase) []float32 {
 	if c.StartStep != nil {
 		return CutSteps(c.Sigmas, *c.StartStep, *c.LastStep, c.ForceFull)
@@ -85,7 +85,7 @@ func cut(c sampleCase) []float32 {
 	return append([]float32(nil), c.Sigmas...)
 }
 
-// play is ComfyUI's sampling run around an entry: noise, start, loop, end. recorded, if not nil, replaces the draws.
+// play does what ComfyUI does around a sampler: noise, start, loop, end. recorded, if not nil, replaces the draws.
 func (c sampleCase) play(t *testing.T, e Method, opts map[string]any, recorded []float32) ([]float32, *recording) {
 	t.Helper()
 	m := goldenModel(t, c.ModelSampling)
@@ -182,7 +182,7 @@ func masked(m *ModelSampling, inner evaluation, noise, latent []float32) evaluat
 	}
 }
 
-// bound is the tolerance of golden README section 2, relative to the largest reference value.
+// sampleBound is the tolerance of golden README section 2, relative to the largest reference value.
 func sampleBound(sampler string, flow, recordedDraws bool) float64 {
 	sde := strings.HasPrefix(sampler, "dpmpp_sde")
 	switch {
@@ -204,8 +204,8 @@ func sampleBound(sampler string, flow, recordedDraws bool) float64 {
 	return 2e-4
 }
 
-// showsStart says that ComfyUI's callback of this sampler shows the start of the run as x in every step; ours shows
-// the state.
+// showsStart reports whether ComfyUI's callback for this sampler gets the start of the run as x in every step. Ours
+// gets the current state.
 func showsStart(sampler string) bool {
 	return strings.HasPrefix(sampler, "ipndm") || sampler == "deis"
 }
@@ -239,7 +239,7 @@ func sampleCases(t *testing.T, prefixes ...string) map[string]sampleCase {
 	return out
 }
 
-// worstTable collects the largest difference of every group.
+// worstTable records the largest difference of every group.
 type worstTable map[string]float64
 
 func (w worstTable) add(group string, d float64) { w[group] = max(w[group], d) }
@@ -303,7 +303,7 @@ func TestKSamplerGoldens(t *testing.T) {
 	drawn.log(t, SamplerNames())
 }
 
-// checkTrace compares the states and estimates of every step and the intervals noise was asked for.
+// checkTrace compares the states and estimates of every step and the intervals that noise was requested for.
 func checkTrace(t *testing.T, name string, c sampleCase, rec *recording, read func(string) []float32, bound float64) {
 	t.Helper()
 	if want := read(name + "#x0"); want != nil {
@@ -328,7 +328,7 @@ func checkTrace(t *testing.T, name string, c sampleCase, rec *recording, read fu
 		t.Errorf("%s: %d draws, want at most %d", name, len(rec.queries), len(c.Queries))
 		return
 	}
-	// The Brownian tree at a middle sigma depends on its last bit: dpmpp_sde must meet torch's.
+	// The Brownian tree at an intermediate sigma depends on the sigma's last bit: dpmpp_sde must match torch exactly.
 	allowed := int64(1)
 	if strings.HasPrefix(c.Sampler, "dpmpp_sde") {
 		allowed = 0
@@ -389,7 +389,7 @@ func TestCustomGoldens(t *testing.T) {
 		if rec.evals != c.Evals {
 			t.Errorf("%s: %d evaluations, want %d", name, rec.evals, c.Evals)
 		}
-		denoised := got // without a step the second output is the first
+		denoised := got // without steps the second output equals the first
 		if len(rec.x0) > 0 {
 			denoised = rec.x0[len(rec.x0)-1]
 		}

@@ -9,7 +9,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// nodeSampler returns the entry and options behind a SamplerXXX node with the arguments of a golden key.
+// nodeSampler returns the method and options of a SamplerXXX node with the arguments of a golden key.
 func nodeSampler(t *testing.T, key string) (Method, map[string]any) {
 	t.Helper()
 	part := strings.Split(key, "/")
@@ -61,7 +61,7 @@ func TestSamplerNodeGoldens(t *testing.T) {
 	upscales := 0
 	for name, c := range sampleCases(t, "node/") {
 		if strings.HasPrefix(c.Node, "SamplerLCMUpscale/") {
-			upscales++ // it changes the size of the latent, which a Run cannot
+			upscales++ // it changes the size of the latent, which a Run cannot do
 			continue
 		}
 		kind, _, _ := strings.Cut(c.Node, "/")
@@ -196,7 +196,7 @@ func TestBasicGuiderWithoutNoise(t *testing.T) {
 	}
 }
 
-// scheduleNode returns what our node gives for the parts of a golden key: one list, or two.
+// scheduleNode returns the one or two lists that our node returns for the parts of a golden key.
 func scheduleNode(t *testing.T, p []string, base []float32) (lists [][]float32, err error) {
 	t.Helper()
 	one := func(list []float32, err error) ([][]float32, error) { return [][]float32{list}, err }

@@ -10,8 +10,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// scheduleBounds are the allowed distances in units of the last place (golden README, section 2); node curves are
-// exp and pow of the same kind.
+// scheduleBound returns the allowed distance in units of the last place (golden README, section 2). The curves of nodes
+// use exp and pow in the same way.
 func scheduleBound(name string) int64 {
 	switch name {
 	case "simple", "beta", "ddim_uniform", "linear_quadratic", "sigmas", "log_sigmas":

@@ -12,8 +12,8 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// TestReleasedSizes compares with the parameter counts of SD3 medium and SD3.5 large on the model hub, which leave the
-// position table out.
+// TestReleasedSizes compares with the parameter counts of SD3 medium and SD3.5 large on the model hub, which exclude
+// the position table.
 func TestReleasedSizes(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -97,7 +97,7 @@ func TestWrongFilesAndSizes(t *testing.T) {
 	}
 }
 
-// declare lists the tensors of a model of a config.
+// declare lists the tensors of a model with this config.
 func declare(c Config) ([]weights.Declared, error) {
 	d, err := c.Describe(nil)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// TestLoadedNetIsControl loads a control net from a file: what a Loader makes of it must still be one for the ranks.
+// TestLoadedNetIsControl checks that what a Loader returns for the file of a control net is still a dit.Control.
 func TestLoadedNetIsControl(t *testing.T) {
 	set, _, err := goldenweights.Set("cn-qwen-a")
 	if err != nil {
@@ -41,7 +41,7 @@ func TestLoadedNetIsControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &Loader{}
-	for range 2 { // the second shares what the first has
+	for range 2 { // the second load shares the weights of the first
 		m, err := l.Load(ref.New(), Model{File: f}, dit.Held{})
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ type weight struct{ closed int }
 
 func (w *weight) Close() { w.closed++ }
 
-// TestSharedDoesNotWaitForALoad: while one value is loaded, those that are there are taken, pinned and released.
+// TestSharedDoesNotWaitForALoad checks that loaded values can be taken, pinned and released while another is loading.
 func TestSharedDoesNotWaitForALoad(t *testing.T) {
 	var s Shared
 	first := &weight{}

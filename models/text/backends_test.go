@@ -9,8 +9,8 @@ import (
 	"patchbay/models/text"
 )
 
-// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one,
-// directly and late, and the plain Go arithmetic is left to the other tests.
+// backends returns the Ops that golden tests run on: all that this build has. With -short it returns only the fastest
+// one, direct and deferred, and leaves the plain Go arithmetic to the other tests.
 func backends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	all := nativeBackends(t)
@@ -18,11 +18,11 @@ func backends(t testing.TB) map[string]engine.Ops {
 	if testing.Short() {
 		return map[string]engine.Ops{name: fast, "deferred": deferred.New(fast)}
 	}
-	all["ref"], all["deferred"] = ref.New(), deferred.New(fast) // late calls are the same ones on any Ops
+	all["ref"], all["deferred"] = ref.New(), deferred.New(fast) // deferred calls are the same on any Ops
 	return all
 }
 
-// fastest picks the best of the native backends, the reference if there is none.
+// fastest returns the best native backend and its name, or the reference if there is none.
 func fastest(all map[string]engine.Ops) (engine.Ops, string) {
 	for _, name := range []string{"cpu/avx512", "cpu/avx2", "cpu/generic"} {
 		if ops := all[name]; ops != nil {
@@ -32,7 +32,7 @@ func fastest(all map[string]engine.Ops) (engine.Ops, string) {
 	return ref.New(), "ref"
 }
 
-// env is an Env; where ops runs late its arena is poisoned when memory is taken back.
+// env returns an Env for ops. If ops defers calls, the arena poisons released memory.
 func env(t testing.TB, ops engine.Ops) text.Env {
 	t.Helper()
 	late, ok := ops.(*deferred.Ops)

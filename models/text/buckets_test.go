@@ -3,7 +3,7 @@ package text
 import "testing"
 
 // TestBuckets compares with the table that the formula gives for 32 buckets up to distance 128: exact below 8, then
-// 2^(1/2)-wide steps (8, 12, 16, 23, 32, 46, 64, 91).
+// steps of a factor 2^(1/2) (8, 12, 16, 23, 32, 46, 64, 91).
 func TestBuckets(t *testing.T) {
 	limits := []int{8, 12, 16, 23, 32, 46, 64, 91} // first distance of buckets 8..15
 	const l = 200

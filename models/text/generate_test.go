@@ -11,7 +11,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestGenerate compares the tokens that a small Qwen3-VL writes with ComfyUI's: the likeliest, and drawn ones.
+// TestGenerate compares the tokens that a small Qwen3-VL generates with ComfyUI's, with greedy decoding and sampling.
 func TestGenerate(t *testing.T) {
 	var file struct {
 		Model, Prompt string
@@ -56,7 +56,7 @@ func TestGenerate(t *testing.T) {
 				MaxTokens: c.Most, Greedy: !c.Sample, TopK: c.TopK, Temperature: c.Temperature, MinP: c.MinP, TopP: c.TopP,
 				Repetition: c.Repetition, Presence: c.Presence, Seed: c.Seed,
 			}
-			if key != "greedy" && name != fast { // drawing is the same on all
+			if key != "greedy" && name != fast { // sampling is the same on all backends
 				continue
 			}
 			got, err := net.(*text.LM).Generate(env(t, ops), head, chunk, text.Form{}, d)

@@ -14,8 +14,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// llamaNames maps Hugging Face's names of a T5 with so many layers to llama.cpp's; written by hand from gguf-py's
-// tables, the judge of weights.FromGGUF.
+// llamaNames maps Hugging Face's names for a T5 with that many layers to llama.cpp's. It was written by hand from
+// gguf-py's tables, as an independent check of weights.FromGGUF.
 func llamaNames(layers int) map[string]string {
 	out := map[string]string{
 		"shared.weight": "token_embd.weight", "encoder.final_layer_norm.weight": "enc.output_norm.weight",
@@ -40,8 +40,8 @@ func llamaNames(layers int) map[string]string {
 	return out
 }
 
-// TestT5FromGGUF runs the tiny mT5 from files in llama.cpp's form: as f32 it is the same encoder bit by bit, in blocks
-// it differs by what they lose.
+// TestT5FromGGUF runs the tiny mT5 from files in llama.cpp's form and checks that f32 files give the same bits, and
+// that quantized files differ by no more than the quantization error.
 func TestT5FromGGUF(t *testing.T) {
 	golden := load(t, "mt5-tiny")
 	names := llamaNames(2)
@@ -63,7 +63,7 @@ func TestT5FromGGUF(t *testing.T) {
 	}
 	want := run(golden.set)
 	for kind, bound := range map[gguf.Type]float64{gguf.F32: 0, gguf.Q8v0: 3e-2, gguf.Q4v0: 0.4} {
-		// a whole T5 has a decoder
+		// complete T5 files have a decoder too
 		tensors := []ggufwrite.Tensor{{
 			Name: "dec.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1},
 			Data: make([]byte, 4),

@@ -48,7 +48,7 @@ func values(t testing.TB, f *safetensors.File, name string) []float32 {
 	return v
 }
 
-// compare reports the largest difference relative to the largest wanted value.
+// compare fails the test if the largest difference exceeds bound, relative to the largest wanted value.
 func compare(t testing.TB, what string, got, want []float32, bound float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -64,7 +64,7 @@ func compare(t testing.TB, what string, got, want []float32, bound float64) {
 			worst, at = d, i
 		}
 		if worst != worst {
-			break // a larger one behind it must not replace what is not a number
+			break // a later, larger difference must not replace a NaN
 		}
 	}
 	if !(worst <= bound*scale) {
@@ -102,16 +102,16 @@ func cases(t testing.TB, prefix string) map[string]goldenCase {
 	return out
 }
 
-// chunks returns a prompt's tokens as the layout of that name makes them; plain ids are one chunk. testdata/tokens.json
-// holds what our tokenizer, which has tests of its own, made of the public vocabularies, and what ComfyUI 0.8.0 made of
-// BERT's.
+// chunks returns a prompt's tokens in the layout of that name. Plain ids are one chunk. testdata/tokens.json holds
+// what our tokenizer, which has tests of its own, produced with the public vocabularies, and what ComfyUI 0.8.0
+// produced with BERT's.
 func (c goldenCase) chunks(t testing.TB, layout string) [][]tokenizer.Token {
 	t.Helper()
 	type chunk struct {
 		IDs     []int     `json:"ids"`
 		Weights []float32 `json:"weights"` // absent: all 1
-		Pads    int       `json:"pads"`    // so many more tokens
-		Pad     int       `json:"pad"`     // of this id
+		Pads    int       `json:"pads"`    // number of padding tokens that follow
+		Pad     int       `json:"pad"`     // their id
 	}
 	var list []chunk
 	switch {
@@ -161,7 +161,7 @@ func load(t testing.TB, name string) checkpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if name == "clip-g-tiny" { // too few layers to be recognised as CLIP-G
+	if name == "clip-g-tiny" { // too few layers to be detected as CLIP-G
 		config = []byte(strings.Replace(string(config), "{", `{"pad_token_id": 0, `, 1))
 	}
 	return checkpoint{set, config}
@@ -288,7 +288,7 @@ func compareMask(t *testing.T, key string, got text.Encoding, want []float32) {
 	}
 }
 
-// entry is what a family makes of encodings.
+// entry returns the entry that a family builds from encodings.
 func entry(t *testing.T, f family.Family, done map[string]*text.Encoding) dit.Entry {
 	t.Helper()
 	e, err := f.Text.Entry(done)
@@ -298,7 +298,7 @@ func entry(t *testing.T, f family.Family, done map[string]*text.Encoding) dit.En
 	return e
 }
 
-// TestWholeFLUX and TestWholeSD3 go from tokens to conditioning.
+// TestWholeFLUX and TestWholeSD3 compare the conditioning computed from tokens with ComfyUI's.
 func TestWholeFLUX(t *testing.T) {
 	f := recorded(t)
 	fileL, fileT5 := load(t, "clip-l-tiny"), load(t, "t5-tiny")
@@ -360,7 +360,7 @@ func TestWholeSD3(t *testing.T) {
 	}
 }
 
-// TestSD3Missing compares shapes and the places of zeros with whole/sd3_missing/*.
+// TestSD3Missing compares shapes and the positions of zeros for missing encoders with whole/sd3_missing/*.
 func TestSD3Missing(t *testing.T) {
 	var all map[string]json.RawMessage
 	if err := golden.JSON("text_vae.json", &all); err != nil {
@@ -409,7 +409,7 @@ func TestSD3Missing(t *testing.T) {
 	}
 }
 
-// span names the first and last value that is not zero.
+// span describes the range from the first to the last value that is not zero.
 func span(v []float32) string {
 	first, last := -1, -1
 	for i, f := range v {

@@ -21,11 +21,11 @@ import (
 type lmCase struct {
 	Text *string         `json:"text"`
 	IDs  json.RawMessage `json:"ids"` // a list, or a list of one chunk
-	// Total is how many tokens there are with the pads at the end, where those are not among IDs.
+	// Total is the number of tokens including trailing padding, where IDs lacks the padding.
 	Total int `json:"total"`
 }
 
-// ids are the tokens of a case: its own, or those recorded for its text in a family's template.
+// ids returns the tokens of a case: its own, or those recorded for its text in a family's template.
 func (c lmCase) ids(t *testing.T, template string) []tokenizer.Token {
 	t.Helper()
 	var ids []int
@@ -60,12 +60,12 @@ func (c lmCase) ids(t *testing.T, template string) []tokenizer.Token {
 	return out
 }
 
-// TestLanguageModel compares the states of a small Qwen3 with those that ComfyUI gives Z-Image: the last layer but one
-// without norm. One case has a pad inside, behind which nothing is a key; one has 164 tokens. Those of a small
-// Qwen2.5-VL are what Qwen-Image gets: the last layer with norm, without the template's first turn, also where prompts
-// bring a template of their own; ids alone lose nothing. FLUX.2 gets the inputs of three layers side by side: klein of
-// 512 tokens of which the pads are no keys, dev of a small Mistral, whole and cut off behind the last of them, where a
-// pad of its tokenizer is a key and token 0 is none. Krea 2 gets those of twelve layers of a small Qwen3-VL.
+// TestLanguageModel compares the states of small language models with those that ComfyUI gives each family. Z-Image
+// gets the last layer but one of a Qwen3, without norm. One case has a pad inside, after which no token is a key, and
+// one has 164 tokens. Qwen-Image gets the last layer of a Qwen2.5-VL with norm, without the template's first turn, even
+// if prompts have a template of their own; plain ids lose nothing. FLUX.2 gets the inputs of three layers side by side:
+// klein for 512 tokens whose pads are no keys, dev from a Mistral, whole and cut off after the last of these layers,
+// where the tokenizer's pad is a key and token 0 is none. Krea 2 gets the inputs of twelve layers of a Qwen3-VL.
 func TestLanguageModel(t *testing.T) {
 	for _, c := range []struct {
 		model, kind, template string
@@ -145,8 +145,8 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 	}
 }
 
-// TestLayersThatNobodyReads stay on disk: of a Mistral with 32 layers and a last norm as much is loaded as of the one
-// that is cut off behind 30.
+// TestLayersThatNobodyReads checks that unused layers are not loaded: a Mistral with 32 layers and a final norm takes
+// as many bytes as one that is cut off after 30 layers.
 func TestLayersThatNobodyReads(t *testing.T) {
 	ops := backends(t)["cpu/generic"]
 	if ops == nil {
@@ -170,7 +170,7 @@ func TestLayersThatNobodyReads(t *testing.T) {
 	}
 }
 
-// TestLanguageModelRefusals: files whose heads cannot be told say so.
+// TestLanguageModelRefusals checks the errors for files whose attention heads cannot be determined.
 func TestLanguageModelRefusals(t *testing.T) {
 	set, _, err := goldenweights.Set("qwen3-a")
 	if err != nil {
@@ -189,8 +189,8 @@ func TestLanguageModelRefusals(t *testing.T) {
 	}
 }
 
-// TestLanguageModelFromGGUF runs the small Qwen3 from a file in llama.cpp's names, which are written down by hand from
-// gguf-py's tables: the same encoder bit by bit.
+// TestLanguageModelFromGGUF checks that the small Qwen3 gives the same bits from a file with llama.cpp's names, written
+// by hand from gguf-py's tables.
 func TestLanguageModelFromGGUF(t *testing.T) {
 	set, _, err := goldenweights.Set("qwen3-a")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"patchbay/engine/cpu"
 )
 
-// nativeBackends returns the CPU backend at every level that this machine runs.
+// nativeBackends returns the CPU backend at every level that this machine supports.
 func nativeBackends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	all := map[string]engine.Ops{}

@@ -8,7 +8,7 @@ import (
 	"patchbay/engine"
 )
 
-// nativeBackends: a build without C has no CPU backend.
+// nativeBackends returns nothing: a build without cgo has no CPU backend.
 func nativeBackends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	t.Log("NOT RUN on engine/cpu: this build has no cgo")

@@ -13,13 +13,13 @@ import (
 	"patchbay/tests/golden"
 )
 
-// adder sums tensors of n parts that call it in the same order.
+// adder sums the tensors of n parts, which must call it in the same order.
 type adder struct {
 	mu      sync.Mutex
 	arrived *sync.Cond
 	n       int
-	shown   [][]float32 // of the sum that is under way
-	sum     []float32   // of the last one
+	shown   [][]float32 // parts of the current sum
+	sum     []float32   // the last complete sum
 	rounds  int
 }
 
@@ -29,7 +29,7 @@ func newAdder(n int) *adder {
 	return a
 }
 
-// of is Env.Sum of a part.
+// of returns the Env.Sum of a part.
 func (a *adder) of(t *testing.T, ops engine.Ops) func(engine.Tensor) {
 	return func(x engine.Tensor) {
 		v := make([]float32, x.Len())
@@ -51,13 +51,13 @@ func (a *adder) of(t *testing.T, ops engine.Ops) func(engine.Tensor) {
 		for round == a.rounds {
 			a.arrived.Wait()
 		}
-		sum := a.sum // the next one cannot end before this part shows its own
+		sum := a.sum // the next sum cannot complete without this part
 		a.mu.Unlock()
 		ops.Upload(x, sum)
 	}
 }
 
-// languageModelOf is random weights of 12 heads that read 4 of keys.
+// languageModelOf returns random weights of a language model with 12 query heads and 4 key heads.
 func languageModelOf() *weights.Set {
 	const e, d, h, k, f = 96, 8, 12, 4, 300
 	stored := map[string]weights.Stored{}
@@ -92,7 +92,7 @@ func languageModelOf() *weights.Set {
 	return weights.FromMap(stored)
 }
 
-// adapted is an encoder with an addition to each kind of matrix of its second layer.
+// adapted returns an encoder with an adapter on each kind of matrix of its second layer.
 func adapted(t *testing.T, ops engine.Ops, set *weights.Set, net text.Net) text.Net {
 	t.Helper()
 	var list []weights.LowRank
@@ -116,9 +116,9 @@ func adapted(t *testing.T, ops engine.Ops, set *weights.Set, net text.Net) text.
 	return out
 }
 
-// TestPartsEqualTheWhole: a language model in parts, even and uneven, gives every part the states of the whole one,
-// with two sums a layer and one of the embeddings, and with adapters; a part holds its share of the matrices alone. An
-// encoder that cannot be cut so often has fewer parts.
+// TestPartsEqualTheWhole checks that every part of a language model cut evenly or unevenly, with and without adapters,
+// computes the states of the whole model, with two sums per layer and one for the embeddings. A part must hold only its
+// share of the matrices. An encoder that cannot be cut that often has fewer parts.
 func TestPartsEqualTheWhole(t *testing.T) {
 	ops, _ := fastest(backends(t))
 	golden3, _, err := goldenweights.Set("qwen3-a")
@@ -182,7 +182,7 @@ func TestPartsEqualTheWhole(t *testing.T) {
 				sum := newAdder(len(parts))
 				var ended sync.WaitGroup
 				for i, part := range parts {
-					ops, _ := fastest(backends(t)) // of one at a time
+					ops, _ := fastest(backends(t)) // an Ops serves one goroutine
 					ended.Go(func() {
 						got, err := part.Encode(text.Env{Ops: ops, Sum: sum.of(t, ops)}, chunks, form)
 						if err != nil {
@@ -202,7 +202,7 @@ func TestPartsEqualTheWhole(t *testing.T) {
 				matrices -= embeddings
 			}
 			for i, part := range parts {
-				most := matrices/int64(c.want) + matrices/8 // norms are everywhere, panels filled up, heads uneven
+				most := matrices/int64(c.want) + matrices/8 // all parts have norms, panels are padded, heads uneven
 				if i == 0 {
 					most += embeddings
 				}

@@ -12,7 +12,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestSigLIPAndReduxMatchComfyUI: recorded pixels give the recorded states, recorded states the recorded rows.
+// TestSigLIPAndReduxMatchComfyUI compares SigLIP on recorded pixels and Redux on recorded states with ComfyUI.
 func TestSigLIPAndReduxMatchComfyUI(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/control.safetensors"))
 	if err != nil {
@@ -52,7 +52,7 @@ func TestSigLIPAndReduxMatchComfyUI(t *testing.T) {
 	}
 }
 
-// TestSigLIPNamesOtherFiles: a file of another type is refused with what it is.
+// TestSigLIPNamesOtherFiles checks that the error for a file of another type says what the file is.
 func TestSigLIPNamesOtherFiles(t *testing.T) {
 	set, config, err := goldenweights.Set("siglip-a")
 	if err != nil {

@@ -47,7 +47,7 @@ func tokens(ids []float32) [][]tokenizer.Token {
 	return [][]tokenizer.Token{chunk}
 }
 
-// TestDemo compares both encoders with what PyTorch made of the same ids.
+// TestDemo compares the states of both encoders with those of PyTorch for the same ids.
 func TestDemo(t *testing.T) {
 	clipSet, clipConfig := demoSet(t, "demo_clip.safetensors")
 	t5Set, t5Config := demoSet(t, "demo_t5.safetensors")
@@ -84,7 +84,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestVectors: a token that brings the embedding of an id gives what the id gives.
+// TestVectors checks that a token with the embedding of an id gives the same states as the id.
 func TestVectors(t *testing.T) {
 	ops := ref.New()
 	c := load(t, "clip-l-tiny").clip(t, ops)
@@ -109,7 +109,7 @@ func TestVectors(t *testing.T) {
 	compare(t, "pooled", got[1].Pooled, got[0].Pooled, 0)
 }
 
-// TestManyChunks: chunks do not see each other, whatever batches they are encoded in.
+// TestManyChunks checks that chunks do not affect each other, however they are batched.
 func TestManyChunks(t *testing.T) {
 	ops := ref.New()
 	m := load(t, "t5-tiny").t5(t, ops)
@@ -138,8 +138,8 @@ func TestManyChunks(t *testing.T) {
 	}
 }
 
-// TestLayers: an inner layer of T5 is the whole output of a model that ends there, and layers beyond the model are the
-// last.
+// TestLayers checks that an inner layer of T5 equals the output of a model that ends there, and that a layer beyond the
+// model means the last one.
 func TestLayers(t *testing.T) {
 	ops := ref.New()
 	set, _, err := goldenweights.Set("t5-tiny")
@@ -171,7 +171,7 @@ func TestLayers(t *testing.T) {
 	compare(t, "layer -9 of 2", run(both, -9), run(both, 0), 0)
 }
 
-// TestBF16 encodes with bf16 activations and expects the states of f32 up to bf16's 8 bits.
+// TestBF16 checks that states with bf16 activations equal those with f32 up to bf16's 8 bits.
 func TestBF16(t *testing.T) {
 	ops := ref.New()
 	chunk := tokens([]float32{49406, 7, 8, 9, 49407})
@@ -271,7 +271,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFind recognises the encoders of a whole checkpoint by names alone.
+// TestFind checks that the encoders of a full checkpoint are detected by names alone.
 func TestFind(t *testing.T) {
 	one := weights.Stored{Shape: []int{1, 1}}
 	big := weights.Stored{Shape: []int{250112, 8}}
@@ -341,7 +341,7 @@ func TestDenseForm(t *testing.T) {
 	compare(t, "one token", got.Context.Data, rms(x, by["encoder.final_layer_norm.weight"]), 1e-5)
 }
 
-// rms is x / sqrt(mean(x^2) + 1e-6) * w.
+// rms returns x / sqrt(mean(x^2) + 1e-6) * w.
 func rms(x, w []float32) []float32 {
 	sum := 0.0
 	for _, v := range x {
@@ -354,7 +354,7 @@ func rms(x, w []float32) []float32 {
 	return out
 }
 
-// times is the product of a matrix [N, K] and a vector [K].
+// times returns the product of a matrix [N, K] and a vector [K].
 func times(m, x []float32) []float32 {
 	out := make([]float32, len(m)/len(x))
 	for n := range out {

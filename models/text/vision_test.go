@@ -15,8 +15,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestVision compares what a small Qwen2.5-VL sees in two pictures, one of them of several windows, and its states for
-// a prompt with them, with ComfyUI's: rows of the picture in their own order (0.8.0 leaves them in that of windows).
+// TestVision compares a small Qwen2.5-VL with ComfyUI: its rows for two images, one of them of several windows, and its
+// states for a prompt with them. Rows are in image order (0.8.0 leaves them in window order).
 func TestVision(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
 	if err != nil {
@@ -88,7 +88,7 @@ func TestVision(t *testing.T) {
 	}
 }
 
-// editTemplate are the recorded ids of "make it blue" with one picture, which is -1.
+// editTemplate returns the recorded ids of "make it blue" with one image, whose id is -1.
 func editTemplate(t *testing.T) (out []int) {
 	t.Helper()
 	var all map[string]struct{ IDs [][]any }
@@ -105,7 +105,7 @@ func editTemplate(t *testing.T) (out []int) {
 	return out
 }
 
-// TestVisionRefusals: pictures and files that do not fit say so.
+// TestVisionRefusals checks the errors for images and files that do not fit.
 func TestVisionRefusals(t *testing.T) {
 	set, config, err := goldenweights.Set("qwen25vl-a")
 	if err != nil {
@@ -132,7 +132,7 @@ func TestVisionRefusals(t *testing.T) {
 	deepConfig := []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`)
 	const table = "visual.pos_embed.weight"
 	e := deep.Dim(table, 1)
-	for _, shape := range [][]int{{0, e}, {5, e}, {4, e - 1}} { // none, no square, another width
+	for _, shape := range [][]int{{0, e}, {5, e}, {4, e - 1}} { // missing, not square, another width
 		changed := map[string]weights.Stored{}
 		for _, name := range deep.Names() {
 			changed[name], _ = deep.Get(name)
@@ -179,8 +179,8 @@ func TestVisionRefusals(t *testing.T) {
 	}
 }
 
-// TestDeepVision compares what a small Qwen3-VL sees with ComfyUI's rows, those for its first layers behind the others,
-// and its states for a prompt with the picture.
+// TestDeepVision compares a small Qwen3-VL with ComfyUI: its rows for an image, followed by those for its first layers,
+// and its states for a prompt with the image.
 func TestDeepVision(t *testing.T) {
 	const key = "krea2-qwen3vl-a/image/64x96"
 	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))

@@ -16,8 +16,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestWordsToStates compares tokens and states of prompts, weighted ones too, with what ComfyUI makes of them with the
-// same SentencePiece vocabulary: a small Gemma 2 as Lumina 2 reads it, a small Pile-T5 as AuraFlow does.
+// TestWordsToStates compares tokens and states of prompts, some of them weighted, with ComfyUI's for the same
+// SentencePiece vocabulary: of a small Gemma 2 as Lumina 2 uses it, and of a small Pile-T5 as AuraFlow does.
 func TestWordsToStates(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"patchbay/models/goldenrun"
 )
 
-// blockAllocs is the most Go objects that one block of any family may allocate on the CPU: closures and tensor headers
-// of its calls and the task counters of two threads. No tensor is among them: those come from the arena.
+// blockAllocs is the largest number of Go objects that one block of any family may allocate on the CPU: closures and
+// tensor headers of its calls and the task counters of two threads. Tensor data comes from the arena.
 const blockAllocs = 160
 
-// TestBlockAllocates counts the Go objects of every block, on pictures of 289 and 576 tokens: a small constant that
-// does not grow with the picture.
+// TestBlockAllocates checks, with images of 289 and 576 tokens, that a block allocates a small number of Go objects
+// that does not grow with the image.
 func TestBlockAllocates(t *testing.T) {
 	ops, err := cpu.New(cpu.Config{Threads: 2})
 	if err != nil {
@@ -47,7 +47,7 @@ func TestBlockAllocates(t *testing.T) {
 	}
 }
 
-// blockCounts is the objects that every block allocates in one call for side x side tokens, after a first call.
+// blockCounts returns how many objects each block allocates in a call with side x side tokens after the first.
 func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 {
 	t.Helper()
 	const bytes = 64 << 20

@@ -1,7 +1,7 @@
-// Package tiny makes small diffusion models of every family with seeded weights, for the tests of whoever runs models.
-// No file is needed.
+// Package tiny makes small diffusion models of every family with seeded weights, for the tests of packages that run
+// models. No file is needed.
 //
-// Names lists them; a name of tests/golden/weights.json ("flux-a") gives the model that golden numbers were recorded
+// Names lists them. A name of tests/golden/weights.json ("flux-a") gives the model that golden numbers were recorded
 // with.
 package tiny
 
@@ -17,7 +17,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// Names lists the families, each of which has a tiny model. They differ in heads and blocks.
+// Names lists the model families. Each has a tiny model, and these differ in heads and blocks.
 func Names() []string {
 	var out []string
 	for _, f := range models.Families() {
@@ -26,7 +26,7 @@ func Names() []string {
 	return out
 }
 
-// Checkpoint returns the tensors and the metadata of a model, as if read from a file.
+// Checkpoint returns the tensors and the metadata of a model, as if they were read from a file.
 func Checkpoint(name string) (*weights.Set, map[string]string, error) {
 	f, ok := models.Named(name)
 	if !ok {
@@ -48,7 +48,7 @@ func Checkpoint(name string) (*weights.Set, map[string]string, error) {
 	return goldenweights.Seed("tiny-"+name, declared), map[string]string{"config": string(text)}, nil
 }
 
-// Describe returns the description of a model, which can load it.
+// Describe returns the description of a model, whose Load method loads it.
 func Describe(name string) (*family.Diffusion, error) {
 	set, meta, err := Checkpoint(name)
 	if err != nil {

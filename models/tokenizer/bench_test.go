@@ -10,7 +10,7 @@ import (
 const benchPrompt = "a wide photograph of an old harbour at dawn, fishing boats, soft golden light, " +
 	"(masterpiece:1.2), 35mm film grain, "
 
-// BenchmarkEncode measures plain tokenising of a 460-byte prompt.
+// BenchmarkEncode measures plain tokenization of a 460-byte prompt.
 func BenchmarkEncode(b *testing.B) {
 	for _, name := range []string{"clip", "t5", "qwen2.5", "pile-t5", "hunyuan-bert", "demo_clip", "demo_t5"} {
 		b.Run(name, func(b *testing.B) {

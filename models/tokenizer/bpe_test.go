@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// slowJoin is the algorithm as it is published: find the best pair, join all its occurrences from the left, repeat.
+// slowJoin is the published algorithm: find the best pair, join all its occurrences from the left, repeat.
 func slowJoin(b *bpe, symbols []int32) []int {
 	for {
 		best := merge{rank: -1}
@@ -43,7 +43,8 @@ func slowJoin(b *bpe, symbols []int32) []int {
 	return ids
 }
 
-// The merge tables are random, so joined pieces may have lower ranks than their parts: harder than trained tables.
+// TestBPEAgainstDefinition compares with slowJoin on random merge tables. In these, unlike in trained tables, joined
+// pieces may have lower ranks than their parts.
 func TestBPEAgainstDefinition(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for round := range 300 {
@@ -78,7 +79,8 @@ func TestBPEAgainstDefinition(t *testing.T) {
 	}
 }
 
-// TestBPEOfAPairTwice: tokenizers 0.23 cuts "abc" into a, bc by these merges, and into ab, c without the last.
+// TestBPEOfAPairTwice compares with tokenizers 0.23, which cuts "abc" into a, bc by these merges, and into ab, c
+// without the last, which repeats the first.
 func TestBPEOfAPairTwice(t *testing.T) {
 	vocab := map[string]int32{"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4}
 	for n, want := range map[int][]int{3: {0, 4}, 2: {3, 2}} {
@@ -92,8 +94,8 @@ func TestBPEOfAPairTwice(t *testing.T) {
 	}
 }
 
-// TestHugeMergeLists: files of millions of merges are refused by name before they are taken in, whatever stands in
-// them, and so are merges of pieces that the vocabulary lacks.
+// TestHugeMergeLists checks that files with more than maxMerges merges of any content, and merges of pieces that the
+// vocabulary lacks, are refused with the reason before they take much memory.
 func TestHugeMergeLists(t *testing.T) {
 	const many = maxMerges + 1
 	vocab := `{"<|startoftext|>":0,"<|endoftext|>":1,"a":2,"aa":3,"!</w>":4}`
@@ -157,7 +159,7 @@ func TestQwenWords(t *testing.T) {
 	}
 }
 
-// TestTekkenWords: up to three digits make a word, as the pattern of LLaMA 3 has it (\p{N}{1,3}).
+// TestTekkenWords checks that up to three digits form a word, as in LLaMA 3's pattern (\p{N}{1,3}).
 func TestTekkenWords(t *testing.T) {
 	var vocab []string
 	add := func(piece string) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOriginalPrograms compares all kinds with what the original programs answered (testdata/make_cases.py).
+// TestOriginalPrograms compares all kinds with the output of the original programs (testdata/make_cases.py).
 func TestOriginalPrograms(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("testdata", "cases.json"))
 	if err != nil {

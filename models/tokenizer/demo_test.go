@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The demo's vocabularies were trained for this project; its ids were recorded by the training pipeline, which used
-// the tokenizers library.
+// TestDemoVocabularies compares ids with those recorded by the training pipeline, which used the tokenizers library.
+// The demo's vocabularies were trained for this project.
 func TestDemoVocabularies(t *testing.T) {
 	t5, err := Open(filepath.Join("testdata", "demo_t5.tokenizer.json"))
 	if err != nil {

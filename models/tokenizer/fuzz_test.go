@@ -12,7 +12,7 @@ import (
 // Run the fuzzers with -fuzzminimizetime 1x: by default the engine spends most of a short run on making the large
 // seeds smaller, and reports 0 executions a second meanwhile.
 
-// tryVocabulary encodes texts with whatever a fuzzed file gave and checks what every vocabulary promises.
+// tryVocabulary encodes texts with the tokenizer of a fuzzed file and checks what every vocabulary guarantees.
 func tryVocabulary(t *testing.T, tok *Tokenizer, err error) {
 	t.Helper()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// ggufWords describes a SentencePiece model as llama.cpp's converter does, with a padded table.
+// ggufWords returns the GGUF metadata that llama.cpp's converter writes for a SentencePiece model, with a padded table.
 func ggufWords(t *testing.T, path string) map[string]any {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -26,7 +26,7 @@ func ggufWords(t *testing.T, path string) map[string]any {
 	for _, p := range m.pieces {
 		pieces, scores, kinds = append(pieces, p.piece), append(scores, float32(p.score)), append(kinds, int32(p.kind))
 	}
-	pieces = append(pieces, "[PAD7]", "[PAD7]") // converters do not take care that these differ
+	pieces = append(pieces, "[PAD7]", "[PAD7]") // converters may repeat padding pieces
 	scores, kinds = append(scores, -10000, -10000), append(kinds, pieceUnused, pieceUnused)
 	return map[string]any{
 		"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces, "tokenizer.ggml.scores": scores,
@@ -36,8 +36,8 @@ func ggufWords(t *testing.T, path string) map[string]any {
 	}
 }
 
-// TestFromGGUFEqualsTheOriginalProgram judges the adapter with what SentencePiece answered for the model that the
-// metadata was made from.
+// TestFromGGUFEqualsTheOriginalProgram compares with SentencePiece's output for the model that the metadata was made
+// from.
 func TestFromGGUFEqualsTheOriginalProgram(t *testing.T) {
 	const name = "tiny_unigram.model"
 	tok, err := FromGGUF(ggufWords(t, filepath.Join("testdata", name)))

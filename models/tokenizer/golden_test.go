@@ -13,7 +13,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// vocabulary opens one of the vocabularies that are not in the repository, or skips the test and says what to do.
+// vocabulary opens one of the vocabularies that are not in the repository. Without it, the test is skipped with a hint.
 func vocabulary(tb testing.TB, name string) *Tokenizer {
 	tb.Helper()
 	dir := os.Getenv("PATCHBAY_TEST_TOKENIZERS")
@@ -30,7 +30,7 @@ func vocabulary(tb testing.TB, name string) *Tokenizer {
 	return t
 }
 
-// goldenTokens is one tokenizer's answer in tokens.json.
+// goldenTokens is one tokenizer's result in tokens.json.
 type goldenTokens struct {
 	IDs     [][]int     `json:"ids"`
 	Weights [][]float64 `json:"weights"`
@@ -146,7 +146,7 @@ func TestGoldenPrompts(t *testing.T) {
 	}
 }
 
-// TestKrea2Prompts compares prompts in the template that Krea 2 shares with Qwen-Image.
+// TestKrea2Prompts compares prompts with ComfyUI's in the template that Krea 2 shares with Qwen-Image.
 func TestKrea2Prompts(t *testing.T) {
 	tok := vocabulary(t, "qwen2.5")
 	var cases map[string]map[string]json.RawMessage
@@ -169,7 +169,7 @@ func TestKrea2Prompts(t *testing.T) {
 	}
 }
 
-// TestKleinPrompts compares the prompts of FLUX.2-klein, whose pads at the end were counted alone.
+// TestKleinPrompts compares the prompts of FLUX.2-klein, for which only the number of trailing pads was recorded.
 func TestKleinPrompts(t *testing.T) {
 	tok := vocabulary(t, "qwen2.5")
 	var cases map[string]map[string]json.RawMessage
@@ -199,8 +199,8 @@ func TestKleinPrompts(t *testing.T) {
 	}
 }
 
-// TestTekken compares the ids that a small vocabulary in Mistral's form gives in FLUX.2-dev's template and without:
-// special tokens that are typed, pieces beyond the vocabulary's size, digits, emoji.
+// TestTekken compares the ids that a small vocabulary in Mistral's format gives with and without FLUX.2-dev's template:
+// special tokens typed as text, pieces beyond the vocabulary's size, digits, emoji.
 func TestTekken(t *testing.T) {
 	var cases map[string]map[string]json.RawMessage
 	if err := golden.JSON("modern/tokens.json", &cases); err != nil {
@@ -238,8 +238,8 @@ func TestTekken(t *testing.T) {
 	}
 }
 
-// TestGoldenPileT5AndBERT needs vocabularies that are seldom at hand (folders pile-t5 and hunyuan-bert); without them
-// it says so, and only the small vocabularies of testdata check these two kinds.
+// TestGoldenPileT5AndBERT needs vocabularies that are rarely available (folders pile-t5 and hunyuan-bert). Without them
+// it is skipped, and only the small vocabularies of testdata check these two kinds.
 func TestGoldenPileT5AndBERT(t *testing.T) {
 	for _, use := range []struct {
 		member, vocabulary string

@@ -8,8 +8,8 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// jsonTarget: a tokenizer.json that was tampered with is refused, or gives a vocabulary whose ids are inside it.
-// Reading it and encoding with it takes memory in proportion to the file.
+// jsonTarget checks that a corrupted tokenizer.json is refused or gives a vocabulary that encodes to valid ids. Reading
+// it and encoding with it must take memory in proportion to the file.
 func jsonTarget() *hammer.Target[*Tokenizer] {
 	unigram := `{"model":{"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1],["▁a",-2],["aa",-3]]},
 		"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},
@@ -52,8 +52,8 @@ func jsonTarget() *hammer.Target[*Tokenizer] {
 
 func TestHammeredJSON(t *testing.T) { jsonTarget().Run(t, hammer.Runs/4) }
 
-// TestLongWords: time to encode a word grows with its length as length times its logarithm, not as its square, whatever
-// the merges are: words of a million letters end.
+// TestLongWords checks that the time to encode a word of n letters grows like n log n, not n^2, whatever the merges
+// are, with words of a million letters.
 func TestLongWords(t *testing.T) {
 	for name, file := range map[string]string{
 		"bpe": `{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"<|startoftext|>":0,"<|endoftext|>":1,"a":2,

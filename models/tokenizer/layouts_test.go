@@ -1,6 +1,6 @@
 package tokenizer
 
-// The layouts of families, as the recorded prompts need them.
+// This file has the layouts of families as the recorded prompts need them.
 
 // EncodeWithEnds is Encode with the start and end token that the vocabulary's own rules add around a text.
 func (t *Tokenizer) EncodeWithEnds(text string) []int {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestMemoryOfHostileFiles holds the sum of all allocations while a 1 MiB file is read (so more than the peak)
-// against the file's size. The files are the densest forms of many entries in few bytes.
+// TestMemoryOfHostileFiles bounds the sum of all allocations while a 1 MiB file is read (an upper bound of the peak) by
+// a multiple of its size. The files pack as many entries as possible into few bytes.
 func TestMemoryOfHostileFiles(t *testing.T) {
 	const size = 1 << 20
 	fill := func(head, part, tail string) []byte {

@@ -96,7 +96,7 @@ func TestAddedTokens(t *testing.T) {
 	}
 }
 
-// modelFunc lets a function stand for a vocabulary.
+// modelFunc is a vocabulary that calls a function.
 type modelFunc func(text string, atStart bool, ids []int) []int
 
 func (f modelFunc) encode(text string, atStart bool, ids []int) []int { return f(text, atStart, ids) }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// copyTo copies a file of testdata to a path in a new folder and returns the folder.
+// copyTo copies files of testdata to paths in a new folder and returns the folder.
 func copyTo(t *testing.T, names map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

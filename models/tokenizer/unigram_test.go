@@ -42,7 +42,7 @@ func TestTrieAgainstMap(t *testing.T) {
 	}
 }
 
-// bestScore is the definition of the unigram segmentation, by trying every cut.
+// bestScore returns the score of the best segmentation by definition, by trying every cut.
 func bestScore(text string, pieces map[string]float64, unknown float64) float64 {
 	if text == "" {
 		return 0

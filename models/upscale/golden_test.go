@@ -17,7 +17,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// tolerance is of pictures of 0..1; one level of 8 bits is 4e-3.
+// tolerance is for images in 0..1, where one 8-bit level is 4e-3.
 const tolerance = 1e-5
 
 func recordedCases(t *testing.T) []golden.Upscaled {
@@ -32,7 +32,7 @@ func recordedCases(t *testing.T) []golden.Upscaled {
 	return all.Upscaled
 }
 
-// opened loads a recorded model and returns it with an environment whose arenas are poisoned where ops runs late.
+// opened loads a recorded model. If ops defers calls, the arenas of the environment poison released memory.
 func opened(t *testing.T, ops engine.Ops, name string) (*Model, dit.TaskEnv) {
 	t.Helper()
 	set, err := goldenweights.Upscaler(name)
@@ -54,7 +54,7 @@ func opened(t *testing.T, ops engine.Ops, name string) (*Model, dit.TaskEnv) {
 	}}
 }
 
-// draw makes all pictures of a case larger.
+// draw upscales all images of a case.
 func draw(t *testing.T, ops engine.Ops, c golden.Upscaled, strip int) []float32 {
 	t.Helper()
 	m, env := opened(t, ops, c.Model)
@@ -97,8 +97,8 @@ func compare(t *testing.T, ops engine.Ops, c golden.Upscaled, got []float32) {
 	t.Logf("%s %v, tile %d, %s: error %.2g", c.Model, c.Shape, c.Tile, ops.Name(), worst)
 }
 
-// TestPicturesEqualComfyUIs compares pictures with those of ComfyUI 0.33.0 (spandrel 0.4.2): all spellings of RRDBNet,
-// squares of pixels, odd sides, sides of 1, batches, and tiles of both sizes.
+// TestPicturesEqualComfyUIs compares images with those of ComfyUI 0.33.0 (spandrel 0.4.2): all name layouts of RRDBNet,
+// pixel unshuffle, odd sides, sides of 1, batches, and tiles of both sizes.
 func TestPicturesEqualComfyUIs(t *testing.T) {
 	cases, best := recordedCases(t), goldenrun.NewOps().Name()
 	on := func(t *testing.T, ops engine.Ops) {
@@ -113,7 +113,7 @@ func TestPicturesEqualComfyUIs(t *testing.T) {
 	on(t, deferred.New(ref.New()))
 }
 
-// TestStripsChangeNothing: strips of two rows give the same bits as one of all rows.
+// TestStripsChangeNothing checks that strips of two rows give the same bits as one strip of all rows.
 func TestStripsChangeNothing(t *testing.T) {
 	for _, c := range recordedCases(t) {
 		if c.Shape[1]*c.Shape[2] > 400 {
@@ -126,7 +126,8 @@ func TestStripsChangeNothing(t *testing.T) {
 	}
 }
 
-// TestOthersAreRefusedByName: networks that spandrel reads and this does not, and models of other shapes.
+// TestOthersAreRefusedByName checks the errors for networks that spandrel supports and this package does not, and for
+// models of other shapes.
 func TestOthersAreRefusedByName(t *testing.T) {
 	with := func(model string, change map[string][]int) *weights.Set {
 		tensors := map[string]weights.Stored{}
@@ -193,7 +194,7 @@ func TestOthersAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestUpscalingStops: the error of a check ends a picture.
+// TestUpscalingStops checks that an error of Check stops upscaling.
 func TestUpscalingStops(t *testing.T) {
 	stop, calls := errors.New("stop"), 0
 	m, env := opened(t, goldenrun.NewOps(), "old-x4")
@@ -211,8 +212,8 @@ func TestUpscalingStops(t *testing.T) {
 	}
 }
 
-// TestMemoryOfATile pins what the arena of a tile of 512 x 512 takes for the released sizes of RRDBNet: 64 channels, 32
-// more by each layer, four times as large.
+// TestMemoryOfATile checks the arena size of a tile of 512 x 512 pixels for the released RRDBNet: 64 channels, growth
+// of 32 per layer, scale 4.
 func TestMemoryOfATile(t *testing.T) {
 	const e, g, side = 64, 32, 512
 	net := &rrdb{Block: make([]rrdbBlock, 2), Up: make([]doubled, 2)}

@@ -9,8 +9,8 @@ import (
 	"patchbay/models/vae"
 )
 
-// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one,
-// directly and late.
+// backends returns the Ops that golden tests run on: all that this build has. With -short it returns only the fastest
+// one, direct and deferred.
 func backends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	fast, name := fastest(t)
@@ -18,13 +18,13 @@ func backends(t testing.TB) map[string]engine.Ops {
 		return map[string]engine.Ops{name: fast, "deferred": deferred.New(fast)}
 	}
 	all := nativeBackends(t)
-	for _, ops := range []engine.Ops{ref.New(), deferred.New(fast)} { // late calls are the same ones on any Ops
+	for _, ops := range []engine.Ops{ref.New(), deferred.New(fast)} { // deferred calls are the same on any Ops
 		all[ops.Name()] = ops
 	}
 	return all
 }
 
-// fastest returns the best backend of this machine for tests that compute much.
+// fastest returns the best backend of this machine and its name, for expensive tests.
 func fastest(t testing.TB) (engine.Ops, string) {
 	t.Helper()
 	all := nativeBackends(t)
@@ -36,8 +36,8 @@ func fastest(t testing.TB) (engine.Ops, string) {
 	return ref.New(), "ref"
 }
 
-// decodeEnv is an Env whose arena has exactly the bytes that DecodeBytes promises. Memory that it takes back is
-// poisoned where ops can do that.
+// decodeEnv returns an Env whose arena has exactly the size that DecodeBytes promises. It poisons released memory if
+// ops supports that.
 func decodeEnv(t testing.TB, ops engine.Ops, v *vae.VAE, y, x int) vae.Env {
 	t.Helper()
 	return arenaEnv(t, ops, vae.DecodeBytes(v.Config, engine.F32, y, x))

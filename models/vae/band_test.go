@@ -12,8 +12,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// bands lets the goroutines that decode one picture exchange data: everybody shows a tensor, waits for the others,
-// reads, waits again.
+// bands lets the goroutines that decode one image exchange data: each publishes a tensor, waits for the others, reads,
+// and waits again.
 type bands struct {
 	mu      sync.Mutex
 	arrived *sync.Cond
@@ -77,7 +77,7 @@ func (b *bands) exchange(t *testing.T, rank int, ops engine.Ops) *vae.Exchange {
 					}
 				}
 			})
-			copy(f64(stats), sum) // after the second wait: nobody reads the parts any more
+			copy(f64(stats), sum) // after the second wait no rank reads the parts any more
 			b.wait()
 		},
 		Gather: func(full, part engine.Tensor) {
@@ -97,8 +97,8 @@ func f64(t engine.Tensor) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(&t.Buf.Host[8*t.Off])), t.Len())
 }
 
-// TestBandsEqualWhole splits a picture in bands of unequal, also single, rows and compares it with the picture decoded
-// at once. Every rank has an arena of exactly the bytes that BandBytes promises.
+// TestBandsEqualWhole decodes an image in bands of unequal height, down to single rows, and compares it with the image
+// decoded whole. The arena of every rank has exactly the size that BandBytes promises.
 func TestBandsEqualWhole(t *testing.T) {
 	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a"} {
 		t.Run(model, func(t *testing.T) { bandsEqualWhole(t, model) })
@@ -125,7 +125,7 @@ func bandsEqualWhole(t *testing.T, model string) {
 		for rank := range n {
 			band := vae.Band{Start: cuts[rank], End: cuts[rank+1], Total: y}
 			done.Go(func() {
-				ops, _ := fastest(t) // a stream of its own
+				ops, _ := fastest(t) // each rank has its own stream
 				env := arenaEnv(t, ops, vae.BandBytes(v.Config, engine.F32, band, x))
 				env.Exchange = b.exchange(t, rank, ops)
 				z := env.Arena.Alloc(engine.F32, 1, band.Len(), x, c)
@@ -153,8 +153,8 @@ func bandsEqualWhole(t *testing.T, model string) {
 	}
 }
 
-// TestStripsChangeNothing decodes and encodes with strips of two and six rows. The reference gives the same bits, the
-// fast backends may sum in another order.
+// TestStripsChangeNothing decodes and encodes in strips of two and six rows and compares with whole images. The
+// reference must give the same bits; the fast backends may sum in another order.
 func TestStripsChangeNothing(t *testing.T) {
 	ops, name := fastest(t)
 	strips(t, ops, name, 5e-6)

@@ -16,7 +16,7 @@ import (
 // demo is the folder of the trained demo checkpoint.
 const demo = "../../examples/demo"
 
-// demoVAE opens the demo's autoencoder, whose metadata gives group count and latent scale.
+// demoVAE opens the demo's autoencoder, whose metadata has the group count and the latent scale.
 func demoVAE(t testing.TB, ops engine.Ops) (*vae.VAE, latent.Format) {
 	t.Helper()
 	if _, err := os.Stat(demo); err != nil {
@@ -40,7 +40,7 @@ func demoVAE(t testing.TB, ops engine.Ops) (*vae.VAE, latent.Format) {
 	return v, format
 }
 
-// TestDemoDecode decodes the demo's final latents and compares with the pictures that PyTorch made of them.
+// TestDemoDecode decodes the demo's final latents and compares them with the images that PyTorch decoded.
 func TestDemoDecode(t *testing.T) {
 	for name, ops := range backends(t) {
 		v, format := demoVAE(t, ops)
@@ -64,7 +64,7 @@ func TestDemoDecode(t *testing.T) {
 	}
 }
 
-// TestDemoRoundTrip encodes a decoded picture and decodes it again: what an autoencoder is for.
+// TestDemoRoundTrip checks that a decoded image survives encoding and decoding.
 func TestDemoRoundTrip(t *testing.T) {
 	for name, ops := range nativeBackends(t) {
 		v, format := demoVAE(t, ops)

@@ -10,7 +10,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// published is the autoencoder of FLUX.1 and SD3.
+// published returns the config of the autoencoder of FLUX.1 and SD3.
 func published() vae.Config {
 	return vae.Config{
 		Channels: 128, Mult: []int{1, 2, 4, 4}, Blocks: 2, Z: 16, Embed: 16, In: 3, Out: 3, Groups: 32,
@@ -18,8 +18,9 @@ func published() vae.Config {
 	}
 }
 
-// TestPeakMemory pins the peak against the theory: a layer of the last level reads 256 channels and writes 128 at full
-// resolution, both must exist at once. The rest (strips, the picture, the latent, statistics) may add a tenth.
+// TestPeakMemory checks the peak against the theoretical minimum: a layer of the last level reads 256 channels and
+// writes 128 at full resolution, and both must exist at once. The rest (strips, the image, the latent, statistics) may
+// add a tenth, or 96 MiB if that is more.
 func TestPeakMemory(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
@@ -50,8 +51,8 @@ func TestPeakMemory(t *testing.T) {
 	}
 }
 
-// TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and looks that all
-// of it was used.
+// TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and checks that
+// all of it was used.
 func TestArenaIsExact(t *testing.T) {
 	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a"} {
 		t.Run(model, func(t *testing.T) { arenaIsExact(t, checkpoint(t, model)) })
@@ -82,8 +83,7 @@ func arenaIsExact(t *testing.T, set *weights.Set) {
 	}
 }
 
-// TestBF16 decodes with bf16 activations, which the CPU backend does not have, and expects the picture of f32 up to
-// bf16's 8 bits.
+// TestBF16 decodes on ref with bf16 activations and expects the image of f32 up to bf16's 8 bits.
 func TestBF16(t *testing.T) {
 	ops := ref.New()
 	v := open(t, ops, checkpoint(t, "vae-kl"))

@@ -19,7 +19,7 @@ import (
 // tolerance is the bound of tests/golden/README.md section 2, relative to the largest value.
 const tolerance = 2e-5
 
-// checkpoint makes the weights of a golden autoencoder.
+// checkpoint returns the weights of a golden autoencoder.
 func checkpoint(t testing.TB, name string) *weights.Set {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
@@ -29,7 +29,7 @@ func checkpoint(t testing.TB, name string) *weights.Set {
 	return set
 }
 
-// open loads a golden autoencoder. Its config is not handed over: names and shapes must be enough.
+// open loads a golden autoencoder without its config, because names and shapes must be enough.
 func open(t testing.TB, ops engine.Ops, set *weights.Set) *vae.VAE {
 	t.Helper()
 	v, err := vae.Open(ops, set, nil)
@@ -64,7 +64,7 @@ func values(t testing.TB, f *safetensors.File, name string) []float32 {
 	return v
 }
 
-// compare reports the largest difference relative to the largest wanted value.
+// compare fails the test if the largest difference exceeds bound, relative to the largest wanted value.
 func compare(t testing.TB, what string, got, want []float32, bound float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -79,7 +79,7 @@ func compare(t testing.TB, what string, got, want []float32, bound float64) {
 			worst, at = d, i
 		}
 		if worst != worst {
-			break // a larger one behind it must not replace what is not a number
+			break // a later, larger difference must not replace a NaN
 		}
 	}
 	if !(worst <= bound*scale) {
@@ -90,7 +90,7 @@ func compare(t testing.TB, what string, got, want []float32, bound float64) {
 	t.Logf("%s: relative error %.2g", what, worst/scale)
 }
 
-// last transposes [C, n] -> [n, C].
+// last transposes [C, n] to [n, C].
 func last(v []float32, c int) []float32 {
 	n := len(v) / c
 	out := make([]float32, len(v))
@@ -156,8 +156,8 @@ func TestEncodeGolden(t *testing.T) {
 	}
 }
 
-// TestLaterGolden compares pictures with what ComfyUI makes of them, both ways: single frames of Wan 2.1's video
-// autoencoder and of the one with alpha, to which pictures without are opaque, and FLUX.2's.
+// TestLaterGolden compares encoding and decoding with ComfyUI's: single frames of Wan 2.1's video autoencoder and of
+// the one with alpha, which treats images without alpha as opaque, and FLUX.2's.
 func TestLaterGolden(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
 	if err != nil {
@@ -173,7 +173,7 @@ func TestLaterGolden(t *testing.T) {
 		for _, c := range []struct {
 			model, size string
 			y, x        int // of the latent
-			tall, wide  int // of the picture
+			tall, wide  int // of the image
 		}{
 			{"wanvae-a", "5x7", 5, 7, 43, 61},
 			{"wanvae-a", "8x6", 8, 6, 67, 53},
@@ -182,7 +182,7 @@ func TestLaterGolden(t *testing.T) {
 			{"flux2vae-a", "3x4", 3, 4, 51, 71},
 			{"flux2vae-a", "2x5", 2, 5, 35, 87},
 		} {
-			if name == "ref" && (c.size == "8x6" || c.size == "2x5") { // it takes ten times as long: one size of each
+			if name == "ref" && (c.size == "8x6" || c.size == "2x5") { // ten times slower: one size of each
 				continue
 			}
 			v := loaded[c.model]
@@ -213,7 +213,7 @@ func TestLaterGolden(t *testing.T) {
 	}
 }
 
-// TestPackedRefusals names what is wrong with the statistics of packed latents.
+// TestPackedRefusals checks the errors for wrong statistics of packed latents.
 func TestPackedRefusals(t *testing.T) {
 	ops, _ := fastest(t)
 	whole := checkpoint(t, "flux2vae-a")
@@ -261,7 +261,7 @@ func TestDecodeTiledGolden(t *testing.T) {
 	}
 }
 
-// TestTilesOfOnePiece: tiles larger than the picture give what whole pictures give, in both directions.
+// TestTilesOfOnePiece checks that tiles larger than the image give the same result as no tiles, in both directions.
 func TestTilesOfOnePiece(t *testing.T) {
 	ops, _ := fastest(t)
 	v := open(t, ops, checkpoint(t, "vae-kl"))
@@ -295,7 +295,8 @@ func TestTilesOfOnePiece(t *testing.T) {
 	compare(t, "encode in one tile", got, want, 1e-6)
 }
 
-// TestEncodeTiled: without overlap a pass is its tiles side by side, and the result the mean of the three passes.
+// TestEncodeTiled checks that, without overlap, a pass is its tiles side by side and the result the mean of three
+// passes.
 func TestEncodeTiled(t *testing.T) {
 	ops, _ := fastest(t)
 	v := open(t, ops, checkpoint(t, "vae-kl"))
@@ -330,7 +331,7 @@ func TestEncodeTiled(t *testing.T) {
 	compare(t, "encoded in tiles", got, want, 1e-6)
 }
 
-// TestDecodeTiles follows the arithmetic of ComfyUI's VAEDecodeTiled node.
+// TestDecodeTiles checks the tile sizes against the arithmetic of ComfyUI's VAEDecodeTiled node.
 func TestDecodeTiles(t *testing.T) {
 	for in, want := range map[[2]int]vae.Tiles{
 		{512, 64}: {Y: 64, X: 64, Overlap: 8}, {64, 64}: {Y: 8, X: 8, Overlap: 2},
@@ -342,7 +343,7 @@ func TestDecodeTiles(t *testing.T) {
 	}
 }
 
-// TestBatch decodes two items at once and one by one.
+// TestBatch checks that two items decoded together equal the same items decoded one by one.
 func TestBatch(t *testing.T) {
 	ops, _ := fastest(t)
 	v := open(t, ops, checkpoint(t, "vae-kl"))
@@ -358,7 +359,7 @@ func TestBatch(t *testing.T) {
 	compare(t, "second item", both[len(both)/2:], second, 0)
 }
 
-// TestCheckStops counts the calls of Check and stops in the middle.
+// TestCheckStops checks how often Check is called and that its error stops decoding.
 func TestCheckStops(t *testing.T) {
 	ops, _ := fastest(t)
 	v := open(t, ops, checkpoint(t, "vae-kl"))
@@ -434,7 +435,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestPrefixesAndDiffusersNames opens the same weights under other names.
+// TestPrefixesAndDiffusersNames checks that the same weights decode alike under prefixes and under diffusers' names.
 func TestPrefixesAndDiffusersNames(t *testing.T) {
 	ops, _ := fastest(t)
 	set, _, err := goldenweights.Set("vae-kl")
@@ -469,7 +470,7 @@ func TestPrefixesAndDiffusersNames(t *testing.T) {
 	}
 }
 
-// diffusersName spells a name of the original layout as diffusers does (4 levels).
+// diffusersName converts a name of the original layout to diffusers' (4 levels).
 func diffusersName(n string) string {
 	for i := range 4 {
 		n = strings.Replace(n, fmt.Sprintf("decoder.up.%d.", i), fmt.Sprintf("decoder.up_blocks.%d.", 3-i), 1)

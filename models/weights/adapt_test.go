@@ -9,7 +9,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// delta is Scale * Up Down of the adapters of w as [N, K], read from ref's layout.
+// delta returns the sum of Scale * Up Down over the adapters of w as [N, K], read from ref's layout.
 func delta(t *testing.T, w *engine.Weight) []float32 {
 	t.Helper()
 	out := make([]float32, w.N()*w.K())
@@ -26,7 +26,7 @@ func delta(t *testing.T, w *engine.Weight) []float32 {
 	return out
 }
 
-// rankOne is an addition whose element [n, k] is up[n]*down[k]*scale.
+// rankOne returns an adapter whose element [n, k] is up[n]*down[k]*scale.
 func rankOne(name string, first int, up, down []float32, scale float32) LowRank {
 	stored := func(v []float32, shape ...int) Stored {
 		s := Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*len(v))}
@@ -47,8 +47,7 @@ func loaded(t *testing.T, opt Options) (*whole, *Loaded) {
 	return dst, l
 }
 
-// TestAdaptCutsLikeLoad adds to whole stored matrices and compares what arrives in every piece with the same cut made
-// by hand.
+// TestAdaptCutsLikeLoad adapts whole stored matrices and compares the adapters of every piece with a cut made by hand.
 func TestAdaptCutsLikeLoad(t *testing.T) {
 	additions := []LowRank{
 		rankOne("blocks.0.in", 0, []float32{1, 2, 3, 4, 5, 6, 7}, []float32{1, 10}, 1),
@@ -94,12 +93,12 @@ func TestAdaptCutsLikeLoad(t *testing.T) {
 	same(t, "the source after Close", packed(t, src.Extras.Turn), []float32{2, 3, 0, 1})
 }
 
-// TestAdaptSlices cuts the same additions for the ranks of a tensor group.
+// TestAdaptSlices checks the cut of adapters for the ranks of a tensor group.
 func TestAdaptSlices(t *testing.T) {
 	additions := []LowRank{
 		rankOne("blocks.0.in", 0, []float32{1, 2, 3, 4, 5, 6, 7}, []float32{1, 10}, 1),
 		rankOne("blocks.0.out", 0, []float32{1, 2}, []float32{1, 2, 3, 4, 5}, 1),
-		rankOne("blocks.1.in", 0, []float32{1}, []float32{1, 1}, 1), // only row 0, which rank 0 has
+		rankOne("blocks.1.in", 0, []float32{1}, []float32{1, 1}, 1), // only row 0, which rank 0 holds
 	}
 	opt := options()
 	opt.Ranks = 2
@@ -123,7 +122,7 @@ func TestAdaptSlices(t *testing.T) {
 	}
 }
 
-// TestAdaptKeepsTheType checks that adapters stay as wide as their file where all agree, and that only f32 mixes.
+// TestAdaptKeepsTheType checks that adapters keep the dtype of their files if all have the same, and become f32 if not.
 func TestAdaptKeepsTheType(t *testing.T) {
 	half := func(a LowRank) LowRank {
 		for _, s := range []*Stored{&a.Up, &a.Down} {

@@ -13,7 +13,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// packed is a layer of fused matrices as models take them from GGUF files.
+// packed is a layer of fused matrices as models declare them.
 type packed struct {
 	Q    *engine.Weight `weight:"qkv,nobias" shape:"3E,E" rows:"0:E" split:"rows E"`
 	V    *engine.Weight `weight:"qkv,nobias" shape:"3E,E" rows:"2E:3E" split:"rows E"`
@@ -32,7 +32,7 @@ func packedOptions(rank, ranks int) weights.Options {
 	}
 }
 
-// packedFile writes the layer with all matrices as blocks of kind; qkv in three parts where apart is set.
+// packedFile returns a file of the layer with all matrices as blocks of kind. If apart is set, qkv is in three parts.
 func packedFile(t *testing.T, kind gguf.Type, apart bool) *gguf.File {
 	t.Helper()
 	var tensors []ggufwrite.Tensor
@@ -62,9 +62,9 @@ func packedFile(t *testing.T, kind gguf.Type, apart bool) *gguf.File {
 	return f
 }
 
-// TestBlocksEqualTheirWidenedForm multiplies with weights that stay in the blocks of the file, cut in every way that
-// models cut them, and with the same weights widened beforehand: the same bits at every CPU level, and 3 % of the file
-// is all that they take more than it.
+// TestBlocksEqualTheirWidenedForm checks that weights that stay in the blocks of the file, cut in every way that models
+// cut them, give the same bits at every CPU level as the weights widened beforehand, and take at most 3 % more memory
+// than the file.
 func TestBlocksEqualTheirWidenedForm(t *testing.T) {
 	x := golden.Input("blocks", 7*512)
 	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
@@ -79,7 +79,7 @@ func TestBlocksEqualTheirWidenedForm(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			wide := lazy.Watched(func(string, int, int) {}) // has elements, no blocks
+			wide := lazy.Watched(func(string, int, int) {}) // made of elements, not blocks
 			goldenrun.EachOps(t, func(t *testing.T, ops engine.Ops) {
 				for _, ranks := range []int{1, 2} {
 					for rank := range ranks {
@@ -110,8 +110,8 @@ func TestBlocksEqualTheirWidenedForm(t *testing.T) {
 	}
 }
 
-// TestBytesOfBlocks: forms that backends multiply count with the bytes of the file, on devices in rows of whole 16
-// bytes, others with those of bf16.
+// TestBytesOfBlocks checks that block formats that backends can multiply count with the bytes of the file, with rows
+// rounded up to 16 bytes on devices, and other formats with those of bf16.
 func TestBytesOfBlocks(t *testing.T) {
 	for _, c := range []struct {
 		kind        gguf.Type

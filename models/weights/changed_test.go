@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 )
 
-// counting is a matrix of 1, 2, 3 ... in a type, whose elements are in memory or made on demand.
+// counting returns a matrix of 1, 2, 3 ... in dtype, whose elements are in memory or, with made, computed on demand.
 func counting(dtype engine.DType, n, k int, made bool) Stored {
 	v := make([]float32, n*k)
 	for i := range v {
@@ -22,7 +22,7 @@ func counting(dtype engine.DType, n, k int, made bool) Stored {
 	return s
 }
 
-// TestWidenedReadsAnyRange reads every range of a matrix that got columns, into memory that held something else.
+// TestWidenedReadsAnyRange reads every range of a matrix with added columns into memory that held something else.
 func TestWidenedReadsAnyRange(t *testing.T) {
 	for _, dtype := range []engine.DType{engine.F32, engine.BF16, engine.F8E4M3} {
 		for _, made := range []bool{false, true} {
@@ -66,7 +66,8 @@ func TestWidenedReadsAnyRange(t *testing.T) {
 	}
 }
 
-// TestChangesOfTensors: what is added adds up in order, what is set replaces, the set that was changed stays.
+// TestChangesOfTensors checks that additions add up in order, that setting a tensor replaces it, and that the original
+// set stays unchanged.
 func TestChangesOfTensors(t *testing.T) {
 	one := func(v ...float32) Stored {
 		s := Stored{DType: engine.BF16, Shape: []int{len(v)}, Data: make([]byte, 2*len(v))}

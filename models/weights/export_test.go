@@ -1,4 +1,4 @@
 package weights
 
-// Corner is within for tests that are outside of this package.
+// Corner exports Stored.within for tests outside this package.
 func Corner(s Stored, shape []int) Stored { return s.within(shape) }

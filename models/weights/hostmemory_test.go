@@ -19,8 +19,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// resident is a field of this process's status in bytes: RssAnon is memory of its own, RssFile pages of files that it
-// has mapped, which processes share. 0: the kernel does not say.
+// resident returns a field of this process's status in bytes: RssAnon is private memory, RssFile the mapped pages of
+// files, which processes share. It returns 0 if the kernel does not report the field.
 func resident(field string) int64 {
 	status, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(status)) {
@@ -40,9 +40,9 @@ type wideLayer struct {
 	W *engine.Weight `weight:"w,nobias" shape:"N,K"`
 }
 
-// TestHostMemoryWhileLoading loads a file twice at once, as two workers do, and looks at the memory of the process all
-// the while: each takes what its packed weights need and little besides, so that no second copy of the file is ever
-// there, and the pages of the file, which both share, are given back.
+// TestHostMemoryWhileLoading loads a file twice concurrently, as two workers do, and watches the memory of the process
+// meanwhile. Each load may take little more than its packed weights, so no second copy of the file ever exists, and the
+// pages of the file, which both share, must be released.
 func TestHostMemoryWhileLoading(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: writes a file of 128 MiB")
@@ -112,7 +112,7 @@ func TestHostMemoryWhileLoading(t *testing.T) {
 	}
 }
 
-// writeRandom writes a file of random matrices of bf16, one after the other.
+// writeRandom writes a file of random bf16 matrices, one after the other.
 func writeRandom(t *testing.T, path string, rows, columns, count int) {
 	t.Helper()
 	data := make([]byte, 2*rows*columns)

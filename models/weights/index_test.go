@@ -40,7 +40,7 @@ func TestParseIndexRefusesWithReasons(t *testing.T) {
 	}
 }
 
-// FuzzParseIndex checks that whatever is accepted names only files in the folder itself.
+// FuzzParseIndex checks that an accepted index names only files in its own folder.
 func FuzzParseIndex(f *testing.F) {
 	for _, seed := range []string{
 		indexJSON("a", one, "b", two), "{}", `{"weight_map": {"a": "../x.safetensors"}}`,

@@ -10,7 +10,7 @@ import (
 	"patchbay/engine/ref"
 )
 
-// f32 makes a stored tensor whose element i is base+i.
+// f32 returns a stored tensor whose element i is base+i.
 func f32(base float32, shape ...int) Stored {
 	s := Stored{DType: engine.F32, Shape: shape}
 	v := make([]float32, s.Len())
@@ -22,7 +22,7 @@ func f32(base float32, shape ...int) Stored {
 	return s
 }
 
-// packed reads a weight back: ref packs row-major in the file's dtype.
+// packed reads a weight back. ref packs row-major in the file's dtype.
 func packed(t *testing.T, w *engine.Weight) []float32 {
 	t.Helper()
 	if w == nil {
@@ -117,8 +117,8 @@ func TestLoadFillsEveryKindOfField(t *testing.T) {
 	same(t, "glued name", e.Glued.Scale.F32(), []float32{8})
 }
 
-// TestSplitCutsEveryGroup checks each element of the slices that ranks of a tensor group get: together they are the
-// whole, in rank order per group.
+// TestSplitCutsEveryGroup checks each element of the slices that the ranks of a tensor group get. Together they make up
+// the whole, in rank order within each group of rows.
 func TestSplitCutsEveryGroup(t *testing.T) {
 	set := FromMap(checkpoint())
 	opt := options()
@@ -140,7 +140,7 @@ func TestSplitCutsEveryGroup(t *testing.T) {
 		same(t, "column groups", packed(t, b.Out), want.out)
 		l.Close()
 	}
-	opt.Units = map[string]int{"A": 2} // a group of one unit cannot be shared: one rank gets it
+	opt.Units = map[string]int{"A": 2} // a unit cannot be split: one rank gets all of it
 	opt.Rank = 1
 	dst := &whole{Fused: make([]fused, 2), Extras: &extras{}}
 	l, err := Load(ref.New(), set, dst, opt)

@@ -15,7 +15,7 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// save writes tensors of one element each, named, to a safetensors file.
+// save writes named tensors of shape [1, 2] to a safetensors file.
 func save(t *testing.T, path string, names ...string) {
 	t.Helper()
 	var entries []safetensors.Entry
@@ -43,7 +43,7 @@ func text(t *testing.T, path, s string) {
 	}
 }
 
-// index makes the JSON of an index from "tensor file" pairs.
+// indexJSON returns the JSON of an index from pairs of tensor and file names.
 func indexJSON(pairs ...string) string {
 	var parts []string
 	for i := 0; i < len(pairs); i += 2 {

@@ -10,8 +10,8 @@ import (
 	"patchbay/engine/ref"
 )
 
-// panels is ref whose matrices are packed in pieces of three rows behind a head, as a backend with panels does: nothing
-// may depend on ref's single rows.
+// panels is ref with matrices packed as a head and pieces of three rows, like a backend with panels, since nothing may
+// depend on ref's single-row pieces.
 type panels struct{ *ref.Ops }
 
 const panelRows, panelHead = 3, 64
@@ -29,7 +29,7 @@ func (o panels) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	return p, nil
 }
 
-// watchedSet makes every tensor one that is made on demand, and counts how often each element is.
+// watchedSet returns a set whose tensors are computed on demand, and counts how often each element is read.
 func watchedSet(m map[string]Stored) (set *Set, reads map[string][]int) {
 	reads = map[string][]int{}
 	out := map[string]Stored{}
@@ -50,7 +50,7 @@ func watchedSet(m map[string]Stored) (set *Set, reads map[string][]int) {
 	return FromMap(out), reads
 }
 
-// field is one loaded tensor of a struct, by its place in the plan.
+// fields returns the planned items of a struct, one for each tensor.
 func fields(t *testing.T, dst any, opt Options) []item {
 	t.Helper()
 	p, err := plan(dst, opt)
@@ -60,8 +60,8 @@ func fields(t *testing.T, dst any, opt Options) []item {
 	return p.items
 }
 
-// TestPartsMakeTheWhole loads a struct of every kind of tag in parts: put together they are the bytes of the whole
-// weights, every part reads its rows alone, and no part holds more than its share of everything and one piece.
+// TestPartsMakeTheWhole loads a struct with every kind of tag in parts. Joined they must be the bytes of the whole
+// weights, every element must be read by one part only, and no part may hold more than its share plus one piece.
 func TestPartsMakeTheWhole(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		for _, parts := range []int{2, 3, 5, 8} {
@@ -128,7 +128,7 @@ func TestPartsMakeTheWhole(t *testing.T) {
 	}
 }
 
-// gatherUnit brings unit u together in the memory of the last part.
+// gatherUnit gathers unit u in the memory of the last part.
 func gatherUnit(all []*Loaded, u int) {
 	to := &all[len(all)-1].Shards().Units[u]
 	at := 0
@@ -186,7 +186,7 @@ func raw(t engine.Tensor) []byte {
 	return t.Buf.Host[t.Off*s : (t.Off+t.Len())*s]
 }
 
-// TestUnitThatIsNotThereIsRefused: a product with a weight that was not gathered panics and names it.
+// TestUnitThatIsNotThereIsRefused checks that a product with a weight that was not gathered panics with its name.
 func TestUnitThatIsNotThereIsRefused(t *testing.T) {
 	opt := options()
 	opt.Block = func(_ string, i int) int { return i }

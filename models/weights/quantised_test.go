@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// layer is one case of modern33/quant.json: a linear layer as ComfyUI's files have it.
+// layer is one case of modern33/quant.json: a linear layer as stored in ComfyUI's files.
 type layer struct {
 	key        string
 	Format     string                        `json:"format"`
@@ -32,7 +32,7 @@ type layer struct {
 	Bias       bool                          `json:"bias"`
 }
 
-// layers returns the cases whose formats are read, in order.
+// layers returns the cases whose formats are supported, in order.
 func layers(t *testing.T) []layer {
 	t.Helper()
 	var all map[string]json.RawMessage
@@ -66,7 +66,7 @@ func (l layer) dtype() engine.DType {
 	return engine.F32
 }
 
-// rounded returns the input of that name as the layer sees it.
+// rounded returns the input of that name, rounded to the type that the layer computes in.
 func (l layer) rounded(name string, n int, scale float64) []float32 {
 	v := golden.Fill("input:quant/"+l.key+"/"+name, n, scale, 0)
 	if l.dtype() == engine.BF16 {
@@ -77,8 +77,8 @@ func (l layer) rounded(name string, n int, scale float64) []float32 {
 	return v
 }
 
-// file writes the layer "net.x" as a safetensors file and opens it. marked: the format is said by a tensor, else by the
-// metadata.
+// file writes the layer "net.x" as a safetensors file and opens it. If marked is set, a tensor names the format,
+// otherwise the metadata does.
 func (l layer) file(t *testing.T, marked bool) *weights.Set {
 	t.Helper()
 	types := map[string]string{
@@ -128,7 +128,7 @@ func (l layer) file(t *testing.T, marked bool) *weights.Set {
 	return weights.FromFile(f).Prefix("net.")
 }
 
-// net is the layer as a model has it.
+// net is the layer as a model declares it.
 type net struct {
 	X *engine.Weight `weight:"x,optbias" shape:"N,K"`
 }
@@ -168,7 +168,7 @@ func (l layer) run(t *testing.T, ops engine.Ops, set *weights.Set) []float32 {
 	return out
 }
 
-// near fails unless got is within tol of want, relative to the largest value.
+// near fails the test unless got is within tol of want, relative to the largest value.
 func near(t *testing.T, what string, got, want []float32, tol float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -207,9 +207,8 @@ func results(t *testing.T, name string) func(key string) []float32 {
 	}
 }
 
-// TestQuantisedLayersMatchComfyUI compares weights and products of every quantisation that is read with what ComfyUI
-// 0.33.0 made of the same bytes on a processor: int8 with activations that are rounded too, all others with the
-// weights' values.
+// TestQuantisedLayersMatchComfyUI compares weights and products of every supported quantization with those that ComfyUI
+// 0.33.0 computed from the same bytes on a CPU: int8 with rounded activations, all others with the dequantized weights.
 func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 	want := results(t, "modern33/quant.safetensors")
 	for _, l := range layers(t) {
@@ -227,7 +226,7 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 				tol = 1.0 / 256
 			}
 			expected := want(l.key + "#dequantised")
-			if _, scaled := l.Tensors["pre_quant_scale"]; scaled { // is part of our weight
+			if _, scaled := l.Tensors["pre_quant_scale"]; scaled { // it is part of our weight
 				for i, by := range golden.Fill("input:quant/"+l.key+"/pre", l.Shape[1], 0.5, 1) {
 					for row := range l.Shape[0] {
 						expected[row*l.Shape[1]+i] *= by
@@ -253,7 +252,7 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsOf8Bits looks rows up in tables that are quantised like weights.
+// TestEmbeddingsOf8Bits compares rows of embedding tables that are quantized like weights with ComfyUI's.
 func TestEmbeddingsOf8Bits(t *testing.T) {
 	var all map[string]json.RawMessage
 	if err := golden.JSON("modern33/quant.json", &all); err != nil {
@@ -292,8 +291,8 @@ func TestEmbeddingsOf8Bits(t *testing.T) {
 	}
 }
 
-// TestQuantisationsThatAreNotRead checks that files are refused by the name of their form, and what is said of files
-// that are not whole.
+// TestQuantisationsThatAreNotRead checks that errors for unsupported quantizations name them, and the errors for
+// incomplete files.
 func TestQuantisationsThatAreNotRead(t *testing.T) {
 	text := func(s string) weights.Stored {
 		return weights.Stored{DType: engine.U8, Shape: []int{len(s)}, Data: []byte(s)}
@@ -348,9 +347,9 @@ func TestQuantisationsThatAreNotRead(t *testing.T) {
 	}
 }
 
-// TestSlicesOf8Bits cuts a rotated matrix as tensor groups do: by rows, by columns in whole groups, which stay 8 bits,
-// and by columns inside of groups, which do not. The slices of columns add up to the product with values that are not
-// rounded, within what rounding x costs.
+// TestSlicesOf8Bits cuts a rotated matrix as tensor groups do: by rows, by columns in whole rotation groups, which
+// stay 8 bits, and by columns inside rotation groups, which do not. The products of column slices must add up to the
+// product with unrounded x, within the error of rounding x.
 func TestSlicesOf8Bits(t *testing.T) {
 	const n, k, rows = 6, 128, 5
 	codes, scales := make([]byte, n*k), make([]float32, n)
@@ -413,7 +412,7 @@ func TestSlicesOf8Bits(t *testing.T) {
 	}
 }
 
-// TestFormsHaveNames checks what a file of 8-bit layers is said to be.
+// TestFormsHaveNames checks the name of the format of a file with 8-bit layers.
 func TestFormsHaveNames(t *testing.T) {
 	for rotated, want := range map[int]string{0: "int8", 16: "rotated int8"} {
 		form, quantised := weights.FromMap(map[string]weights.Stored{
@@ -428,7 +427,7 @@ func TestFormsHaveNames(t *testing.T) {
 	}
 }
 
-// TestWideBytes: a tensor counts as much as a device takes that has nothing narrower than bf16 but i8.
+// TestWideBytes checks that a tensor counts with its bytes on a device whose only type narrower than bf16 is i8.
 func TestWideBytes(t *testing.T) {
 	set := weights.FromMap(map[string]weights.Stored{
 		"i8":     {DType: engine.I8, Shape: []int{4, 64}, Data: make([]byte, 256), Scales: make([]float32, 4)},

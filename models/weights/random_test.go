@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRandomNumbers: tensors have their shapes and hold different numbers below 1/32 whose rows differ; a piece is what
-// the whole has there.
+// TestRandomNumbers checks that tensors have their shapes and hold numbers below 1/32, that rows differ, and that a
+// range equals the same range of the whole tensor.
 func TestRandomNumbers(t *testing.T) {
 	set := Random([]Declared{{Name: "a", Shape: []int{300, 256}}, {Name: "b", Shape: []int{7}}})
 	a, _ := set.Get("a")
@@ -24,7 +24,7 @@ func TestRandomNumbers(t *testing.T) {
 		}
 		sum += float64(x) * float64(x)
 	}
-	if rms := math.Sqrt(sum / float64(len(v))); !(math.Abs(rms*32*math.Sqrt(3)-1) <= 0.02) { // of a uniform distribution
+	if rms := math.Sqrt(sum / float64(len(v))); !(math.Abs(rms*32*math.Sqrt(3)-1) <= 0.02) { // uniform distribution
 		t.Errorf("root mean square %g", rms)
 	}
 	if slices.Equal(v[:256], v[256:512]) || slices.Equal(v[:256], v[256*257:256*258]) {

@@ -27,8 +27,8 @@ func TestSetViews(t *testing.T) {
 	}
 }
 
-// TestForBF16: matrices of f32 are read as bf16, from any element on and over the pieces that they are widened in;
-// what is no matrix, or is narrow, stays.
+// TestForBF16 checks that f32 matrices are read as bf16, in any range and across the chunks of the conversion, and that
+// vectors and narrower types stay as they are.
 func TestForBF16(t *testing.T) {
 	const n, k = 3, wideChunk/2 + 5
 	values := make([]float32, n*k)

@@ -70,7 +70,7 @@ func TestConcatOfDifferentTypesIsF32(t *testing.T) {
 	}
 }
 
-// TestCutsOfMadeElementsAreThoseOfData packs every kind of cut from Data and from elements made on demand.
+// TestCutsOfMadeElementsAreThoseOfData compares every kind of cut from elements computed on demand and from Data.
 func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 	values := make([]float32, 12*32)
 	for i := range values {
@@ -120,7 +120,7 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 	}
 }
 
-// rowsOf widens the rows of m, gaps left out.
+// rowsOf returns the widened rows of m without gaps.
 func rowsOf(m engine.Matrix) []float32 {
 	out, wide := make([]float32, m.N*m.K), m.Widened(m.DType)
 	engine.Widen(out, wide.Data, m.DType)
@@ -157,7 +157,7 @@ func TestFromGGUF(t *testing.T) {
 		if b.DType != engine.F16 || c.DType != engine.F32 || b.Data == nil || c.Data == nil {
 			t.Errorf("plain tensors: %s and %s, want views of f16 and f32", b.DType, c.DType)
 		}
-		size := 1 << 20 / 256 * 210 // in the blocks of the file
+		size := 1 << 20 / 256 * 210 // as in the blocks of the file
 		if form == engine.F32 {
 			size = 4 << 20
 		}
@@ -196,8 +196,8 @@ func TestFromGGUFRefuses(t *testing.T) {
 	}
 }
 
-// BenchmarkWiden makes a matrix of FLUX's largest kind [21504, 3072] / 8 from blocks, on all processors; bytes are
-// those of the result in bf16.
+// BenchmarkWiden widens an eighth of FLUX's largest matrix, [21504, 3072], from blocks on all processors. It counts the
+// bytes of the bf16 result.
 func BenchmarkWiden(b *testing.B) {
 	const n = 2688 * 3072
 	values := make([]float32, n)
@@ -217,8 +217,8 @@ func BenchmarkWiden(b *testing.B) {
 	}
 }
 
-// TestLoadingHoldsOneWidenedMatrix fills a struct from blocks: the work memory is that of the largest matrix, not of
-// all.
+// TestLoadingHoldsOneWidenedMatrix checks that loading a struct from blocks needs working memory for the largest
+// matrix, not for all.
 func TestLoadingHoldsOneWidenedMatrix(t *testing.T) {
 	var dst struct {
 		W []struct {

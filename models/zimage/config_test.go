@@ -32,7 +32,7 @@ func TestReleasedSize(t *testing.T) {
 	}
 }
 
-// shapes are the names and shapes of a config, without data.
+// shapes returns the tensors of a config by name, with shapes but without data.
 func shapes(t *testing.T, c Config) map[string]weights.Stored {
 	t.Helper()
 	d, err := c.Describe(nil)
@@ -88,7 +88,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 	}
 }
 
-// TestPositions compares where every token sits with what ComfyUI recorded, pads of text and image included.
+// TestPositions compares the position of every token, including pads of text and image, with the one ComfyUI recorded.
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		lt, g := m.Spec().TextTokens(c.Context[1]), m.Spec().Tokens(c.X[2], c.X[3])

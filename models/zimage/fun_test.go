@@ -13,7 +13,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// funSet is a recorded Fun net, changed.
+// funSet returns the tensors of a recorded Fun net after change.
 func funSet(t *testing.T, name string, change func(all map[string]weights.Stored)) *weights.Set {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
@@ -28,7 +28,7 @@ func funSet(t *testing.T, name string, change func(all map[string]weights.Stored
 	return weights.FromMap(all)
 }
 
-// TestFunFeedsAreComfyUIs: which layer is added behind which block of a released model.
+// TestFunFeedsAreComfyUIs checks that the same layer is added after each block of a released model as in ComfyUI.
 func TestFunFeedsAreComfyUIs(t *testing.T) {
 	var runs map[string]struct{ Feeds map[string]int }
 	if err := golden.JSON("modern33/patches.json", &runs); err != nil {
@@ -70,7 +70,7 @@ func TestFunFeedsAreComfyUIs(t *testing.T) {
 	}
 }
 
-// TestFunNamesOfDiffusers: queries, keys and values that files have apart are those of one product.
+// TestFunNamesOfDiffusers checks that separate matrices for queries, keys and values equal the fused one.
 func TestFunNamesOfDiffusers(t *testing.T) {
 	plain := funSet(t, "fun-a", func(map[string]weights.Stored) {})
 	apart := funSet(t, "fun-a", func(all map[string]weights.Stored) {
@@ -114,7 +114,7 @@ func TestFunNamesOfDiffusers(t *testing.T) {
 	}
 }
 
-// TestFunFilesAreRead: what a file holds shows in its description, and what no net is made of is refused by name.
+// TestFunFilesAreRead checks the description of recorded files and the errors for files that are no Fun net.
 func TestFunFilesAreRead(t *testing.T) {
 	for name, steps := range map[string]int{
 		"fun-a": 2 + 6, "fun-lite-a": 2 + 3, "fun-union-a": 2 + 15, "fun-broken-a": 2 * 15,

@@ -23,7 +23,7 @@ func TestLumina2BatchAndSteps(t *testing.T)               { luminas().Batch(t) }
 func TestLumina2MemoryIsMeasurable(t *testing.T)          { luminas().Measured(t) }
 func TestLumina2HalfPrecision(t *testing.T)               { luminas().Half(t) }
 
-// TestLumina2ReleasedSize counts the parameters of Lumina-Image 2.0 by hand: E=2304, F=9216, 8 heads of keys of 96.
+// TestLumina2ReleasedSize counts the parameters of Lumina-Image 2.0 by hand: E=2304, F=9216, 8 key heads of size 96.
 func TestLumina2ReleasedSize(t *testing.T) {
 	d, err := Lumina2().Releases[0].Config.Describe(nil)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// ramp is a tensor whose values tell their place: base, base + 1 ...
+// ramp returns a tensor of the values base, base + 1 ..., which identify their positions.
 func ramp(base float64, shape ...int) *value.Tensor {
 	n := 1
 	for _, s := range shape {
@@ -41,7 +41,7 @@ func latentValue(samples *value.Tensor, more ...any) map[string]any {
 	return m
 }
 
-// TestLatentMath compares with the formulas, written out once more in float64.
+// TestLatentMath compares with independent formulas in float64.
 func TestLatentMath(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	check(t, err)
@@ -58,7 +58,7 @@ func TestLatentMath(t *testing.T) {
 	}
 	mixed := both()
 	mixed["ratio"] = 0.25
-	norm := func(v []float32, at int) float64 { // channels lie two values apart
+	norm := func(v []float32, at int) float64 { // channels are two values apart
 		return math.Sqrt(float64(v[at])*float64(v[at]) + float64(v[at+2])*float64(v[at+2]) +
 			float64(v[at+4])*float64(v[at+4]))
 	}
@@ -104,7 +104,7 @@ func TestLatentMath(t *testing.T) {
 	}
 }
 
-// TestLatentBatchKeepsPlaces: the items of both batches keep the noise that they had.
+// TestLatentBatchKeepsPlaces checks that the items of both batches keep their batch_index, and so their noise.
 func TestLatentBatchKeepsPlaces(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	check(t, err)
@@ -122,8 +122,8 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 	}
 }
 
-// TestLatentsKeepTheirScale: like ComfyUI's, a class that changes a latent keeps the size in pixels that an empty one
-// was made for; sampling fits the latent to the model and forgets it.
+// TestLatentsKeepTheirScale checks that, as in ComfyUI, a class that changes a latent keeps the pixel scale that an
+// empty latent was made for, and that sampling fits the latent to the model and drops the scale.
 func TestLatentsKeepTheirScale(t *testing.T) {
 	values := map[string]given{
 		"Source": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 4, 16, 16), Scale: 16}},
@@ -222,8 +222,8 @@ func TestImageBatchClasses(t *testing.T) {
 	}
 }
 
-// TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing
-// happens without sigmas.
+// TestAddNoise checks that a flow model mixes sigma*noise + (1-sigma)*latent, where sigma is the difference between the
+// first and the last sigma, and that nothing changes without sigmas.
 func TestAddNoise(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	check(t, err)
@@ -253,8 +253,8 @@ func TestAddNoise(t *testing.T) {
 	}
 }
 
-// TestThreeEncoders loads encoders of three kinds in any order and asks some of them: all empty gives 77 zero tokens,
-// the CLIPs alone no tokens of T5.
+// TestThreeEncoders loads encoders of three kinds in any order and uses some of them. Three empty texts give 77 zero
+// tokens, and the CLIPs alone give no T5 tokens.
 func TestThreeEncoders(t *testing.T) {
 	root := t.TempDir()
 	deepCLIP(t, filepath.Join(root, "text_encoders", "g.safetensors"))
@@ -299,8 +299,8 @@ func TestThreeEncoders(t *testing.T) {
 	}
 }
 
-// deepCLIP writes the demo's CLIP with 31 layers, which makes it a CLIP-G: layers that it lacks are its first once
-// more.
+// deepCLIP writes the demo's CLIP with 31 layers, which makes it a CLIP-G. Copies of its first layer stand in for those
+// that it lacks.
 func deepCLIP(t *testing.T, path string) {
 	t.Helper()
 	file, err := safetensors.Open(filepath.Join("..", "..", "examples", "demo", "text_encoders", "demo_clip.safetensors"))
@@ -320,7 +320,7 @@ func deepCLIP(t *testing.T, path string) {
 		}
 	}
 	var b bytes.Buffer
-	check(t, safetensors.Write(&b, nil, out)) // the metadata say how many layers there were
+	check(t, safetensors.Write(&b, nil, out)) // no metadata, which has the old number of layers
 	scratch.Write(t, path, b.Bytes())
 }
 

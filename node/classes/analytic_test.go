@@ -19,9 +19,9 @@ import (
 	"patchbay/tests/golden"
 )
 
-// analytic is the denoiser of samplers.json as a diffusion model, so that those cases can go through nodes and
-// parallel.Request: denoised = x/(1+s*s) + c*x/(1+|x|), where c is the one value of the text states. A flow model
-// predicts (x - denoised)/s.
+// analytic is the denoiser of samplers.json as a diffusion model, so that those cases can run through nodes and
+// parallel.Request: denoised = x/(1+s*s) + c*x/(1+|x|), where c is the only value of the text states. As a flow model
+// it predicts (x - denoised)/s.
 type analytic struct{ spec *dit.Spec }
 
 func (m analytic) Spec() *dit.Spec { return m.spec }
@@ -30,7 +30,7 @@ func (m analytic) Prepare(_ dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return &dit.Prepared{N: len(entries), Lt: 1, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, 1)}, nil
 }
 
-// Modulate keeps the sigmas: timestep = 1000*sigma.
+// Modulate stores the sigmas, which are timestep/1000.
 func (m analytic) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	head := env.Arena.Alloc(engine.F32, len(timesteps)/p.N, p.N, 1)
 	if head.Buf.Host == nil { // the pass that only measures memory
@@ -68,7 +68,7 @@ func (m analytic) Shards() *dit.Shards { return nil }
 
 func (m analytic) Close() {}
 
-// analyticModel is a MODEL of the analytic denoiser over latents of 4 channels without scale or shift.
+// analyticModel returns a MODEL of the analytic denoiser for latents of 4 channels without scale or shift.
 func analyticModel(t *testing.T) *value.Model {
 	t.Helper()
 	s, err := sampling.NewFlow(3, 1000)
@@ -102,7 +102,7 @@ type samplerCase struct {
 	Evals         int
 }
 
-// samplerNode adds the SAMPLER of a case: by name, or the node that its key names with its arguments.
+// samplerNode adds the SAMPLER of a case, by name or as the node that the case's key gives with its arguments.
 func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []any {
 	if c.Node == "" {
 		return g.add("KSamplerSelect", "sampler_name", c.Sampler)
@@ -110,7 +110,7 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 	part := strings.Split(c.Node, "/")
 	in := pyjson.NewObject()
 	k := All().Class(part[0])
-	for i := range k.Inputs { // what the key does not say has its default
+	for i := range k.Inputs { // inputs that the key leaves out have their defaults
 		decl := &k.Inputs[i]
 		switch preset, ok := decl.Options.Get("default"); {
 		case decl.Name == "model":
@@ -162,7 +162,7 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 	return g.add(part[0], inputs...)
 }
 
-// graph writes a case with SamplerCustom.
+// graph builds the workflow of a case with SamplerCustom.
 func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[string]given) {
 	one := func(v float32) given {
 		return given{"CONDITIONING", value.Conditioning{{
@@ -194,9 +194,9 @@ func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[stri
 	return g, values
 }
 
-// TestSamplersMatchGolden runs the recorded calls of SamplerCustom on flow models through the nodes: split, masked,
-// empty and single sigmas, and the SamplerXXX nodes with their arguments. (EPS models need sigmas between the steps of
-// their table, which a network is not told; package sampling has those.)
+// TestSamplersMatchGolden compares the recorded calls of SamplerCustom on flow models through the nodes: split, masked,
+// empty and single sigmas, and the SamplerXXX nodes with their arguments. Package sampling tests EPS models, which need
+// sigmas between the steps of their table that a network does not get.
 func TestSamplersMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	if err := golden.JSON("samplers.json", &raw); err != nil {
@@ -238,7 +238,7 @@ func TestSamplersMatchGolden(t *testing.T) {
 	t.Logf("%d cases, largest relative errors: %v", ran, worstAt)
 }
 
-// TestGuidersMatchGolden runs the recorded DualCFGGuider cases and the BasicGuider without noise.
+// TestGuidersMatchGolden compares the recorded cases of DualCFGGuider, and of BasicGuider without noise.
 func TestGuidersMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	if err := golden.JSON("samplers.json", &raw); err != nil {

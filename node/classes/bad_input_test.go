@@ -17,7 +17,7 @@ import (
 	"patchbay/parallel"
 )
 
-// zeros is a tensor of that shape.
+// zeros returns a tensor of zeros.
 func zeros(shape ...int) *value.Tensor {
 	n := 1
 	for _, s := range shape {
@@ -32,7 +32,7 @@ func condIn(tokens, channels int, more ...any) []any {
 	return []any{[]any{zeros(1, tokens, channels), pyjson.NewObject(more...)}}
 }
 
-// TestBadInputsAreRefusedInWords: every failure names the field and says what is allowed.
+// TestBadInputsAreRefusedInWords checks that the error for a bad input names the field and says what is allowed.
 func TestBadInputsAreRefusedInWords(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	check(t, err)
@@ -200,7 +200,7 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 	}
 }
 
-// TestLinkedNumbersAreChecked: validation does not see what a link brings, so the node refuses it.
+// TestLinkedNumbersAreChecked checks that a node refuses bad numbers from links, whose values validation cannot see.
 func TestLinkedNumbersAreChecked(t *testing.T) {
 	var kept []any
 	keep := graph.Class{
@@ -236,7 +236,8 @@ func TestLinkedNumbersAreChecked(t *testing.T) {
 	}
 }
 
-// TestGrowingAMaskCanBeCancelled: a gradient of 2^23 pixels takes minutes to grow by 16384.
+// TestGrowingAMaskCanBeCancelled checks that growing a mask can be canceled. A gradient of 2^23 pixels takes minutes to
+// grow by 16384.
 func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	m := &picture.Mask{B: 1, Y: 1 << 11, X: 1 << 12, Data: make([]float32, 1<<23)}
 	for i := range m.Data {
@@ -257,7 +258,7 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	}
 }
 
-// processorTime is what this process has computed.
+// processorTime returns the processor time that this process has used.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -266,7 +267,8 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestMixedFamiliesFailBeforeSampling: an entry of another family is refused by the sampling node, by its branch.
+// TestMixedFamiliesFailBeforeSampling checks that the sampling node refuses an entry of another family with an error
+// that names its branch.
 func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	m := analyticModel(t)
 	of := func(text dit.Array) value.Conditioning { return value.Conditioning{{Entry: dit.Entry{Context: text}}} }

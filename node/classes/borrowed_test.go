@@ -17,9 +17,9 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestLoraOnBorrowedTensors: a net that starts with tensors of its model would start with those of the LoRA on it in
-// ComfyUI, and here with those of the file: a LoRA that changes one is refused by name, whatever its place among
-// others. LoRAs on other tensors are for the model alone.
+// TestLoraOnBorrowedTensors checks control nets that borrow tensors of their model, which include the model's LoRAs in
+// ComfyUI, but are those of the file here. A LoRA that changes a borrowed tensor is therefore refused by name, whatever
+// its position among others. LoRAs on other tensors affect only the model.
 func TestLoraOnBorrowedTensors(t *testing.T) {
 	root, eng := t.TempDir(), engineOf(t, fastOps)
 	writeNet(t, root, "cn-fun-a", map[string]any{"axes_dims_rope": []int{8, 16, 16}})

@@ -15,7 +15,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// order1 are the classes that the catalogue must have.
+// order1 lists classes that the catalogue must have.
 func order1() []string {
 	return []string{
 		"SaveImage", "PreviewImage", "LoadImage", "VAEDecode", "VAEEncode", "CLIPTextEncode", "CLIPTextEncodeFlux",
@@ -46,8 +46,8 @@ func TestCatalogueHasTheClasses(t *testing.T) {
 	}
 }
 
-// TestObjectInfoMatchesGolden compares every entry that ComfyUI 0.33.0 gives for our classes: keys and their order,
-// inputs, defaults, limits, outputs. The recorded file has no tooltips and descriptions and "<files>" for lists of
+// TestObjectInfoMatchesGolden compares the entry of each of our classes with ComfyUI 0.33.0's: keys and their order,
+// inputs, defaults, limits, outputs. The recorded file has no tooltips or descriptions, and "<files>" for lists of
 // files.
 func TestObjectInfoMatchesGolden(t *testing.T) {
 	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
@@ -84,7 +84,7 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 	}
 }
 
-// stripped removes what the recorded file leaves out.
+// stripped returns v without tooltips and descriptions, which the recorded file leaves out.
 func stripped(v any) any {
 	switch x := v.(type) {
 	case *pyjson.Object:
@@ -106,7 +106,7 @@ func stripped(v any) any {
 	return v
 }
 
-// withFiles puts "<files>" where an entry lists files.
+// withFiles replaces lists of files in an entry by "<files>".
 func withFiles(k *graph.Class, v any) any {
 	input, _ := v.(*pyjson.Object).Get("input")
 	for _, group := range []string{"required", "optional"} {

@@ -25,7 +25,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// order2 are the classes of latents, pictures, masks, sigmas and samplers that must not disappear.
+// order2 lists classes of latents, images, masks, sigmas and samplers that the catalogue must have.
 func order2() []string {
 	return strings.Fields(`SamplerCustom DisableNoise SplitSigmas SplitSigmasDenoise FlipSigmas SetFirstSigma
 		ManualSigmas KarrasScheduler ExponentialScheduler
@@ -44,7 +44,7 @@ func order2() []string {
 		PrimitiveString PrimitiveStringMultiline PrimitiveBoolean`)
 }
 
-// TestEveryClassHasARecordedEntry: no class of this list is compared with nothing.
+// TestEveryClassHasARecordedEntry checks that a recorded entry exists for every class of order2.
 func TestEveryClassHasARecordedEntry(t *testing.T) {
 	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
 	check(t, err)
@@ -62,8 +62,8 @@ func TestEveryClassHasARecordedEntry(t *testing.T) {
 	}
 }
 
-// TestCLIPSetLastLayer compares with the text encoder called directly: -1 is the last layer, -2 the one before, beyond
-// the layers the last again.
+// TestCLIPSetLastLayer compares with direct calls of the text encoder: -1 is the last layer, -2 the one before, and a
+// number beyond the layers means the last again.
 func TestCLIPSetLastLayer(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: All()})
 	check(t, err)
@@ -107,7 +107,7 @@ func TestCLIPSetLastLayer(t *testing.T) {
 	}
 }
 
-// TestLoadImageMask reads each channel of files with and without alpha.
+// TestLoadImageMask checks each channel of files with and without alpha.
 func TestLoadImageMask(t *testing.T) {
 	dir := t.TempDir()
 	save := func(name string, im image.Image) {

@@ -16,7 +16,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// hintRun is a run of tests/golden/modern33/hints.json; nets are file, type, strength, start, end, pictures and masks.
+// hintRun is a run of tests/golden/modern33/hints.json. Nets are file, type, strength, start, end, images and masks.
 type hintRun struct {
 	Model  string
 	CFG    float64
@@ -25,11 +25,11 @@ type hintRun struct {
 	Pooled int
 	Nets   [][7]any
 	Redux  []any
-	MT5    []int // the second text of HunyuanDiT, Valid tokens of both
+	MT5    []int // shape of HunyuanDiT's second text; Valid: valid tokens of both texts
 	Valid  []int
 }
 
-// writeNet writes a recorded control net with what names and shapes do not tell of its model.
+// writeNet writes a recorded control net with the config that names and shapes do not determine.
 func writeNet(t *testing.T, root, name string, config map[string]any) {
 	t.Helper()
 	set, own, err := goldenweights.Set(name)
@@ -44,9 +44,9 @@ func writeNet(t *testing.T, root, name string, config map[string]any) {
 	writeModel(t, filepath.Join(root, "controlnet", name+".safetensors"), set, string(text), strings.Clone)
 }
 
-// TestHintsOfSeveralPicturesMatchComfyUI: pictures of a batch take them in turn, each with its mask, in all families
-// with control nets, on one rank and on every axis; of those that an autoencoder takes for a video all get the first. A
-// net on a text with biases has none itself.
+// TestHintsOfSeveralPicturesMatchComfyUI compares with ComfyUI in all families with control nets, on one rank and on
+// every parallel axis. The items of a batch use the hints in turn, each with its mask. If the autoencoder treats the
+// hints as a video, all items get the first. Attention biases of the text do not apply to the net.
 func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	var runs map[string]*hintRun
 	check(t, golden.JSON("modern33/hints.json", &runs))
@@ -130,7 +130,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			negative = second(positive)
 		}
 		model := g.add("TheModel")
-		if name == "qwen-fun" || strings.HasPrefix(name, "sd35") { // the net reads its file
+		if name == "qwen-fun" || strings.HasPrefix(name, "sd35") { // the net needs the file of the model
 			model = g.add("UNETLoader", "unet_name", r.Model+".safetensors", "weight_dtype", "default")
 		}
 		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", positive, "negative", negative,

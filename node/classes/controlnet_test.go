@@ -21,15 +21,15 @@ import (
 	"patchbay/tests/golden"
 )
 
-// netRun is a run of two steps of a small FLUX with control nets in its folder: union.safetensors with ten types,
-// three.safetensors with the first three of them, and qwen.safetensors of another family.
+// netRun is a run of two steps of a small model, by default FLUX, with control nets in its folder: union.safetensors
+// with ten types, three.safetensors with the first three of them, and nets of other kinds and families.
 type netRun struct {
 	t    *testing.T
 	root string
 	vae  string
-	mask *picture.Mask // of TheMask
-	many int           // pictures of TheHint but one
-	wide int           // columns of TheLatent beside 4
+	mask *picture.Mask // the value of TheMask
+	many int           // images of TheHint minus one
+	wide int           // columns of TheLatent minus 4
 	eng  *parallel.Engine
 	e2eCase
 }
@@ -45,7 +45,7 @@ func newNetRun(t *testing.T) *netRun {
 		check(t, err)
 		var c map[string]any
 		check(t, json.Unmarshal(config, &c))
-		c["axes_dim"], c["axes_dims_rope"] = []int{8, 16, 16}, []int{8, 16, 16} // names and shapes do not tell
+		c["axes_dim"], c["axes_dims_rope"] = []int{8, 16, 16}, []int{8, 16, 16} // not determined by names and shapes
 		text, err := json.Marshal(c)
 		check(t, err)
 		all := map[string]weights.Stored{}
@@ -68,16 +68,16 @@ func newNetRun(t *testing.T) *netRun {
 	return r
 }
 
-// modes are the rows for types of a union net.
+// modes is the tensor whose rows are the types of a union net.
 const modes = "controlnet_mode_embedder.weight"
 
 // netStep is one application of a net; empty fields are the defaults of the class.
 type netStep struct {
 	class, file, kind string
-	in                map[string]any // of the class, beside its links; "vae": nil leaves it out
+	in                map[string]any // inputs besides links; "vae": nil leaves it out
 }
 
-// run draws with nets applied one behind the other, from a hint of 33 x 21 pixels, which no latent has.
+// run samples with nets applied one after the other, from a hint of 33 x 21 pixels, a size that no latent has.
 func (r *netRun) run(steps ...netStep) ([]float32, error) {
 	r.t.Helper()
 	m := r.model(r.t)
@@ -139,7 +139,7 @@ const (
 	filling  = "ControlNetInpaintingAliMamaApply"
 )
 
-// TestControlNetsThroughNodes: what the nodes of control nets say reaches the network.
+// TestControlNetsThroughNodes checks that the inputs of the control net nodes reach the network.
 func TestControlNetsThroughNodes(t *testing.T) {
 	r := newNetRun(t)
 	type in = map[string]any
@@ -185,7 +185,7 @@ func TestControlNetsThroughNodes(t *testing.T) {
 	}
 }
 
-// TestControlNetsAreRefusedByName: by node, field and what is allowed.
+// TestControlNetsAreRefusedByName checks that errors name the node, the field and what is allowed.
 func TestControlNetsAreRefusedByName(t *testing.T) {
 	r := newNetRun(t)
 	type in = map[string]any
@@ -213,8 +213,8 @@ func TestControlNetsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestNetsThatReadPictures: a VAE says nothing to a net that reads a picture itself; latents of odd sides, of which it
-// would read half a token, are refused by name.
+// TestNetsThatReadPictures checks that a VAE makes no difference to a net that reads the image itself, and that latents
+// of odd sides, whose last tokens would be incomplete, are refused by name.
 func TestNetsThatReadPictures(t *testing.T) {
 	r := newNetRun(t)
 	with, err := r.run(netStep{advanced, "xlabs", "", nil})
@@ -233,8 +233,8 @@ func TestNetsThatReadPictures(t *testing.T) {
 	}
 }
 
-// TestVideosAreNoHints: nets that start as their model need its file; pictures that an autoencoder makes more than one
-// latent of are refused by name.
+// TestVideosAreNoHints checks that a net that borrows tensors of its model needs a model from a file, and that images
+// that the autoencoder encodes to more than one latent frame are refused by name.
 func TestVideosAreNoHints(t *testing.T) {
 	r := newNetRun(t)
 	r.Model, r.vae = "qwen-a", "wan"
@@ -253,7 +253,8 @@ func TestVideosAreNoHints(t *testing.T) {
 	}
 }
 
-// TestMaskOfAHint compares which pixels are kept with ComfyUI 0.33.0's ControlNetInpaintingAliMamaApply.
+// TestMaskOfAHint compares the pixels that a mask leaves with those of ComfyUI 0.33.0's
+// ControlNetInpaintingAliMamaApply.
 func TestMaskOfAHint(t *testing.T) {
 	im := &picture.Image{B: 1, Y: 5, X: 7, C: 3, Data: slices.Repeat([]float32{1}, 5*7*3)}
 	ctl := value.Control{Image: im}
@@ -273,8 +274,8 @@ func TestMaskOfAHint(t *testing.T) {
 	}
 }
 
-// TestMasksReachTheNet: a net for filling in sees the mask and nothing of the picture under it; without a mask, and
-// with one that hides nothing, it sees the picture. Other nets see no masks.
+// TestMasksReachTheNet checks that an inpainting net gets the mask and nothing of the image under it, and the whole
+// image without a mask or with one that hides nothing. Other nets ignore masks.
 func TestMasksReachTheNet(t *testing.T) {
 	r := newNetRun(t)
 	r.Model, r.vae = "qwen-a", "wan"
@@ -295,7 +296,7 @@ func TestMasksReachTheNet(t *testing.T) {
 	}{
 		"hides nothing": {draw("inpaint", filling, 0), whole, true},
 		"hides half":    {draw("inpaint", filling, 1), whole, false},
-		"mask alone":    {draw("inpaint", filling, 0.4), whole, false}, // rounds to nothing on the picture
+		"mask alone":    {draw("inpaint", filling, 0.4), whole, false}, // rounds to 0 for the image
 		"other net":     {draw("qwen", filling, 1), draw("qwen", withVAE, 0), true},
 	} {
 		rel := relative(c.got, c.want)

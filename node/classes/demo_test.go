@@ -34,8 +34,8 @@ func demoWorkflow(t *testing.T) *graph.Workflow {
 	return w
 }
 
-// TestDemoDrawsTheHeart runs examples/demo.json with the trained demo checkpoint and looks at the picture: a red blob
-// in the middle of a pale blue ground.
+// TestDemoDrawsTheHeart runs examples/demo.json with the trained demo checkpoint and checks that the image has a red
+// shape in the middle of a pale blue background.
 func TestDemoDrawsTheHeart(t *testing.T) {
 	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: All()})
 	if err != nil {
@@ -137,8 +137,8 @@ func values(t *testing.T, v any) []float32 {
 	return f
 }
 
-// TestDemoMatchesPyTorch compares text states, the sampled latent and the decoded picture with those that PyTorch made
-// of the same files, through the one-node door. Bounds: a few times the error of f32 kernels against each other.
+// TestDemoMatchesPyTorch compares text states, the sampled latent and the decoded image of Runner.Exec with PyTorch's
+// for the same files. The bounds are a few times the difference between f32 kernels.
 func TestDemoMatchesPyTorch(t *testing.T) {
 	want := demoReference(t)
 	engine := engineOf(t, fastOps)

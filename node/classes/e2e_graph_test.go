@@ -14,22 +14,22 @@ import (
 	"patchbay/tests/golden"
 )
 
-// graphMaker writes a workflow node by node.
+// graphMaker builds a workflow node by node.
 type graphMaker struct{ nodes *pyjson.Object }
 
 func newGraph() *graphMaker { return &graphMaker{pyjson.NewObject()} }
 
-// add appends a node with alternating input names and values and returns the link to its first output.
+// add appends a node, with alternating input names and values, and returns the link to its first output.
 func (g *graphMaker) add(class string, inputs ...any) []any {
 	id := fmt.Sprint(len(g.nodes.Keys()) + 1)
 	g.nodes.Set(id, pyjson.NewObject("class_type", class, "inputs", pyjson.NewObject(inputs...)))
 	return []any{id, int64(0)}
 }
 
-// second is the link to the second output of a node.
+// second returns the link to the second output of a node.
 func second(link []any) []any { return []any{link[0], int64(1)} }
 
-// workflow parses the graph, so that it goes the way of every workflow.
+// workflow parses the graph from JSON, like every workflow.
 func (g *graphMaker) workflow(t *testing.T) *graph.Workflow {
 	t.Helper()
 	w, failure := graph.ParseWorkflowJSON(pyjson.Dump(g.nodes))
@@ -39,7 +39,7 @@ func (g *graphMaker) workflow(t *testing.T) *graph.Workflow {
 	return w
 }
 
-// raw is what a text encoder would have given for an entry.
+// raw returns what a text encoder would return for an entry.
 func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 	base := "e2e/" + c.Model + "/" + e.Tag + "/"
 	array := func(name string, shape []int) dit.Array {
@@ -72,7 +72,7 @@ func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 	return value.Conditioning{cond}
 }
 
-// rectangle is the mask of the golden cases: rows y/4 .. 3y/4-1 and columns from x/3 are 1, (0,0) is 0.5.
+// rectangle returns the mask of the golden cases: rows y/4 .. 3y/4-1 and columns from x/3 are 1, (0,0) is 0.5.
 func rectangle(y, x int) *picture.Mask {
 	m := &picture.Mask{B: 1, Y: y, X: x, Data: make([]float32, y*x)}
 	for r := y / 4; r < 3*y/4; r++ {
@@ -84,13 +84,14 @@ func rectangle(y, x int) *picture.Mask {
 	return m
 }
 
-// given is a value that a class of the test gives to the graph.
+// given is a value that a class of the test outputs to the graph.
 type given struct {
 	kind  string
 	value any
 }
 
-// side adds the nodes of one conditioning list: raw entries from the test, everything else from stock nodes.
+// side adds the nodes of one conditioning list. Raw entries come from classes of the test, everything else from stock
+// nodes.
 func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list []e2eEntry) []any {
 	give := func(class, kind string, v any) []any {
 		values[class] = given{kind, v}
@@ -103,7 +104,7 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 		case float64:
 			link = g.add("FluxGuidance", "conditioning", link, "guidance", v)
 		case nil:
-			if strings.HasPrefix(c.Model, "flux") { // the key is there as null
+			if strings.HasPrefix(c.Model, "flux") { // recorded as null
 				link = g.add("FluxDisableGuidance", "conditioning", link)
 			}
 		}
@@ -157,9 +158,9 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 	return all
 }
 
-// start adds the latent that the case begins with.
+// start adds the latent that the case starts from.
 func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []any {
-	if len(c.Shape) == 5 { // sides between steps are cut
+	if len(c.Shape) == 5 { // sides are rounded down to the node's step
 		return g.add("EmptyQwenImageLayeredLatentImage", "batch_size", int64(c.Shape[0]), "layers",
 			int64(c.Shape[2]-1), "height", int64(8*c.Shape[3]+5), "width", int64(8*c.Shape[4]+3))
 	}
@@ -189,7 +190,7 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 	return g.add("SetLatentNoiseMask", "samples", link, "mask", g.add("TheMask"))
 }
 
-// changed adds the node that changes the model, if the case has one.
+// changed adds the nodes that patch the model, if the case has any.
 func (c *e2eCase) changed(g *graphMaker, model []any) []any {
 	if c.EasyCache != nil {
 		model = g.add("EasyCache", "model", model, "reuse_threshold", c.EasyCache[0], "start_percent", c.EasyCache[1],
@@ -215,7 +216,7 @@ func (c *e2eCase) changed(g *graphMaker, model []any) []any {
 	return model
 }
 
-// build writes the case as a workflow. values are what its test classes give: model, raw conditionings, latent, masks.
+// build returns the case as a workflow, and the values of its test classes: model, raw conditionings, latent, masks.
 func (c *e2eCase) build(t *testing.T, m *value.Model) (g *graphMaker, values map[string]given) {
 	g, values = newGraph(), map[string]given{"TheModel": {"MODEL", m}}
 	model := c.changed(g, g.add("TheModel"))
@@ -244,7 +245,7 @@ func (c *e2eCase) build(t *testing.T, m *value.Model) (g *graphMaker, values map
 	return g, values
 }
 
-// custom writes the custom-sampling chain of a case.
+// custom adds the custom-sampling chain of a case.
 func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent []any) {
 	steps, schedule, sampler := int64(8), "normal", "euler"
 	var guider []any
@@ -286,7 +287,7 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 	g.add("Keep", "latent", second(s), "as", "denoised")
 }
 
-// giving are test classes that give values to a graph, and Keep, which takes latents out of it.
+// giving returns test classes that output values to a graph, and Keep, which stores latents in got.
 func giving(values map[string]given, got map[string]*value.Latent) []graph.Class {
 	out := []graph.Class{{
 		Name: "Keep", Output: true,
@@ -305,7 +306,7 @@ func giving(values map[string]given, got map[string]*value.Latent) []graph.Class
 	return out
 }
 
-// TestSamplerCustomEqualsKSampler runs a recorded KSampler case through SamplerCustom with the same parts.
+// TestSamplerCustomEqualsKSampler compares SamplerCustom with recorded KSampler cases of the same parts.
 func TestSamplerCustomEqualsKSampler(t *testing.T) {
 	var cases map[string]*e2eCase
 	if err := golden.JSON("e2e.json", &cases); err != nil {
@@ -336,7 +337,7 @@ func TestSamplerCustomEqualsKSampler(t *testing.T) {
 	}
 }
 
-// runGraph runs a graph with the values that its test classes give, and returns what it kept.
+// runGraph runs a graph with the values of its test classes and returns the latents that Keep stored.
 func runGraph(t *testing.T, eng *parallel.Engine, g *graphMaker, values map[string]given) map[string]*value.Latent {
 	t.Helper()
 	got := map[string]*value.Latent{}

@@ -17,11 +17,11 @@ import (
 	"patchbay/tests/golden"
 )
 
-// The end-to-end goldens through the front door: a workflow of stock sampling nodes, run by a Runner. Only what a
-// golden case gives as numbers (model, conditionings, latent) comes from nodes of this test.
+// These tests run the end-to-end goldens as users do: as a workflow of stock sampling nodes, run by a Runner. Only
+// what a golden case gives as numbers (model, conditionings, latent) comes from nodes of this test.
 
 type e2eEntry struct {
-	Tag, Input   string // Input: of the context, where it is not called after the tag
+	Tag, Input   string // Input: name of the context input, if not derived from the tag
 	Context      []int
 	Pooled       []int
 	T5           []int
@@ -47,7 +47,7 @@ type e2eEntry struct {
 
 type e2eTensor struct {
 	Input string
-	Shape []int // [1, C, Y, X], or of one frame
+	Shape []int // [1, C, Y, X] or [1, C, 1, Y, X]
 }
 
 type e2eCase struct {
@@ -62,8 +62,8 @@ type e2eCase struct {
 	Sigmas                                        []float32
 	Shape                                         []int `json:"latent_shape"`
 	Positive, Negative, Cond1, Cond2              []e2eEntry
-	SigmasFrom                                    string   `json:"sigmas_from"` // Flux2Scheduler with its widgets
-	Patch                                         []any    `json:"model_patch"` // a class and its shift
+	SigmasFrom                                    string   `json:"sigmas_from"` // Flux2Scheduler with its inputs
+	Patch                                         []any    `json:"model_patch"` // class and shift
 	Norm                                          *float64 `json:"cfg_norm"`
 	EasyCache                                     []any    // threshold, start and end
 }
@@ -116,8 +116,8 @@ func tensorOf(t *testing.T, file, name string) []float32 {
 	return v
 }
 
-// TestEndToEndThroughNodes runs all end-to-end goldens through the nodes. The families' own goldens run on the
-// reference operations, which take ten times as long as those here.
+// TestEndToEndThroughNodes runs all end-to-end goldens through the nodes, with fast operations. The goldens of the
+// model families run on the reference operations, which take ten times as long.
 func TestEndToEndThroughNodes(t *testing.T) {
 	cases := map[string]*e2eCase{}
 	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
@@ -164,7 +164,7 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 	return m
 }
 
-// runner prepares a runner and the graph of a case.
+// runner returns a runner and the workflow of a case.
 func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine,
 	got map[string]*value.Latent,
 ) (*graph.Runner, *graph.Workflow) {
@@ -178,7 +178,7 @@ func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine,
 	return runner, g.workflow(t)
 }
 
-// run draws a case and returns its relative error.
+// run samples a case and returns its relative error.
 func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
 	t.Helper()
 	got := map[string]*value.Latent{}
@@ -211,7 +211,7 @@ func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
 	return rel
 }
 
-// relative is the largest difference divided by the largest reference value.
+// relative returns the largest difference relative to the largest reference value.
 func relative(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)

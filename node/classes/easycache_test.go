@@ -40,8 +40,8 @@ func openCacheRecord(t *testing.T) cacheRecord {
 	return r
 }
 
-// TestCacheNodesMatchComfyUI runs recorded workflows with EasyCache and LazyCache: same latents, same number of
-// evaluations.
+// TestCacheNodesMatchComfyUI checks that recorded workflows with EasyCache and LazyCache give the same latents with the
+// same number of evaluations.
 func TestCacheNodesMatchComfyUI(t *testing.T) {
 	record, eng := openCacheRecord(t), engineOf(t, fastOps)
 	names := []string{"flux-c/easy/cfg3-batched", "sd3-a/lazy/cfg4", "flux-a/easy/late", "sd3-a/easy/no-effect"}

@@ -17,7 +17,7 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// pipedHosts are ranks that share nothing with their leader but what travels over pipes and sockets.
+// pipedHosts runs ranks that communicate with their leader only over pipes and sockets.
 type pipedHosts struct {
 	t      *testing.T
 	room   int
@@ -56,9 +56,9 @@ func (h *pipedHosts) Start(ranks int) (out []host.Host, err error) {
 	return out, err
 }
 
-// TestEncodersOfHostsDrawTheSamePicture: with ranks in processes of their own a workflow of a language model draws the
-// bits that it draws in one on the same plan; a part of the encoder is in each process of the tensor group, and none
-// where the plan has no such group.
+// TestEncodersOfHostsDrawTheSamePicture checks that, with ranks on hosts of their own, a workflow with a language
+// model gives the same bits as in one process on the same plan. Each host of the tensor group must hold a part of the
+// encoder, and none if the plan has no tensor group.
 func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
 	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
 	draw := func(e *parallel.Engine, plan string) string {

@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of
+// madeFor returns folders with an empty file for every file that the nodes of a workflow name. Validation opens none of
 // them.
 func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots {
 	t.Helper()
@@ -54,7 +54,7 @@ func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots 
 	return roots
 }
 
-// complaint is the first thing that validation finds wrong, "" if every output may run.
+// complaint returns the first error of validation, or "" if every output may run.
 func complaint(cat *graph.Catalogue, roots files.Roots, w *graph.Workflow) string {
 	outputs, failure := graph.Validate(cat, roots, graph.Job{Workflow: w})
 	switch {
@@ -67,8 +67,8 @@ func complaint(cat *graph.Catalogue, roots files.Roots, w *graph.Workflow) strin
 		pyjson.Dump(failure.NodeErrors[failure.Node]))
 }
 
-// TestExampleShapesValidate validates workflows of the shapes that ComfyUI's examples have, in words of our own:
-// testdata/examples says which.
+// TestExampleShapesValidate checks that our own workflows in testdata/examples, modeled on ComfyUI's examples,
+// validate.
 func TestExampleShapesValidate(t *testing.T) {
 	paths, err := filepath.Glob("testdata/examples/*.json")
 	if err != nil || len(paths) < 20 {
@@ -95,8 +95,8 @@ func TestExampleShapesValidate(t *testing.T) {
 	}
 }
 
-// refusedByDesign are the refusals of docs/comfyui.md that an example may meet: encoders of families that are not here,
-// pickled files.
+// refusedByDesign returns which of the deliberate refusals in docs/comfyui.md an error is: encoders of unsupported
+// families, pickled files.
 func refusedByDesign(text string) string {
 	const encoders = "text encoders of type "
 	if _, after, ok := strings.Cut(text, encoders); ok {
@@ -111,7 +111,7 @@ func refusedByDesign(text string) string {
 }
 
 // TestComfyUIExamplesValidate validates every workflow below the folder PATCHBAY_COMFYUI_EXAMPLES, in API format or
-// inside a PNG, whose classes are all in the catalogue. The files that it names are made.
+// inside a PNG, whose classes are all in the catalogue. It creates the files that the workflows name.
 func TestComfyUIExamplesValidate(t *testing.T) {
 	dir := os.Getenv("PATCHBAY_COMFYUI_EXAMPLES")
 	if dir == "" {
@@ -165,7 +165,7 @@ func TestComfyUIExamplesValidate(t *testing.T) {
 	}
 }
 
-// exampleIn reads the API-format graph of a file, nil if it holds none.
+// exampleIn returns the API-format graph in a file, or nil if it has none.
 func exampleIn(t *testing.T, path string) *graph.Workflow {
 	t.Helper()
 	switch strings.ToLower(filepath.Ext(path)) {
@@ -194,7 +194,7 @@ func exampleIn(t *testing.T, path string) *graph.Workflow {
 	return w
 }
 
-// frequent lists counts, largest first.
+// frequent lists counts in descending order.
 func frequent(counts map[string]int) string {
 	names := make([]string, 0, len(counts))
 	for n := range counts {

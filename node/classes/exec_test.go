@@ -58,7 +58,7 @@ func TestExecHandlesAndLeases(t *testing.T) {
 	if err := use(); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(50 * time.Second) // the use has renewed the lease
+	now = now.Add(50 * time.Second) // use renewed the lease
 	if err := use(); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestExecRefuses(t *testing.T) {
 	}
 }
 
-// TestExecFillsInLaterInputs: a client of an older version gets the defaults of inputs that were added since.
+// TestExecFillsInLaterInputs checks that inputs that a client of an older version does not know have their defaults.
 func TestExecFillsInLaterInputs(t *testing.T) {
 	im := value.NewTensor(make([]float32, 12), 1, 2, 2, 3)
 	req := graph.ExecRequest{Class: "ImageScaleToTotalPixels", Inputs: map[string]any{

@@ -57,7 +57,7 @@ func toGGUF(t *testing.T, from *safetensors.File, to string, words map[string]an
 	scratch.Write(t, to, ggufwrite.File(words, tensors))
 }
 
-// demoVocabulary is the demo's T5 vocabulary as llama.cpp's converter writes one.
+// demoVocabulary returns the demo's T5 vocabulary in the form that llama.cpp's converter writes.
 func demoVocabulary(t *testing.T) map[string]any {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "examples", "demo", "tokenizers", "demo_t5.tokenizer.json"))
@@ -96,7 +96,7 @@ func llamaT5() func(string) string {
 	return r.Replace
 }
 
-// toFolder writes a part of the demo as a folder of a pipeline: two shards, index, config.json.
+// toFolder writes a part of the demo as a diffusers folder: two shards, index, config.json.
 func toFolder(t *testing.T, from *safetensors.File, dir, stem string) {
 	t.Helper()
 	var shards [2][]safetensors.Entry
@@ -121,7 +121,7 @@ func toFolder(t *testing.T, from *safetensors.File, dir, stem string) {
 	scratch.Write(t, filepath.Join(dir, "config.json"), []byte(from.Metadata()["config"]))
 }
 
-// demoPipeline writes the demo as a diffusers folder.
+// demoPipeline writes the whole demo as a diffusers pipeline.
 func demoPipeline(t *testing.T, dir string) {
 	t.Helper()
 	toFolder(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(dir, "transformer"),
@@ -133,7 +133,7 @@ func demoPipeline(t *testing.T, dir string) {
 	copyFile(t, "tokenizers/demo_t5.tokenizer.json", filepath.Join(dir, "tokenizer_2/tokenizer.json"))
 }
 
-// drawOnce runs the demo workflow, changed by replacing text, for one step and returns the picture.
+// drawOnce runs the demo workflow for one step, after replacing text in it, and returns the image file.
 func drawOnce(t *testing.T, roots files.Roots, replace ...string) []byte {
 	t.Helper()
 	w := demoWorkflow(t)
@@ -166,9 +166,9 @@ func drawOnce(t *testing.T, roots files.Roots, replace ...string) []byte {
 	return result.Outputs[0].Data
 }
 
-// TestOtherFormsDrawTheSamePicture runs the demo from GGUF files (bf16, so that nothing is lost; names and vocabulary
-// of llama.cpp) through the loaders of ComfyUI-GGUF and through the stock ones, and from a diffusers folder in shards:
-// the picture is that of the safetensors files.
+// TestOtherFormsDrawTheSamePicture checks that the demo gives the same image as from safetensors files when it is
+// loaded from GGUF files (bf16, so that nothing is lost, with the names and the vocabulary of llama.cpp), through the
+// loaders of ComfyUI-GGUF and the stock ones, and from a sharded diffusers folder.
 func TestOtherFormsDrawTheSamePicture(t *testing.T) {
 	want := drawOnce(t, demoRoots())
 	root := t.TempDir()
@@ -223,7 +223,7 @@ func TestQuantisedLoaders(t *testing.T) {
 	}
 	narrow, wide := load("UnetLoaderGGUF", map[string]any{"unet_name": "q8.gguf"}),
 		load("UnetLoaderGGUFAdvanced", advanced)
-	// The plan must count what is resident: blocks as they are in the file, or what they are widened to.
+	// The plan must count what is resident: blocks as in the file, or the widened weights.
 	packed, err := os.Stat(filepath.Join(root, "unet/q8.gguf"))
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ func readFluxRecord(t *testing.T) (r fluxRecord) {
 	return r
 }
 
-// write writes the model of the runs and the LoRA files into models folders.
+// write writes the model of the runs and the LoRA files into a models folder and returns it.
 func (r *fluxRecord) write(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -62,7 +62,7 @@ func (r *fluxRecord) write(t *testing.T) string {
 	return root
 }
 
-// text is a conditioning of a run.
+// text returns a conditioning of a run.
 func (r *fluxRun) text(tag string) value.Conditioning {
 	e := e2eEntry{Tag: tag, Context: []int{1, 13, 40}, Pooled: []int{1, 32}}
 	if r.Image != nil {
@@ -71,14 +71,14 @@ func (r *fluxRun) text(tag string) value.Conditioning {
 	return (&e2eCase{Model: "kontext-a"}).raw(e)
 }
 
-// sample adds a KSampler with these links, whose latent is kept.
+// sample adds a KSampler with these links and keeps its latent.
 func (r *fluxRun) sample(g *graphMaker, model, positive any) {
 	g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", positive, "negative", g.add("TheNegative"),
 		"latent_image", g.add("TheLatent"), "steps", int64(r.Steps), "cfg", r.CFG, "sampler_name", r.Sampler, "scheduler",
 		r.Scheduler, "seed", r.Seed, "denoise", 1.0), "as", "output")
 }
 
-// values are what the test gives to the graph of a run.
+// values returns the values of the test classes in the graph of a run.
 func (r *fluxRun) values() map[string]given {
 	return map[string]given{
 		"ThePositive": {"CONDITIONING", r.text("pos")}, "TheNegative": {"CONDITIONING", r.text("neg")},
@@ -86,7 +86,7 @@ func (r *fluxRun) values() map[string]given {
 	}
 }
 
-// exactPlans are plans with every axis that give the numbers of one rank.
+// exactPlans returns plans that cover every parallel axis and give the results of one rank.
 func exactPlans() []string {
 	return []string{
 		"", "ulysses=3", "ring=2", "ring=2,ulysses=2", "pipe=2,warmup=99", "pipe=2,ulysses=2,patches=3,warmup=99",
@@ -94,8 +94,8 @@ func exactPlans() []string {
 	}
 }
 
-// TestControlLorasMatchComfyUI: files like FLUX.1 Canny's and Depth's, alone, behind another LoRA and behind each
-// other, with and without a picture, on one rank and on every exact plan.
+// TestControlLorasMatchComfyUI compares LoRA files like those of FLUX.1 Canny and Depth with ComfyUI: alone, after
+// another LoRA and after each other, with and without an image, on one rank and on every exact plan.
 func TestControlLorasMatchComfyUI(t *testing.T) {
 	record := readFluxRecord(t)
 	roots := files.Roots{Models: []string{record.write(t)}}
@@ -140,7 +140,7 @@ func TestControlLorasMatchComfyUI(t *testing.T) {
 	}
 }
 
-// withoutStrength is the model with a LoRA file of strength 0.
+// withoutStrength returns the model with a LoRA file applied at strength 0.
 func withoutStrength(t *testing.T, roots files.Roots, name string) *value.Model {
 	t.Helper()
 	m, err := value.OpenFile(roots, value.ModelFile{Name: "flux.safetensors"})

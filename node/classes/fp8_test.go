@@ -16,8 +16,8 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// rewritten writes the demo's diffusion model with every tensor as change gives it (name, values, shape -> type, values
-// and further entries).
+// rewritten writes the demo's diffusion model with every tensor as change returns it (values, shape -> type, values,
+// scale).
 func rewritten(t *testing.T, path string, change func(v []float32, shape []int) (engine.DType, []float32, float32)) {
 	t.Helper()
 	file, err := safetensors.Open(filepath.Join("..", "..", "examples", "demo", "diffusion_models",
@@ -50,7 +50,7 @@ func rewritten(t *testing.T, path string, change func(v []float32, shape []int) 
 	scratch.Write(t, path, b.Bytes())
 }
 
-// stored returns what a value becomes in a type and back.
+// stored returns v converted to dtype and back.
 func stored(v []float32, dtype engine.DType) []float32 {
 	data := make([]byte, len(v)*dtype.Size())
 	engine.Narrow(data, v, dtype)
@@ -59,8 +59,8 @@ func stored(v []float32, dtype engine.DType) []float32 {
 	return out
 }
 
-// TestFP8FilesDraw runs the demo from fp8 files: both formats, and e4m3 with factors in both spellings. The picture
-// must be that of an f32 file with the same values, and weight_dtype may name the type that the file has already.
+// TestFP8FilesDraw runs the demo from fp8 files: both formats, and e4m3 with scales under both names. The image must be
+// that of an f32 file with the same values, and weight_dtype may name the type that the file already has.
 func TestFP8FilesDraw(t *testing.T) {
 	root := t.TempDir()
 	for _, f := range []string{
@@ -154,7 +154,7 @@ func TestFP8FilesDraw(t *testing.T) {
 	}
 }
 
-// levelsApart is the largest difference of two pictures in 8-bit levels.
+// levelsApart returns the largest difference of two images in 8-bit levels.
 func levelsApart(t *testing.T, a, b []byte) int {
 	t.Helper()
 	x, err := png.Decode(bytes.NewReader(a))

@@ -28,7 +28,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// writeGoldenModel writes a golden model as a file, under a prefix, with more tensors beside it.
+// writeGoldenModel writes a golden model to a file with its names prefixed, along with more tensors.
 func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetensors.Entry) {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
@@ -36,7 +36,7 @@ func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetenso
 	writeModel(t, path, set, string(config), func(n string) string { return prefix + n }, more...)
 }
 
-// writeModel writes tensors as a file under other names.
+// writeModel writes tensors to a file under other names.
 func writeModel(t *testing.T, path string, set *weights.Set, config string, as func(string) string,
 	more ...safetensors.Entry,
 ) {
@@ -49,7 +49,7 @@ func writeModel(t *testing.T, path string, set *weights.Set, config string, as f
 	writeTensors(t, path, map[string]string{"config": config}, list)
 }
 
-// writeTensors writes a file of tensors, and its folders.
+// writeTensors writes a file of tensors and creates its folders.
 func writeTensors(t *testing.T, path string, meta map[string]string, list []safetensors.Entry) {
 	t.Helper()
 	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -59,7 +59,7 @@ func writeTensors(t *testing.T, path string, meta map[string]string, list []safe
 	check(t, f.Close())
 }
 
-// writeKrea2 writes a small Krea 2, bare, and an encoder in the names that Hugging Face gives models with eyes.
+// writeKrea2 writes a small Krea 2 without a prefix, and an encoder with Hugging Face's names for vision models.
 func writeKrea2(t *testing.T, root string) {
 	t.Helper()
 	set, meta, err := tiny.Checkpoint("krea2")
@@ -72,7 +72,8 @@ func writeKrea2(t *testing.T, root string) {
 		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
 }
 
-// chat are the files of chatRoots, which no test changes: writing them takes longer than drawing with them.
+// chat is the folder with the files of chatRoots. Tests share it, because writing it takes longer than sampling with
+// it, and must not change it.
 var chat struct {
 	sync.Once
 	dir string
@@ -86,8 +87,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// chatRoots are the files of a small Z-Image, a small Qwen-Image, small FLUX.2s and a small Krea 2, with the vocabulary
-// that is in a folder.
+// chatRoots returns roots with small models of the families that use language models, such as Z-Image, Qwen-Image,
+// FLUX.2 and Krea 2, and with the vocabulary in a folder.
 func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	chat.Do(func() {
@@ -163,8 +164,8 @@ const zImageFlow = `{
 	"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
 	"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`
 
-// TestZImageFromFilesToPicture runs the public turbo workflow from files to PNG: exact plans differ from one rank by at
-// most one level, another prompt by more.
+// TestZImageFromFilesToPicture runs the public turbo workflow from files to PNG. Exact plans may differ from one rank
+// by at most one level, and another prompt must differ by more.
 func TestZImageFromFilesToPicture(t *testing.T) {
 	planned(t, zImageFlow)
 }
@@ -186,7 +187,7 @@ func TestChromaFromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "c"}}}`)
 }
 
-// TestLumina2FromFilesToPicture runs the public workflow; the encoder's file has its vocabulary inside.
+// TestLumina2FromFilesToPicture runs the public workflow with a vocabulary inside the encoder's file.
 func TestLumina2FromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "lumina2.safetensors", "weight_dtype": "default"}},
@@ -204,7 +205,7 @@ func TestLumina2FromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "c"}}}`)
 }
 
-// TestAuraFlowFromFilesToPicture runs the public workflow; ComfyUI has no type for its encoder.
+// TestAuraFlowFromFilesToPicture runs the public workflow, in which ComfyUI has no type for the encoder.
 func TestAuraFlowFromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "aura_flow.safetensors", "weight_dtype": "default"}},
@@ -240,7 +241,7 @@ func TestQwenImageFromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "q"}}}`)
 }
 
-// TestQwenImageEditFromFilesToPicture changes a picture: the encoder sees it, the network refers to it.
+// TestQwenImageEditFromFilesToPicture edits an image, which both the encoder and the network get as a reference.
 func TestQwenImageEditFromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "qwen_image.safetensors", "weight_dtype": "default"}},
@@ -280,8 +281,8 @@ func TestKrea2FromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "k"}}}`)
 }
 
-// TestKrea2StyleFromFilesToPicture runs the template with a picture whose style is taken: the encoder sees it, the
-// network refers to it by the method without which it would not.
+// TestKrea2StyleFromFilesToPicture runs the template with a style image, which the encoder gets, and the network too
+// because of the reference method, without which it would not.
 func TestKrea2StyleFromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "krea2.safetensors", "weight_dtype": "default"}},
@@ -305,7 +306,7 @@ func TestKrea2StyleFromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "k"}}}`)
 }
 
-// TestFLUX2FromFilesToPicture runs klein's public workflow for editing: a reference on both sides.
+// TestFLUX2FromFilesToPicture runs klein's public workflow for editing, with a reference on both conditionings.
 func TestFLUX2FromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "klein.safetensors", "weight_dtype": "default"}},
@@ -330,7 +331,7 @@ func TestFLUX2FromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "f"}}}`)
 }
 
-// TestFLUX2DevFromFilesToPicture runs dev's public workflow; the encoder's file has its vocabulary inside.
+// TestFLUX2DevFromFilesToPicture runs dev's public workflow with a vocabulary inside the encoder's file.
 func TestFLUX2DevFromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux2_dev.safetensors", "weight_dtype": "default"}},
@@ -350,12 +351,12 @@ func TestFLUX2DevFromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "f"}}}`)
 }
 
-// TestPicturesAreScaled: the editing nodes show the encoder pictures of a size and keep references of another.
+// TestPicturesAreScaled checks the sizes to which the editing nodes scale images for the encoder and for references.
 func TestPicturesAreScaled(t *testing.T) {
 	for _, c := range []struct{ y, x, high, wide int }{
 		{56, 84, 56, 84},
 		{1322, 793, 1316, 784},
-		{42, 98, 56, 112},        // halves go to even multiples
+		{42, 98, 56, 112},        // ties round to even multiples
 		{20, 20, 56, 56},         // too few pixels
 		{7000, 7000, 3584, 3584}, // too many
 	} {
@@ -378,7 +379,7 @@ func TestPicturesAreScaled(t *testing.T) {
 	}
 }
 
-// planned draws a workflow that has room for a prompt and yields a picture of 80 x 112, on one rank and on plans.
+// planned runs a workflow with a %q for the prompt and an output of 80 x 112 pixels, on one rank and on plans.
 func planned(t *testing.T, workflow string) {
 	t.Helper()
 	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
@@ -414,23 +415,23 @@ func planned(t *testing.T, workflow string) {
 		return worst
 	}
 	want := draw("", "a cat")
-	if worst := levels(draw("", "a dog in the rain"), want); worst < 3 { // plans differ by one at most
+	if worst := levels(draw("", "a dog in the rain"), want); worst < 3 { // plans differ by at most one
 		t.Errorf("another prompt changes a picture by %g levels", worst)
 	}
 	for _, plan := range []string{"ulysses=3", "ring=2", "tensor=3,form=scatter", "pipe=2,patches=2,warmup=99"} {
 		if worst := levels(draw(plan, "a cat"), want); !(worst <= 1) {
 			t.Errorf("%s differs from one rank by %g levels", plan, worst)
 		}
-		if cut := strings.HasPrefix(plan, "tensor"); encoded != cut { // sums over ranks have bits of their own
+		if cut := strings.HasPrefix(plan, "tensor"); encoded != cut { // sums over ranks have other bits
 			t.Errorf("%s: the prompt was encoded: %v, want %v", plan, encoded, cut)
 		}
 	}
 }
 
-// TestLanguageModelInParts encodes a prompt by a plan whose tensor group the encoder is cut over, and by others: the
-// same states to rounding, each from its own run.
+// TestLanguageModelInParts checks that plans with a tensor group, over which the encoder is cut, and plans without one
+// give the same states up to rounding, each from a run of its own.
 func TestLanguageModelInParts(t *testing.T) {
-	ranks := 0 // of the last work
+	ranks := 0 // in the last run
 	runner, err := graph.NewRunner(graph.Config{
 		Engine: engineOf(t, func(rank, all int) (engine.Ops, error) {
 			ranks = max(ranks, all)
@@ -445,7 +446,7 @@ func TestLanguageModelInParts(t *testing.T) {
 	for _, c := range []struct {
 		plan  string
 		ranks int
-	}{{"", 0}, {"ulysses=2", 0}, {"tensor=2", 2}, {"tensor=4", 2}} { // the encoder has two heads of keys
+	}{{"", 0}, {"ulysses=2", 0}, {"tensor=2", 2}, {"tensor=4", 2}} { // the encoder has two key heads
 		ranks = 0
 		out, err := runner.Exec(context.Background(), graph.ExecRequest{
 			Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a cat", "clip": clip}, Plan: c.plan,
@@ -461,8 +462,8 @@ func TestLanguageModelInParts(t *testing.T) {
 	}
 }
 
-// TestLanguageModelThroughNodes encodes a prompt as CLIPLoader and CLIPTextEncode do, with the template and the public
-// vocabulary: the states are ComfyUI's.
+// TestLanguageModelThroughNodes compares the states of CLIPLoader and CLIPTextEncode, with the template and the public
+// vocabulary, with ComfyUI's.
 func TestLanguageModelThroughNodes(t *testing.T) {
 	dir := os.Getenv("PATCHBAY_TEST_TOKENIZERS")
 	if dir == "" {
@@ -478,7 +479,7 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 	defer runner.Close()
 	for key, in := range map[string]struct{ file, kind, words string }{
 		"qwen3-a/0":                   {"qwen_3", "lumina2", "a cat"},
-		"qwen3-a/1":                   {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
+		"qwen3-a/1":                   {"qwen_3", "stable_diffusion", ""}, // the loader's default; the file decides
 		"krea2-qwen3vl-a/0":           {"qwen3vl_4b", "krea2", "a cat"},
 		"krea2-qwen3vl-a/1":           {"qwen3vl_4b", "krea2", ""},
 		"klein-qwen3-a/0":             {"qwen_3_4b", "flux2", "a cat"},

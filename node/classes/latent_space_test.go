@@ -7,7 +7,7 @@ import (
 	"patchbay/node/value"
 )
 
-// TestLoadTellsTheLatentSpace: scale and shift are those of the file, not those of the family (FLUX: 0.3611, 0.1159).
+// TestLoadTellsTheLatentSpace checks that scale and shift are the file's, not the family's (FLUX: 0.3611, 0.1159).
 func TestLoadTellsTheLatentSpace(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: All()})
 	check(t, err)

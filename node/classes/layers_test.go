@@ -19,7 +19,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestQwenImageLayeredFromFilesToPicture runs the official template: a picture is taken apart into two layers.
+// TestQwenImageLayeredFromFilesToPicture runs the official template, which separates an image into two layers.
 func TestQwenImageLayeredFromFilesToPicture(t *testing.T) {
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "qwen_image_layered.safetensors",
@@ -46,8 +46,8 @@ func TestQwenImageLayeredFromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "y"}}}`)
 }
 
-// TestLayersBecomePictures: the layers of a latent, cut apart and decoded, are the pictures that ComfyUI made, and the
-// files have their alpha.
+// TestLayersBecomePictures checks that the layers of a latent, cut apart and decoded, are the images of ComfyUI, and
+// that the files have their alpha.
 func TestLayersBecomePictures(t *testing.T) {
 	root := t.TempDir()
 	writeGoldenModel(t, "wanvae-b", "", filepath.Join(root, "vae/rgba.safetensors"))
@@ -94,8 +94,8 @@ func TestLayersBecomePictures(t *testing.T) {
 	}
 }
 
-// TestLayersAreRefusedWhereOneIsMeant: nodes that know rows and columns alone, models of other families, masks and
-// references say so.
+// TestLayersAreRefusedWhereOneIsMeant checks the errors for layered latents in nodes that support only rows and
+// columns, with models of other families, with masks and as references.
 func TestLayersAreRefusedWhereOneIsMeant(t *testing.T) {
 	layers, _ := parallel.LatentOf([]int{1, 16, 3, 4, 5}, make([]float32, 16*3*4*5))
 	masked := &value.Latent{Samples: layers, NoiseMask: rectangle(4, 5)}

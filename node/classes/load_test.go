@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// copyFile copies a demo file to another place.
+// copyFile copies a demo file to another path.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "examples", "demo", from))
@@ -200,8 +200,8 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	}
 }
 
-// TestOwnTokenizerGoesBeforeTheKinds: a folder before the demo's that has the published vocabulary of CLIP does not
-// take the place of the encoder's own.
+// TestOwnTokenizerGoesBeforeTheKinds checks that an encoder's own vocabulary has precedence over a general CLIP
+// vocabulary in an earlier folder.
 func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 	other := t.TempDir()
 	scratch.Write(t, filepath.Join(other, "tokenizers", "clip_l.tokenizer.json"), []byte(`{"not": "this one"}`))
@@ -223,7 +223,7 @@ func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 	}
 }
 
-// TestTokenizerOfAnotherFile: a vocabulary with more words than the encoder has rows is the user's to mend.
+// TestTokenizerOfAnotherFile checks that a vocabulary with ids beyond the encoder's rows is the user's error.
 func TestTokenizerOfAnotherFile(t *testing.T) {
 	root := t.TempDir()
 	copyFile(t, "text_encoders/demo_clip.safetensors", filepath.Join(root, "text_encoders", "demo_clip.safetensors"))

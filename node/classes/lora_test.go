@@ -23,7 +23,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// loraFile writes a kohya file with pairs of rank 4 for the given modules (name -> rows, columns), by formula.
+// loraFile writes a kohya file with pairs of rank 4 for the given modules (name -> rows, columns), with seeded values.
 func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 	t.Helper()
 	var entries []safetensors.Entry
@@ -47,7 +47,7 @@ func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 	scratch.Write(t, path, b.Bytes())
 }
 
-// demoModules are some matrices of the demo's three networks.
+// demoModules returns some matrices of the demo's three networks.
 func demoModules() map[string][2]int {
 	return map[string][2]int{
 		"lora_unet_double_blocks_0_img_attn_qkv": {576, 192}, "lora_unet_double_blocks_1_txt_attn_qkv": {576, 192},
@@ -57,8 +57,8 @@ func demoModules() map[string][2]int {
 	}
 }
 
-// loraRoots are the demo's models with a folder for LoRA files that holds one, two (all networks), model (the diffusion
-// model only) and other (nothing of it).
+// loraRoots returns the demo's models and a folder with the LoRA files one, two (for all networks), model (for the
+// diffusion model only) and other (for none).
 func loraRoots(t *testing.T) files.Roots {
 	t.Helper()
 	root := t.TempDir()
@@ -76,7 +76,7 @@ func loraRoots(t *testing.T) files.Roots {
 	return r
 }
 
-// packs counts what is packed and not yet freed, by memory.
+// packs counts packed weights that are not yet freed, by address.
 type packs struct {
 	engine.Ops
 	mu    *sync.Mutex
@@ -111,7 +111,7 @@ func (p packs) bytes() (n int) {
 	return n
 }
 
-// loraBench is a runner on the demo whose packed weights are counted, and the latents that its jobs gave.
+// loraBench is a runner on the demo that counts packed weights, and the latent of its last job.
 type loraBench struct {
 	*graph.Runner
 	engine *parallel.Engine
@@ -151,7 +151,7 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 	return b
 }
 
-// draw samples one step of 64 x 64 pixels with the LoRA files in list ("one*0.8 two*1"), on a plan.
+// draw samples an image of 64 x 64 pixels for one step with the LoRA files in list ("one*0.8 two*1"), on a plan.
 func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]float32, *graph.Result) {
 	t.Helper()
 	nodes, m, c := "", `["m", 0]`, `["c", 0]`
@@ -180,10 +180,10 @@ func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]fl
 	return b.got, result
 }
 
-// TestLorasShareTheBase lets handles with different adapters take turns on one runner: each gives the very numbers that
-// it gives on a fresh runner, the base of all three networks is packed once, and everything is freed in the end. Where
-// the device has room for one model only, making room for the next one must not free the base that it shares; the third
-// form has room for hardly anything, so that encoders come and go too.
+// TestLorasShareTheBase lets models with different adapters take turns on one runner. Each must give exactly the
+// numbers of a fresh runner, the base of all three networks must be packed once, and everything must be freed in the
+// end. If the device has room for one model only, evicting a model must not free the base that it shares with the
+// next. The third form has room for hardly anything, so that encoders are evicted too.
 func TestLorasShareTheBase(t *testing.T) {
 	roots := loraRoots(t)
 	turns := []string{"", "one*0.8", "two*-0.5", "one*0.8", "", "one*0.8 two*1", "one*0.4"}
@@ -234,7 +234,7 @@ func TestLorasShareTheBase(t *testing.T) {
 	}
 }
 
-// TestBaseOutlivesItsHandle evicts the plain model while an adapted one uses its base, and the other way round.
+// TestBaseOutlivesItsHandle evicts the plain model while an adapted one uses its base, and vice versa.
 func TestBaseOutlivesItsHandle(t *testing.T) {
 	b := newLoraBench(t, loraRoots(t), parallel.Config{}, 0)
 	first, _ := b.draw(t, "", 1, "")
@@ -257,7 +257,7 @@ func TestBaseOutlivesItsHandle(t *testing.T) {
 	}
 }
 
-// TestLoraOnPlans compares plans on several ranks with one rank.
+// TestLoraOnPlans compares LoRAs on plans of several ranks with one rank.
 func TestLoraOnPlans(t *testing.T) {
 	roots := loraRoots(t)
 	want, _ := newLoraBench(t, roots, parallel.Config{}, 0).draw(t, "one*0.8", 1, "")
@@ -314,7 +314,7 @@ func TestLoraNodes(t *testing.T) {
 		{"one", 0, 1, 0, 1, ""},
 		{"one", 1, 0, 1, 0, ""},
 		{"one", -2, 0.5, 1, 1, ""},
-		{"other", 0, 0, 0, 0, ""}, // not even looked at
+		{"other", 0, 0, 0, 0, ""}, // not even read
 		{"model", 1, 1, 1, 0, "4 tensors of model.safetensors fit nothing here"},
 	} {
 		gotModel, gotClip, warnings, err := load(c.name, c.onModel, c.onClip)
@@ -356,8 +356,8 @@ func TestLoraNodes(t *testing.T) {
 	}
 }
 
-// TestLoraSignature checks what runs again: nothing for the same strengths, the loader and what follows for others, and
-// for a file that was replaced.
+// TestLoraSignature checks which nodes run again: none for the same strengths, the loader and its dependents for other
+// strengths or a replaced file.
 func TestLoraSignature(t *testing.T) {
 	roots := loraRoots(t)
 	b := newLoraBench(t, roots, parallel.Config{}, 0)

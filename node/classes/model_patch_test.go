@@ -17,7 +17,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// patchNodes is a run through ModelPatchLoader and the node that puts the patch on a model.
+// patchNodes is a run through ModelPatchLoader and the node that applies the patch to a model.
 type patchNodes struct {
 	Node     string // empty: QwenImageDiffsynthControlnet
 	Patch    string
@@ -94,7 +94,7 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) 
 	return got["output"].Samples.Data, nil
 }
 
-// patchFolder writes the recorded patches and what they are used with.
+// patchFolder returns a models folder with the recorded patches and the files used with them.
 func patchFolder(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -111,14 +111,14 @@ func patchFolder(t *testing.T) string {
 	return root
 }
 
-// fun makes it a run of Z-Image.
+// fun turns r into a run of Z-Image.
 func (r *patchNodes) fun(patch string, image, inpaint []int) {
 	r.Node, r.model, r.VAE = "ZImageFunControlnet", "zimage-a", "vae-flux"
 	r.Patch, r.Image, r.Inpaint = patch, image, inpaint
 }
 
-// TestModelPatchesThroughNodes compares runs with ComfyUI 0.33.0's own nodes, whose hint is a picture of another size
-// and shape than the latent's, and so is the mask.
+// TestModelPatchesThroughNodes compares runs with ComfyUI 0.33.0's own nodes. Hints and masks have another size and
+// aspect ratio than the latent.
 func TestModelPatchesThroughNodes(t *testing.T) {
 	root, eng := patchFolder(t), engineOf(t, fastOps)
 	var runs map[string]*patchNodes
@@ -143,7 +143,7 @@ func TestModelPatchesThroughNodes(t *testing.T) {
 	}
 }
 
-// TestModelPatchesAreRefusedByName: by node, field and what is allowed.
+// TestModelPatchesAreRefusedByName checks that errors name the node, the field and what is allowed.
 func TestModelPatchesAreRefusedByName(t *testing.T) {
 	root, eng := patchFolder(t), engineOf(t, fastOps)
 	for name, c := range map[string]struct {

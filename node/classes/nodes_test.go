@@ -18,8 +18,8 @@ import (
 	"patchbay/node/value"
 )
 
-// record is node/classes/testdata/nodes.safetensors: what ComfyUI's own classes gave (tests/reference/make_nodes.py
-// says how).
+// record is node/classes/testdata/nodes.safetensors: the outputs of ComfyUI's own classes, recorded by
+// tests/reference/make_nodes.py.
 type record struct {
 	t    *testing.T
 	file *safetensors.File
@@ -36,7 +36,7 @@ func openRecord(t *testing.T) record {
 	return record{t: t, file: f}
 }
 
-// metadata decodes one of the JSON texts of the file.
+// metadata decodes one of the JSON texts in the file's metadata.
 func (r record) metadata(key string) any {
 	r.t.Helper()
 	v, err := pyjson.Decode([]byte(r.file.Metadata()[key]))
@@ -59,7 +59,7 @@ func (r record) tensor(name string) *value.Tensor {
 	return value.NewTensor(v, e.Shape...)
 }
 
-// input turns a recorded input into what Exec takes.
+// input converts a recorded input for Exec.
 func (r record) input(run *graph.Runner, v any) any {
 	switch x := v.(type) {
 	case *pyjson.Object:
@@ -94,7 +94,7 @@ func (r record) input(run *graph.Runner, v any) any {
 	return v
 }
 
-// without returns a copy of an object that lacks a key.
+// without returns a copy of an object without a key.
 func without(o *pyjson.Object, key string) *pyjson.Object {
 	out := pyjson.NewObject()
 	for _, k := range o.Keys() {
@@ -105,7 +105,7 @@ func without(o *pyjson.Object, key string) *pyjson.Object {
 	return out
 }
 
-// differs compares what Exec gave with what was recorded; "" means equal within bound.
+// differs compares an output of Exec with the recorded one. "" means equal within bound.
 func (r record) differs(got, want any, bound float64) string {
 	switch w := want.(type) {
 	case *pyjson.Object:
@@ -152,7 +152,7 @@ func (r record) differs(got, want any, bound float64) string {
 	return ""
 }
 
-// objectsDiffer compares key by key; a key that is null or false in the record may be missing.
+// objectsDiffer compares key by key. A key that is null or false in the record may be missing.
 func (r record) objectsDiffer(got, want *pyjson.Object, bound float64) string {
 	for _, k := range want.Keys() {
 		g, ok := got.Get(k)
@@ -172,7 +172,7 @@ func (r record) objectsDiffer(got, want *pyjson.Object, bound float64) string {
 }
 
 func tensorsDiffer(got any, want *value.Tensor, bound float64) string {
-	want = withoutChannel(want).(*value.Tensor) // noise masks have a channel there
+	want = withoutChannel(want).(*value.Tensor) // ComfyUI's noise masks have a channel dimension
 	g, ok := got.(*value.Tensor)
 	if !ok || !slices.Equal(g.Shape, want.Shape) && !slices.Equal(withoutChannel(g).(*value.Tensor).Shape, want.Shape) {
 		return fmt.Sprintf("got %v, want a tensor %v", got, want.Shape)
@@ -195,8 +195,8 @@ func tensorsDiffer(got any, want *value.Tensor, bound float64) string {
 	return ""
 }
 
-// caseBound is the largest difference allowed, relative to the largest value (at least 1): none, but where values are
-// resized with floats; bislerp magnifies the last bit of its angles, bicubic adds sixteen products.
+// caseBound returns the largest difference allowed, relative to the largest value (at least 1). It is 0 except for
+// resizing in floating point: bislerp magnifies the last bit of its angles, bicubic adds sixteen products.
 func caseBound(in *pyjson.Object) float64 {
 	switch method, _ := in.Get("upscale_method"); method {
 	case "bislerp":
@@ -209,7 +209,7 @@ func caseBound(in *pyjson.Object) float64 {
 	return 0
 }
 
-// TestNodesEqualComfyUI runs every recorded call of ComfyUI's classes that needs no device through the one-node door.
+// TestNodesEqualComfyUI compares every recorded call of ComfyUI's classes that needs no device with Runner.Exec.
 func TestNodesEqualComfyUI(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	if err != nil {
@@ -220,13 +220,13 @@ func TestNodesEqualComfyUI(t *testing.T) {
 	r := openRecord(t)
 	for _, c := range r.cases() {
 		switch vae, _ := c.in.Get("vae"); {
-		case vae != nil && vae.(*pyjson.Object).At("vae") == "vae-kl": // the next test's
+		case vae != nil && vae.(*pyjson.Object).At("vae") == "vae-kl": // for the next test
 		case vae != nil:
 			r.inpaintCase(run, c)
 			ran[c.class]++
 		default:
 			bound := caseBound(c.in)
-			if strings.HasPrefix(c.class, "Image") || c.class == "LatentBlend" { // those that resize on their own
+			if strings.HasPrefix(c.class, "Image") || c.class == "LatentBlend" { // these resize inside
 				bound = max(bound, 2e-6)
 			}
 			r.compare(run, c, bound)
@@ -239,8 +239,8 @@ func TestNodesEqualComfyUI(t *testing.T) {
 	t.Logf("calls by class: %v", ran)
 }
 
-// TestAutoencoderNodesEqualComfyUI runs the calls with a real autoencoder: tiles, and both inpainting nodes from file
-// to latent.
+// TestAutoencoderNodesEqualComfyUI compares the recorded calls with a real autoencoder: tiles, and both inpainting
+// nodes from file to latent.
 func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs convolutions; the long form does it")
@@ -307,7 +307,7 @@ func (r record) cases() (out []recordedCall) {
 	return out
 }
 
-// exec runs a call through the one-node door; nil after an error.
+// exec runs a call through Runner.Exec. It returns nil after an error.
 func (r record) exec(run *graph.Runner, c recordedCall) []any {
 	inputs := map[string]any{}
 	for _, k := range c.in.Keys() {
@@ -330,7 +330,7 @@ func (r record) compare(run *graph.Runner, c recordedCall, bound float64) {
 	}
 }
 
-// inpaintCase compares the prepared pixels and masks; the recorded encoder gives back the pixels that it was handed.
+// inpaintCase compares the prepared pixels and masks. The recorded encoder returns the pixels that it gets.
 func (r record) inpaintCase(run *graph.Runner, c recordedCall) {
 	t, in := r.t, c.in
 	if c.class == "InpaintModelConditioning" {
@@ -338,7 +338,7 @@ func (r record) inpaintCase(run *graph.Runner, c recordedCall) {
 		if out == nil {
 			return
 		}
-		for k := range 2 { // the built-in encoder of pixel_space cuts nothing
+		for k := range 2 { // the built-in encoder of pixel_space crops nothing
 			for i, e := range c.want[k].([]any) {
 				got := out[k].([]any)[i].([]any)
 				c.want[k].([]any)[i] = without(e.(*pyjson.Object), "concat_latent_image")

@@ -7,7 +7,7 @@ import (
 	"patchbay/engine/cpu"
 )
 
-// fastOps are the operations for tests that compute much.
+// fastOps returns the operations for expensive tests.
 func fastOps(_, ranks int) (engine.Ops, error) {
 	return cpu.New(cpu.Config{Threads: max(1, 2/ranks)})
 }

@@ -7,5 +7,5 @@ import (
 	"patchbay/engine/ref"
 )
 
-// fastOps are the operations for tests that compute much; without cgo only the reference is there.
+// fastOps returns the operations for expensive tests: without cgo, the reference.
 func fastOps(int, int) (engine.Ops, error) { return ref.New(), nil }

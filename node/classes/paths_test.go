@@ -12,8 +12,8 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// TestErrorsHoldNoPaths: whatever is wrong with a file, clients read its name, the kind of folder and the names that
-// are allowed, and never where the operator keeps it. The cause, which the operator's log has, keeps the path.
+// TestErrorsHoldNoPaths checks that errors about files tell clients the name, the kind of folder and the allowed names,
+// but never the path on the operator's disk. The cause, which goes to the operator's log, keeps the path.
 func TestErrorsHoldNoPaths(t *testing.T) {
 	root := t.TempDir()
 	at := func(name string) string { return filepath.Join(root, "m", filepath.FromSlash(name)) }

@@ -13,8 +13,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// TestExactPlansDrawTheSamePicture draws the demo on plans with exact arithmetic, its VAE split over as many ranks: no
-// value of the PNG differs by more than one level from the picture of one rank.
+// TestExactPlansDrawTheSamePicture runs the demo on plans with exact arithmetic, with the VAE split over as many ranks.
+// No value of the PNG may differ by more than one level from the image of one rank.
 func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	plans := []string{
 		"ulysses=4", "ulysses=7", "ring=3", "tensor=2", "tensor=3,form=scatter", "cfg=2", "pipe=3,warmup=99",
@@ -61,8 +61,8 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	}
 }
 
-// TestRefusedPlansComeFirst: a plan that the model cannot run is refused before any node, also when the loader's value
-// is cached.
+// TestRefusedPlansComeFirst checks that a plan that the model cannot run is refused before any node runs, even if the
+// loader's value is cached.
 func TestRefusedPlansComeFirst(t *testing.T) {
 	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: All()})
 	if err != nil {

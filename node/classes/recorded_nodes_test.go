@@ -17,7 +17,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestNodesMatchRecorded compares single nodes with what ComfyUI 0.33.0 gave: tests/golden/nodes.json.
+// TestNodesMatchRecorded compares single nodes with the outputs of ComfyUI 0.33.0 in tests/golden/nodes.json.
 func TestNodesMatchRecorded(t *testing.T) {
 	text, err := os.ReadFile(golden.Path("nodes.json"))
 	check(t, err)
@@ -77,7 +77,7 @@ func TestNodesMatchRecorded(t *testing.T) {
 	}
 }
 
-// tensorValue is the latent, the picture (four sides) or the mask that a record names by its formula.
+// tensorValue returns the latent, the image (four dimensions) or the mask that a record defines by its formula.
 func tensorValue(o *pyjson.Object) any {
 	var shape []int
 	n := 1
@@ -95,7 +95,7 @@ func tensorValue(o *pyjson.Object) any {
 	return &picture.Image{B: shape[0], Y: shape[1], X: shape[2], C: shape[3], Data: v}
 }
 
-// differs tells how a value differs from the recorded one, "" if it is the same within 2e-6.
+// differs describes how a value differs from the recorded one. "" means equal within 2e-6.
 func differs(got, want any) string {
 	o, tensor := want.(*pyjson.Object)
 	if !tensor {
@@ -116,7 +116,7 @@ func differs(got, want any) string {
 	}
 	values := o.At("values").([]any)
 	if a, b := strings.Trim(fmt.Sprint(shape), "[]"), strings.Trim(fmt.Sprint(o.At("shape")), "[]"); a != b ||
-		len(data) < len(values) { // of large results the first values are kept
+		len(data) < len(values) { // for large results only the first values are recorded
 		return fmt.Sprintf("shape %s, want %s", a, b)
 	}
 	for i, v := range values {

@@ -21,7 +21,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// fakeCatalogue is the real catalogue with functions that compute nothing, so that order, events and caches can be
+// fakeCatalogue returns the real catalogue with functions that compute nothing, so that order, events and caches can be
 // compared with the recorded server.
 func fakeCatalogue() *graph.Catalogue {
 	c := All()
@@ -63,7 +63,7 @@ type recordedRun struct {
 	}
 }
 
-// recordedRuns reads a file of recorded runs twice: typed, and ordered for the graphs.
+// recordedRuns reads a file of recorded runs twice: as structs, and with ordered keys for the graphs.
 func recordedRuns(t *testing.T, name string) ([]recordedRun, map[string]*graph.Workflow) {
 	t.Helper()
 	var file struct{ Runs []recordedRun }
@@ -100,7 +100,7 @@ func recordedRuns(t *testing.T, name string) ([]recordedRun, map[string]*graph.W
 	return file.Runs, graphs
 }
 
-// timeline is the part of an event list that both sides have: start, cached, executing, progress, executed.
+// timeline is the part of an event list that both servers have: cached, executing, progress, executed.
 type timeline struct {
 	cached    []string
 	executing []string
@@ -126,7 +126,7 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 		"normal", "identical", "seed_changed", "prefix_changed", "undeclared_input_added", "int_as_float",
 		"batch_of_two", "heun_three_steps", "cfg_four", "partial_targets", "partial_targets_rest",
 	}
-	names := map[string]string{} // files by node of the last run that made them
+	names := map[string]string{} // file names by node, from the last run that executed it
 	compared := 0
 	for _, r := range runs {
 		w := graphs[r.Name]
@@ -155,7 +155,7 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 		}
 		compared++
 		got.compare(t, r.Name, want, slices.Contains(exact, r.Name))
-		if slices.Contains(exact[:6], r.Name) { // later file numbers depend on runs that are not recorded
+		if slices.Contains(exact[:6], r.Name) { // later file numbers depend on unrecorded runs
 			checkFileNames(t, r, result, roots.Output, names)
 		}
 	}
@@ -164,8 +164,8 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 	}
 }
 
-// TestNewFormsRun compares runs of what only newer versions have: SaveImage as a source, ids with colons, switches,
-// expressions, inputs that bring others, what shows in mid-run, and titles, which are kept in the text of the picture.
+// TestNewFormsRun compares runs of features of newer ComfyUI versions: SaveImage as a source, ids with colons,
+// switches, expressions, dynamic inputs, intermediate outputs, and titles, which are kept in the text of the image.
 func TestNewFormsRun(t *testing.T) {
 	var file struct {
 		Chunks [][]any `json:"png_chunks"`
@@ -186,7 +186,7 @@ func TestNewFormsRun(t *testing.T) {
 		}
 		titled := r.Name == "png_with_title"
 		earlier := []string{"png_with_title", "switch_true", "dynamic_combo", "autogrow_beyond_max"}
-		got.compare(t, r.Name, recorded(r), !slices.Contains(earlier, r.Name)) // earlier runs have made its pictures
+		got.compare(t, r.Name, recorded(r), !slices.Contains(earlier, r.Name)) // earlier runs made its images
 		text := fmt.Sprintf("%s%s\x00%s", file.Chunks[1]...)
 		if titled && !bytes.Contains(result.Outputs[0].Data, []byte(text)) {
 			t.Errorf("%s: the picture lacks the text of the recorded one, %s", r.Name, text)
@@ -198,7 +198,7 @@ func TestNewFormsRun(t *testing.T) {
 			}
 		}
 		result.Outputs = saved
-		if r.Name != "intermediate_output_cached" { // its number counts the file of a run that is not recorded
+		if r.Name != "intermediate_output_cached" { // its number counts the file of an unrecorded run
 			checkFileNames(t, r, result, roots.Output, names)
 		}
 	}
@@ -207,7 +207,7 @@ func TestNewFormsRun(t *testing.T) {
 	}
 }
 
-// failedNode is the node at which a recorded run ended, "" if it ended well.
+// failedNode returns the node at which a recorded run failed, or "" if it succeeded.
 func failedNode(r recordedRun) string {
 	for _, e := range r.Events["client-a"] {
 		if id, ok := e.Data["node_id"].(string); ok && e.Type == "execution_error" {
@@ -251,8 +251,9 @@ func (l *timeline) add(e graph.Event) {
 	}
 }
 
-// compare demands what the server did. This cache keeps more than ComfyUI's classic one, so in runs that come back to
-// older graphs nodes may be cached that ran there; the order of the others is the same.
+// compare checks that the events are those of the recorded server. Our cache keeps more than ComfyUI's classic one, so
+// in runs that return to older graphs nodes may be cached that ran in ComfyUI. The order of the others must be the
+// same.
 func (l timeline) compare(t *testing.T, name string, want timeline, exact bool) {
 	t.Helper()
 	if exact && !slices.Equal(l.cached, want.cached) {
@@ -275,7 +276,7 @@ func (l timeline) compare(t *testing.T, name string, want timeline, exact bool) 
 	}
 }
 
-// checkFileNames commits new outputs and compares the names with those of the executed events; cached outputs keep
+// checkFileNames commits new outputs and compares their names with those of the executed events. Cached outputs keep
 // their old names.
 func checkFileNames(t *testing.T, r recordedRun, result *graph.Result, folder string, names map[string]string) {
 	t.Helper()
@@ -307,7 +308,7 @@ func checkFileNames(t *testing.T, r recordedRun, result *graph.Result, folder st
 	}
 }
 
-// sleepyGraph is one test node into an output.
+// graphOf parses a workflow.
 func graphOf(t *testing.T, text string) *graph.Workflow {
 	t.Helper()
 	w, failure := graph.ParseWorkflowJSON([]byte(text))
@@ -354,7 +355,7 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	}
 }
 
-// TestFailuresCarryWhatComfyUISends: a node that fails behind cached ones, compared with the recorded event.
+// TestFailuresCarryWhatComfyUISends compares the failure of a node after cached ones with the recorded event.
 func TestFailuresCarryWhatComfyUISends(t *testing.T) {
 	runs, graphs := recordedRuns(t, "server/runs.json")
 	var want map[string]any

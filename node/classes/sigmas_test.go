@@ -13,7 +13,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// sigmaModels are the models that keys of sigmas.json name.
+// sigmaModels returns the models that keys of sigmas.json name.
 func sigmaModels(t *testing.T) map[string]*value.Model {
 	out := map[string]*value.Model{}
 	add := func(name string, s *sampling.ModelSampling, err error) {
@@ -31,8 +31,8 @@ func sigmaModels(t *testing.T) map[string]*value.Model {
 	return out
 }
 
-// TestSigmaNodesMatchGolden runs every recorded call of a scheduler or sigma node through the one-node door. Bounds in
-// units of the last place: README.md of the goldens, section 2.
+// TestSigmaNodesMatchGolden compares every recorded call of a scheduler or sigma node with Runner.Exec. The bounds in
+// units of the last place are those of the golden README, section 2.
 func TestSigmaNodesMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	check(t, golden.JSON("sigmas.json", &raw))
@@ -126,7 +126,7 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 	}
 }
 
-// ulps is the distance of two values of equal sign in units of the last place.
+// ulps returns the distance of two values of equal sign in units of the last place.
 func ulps(a, b float32) int64 {
 	d := int64(math.Float32bits(a)) - int64(math.Float32bits(b))
 	return max(d, -d)

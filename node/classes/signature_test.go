@@ -11,7 +11,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// countingGraph returns a runner whose Count node tells how often it ran.
+// countingRunner returns a runner whose Count node counts in runs how often it ran.
 func countingRunner(t *testing.T, runs *int) *graph.Runner {
 	t.Helper()
 	r, err := graph.NewRunner(graph.Config{Catalogue: All(sink(), graph.Class{
@@ -32,15 +32,15 @@ func TestSignatureFollowsContentNotIDs(t *testing.T) {
 		want  int // runs of Count so far
 	}{
 		{`{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 1},
-		// renumbered, text
+		// other node ids, number as text
 		{
 			`{"x": {"class_type": "Sink", "inputs": {"value": ["y", 0]}}, "y": {"class_type": "Count", "inputs": {"n": "1"}}}`,
 			1,
 		},
-		// 1.0 is 1
+		// 1.0 equals 1
 		{`{"1": {"class_type": "Count", "inputs": {"n": 1.0}, "_meta": {"title": "t"}}, "2": {"class_type": "Sink", ` +
 			`"inputs": {"value": ["1", 0]}}}`, 1},
-		// undeclared inputs count
+		// undeclared inputs are part of the signature
 		{`{"1": {"class_type": "Count", "inputs": {"n": 1, "extra": "x"}}, "2": {"class_type": "Sink", "inputs": ` +
 			`{"value": ["1", 0]}}}`, 2},
 		{`{"1": {"class_type": "Count", "inputs": {"n": 1}, "is_changed": ["h"]}, "2": {"class_type": "Sink", "inputs": ` +

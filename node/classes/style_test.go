@@ -17,8 +17,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// styleRunner runs graphs with the recorded style model and picture encoder in its folders; kept is what Watch was
-// given.
+// styleRunner returns a runner with the recorded style model and image encoder in its folders. The class Watch stores
+// its input in kept.
 func styleRunner(t *testing.T, values map[string]given, got map[string]*value.Latent, kept *value.VisionOutput,
 ) *graph.Runner {
 	t.Helper()
@@ -49,7 +49,7 @@ func styleRunner(t *testing.T, values map[string]given, got map[string]*value.La
 	return runner
 }
 
-// TestPicturesAreSeenAsByComfyUI: pictures of several sizes through CLIPVisionLoader and CLIPVisionEncode.
+// TestPicturesAreSeenAsByComfyUI compares CLIPVisionLoader and CLIPVisionEncode with ComfyUI for several image sizes.
 func TestPicturesAreSeenAsByComfyUI(t *testing.T) {
 	for name, c := range map[string]struct {
 		b, y, x int
@@ -76,7 +76,7 @@ func TestPicturesAreSeenAsByComfyUI(t *testing.T) {
 	}
 }
 
-// TestReduxMatchesComfyUI draws the recorded runs of one style model behind a text.
+// TestReduxMatchesComfyUI compares runs with one style model after the text with ComfyUI's.
 func TestReduxMatchesComfyUI(t *testing.T) {
 	var cases map[string]*struct {
 		e2eCase
@@ -120,9 +120,9 @@ func TestReduxMatchesComfyUI(t *testing.T) {
 	}
 }
 
-// TestReduxInARowMatchesComfyUI: styles behind each other, one of them at least as a bias on attention, on one rank and
-// on every exact plan. One whose bias is log 0 draws what is drawn without it. A bias that is not
-// rounded to f16 is 6e-6 away.
+// TestReduxInARowMatchesComfyUI compares several styles in a row, at least one of them as an attention bias, with
+// ComfyUI, on one rank and on every exact plan. A style with bias log 0 must change nothing. Without rounding the bias
+// to f16, the error would be 6e-6.
 func TestReduxInARowMatchesComfyUI(t *testing.T) {
 	record := readFluxRecord(t)
 	root := record.write(t)
@@ -179,7 +179,7 @@ func TestReduxInARowMatchesComfyUI(t *testing.T) {
 	}
 }
 
-// TestStylesAreRefusedByName: files of another type, widths that do not fit.
+// TestStylesAreRefusedByName checks the errors for files of another type and for widths that do not fit.
 func TestStylesAreRefusedByName(t *testing.T) {
 	text := func(cols int) value.Conditioning {
 		return value.Conditioning{{Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: cols, Data: make([]float32, cols)}}}}

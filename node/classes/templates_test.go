@@ -15,7 +15,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// familyFiles are names of the files of networks that are here; others tell those that only look so.
+// familyFiles matches the file names of supported networks, and otherFiles names that only look like them.
 var (
 	familyFiles = regexp.MustCompile(`(?i)flux|krea|qwen|z_image|zimage|sd3|pixart|hunyuan_?dit|rebalance`)
 	otherFiles  = regexp.MustCompile(`(?i)flux-?3|qwen_image_2\.1|moss|lotus`)
@@ -29,9 +29,9 @@ type template struct {
 	nodes []*pyjson.Object // active ones, subgraphs included
 }
 
-// TestTemplatesValidate counts the official workflows in the folder PATCHBAY_TEMPLATES (templates/ of the Python
-// package comfyui-workflow-templates-json) for pictures whose networks are all of families that are here: which of them
-// convert and validate, by number and by use, and which classes the others lack.
+// TestTemplatesValidate counts, by number and by use, which official image workflows of supported networks convert and
+// validate, and which classes the others lack. PATCHBAY_TEMPLATES names their folder (templates/ of the Python package
+// comfyui-workflow-templates-json).
 func TestTemplatesValidate(t *testing.T) {
 	dir := os.Getenv("PATCHBAY_TEMPLATES")
 	if dir == "" {
@@ -42,7 +42,7 @@ func TestTemplatesValidate(t *testing.T) {
 		o, _ := cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object)
 		return o
 	}
-	var all, good [2]int64 // number, use
+	var all, good [2]int64 // by number, by use
 	lacking := map[string]int{}
 	list := templatesIn(t, dir)
 	for _, p := range list {
@@ -97,7 +97,7 @@ func isEditorOnly(class string, g *pyjson.Object) bool {
 	return slices.Contains([]string{"Note", "MarkdownNote", "Reroute", "PrimitiveNode"}, class)
 }
 
-// templatesIn reads the open templates for pictures whose networks are of families that are here, most used first.
+// templatesIn reads the open image templates whose networks are supported, most used first.
 func templatesIn(t *testing.T, dir string) (out []template) {
 	t.Helper()
 	read := func(name string) any {
@@ -150,7 +150,7 @@ func activeNodes(g *pyjson.Object) (out []*pyjson.Object) {
 	return out
 }
 
-// networks counts loaders of networks: those of families that are here, and others.
+// networks counts the loaders of supported networks and of others.
 func networks(nodes []*pyjson.Object) (ours, others int) {
 	for _, n := range nodes {
 		if class := n.At("type"); class != "UNETLoader" && class != "CheckpointLoaderSimple" {

@@ -19,7 +19,8 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// upscaleRunner has the recorded upscale models in its folders, and an engine with so much memory, 0: any.
+// upscaleRunner returns a runner with the recorded upscale models in its folders and an engine with the given memory in
+// bytes. 0 means no limit.
 func upscaleRunner(t *testing.T, memory int64) *graph.Runner {
 	t.Helper()
 	root := t.TempDir()
@@ -48,8 +49,8 @@ func upscaleRunner(t *testing.T, memory int64) *graph.Runner {
 	return runner
 }
 
-// TestUpscalingThroughNodes compares pictures with ComfyUI's. Where memory is too short for tiles of 512 and 256 pixels
-// they are the pictures of smaller tiles, as there; where it is too short for those too, the error says so.
+// TestUpscalingThroughNodes compares images with ComfyUI's. As in ComfyUI, tiles shrink if memory is too small for
+// tiles of 512 and 256 pixels. If it is too small for those too, the error says so.
 func TestUpscalingThroughNodes(t *testing.T) {
 	var recorded golden.Pictures
 	check(t, golden.JSON("pictures.json", &recorded))
@@ -95,7 +96,7 @@ func TestUpscalingThroughNodes(t *testing.T) {
 	}
 }
 
-// equalPictures demands that two files give the same picture.
+// equalPictures checks that all files give the same image.
 func equalPictures(t *testing.T, runner *graph.Runner, files ...string) {
 	t.Helper()
 	var all [][]float32
@@ -110,7 +111,7 @@ func equalPictures(t *testing.T, runner *graph.Runner, files ...string) {
 	}
 }
 
-// TestPicturesThatAreNotTaken: the nodes of pictures say what is wrong with an input and what is allowed.
+// TestPicturesThatAreNotTaken checks that errors of the image nodes say what is wrong and what is allowed.
 func TestPicturesThatAreNotTaken(t *testing.T) {
 	runner := upscaleRunner(t, 0)
 	model := exec(t, runner, "UpscaleModelLoader", map[string]any{"model_name": "new-x2.safetensors"})
@@ -156,7 +157,7 @@ func TestPicturesThatAreNotTaken(t *testing.T) {
 	}
 }
 
-// TestOtherPicklesAreNotOpened: what is read of an upscale model is not read of a file of another kind.
+// TestOtherPicklesAreNotOpened checks that pickled files are opened only as upscale models.
 func TestOtherPicklesAreNotOpened(t *testing.T) {
 	for _, kind := range files.Kinds() {
 		err := files.ReadHeader(kind, "testdata/compact-x2.pth", false,
@@ -167,7 +168,7 @@ func TestOtherPicklesAreNotOpened(t *testing.T) {
 	}
 }
 
-// TestInstructionsStandBeforePrompts: CLIPTextEncodeLumina2 encodes the text that ComfyUI's has given to the encoder.
+// TestInstructionsStandBeforePrompts checks that CLIPTextEncodeLumina2 encodes the same text as ComfyUI's.
 func TestInstructionsStandBeforePrompts(t *testing.T) {
 	var recorded golden.Pictures
 	check(t, golden.JSON("pictures.json", &recorded))

@@ -19,7 +19,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// usoRun is a recorded run with pictures in front of the text (tests/reference/make_patches.py).
+// usoRun is a recorded run with image tokens before the text (tests/reference/make_patches.py).
 type usoRun struct {
 	Style   []string // files of feature projectors, in the order in which they were applied
 	Refs    [][]int
@@ -48,7 +48,7 @@ func usoFolder(t *testing.T) string {
 	return root
 }
 
-// run goes through the nodes of the official workflow, and returns the rows in front of the text beside the latent.
+// run runs the nodes of the official workflow and returns the latent and the rows before the text.
 func (r *usoRun) run(
 	t *testing.T, eng *parallel.Engine, root, name string,
 ) (latent []float32, rows dit.Array, err error) {
@@ -114,8 +114,8 @@ func (r *usoRun) run(
 	return got["output"].Samples.Data, rows, nil
 }
 
-// TestStyleReferencesThroughNodes compares runs with ComfyUI 0.33.0's own nodes: a picture in front of the text, beside
-// references, and two of them.
+// TestStyleReferencesThroughNodes compares runs with ComfyUI 0.33.0's own nodes: an image before the text, one with
+// references besides, and two images.
 func TestStyleReferencesThroughNodes(t *testing.T) {
 	root, eng := usoFolder(t), engineOf(t, fastOps)
 	var runs map[string]*usoRun
@@ -146,7 +146,7 @@ func TestStyleReferencesThroughNodes(t *testing.T) {
 	}
 }
 
-// TestStyleReferencesAreRefusedByName: by node, field and what is allowed.
+// TestStyleReferencesAreRefusedByName checks that errors name the node, the field and what is allowed.
 func TestStyleReferencesAreRefusedByName(t *testing.T) {
 	root, eng := usoFolder(t), engineOf(t, fastOps)
 	for name, c := range map[string]struct {

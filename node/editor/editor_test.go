@@ -15,7 +15,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// catalogue describes the classes of this program.
+// catalogue returns a function that describes the classes of this program.
 func catalogue() func(string) *pyjson.Object {
 	cat := classes.All()
 	return func(class string) *pyjson.Object {
@@ -33,7 +33,7 @@ func decoded(t *testing.T, text string) *pyjson.Object {
 	return v.(*pyjson.Object)
 }
 
-// inputs are the inputs of the converted nodes by id, as text, and their classes.
+// inputs returns the class and the inputs of the converted nodes as text, by id.
 func inputs(t *testing.T, graph string) map[string]string {
 	t.Helper()
 	got, failure := editor.Convert(decoded(t, graph), catalogue())
@@ -63,8 +63,9 @@ func compare(t *testing.T, graph string, want map[string]string) {
 	}
 }
 
-// TestWidgetsGetTheirNames: values in the order of the class, without control_after_generate and the upload button; a
-// linked widget is the link; comments and choices of a prompt are resolved.
+// TestWidgetsGetTheirNames checks that widget values get the names of the class's inputs in order, without
+// control_after_generate and the upload button, that a linked widget becomes the link, and that comments and choices
+// in a prompt are resolved.
 func TestWidgetsGetTheirNames(t *testing.T) {
 	compare(t, `{"nodes": [
 		{"id": 1, "type": "CLIPLoader", "widgets_values": ["t5.safetensors", "flux"]},
@@ -92,7 +93,7 @@ func TestWidgetsGetTheirNames(t *testing.T) {
 		})
 }
 
-// TestWhatOnlyTheEditorKnows: reroutes, primitives, notes, muted and bypassed nodes.
+// TestWhatOnlyTheEditorKnows checks the conversion of reroutes, primitives, notes, muted and bypassed nodes.
 func TestWhatOnlyTheEditorKnows(t *testing.T) {
 	compare(t, `{"nodes": [
 		{"id": 1, "type": "EmptyLatentImage", "widgets_values": [64, 64, 1]},
@@ -125,8 +126,8 @@ func TestWhatOnlyTheEditorKnows(t *testing.T) {
 		})
 }
 
-// nested is a graph whose subgraph "outer" holds two instances of "inner". Inner encodes its input text; outer's own
-// input is the text of the first, and proxyWidgets name the text of the second and a seed.
+// nested is a graph whose subgraph "outer" contains two instances of "inner". Inner encodes its input text. Outer's own
+// input is the text of the first instance, and proxyWidgets name the text of the second and a seed.
 const nested = `{"nodes": [
 	{"id": 1, "type": "CLIPLoader", "widgets_values": ["t5.safetensors", "flux"]},
 	{"id": 2, "type": "outer", "widgets_values": [%s], "properties": {%s},
@@ -162,7 +163,8 @@ const nested = `{"nodes": [
 			{"id": 5, "origin_id": 8, "origin_slot": 0, "target_id": 9, "target_slot": 1},
 			{"id": 6, "origin_id": 9, "origin_slot": 0, "target_id": -20, "target_slot": 0}]}]}}`
 
-// TestSubgraphs: instances are written out with ids of their own, and values come from the outermost that holds one.
+// TestSubgraphs checks that instances are expanded with ids of their own, and that a value comes from the outermost
+// level that sets it.
 func TestSubgraphs(t *testing.T) {
 	for _, c := range []struct{ values, properties, first, second, seed string }{
 		{``, ``, "inside", "inside", "1"},
@@ -221,7 +223,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// FuzzConvert: whatever stands in the file, conversion ends.
+// FuzzConvert checks that conversion terminates with either a graph or a failure for any file.
 func FuzzConvert(f *testing.F) {
 	f.Add(fmt.Sprintf(nested, `"mine"`, `"proxyWidgets": [["8", "text"]]`))
 	f.Add(`{"nodes": [{"id": [], "type": 1, "inputs": [1], "widgets_values": 3}], "links": [[1], 2, {}]}`)
@@ -237,8 +239,7 @@ func FuzzConvert(f *testing.F) {
 }
 
 // TestComfyUIExamplesConvert converts the workflow text of every PNG below the folder PATCHBAY_COMFYUI_EXAMPLES that
-// has
-// a prompt, too, and compares; classes are described by the object_info that PATCHBAY_OBJECT_INFO names.
+// also has a prompt, and compares the two. The object_info that PATCHBAY_OBJECT_INFO names describes the classes.
 func TestComfyUIExamplesConvert(t *testing.T) {
 	dir, info := os.Getenv("PATCHBAY_COMFYUI_EXAMPLES"), os.Getenv("PATCHBAY_OBJECT_INFO")
 	if dir == "" || info == "" {

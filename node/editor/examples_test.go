@@ -9,7 +9,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// texts are prompt and workflow of a picture, nil where it has none.
+// texts returns the prompt and the workflow of an image, nil if it has none.
 func texts(t *testing.T, path string) (prompt, workflow *pyjson.Object) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -25,8 +25,8 @@ func texts(t *testing.T, path string) (prompt, workflow *pyjson.Object) {
 	return prompt, workflow
 }
 
-// bare is a prompt with sorted keys, without titles and without the value of the upload button, which editors of 2023
-// sent along.
+// bare returns a prompt with sorted keys, without titles and without the value of the upload button, which editors of
+// 2023 included.
 func bare(prompt *pyjson.Object) string {
 	out := pyjson.NewObject()
 	for _, id := range slices.Sorted(slices.Values(prompt.Keys())) {

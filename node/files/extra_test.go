@@ -10,7 +10,7 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// TestExtraModelPaths reads a file of the form of ComfyUI's extra_model_paths.yaml.example.
+// TestExtraModelPaths reads a file like ComfyUI's extra_model_paths.yaml.example.
 func TestExtraModelPaths(t *testing.T) {
 	tree, other := t.TempDir(), t.TempDir()
 	t.Setenv("EXTRA_DISK", other)

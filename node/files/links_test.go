@@ -10,8 +10,9 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// TestModelsMayBeLinks: models folders hold links as the cache of Hugging Face makes them, to files and to folders.
-// Links of root and of the user of the process are followed, those of others not, and pictures keep the strict rule.
+// TestModelsMayBeLinks checks that models folders may have links to files and folders, as the cache of Hugging Face
+// makes them. Only links owned by root or by the user of the process are followed, and images keep the strict rule
+// that no link may lead out of the folder.
 func TestModelsMayBeLinks(t *testing.T) {
 	base, cache := t.TempDir(), t.TempDir()
 	blob := filepath.Join(cache, "blobs/abc")
@@ -37,12 +38,12 @@ func TestModelsMayBeLinks(t *testing.T) {
 	if err := os.Symlink("../../blobs/abc", snapshot); err != nil {
 		t.Fatal(err)
 	}
-	link(snapshot, "vae/flux.safetensors") // a link to a link to a file whose name has no ending
+	link(snapshot, "vae/flux.safetensors") // a link to a link to a file whose name has no extension
 	link(filepath.Join(cache, "disk/vae2"), "vae/shared")
 	if err := os.Symlink(blob, filepath.Join(cache, "between")); err != nil {
 		t.Fatal(err)
 	}
-	link(filepath.Join(cache, "between"), "vae/second.safetensors") // the second link of its chain is a stranger's
+	link(filepath.Join(cache, "between"), "vae/second.safetensors") // another user owns the second link of its chain
 	foreign := link(blob, "vae/foreign.safetensors")
 	link(filepath.Join(cache, "gone"), "vae/broken.safetensors")
 	link("loop.safetensors", "vae/loop.safetensors")

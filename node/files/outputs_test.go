@@ -29,7 +29,7 @@ func TestFileNamesMatchGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	scratch.Touch(t, filepath.Join(folder, "sub_00001_.png")) // from a run of the recording that is not in the file
+	scratch.Touch(t, filepath.Join(folder, "sub_00001_.png")) // from a run that was not recorded
 	for _, c := range file.Naming {
 		if c.Before != nil {
 			scratch.Touch(t, filepath.Join(folder, *c.Before))

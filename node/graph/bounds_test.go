@@ -10,7 +10,7 @@ import (
 	"patchbay/parallel"
 )
 
-// TestBounds goes one above every limit, and up to it.
+// TestBounds checks values at every limit and just above it.
 func TestBounds(t *testing.T) {
 	b := Bounds{Pixels: 4096, Steps: 7}
 	latent := func(n, y, x int) *value.Latent {
@@ -19,7 +19,7 @@ func TestBounds(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		in   map[string]any
-		says string // empty: taken
+		says string // empty: accepted
 	}{
 		{"side times side", map[string]any{"width": int64(64), "height": int64(64)}, ""},
 		{"one row more", map[string]any{"width": int64(64), "height": int64(65)}, "4160 pixels, at most 4096"},

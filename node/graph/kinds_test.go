@@ -9,7 +9,7 @@ import (
 	"patchbay/parallel"
 )
 
-// TestConditioningsCountAllTheyHold: the memory of each array that an entry refers to is counted.
+// TestConditioningsCountAllTheyHold checks that the memory of each array that an entry refers to is counted.
 func TestConditioningsCountAllTheyHold(t *testing.T) {
 	const n = 1000
 	data, bare := make([]float32, n), sizeOf(value.Conditioning{{}})

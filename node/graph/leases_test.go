@@ -11,8 +11,8 @@ import (
 	"patchbay/node/value"
 )
 
-// TestLeasesEndByThemselves: the value of a handle whose lease is over is given to the collector though nobody calls
-// the runner; one with a longer lease stays.
+// TestLeasesEndByThemselves checks that the value of a handle becomes garbage when its lease expires, even without
+// calls to the runner, while one with a longer lease stays.
 func TestLeasesEndByThemselves(t *testing.T) {
 	r, err := NewRunner(Config{Catalogue: NewCatalogue([]Class{
 		{
@@ -37,11 +37,11 @@ func TestLeasesEndByThemselves(t *testing.T) {
 	}
 	short, long := made(20*time.Millisecond), made(time.Hour)
 	freed, stays := make(chan struct{}), make(chan struct{})
-	r.handles.mu.Lock() // the short one cannot end before it is looked at
+	r.handles.mu.Lock() // keep the short lease from expiring meanwhile
 	if e := r.handles.held[short]; e != nil {
 		runtime.AddCleanup(e.value.(*value.Model), func(c chan struct{}) { close(c) }, freed)
 	} else {
-		close(freed) // it ended already
+		close(freed) // it has expired already
 	}
 	runtime.AddCleanup(r.handles.held[long].value.(*value.Model), func(c chan struct{}) { close(c) }, stays)
 	r.handles.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// TestStockTellsFilesApart: what a workflow needs is named with size and header hash, found again, and missed when it
-// is gone or has changed.
+// TestStockTellsFilesApart checks that Needs names the files of a workflow with size and header hash, and that Lacks
+// finds them and reports a file that is gone or has changed.
 func TestStockTellsFilesApart(t *testing.T) {
 	root := t.TempDir()
 	if err := os.CopyFS(root, os.DirFS(filepath.Join("..", "..", "examples", "demo"))); err != nil {
@@ -57,7 +57,7 @@ func TestStockTellsFilesApart(t *testing.T) {
 	}
 }
 
-// TestNeedsLeavesOut what no output reaches, and files that come with the job.
+// TestNeedsLeavesOut checks that Needs leaves out files that no output depends on and files that come with the job.
 func TestNeedsLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "here.png"), []byte("x"), 0o644); err != nil {

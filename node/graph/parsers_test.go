@@ -13,13 +13,14 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// TestParsersUnderTheHammer runs the parser of workflows on mutated inputs: 20,000, 10,000,000 in `make soak`. The fuzz
-// target of the same name has the same body.
+// TestParsersUnderTheHammer runs the parser of workflows on mutated inputs: 20,000, or 10,000,000 in `make soak`. The
+// fuzz target of the same name has the same body.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Workflow", func(t *testing.T) { workflowTarget().Run(t, hammer.Runs) })
 }
 
-// workflowTarget: what was read is written in a form that is read as the same, and validated without falling over.
+// workflowTarget checks that a parsed workflow is the same after writing and parsing it, and that validation does not
+// panic.
 func workflowTarget() *hammer.Target[*graph.Workflow] {
 	cat := classes.All()
 	t := &hammer.Target[*graph.Workflow]{
@@ -52,7 +53,7 @@ func workflowTarget() *hammer.Target[*graph.Workflow] {
 			}
 			return nil
 		},
-		// Four times the text, and so much for each of its values: it is decoded and then copied.
+		// Four times the text plus 800 bytes for each of its values, because it is decoded and then copied.
 		Bound: func(in hammer.Input) int64 {
 			n := int64(0)
 			for _, c := range in.Data {

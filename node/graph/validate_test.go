@@ -17,14 +17,14 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// serverRoots are the folders of the server that the validation goldens were recorded from.
+// serverRoots returns the folders of the server that the validation goldens were recorded from.
 func serverRoots(t *testing.T) files.Roots {
 	t.Helper()
 	models, input, output, temp := scratch.Server(t)
 	return files.Roots{Models: []string{models}, Input: input, Output: output, Temp: temp}
 }
 
-// isBodyCase are cases about the HTTP body around the graph: package ipc answers them.
+// isBodyCase reports whether a case is about the HTTP body around the graph, which package ipc handles.
 func isBodyCase(name string) bool {
 	if name == "file_lone" { // lone surrogates become U+FFFD
 		return true
@@ -39,15 +39,15 @@ func isBodyCase(name string) bool {
 	return false
 }
 
-// deviations are the cases where this program deliberately answers otherwise than ComfyUI 0.33.0: with an error where
-// that accepts what fails when the node runs (true), or by accepting (false). docs/comfyui.md has the reasons. What
-// ComfyUI answers with an HTTP 500 page is refused here, too, and not in this list.
+// deviations returns the cases where this program deliberately differs from ComfyUI 0.33.0: with an error where ComfyUI
+// accepts what fails when the node runs (true), or by accepting (false). docs/comfyui.md has the reasons. What ComfyUI
+// answers with an HTTP 500 page is refused here too, and is not in this list.
 func deviations() map[string]bool {
 	return map[string]bool{
 		"literal_where_link_needed": true, "dict_where_link_needed": true,
 		"float_from_nan": true, "float_nan_text": true, "float_raw_nan": true,
 		"load_image_empty": true, "image_empty": true, "image_dot": true, "image_folder": true, "image_folder_slash": true,
-		"missing_later": false, // an input that came after the class
+		"missing_later": false, // an input that was added to the class later
 	}
 }
 
@@ -115,7 +115,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 	}
 }
 
-// validateBody takes graph and targets from a POST /prompt body.
+// validateBody validates the graph and targets of a POST /prompt body.
 func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) ([]string,
 	*fault.Failure, *graph.Workflow,
 ) {
@@ -133,7 +133,7 @@ func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) 
 	return outputs, failure, w
 }
 
-// unknownClasses lists classes of a graph that the catalogue lacks; cases about unknown classes name them on purpose.
+// unknownClasses lists the classes of a graph that the catalogue lacks, unless the case is about unknown classes.
 func (c validationCase) unknownClasses(cat *graph.Catalogue, w *graph.Workflow) (missing []string) {
 	if w == nil || c.Status == 500 || strings.Contains(string(c.Answer)+c.Text, fault.CodeMissingNodeType) {
 		return nil
@@ -160,7 +160,7 @@ func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.F
 	want := decoded.(*pyjson.Object)
 	if c.Status == 200 {
 		got := slices.Sorted(slices.Values(outputs))
-		if c.Queued.Outputs == nil { // the record does not hold them
+		if c.Queued.Outputs == nil { // not recorded
 			c.Queued.Outputs = got[:min(len(got), 1)]
 		}
 		if len(got) == 0 || !slices.Equal(got, c.Queued.Outputs) {
@@ -209,7 +209,7 @@ func (c validationCase) compareCoerced(t *testing.T, w *graph.Workflow) {
 	}
 }
 
-// normal renders a value with sorted keys; errors of a node are sorted by input and tracebacks blanked, as in the
+// normal renders a value with sorted keys, with the errors of a node sorted by input and tracebacks blanked, as in the
 // recorded file.
 func normal(v any) string {
 	n, err := pyjson.Normalize(v)

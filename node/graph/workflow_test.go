@@ -96,7 +96,7 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 	if got := string(pyjson.Dump(extra["workflow"])); got != "{\"nodes\": [], \"note\": \"\\u00e9\\u72d0\"}" {
 		t.Errorf("workflow text is %s", got)
 	}
-	// The picture that we write with the same texts has the same chunks in the same order, pixels apart.
+	// The image that we write with the same texts has the same chunks in the same order, except for the pixels.
 	ours := picture.EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())},
 		[2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
 	a, b := beforePixels(t, saved), beforePixels(t, ours)
@@ -105,7 +105,7 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 	}
 }
 
-// beforePixels cuts a PNG at its first IDAT.
+// beforePixels returns the part of a PNG before its first IDAT chunk.
 func beforePixels(t *testing.T, data []byte) []byte {
 	t.Helper()
 	i := bytes.Index(data, []byte("IDAT"))

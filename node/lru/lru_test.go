@@ -13,12 +13,12 @@ func TestLRUKeepsToItsBudget(t *testing.T) {
 	if _, ok := c.Get("a"); !ok {
 		t.Fatal("a is gone")
 	}
-	c.Put("c", "C", 4) // b was used longest ago
+	c.Put("c", "C", 4) // b is the least recently used
 	if !slices.Equal(gone, []string{"B"}) || c.used != 8 {
 		t.Errorf("dropped %v, %d bytes held, want B and 8", gone, c.used)
 	}
 	c.Put("a", "A2", 1)
-	c.Put("big", "BIG", 100) // larger than the budget: kept alone, for the job at hand
+	c.Put("big", "BIG", 100) // larger than the budget: kept alone, for the current job
 	if v, ok := c.Get("big"); !ok || v != "BIG" || c.used != 100 {
 		t.Errorf("the big value: %q, %v, %d bytes", v, ok, c.used)
 	}

@@ -6,8 +6,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestEdgesEqualComfyUIs compares every pixel of edges with those that ComfyUI 0.33.0 draws (kornia 0.9.0): noise, and
-// shapes with steps on which neighbours have equal gradients.
+// TestEdgesEqualComfyUIs compares every edge pixel with ComfyUI 0.33.0's (kornia 0.9.0), on noise and on shapes with
+// steps where neighboring pixels have equal gradients.
 func TestEdgesEqualComfyUIs(t *testing.T) {
 	var recorded golden.Pictures
 	if err := golden.JSON("pictures.json", &recorded); err != nil {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/image/tiff"
 )
 
-// pattern is a picture whose every pixel is different: red tells the column, green the row.
+// pattern returns an image whose pixels all differ: red encodes the column, green the row.
 func pattern(x, y int, alpha bool) *image.NRGBA {
 	im := image.NewNRGBA(image.Rect(0, 0, x, y))
 	for r := range y {
@@ -101,7 +101,7 @@ func TestDecodeFormats(t *testing.T) {
 				t.Errorf("%s: mask %d is %v", c.name, i, mask.Data[i])
 			}
 		}
-		if c.name == "tiff" { // the encoder writes an alpha channel, all opaque
+		if c.name == "tiff" { // the encoder writes an opaque alpha channel
 			if mask.Y != 4 || mask.X != 6 || slices.ContainsFunc(mask.Data, func(v float32) bool { return v != 0 }) {
 				t.Errorf("tiff: mask [%d, %d, %d], want zeros [1, 4, 6]", mask.B, mask.Y, mask.X)
 			}
@@ -114,11 +114,11 @@ func TestDecodeFormats(t *testing.T) {
 	}
 }
 
-// TestDecodeGIFWithAlphaInOneFrame: the masks of all frames have one size.
+// TestDecodeGIFWithAlphaInOneFrame checks that the masks of all frames have the same size.
 func TestDecodeGIFWithAlphaInOneFrame(t *testing.T) {
 	clear := color.Palette{color.NRGBA{0, 0, 0, 0}, color.NRGBA{0, 255, 0, 255}}
 	g := &gif.GIF{Config: image.Config{Width: 3, Height: 2, ColorModel: clear}}
-	for i := range 2 { // the first frame is clear, the second covers it
+	for i := range 2 { // the first frame is transparent, the second covers it
 		f := image.NewPaletted(image.Rect(0, 0, 3, 2), clear)
 		for k := range f.Pix {
 			f.Pix[k] = uint8(i)
@@ -156,7 +156,7 @@ func TestDecodeGIFFramesBecomeABatch(t *testing.T) {
 	}
 }
 
-// exifJPEG puts an orientation into a JPEG.
+// exifJPEG adds an EXIF orientation to a JPEG.
 func exifJPEG(data []byte, turn uint16) []byte {
 	tags := []byte("Exif\x00\x00MM\x00*" +
 		"\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00")
@@ -220,7 +220,7 @@ func TestDecodeRefusesBombsAndJunk(t *testing.T) {
 	}
 }
 
-// fixPNG makes the checksum of the header right again.
+// fixPNG recomputes the checksum of the IHDR chunk.
 func fixPNG(data []byte) {
 	var b bytes.Buffer
 	writeChunk(&b, "IHDR", data[16:29])
@@ -231,8 +231,8 @@ func FuzzPNG(f *testing.F) { pngTarget(f).Fuzz(f) }
 
 func FuzzImage(f *testing.F) { imageTarget(f).Fuzz(f) }
 
-// TestReadsRewrittenTexts: a tool that rewrites texts as UTF-8 in tEXt with a wrong checksum made many of ComfyUI's
-// example pictures. Both the workflow and the pixels of such a file can be read.
+// TestReadsRewrittenTexts checks that the workflow and the pixels of a file can be read whose tEXt chunks have UTF-8
+// text and a wrong checksum. Many of ComfyUI's example images were rewritten like this by a tool.
 func TestReadsRewrittenTexts(t *testing.T) {
 	data := EncodePNG([]byte{1, 2, 3, 200, 100, 50}, 1, 2, 3,
 		[2]string{"prompt", `{"1": {"class_type": "A", "inputs": {"text": "??"}}}`})

@@ -20,14 +20,14 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// TestPicturesUnderTheHammer runs the parsers of pictures on mutated inputs: 20,000 each, 10,000,000 in `make soak`.
+// TestPicturesUnderTheHammer runs the parsers of images on mutated inputs: 20,000 each, or 10,000,000 in `make soak`.
 // The fuzz targets of the same names have the same bodies.
 func TestPicturesUnderTheHammer(t *testing.T) {
 	t.Run("PNG", func(t *testing.T) { pngTarget(t).Run(t, hammer.Runs) })
 	t.Run("Image", func(t *testing.T) { imageTarget(t).Run(t, hammer.Runs) })
 }
 
-// mendPNG makes the checksums of the chunks of a PNG right; what is cut off stays.
+// mendPNG recomputes the checksums of the chunks of a PNG. Truncated chunks stay as they are.
 func mendPNG(b []byte) []byte {
 	if !bytes.HasPrefix(b, []byte(pngSignature)) {
 		return b
@@ -43,13 +43,13 @@ func mendPNG(b []byte) []byte {
 	return b
 }
 
-// texts is what a PNG says.
+// texts is the prompt and the other texts of a PNG.
 type texts struct {
 	prompt []byte
 	extra  map[string]any
 }
 
-// pngTarget: a workflow that is found in a picture is JSON.
+// pngTarget checks that a workflow found in an image is JSON.
 func pngTarget(tb testing.TB) *hammer.Target[texts] {
 	tb.Helper()
 	var z bytes.Buffer
@@ -98,16 +98,16 @@ func pngTarget(tb testing.TB) *hammer.Target[texts] {
 	}
 }
 
-// hammerPixels is the limit of pixels under the hammer: pictures of the real limit would take all its time.
+// hammerPixels is the pixel limit in these tests. Images of the real limit would take too long.
 const hammerPixels = 1 << 14
 
-// decoded is a picture with its mask.
+// decoded is an image with its mask.
 type decoded struct {
 	im   *Image
 	mask *Mask
 }
 
-// imageTarget: values, shapes and limit of a picture that was read belong together.
+// imageTarget checks that values, shapes and the pixel limit of a decoded image are consistent.
 func imageTarget(tb testing.TB) *hammer.Target[decoded] {
 	tb.Helper()
 	return &hammer.Target[decoded]{
@@ -128,13 +128,13 @@ func imageTarget(tb testing.TB) *hammer.Target[decoded] {
 			}
 			return nil
 		},
-		// The decoders' tables, and 64 bytes for every pixel that the header may ask for: what was read, 8 bits straight, f32
-		// and mask.
+		// The decoders' tables, and 64 bytes for every pixel that the header may ask for: the decoded image, its 8-bit
+		// non-premultiplied form, f32 and mask.
 		Bound: func(in hammer.Input) int64 { return 256<<10 + 4*int64(len(in.Data)) + 64*hammerPixels },
 	}
 }
 
-// pictureSeeds are small pictures of every format.
+// pictureSeeds returns small images of every format.
 func pictureSeeds(tb testing.TB) []hammer.Input {
 	tb.Helper()
 	soft := pattern(5, 4, true)

@@ -64,7 +64,7 @@ func TestPythonText(t *testing.T) {
 	}
 }
 
-// TestDigitsOfIntegers: Python takes 4300 digits, whatever is around them, in text and in JSON.
+// TestDigitsOfIntegers checks Python's limit of 4300 digits, whatever surrounds them, in text and in JSON.
 func TestDigitsOfIntegers(t *testing.T) {
 	nines, apart := strings.Repeat("9", 4300), strings.Repeat("9_", 4299)+"9"
 	for _, text := range []string{nines, "-" + nines, "+" + nines, " " + nines + "\n", apart} {

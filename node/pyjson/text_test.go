@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestExcerpt: text is cut, numbers that Python reads are not.
+// TestExcerpt checks that long text is cut, but numbers that Python can parse are not.
 func TestExcerpt(t *testing.T) {
 	for in, want := range map[string]int{
 		strings.Repeat("x", 1000): 1000, strings.Repeat("x", 1001): 1000 + len("... (1001 bytes)"),

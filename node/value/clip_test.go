@@ -10,7 +10,7 @@ import (
 	"patchbay/node/files"
 )
 
-// TestSD3Prompts: which encoders CLIPTextEncodeSD3 asks, and that both CLIPs get as many chunks.
+// TestSD3Prompts checks which encoders CLIPTextEncodeSD3 uses, and that both CLIPs get the same number of chunks.
 func TestSD3Prompts(t *testing.T) {
 	check := func(err error) {
 		t.Helper()

@@ -9,7 +9,7 @@ import (
 	"patchbay/models/weights"
 )
 
-// TestComputeOf is the table of --compute.
+// TestComputeOf checks the activation type that each value of --compute selects.
 func TestComputeOf(t *testing.T) {
 	info, _ := os.ReadFile("/proc/cpuinfo")
 	here := fasterType(string(info))
@@ -46,7 +46,7 @@ func TestComputeOf(t *testing.T) {
 	}
 }
 
-// TestWidths: what most bytes of a file are decides, scales and biases do not.
+// TestWidths checks that the type of most bytes of a file decides, not its scales and biases.
 func TestWidths(t *testing.T) {
 	of := func(list ...engine.DType) *weights.Set {
 		m := map[string]weights.Stored{"bias": {DType: engine.F32, Shape: []int{2}, Data: make([]byte, 8)}}

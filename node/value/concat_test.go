@@ -10,7 +10,8 @@ import (
 	"patchbay/parallel"
 )
 
-// TestConcatenatedChannelsAreRefusedByName: what a network reads beside the noise must fit it, through both doors.
+// TestConcatenatedChannelsAreRefusedByName checks the errors for channels concatenated to the noise that do not fit it:
+// those of a conditioning, and those that a host program passes as c_concat.
 func TestConcatenatedChannelsAreRefusedByName(t *testing.T) {
 	fill, plain := tinyModel(t, "fill-a"), tinyModel(t, "kontext-a")
 	l := parallel.NewLatent(1, 16, 4, 6)

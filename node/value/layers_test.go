@@ -9,7 +9,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestPreviewShowsTheFirstLayer: a step of layers is shown as that of the whole picture alone.
+// TestPreviewShowsTheFirstLayer checks that the preview of a layered latent shows the whole image, its first layer.
 func TestPreviewShowsTheFirstLayer(t *testing.T) {
 	m := &Model{Format: latent.Wan21()}
 	layers, _ := parallel.LatentOf([]int{1, 16, 3, 4, 5}, golden.Input("layers", 16*3*4*5))

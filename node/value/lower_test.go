@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel"
 )
 
-// TestTellsTheWholePicture: PixArt-Alpha and HunyuanDiT hear the size of the picture also where an entry covers a part
-// of it, or the size that CLIPTextEncodePixArtAlpha names.
+// TestTellsTheWholePicture checks that PixArt-Alpha and HunyuanDiT get the size of the whole image even if an entry
+// covers a part of it, or the size set by CLIPTextEncodePixArtAlpha.
 func TestTellsTheWholePicture(t *testing.T) {
 	latent := parallel.NewLatent(1, 4, 16, 24)
 	for _, c := range []struct {
@@ -53,8 +53,8 @@ func tinyModel(t *testing.T, family string) *Model {
 	return m
 }
 
-// TestEmptyLatentsAreResized: zeros made for a size in pixels become those of the model for this size; what a picture
-// was encoded to stays as it is, and must have the model's channels.
+// TestEmptyLatentsAreResized checks that an empty latent made for a size in pixels is converted to the model's shape
+// for that size. The latent of an encoded image stays as it is and must have the model's channels.
 func TestEmptyLatentsAreResized(t *testing.T) {
 	m, picture := tinyModel(t, "flux2"), parallel.NewLatent(1, 128, 4, 6)
 	picture.Data[0] = 1
@@ -62,7 +62,7 @@ func TestEmptyLatentsAreResized(t *testing.T) {
 	other.Data[0] = 1
 	for name, c := range map[string]struct {
 		l    Latent
-		want [4]int // zeros: refused
+		want [4]int // all 0: refused
 	}{
 		"of FLUX.2":            {Latent{Samples: parallel.NewLatent(2, 128, 4, 6), Scale: 16}, [4]int{2, 128, 4, 6}},
 		"of 4 channels":        {Latent{Samples: parallel.NewLatent(1, 4, 8, 13), Scale: 8}, [4]int{1, 128, 4, 6}},
@@ -78,7 +78,8 @@ func TestEmptyLatentsAreResized(t *testing.T) {
 	}
 }
 
-// TestShortTextsAreFilled: FLUX.2 reads 512 rows, zeros in front; longer texts and other families' stay.
+// TestShortTextsAreFilled checks that texts for FLUX.2 are padded with leading zeros to 512 rows, and that longer texts
+// and those of other families are not.
 func TestShortTextsAreFilled(t *testing.T) {
 	m, flux := tinyModel(t, "flux2"), tinyModel(t, "flux")
 	text := dit.Array{Rows: 2, Cols: 3, Data: []float32{1, 2, 3, 4, 5, 6}}

@@ -7,7 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestFasterType: what the table says of processors as /proc/cpuinfo describes them; f32 of all that it does not have.
+// TestFasterType checks the table of processors for their descriptions in /proc/cpuinfo. Processors that it does not
+// list get f32.
 func TestFasterType(t *testing.T) {
 	for _, c := range []struct {
 		vendor, family, model string

@@ -11,8 +11,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// TestVocabularyBesideAllEncoders finds a SentencePiece vocabulary where checkpoints have it: CheckpointSave of ComfyUI
-// writes that of Lumina 2's encoder beside all encoders, that of HunyuanDiT's mT5 beside the one that it is for.
+// TestVocabularyBesideAllEncoders checks that a SentencePiece vocabulary is found where checkpoints have it: ComfyUI's
+// CheckpointSave writes that of Lumina 2's encoder next to all encoders, and that of HunyuanDiT's mT5 next to its own.
 func TestVocabularyBesideAllEncoders(t *testing.T) {
 	pieces, err := os.ReadFile(filepath.Join("..", "..", "models", "tokenizer", "testdata", "tiny_bpe.model"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel"
 )
 
-// rows is an array of 0, 0.5, 1 ...
+// rows returns an array of 0, 0.5, 1 ...
 func rows(n, cols int) dit.Array {
 	a := dit.Array{Rows: n, Cols: cols, Data: make([]float32, n*cols)}
 	for i := range a.Data {
@@ -68,7 +68,7 @@ func TestValuesTravel(t *testing.T) {
 	}
 }
 
-// TestOrderOfKeys: a range that ends at 0 does so in whatever order its keys come.
+// TestOrderOfKeys checks that the end of a range does not depend on the order of its keys, even if it is 0.
 func TestOrderOfKeys(t *testing.T) {
 	context := NewTensor([]float32{1}, 1, 1, 1)
 	for end, keys := range map[float64][]any{0: {"end_percent", 0.0, "start_percent", 0.0}, 1: {"start_percent", 0.5}} {
@@ -79,7 +79,7 @@ func TestOrderOfKeys(t *testing.T) {
 	}
 }
 
-// TestWrongKindsAreRefused, with the field and what it takes.
+// TestWrongKindsAreRefused checks that errors name the field and what it accepts.
 func TestWrongKindsAreRefused(t *testing.T) {
 	one := NewTensor([]float32{1}, 1, 1, 1, 1)
 	for _, c := range []struct {
@@ -105,8 +105,8 @@ func TestWrongKindsAreRefused(t *testing.T) {
 	}
 }
 
-// TestConditioningsTravelWhole: no field of an entry is lost on the way, and one with control nets, which have no form
-// that travels, does not travel.
+// TestConditioningsTravelWhole checks that no field of an entry is lost in export and import, and that an entry with
+// control nets, which have no serialized form, cannot be exported.
 func TestConditioningsTravelWhole(t *testing.T) {
 	plane := func(n int) parallel.Latent {
 		return parallel.Latent{B: 1, C: n, Y: 1, X: 2, Data: rows(n, 2).Data}
@@ -125,7 +125,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 		},
 		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}
-	// what no node attaches, and control nets, which are tried below
+	// fields that no node sets, and control nets, which are checked below
 	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }

@@ -1,7 +1,7 @@
 //go:build cgo && (!emulated || race)
 
-// Package emulated has no levels without the build tag emulated, and none under the race detector, which sees nothing
-// of C code.
+// Package emulated has no levels without the build tag emulated, and none under the race detector, which cannot see
+// into C code.
 package emulated
 
 import "patchbay/engine/cpu/kernels"

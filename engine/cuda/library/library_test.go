@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// tree makes empty files below a folder.
+// tree makes empty files below dir and returns the last one's directory.
 func tree(t *testing.T, dir string, names ...string) string {
 	t.Helper()
 	for _, name := range names {
@@ -22,8 +22,8 @@ func tree(t *testing.T, dir string, names ...string) string {
 	return dir
 }
 
-// TestCandidates: libraries are found in wheels of CUDA 12 and 13, the nearest place first, and none that the driver is
-// too old for.
+// TestCandidates checks that libraries are found in wheels of CUDA 12 and 13, nearest place first, and that libraries
+// too new for the driver are left out.
 func TestCandidates(t *testing.T) {
 	const packages = "lib/python3.12/site-packages/nvidia/"
 	named := tree(t, t.TempDir(), "libcublasLt.so.12")

@@ -9,8 +9,8 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// Quantise turns values, whole blocks of them, into the bytes of a type: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or
-// Q6_K. It panics for other types.
+// Quantise encodes values, which must fill whole blocks, as F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K. It panics
+// for other types.
 func Quantise(kind gguf.Type, values []float32) []byte {
 	plain := map[gguf.Type]engine.DType{gguf.F32: engine.F32, gguf.F16: engine.F16, gguf.BF16: engine.BF16}
 	if d, ok := plain[kind]; ok {
@@ -42,7 +42,7 @@ func Widen(e gguf.Entry, d engine.DType) []byte {
 	return out
 }
 
-// half appends v as f16 and returns what was written.
+// half appends v as f16 and returns the rounded value with the buffer.
 func half(b []byte, v float32) ([]byte, float32) {
 	h := engine.F16FromF32(v)
 	return binary.LittleEndian.AppendUint16(b, h), engine.F32FromF16(h)
@@ -81,8 +81,8 @@ func q4(b []byte, v []float32) []byte {
 	return b
 }
 
-// groups begins a block of Q4_K or Q5_K: factors, 12 bytes of scales and minima, and the steps 0..top of all 256
-// values.
+// groups appends the head of a Q4_K or Q5_K block: two f16 factors and 12 bytes of scales and minima. It also returns
+// the steps 0..top of all 256 values.
 func groups(b []byte, v []float32, top int) ([]byte, [256]int) {
 	var scale, low [8]float32
 	for g := range 8 {
@@ -112,7 +112,8 @@ func groups(b []byte, v []float32, top int) ([]byte, [256]int) {
 	return append(b, packed[:]...), steps
 }
 
-// nibbles appends 256 values of 4 bits, 32 in low halves, then 32 in high halves of the same bytes.
+// nibbles appends the low 4 bits of 256 steps. Of every 64, the first 32 go to the low halves of 32 bytes and the other
+// 32 to the high halves.
 func nibbles(b []byte, steps [256]int) []byte {
 	for at := 0; at < 256; at += 64 {
 		for i := range 32 {
@@ -152,8 +153,8 @@ func q6k(b []byte, v []float32) []byte {
 		scales[g] = byte(s)
 		for i := range 16 {
 			q := step(v[16*g+i], d*float32(s), -32, 31) + 32
-			// Element at of a half of 128: quarters 0 and 1 are the low halves of 64 bytes, 2 and 3 the high halves; 2 more bits
-			// in 32 bytes.
+			// In each half of 128 elements, quarters 0 and 1 fill the low nibbles of 64 bytes, 2 and 3 the high
+			// nibbles. The upper 2 bits of all quarters share 32 bytes.
 			half, at := g/8, g%8*16+i
 			low[64*half+at%64] |= byte(q & 15 << (at / 64 * 4))
 			high[32*half+at%32] |= byte(q >> 4 << (at / 32 * 2))

@@ -1,7 +1,7 @@
-// Package ggufwrite makes GGUF files for tests: a writer of version 3 and simple quantisers of the common types.
+// Package ggufwrite makes GGUF files for tests: it has a writer of version 3 and simple quantizers of the common types.
 //
-// The quantisers round to the nearest step of the largest value of a group. Those of ggml search for better scales;
-// readers cannot tell. No program writes GGUF files with this package.
+// The quantizers derive the scale from the largest value of a group and round to the nearest step. Those of ggml search
+// for better scales, which makes no difference to readers. No program writes GGUF files with this package.
 package ggufwrite
 
 import (
@@ -22,11 +22,11 @@ type Tensor struct {
 	Data  []byte
 }
 
-// align is the alignment of tensor data that the format has without general.alignment.
+// align is the format's alignment of tensor data for files without general.alignment.
 const align = 32
 
-// File returns a GGUF file. Metadata values are string, bool, uint32, float32 and lists of string, int32, float32,
-// uint8. A tensor whose rows are not whole blocks is written the way converters of image models do it: as rows of one
+// File returns a GGUF file. Metadata values may be string, bool, uint32, float32 and slices of string, int32, float32
+// and uint8. A tensor whose rows are not whole blocks is written as converters of image models do it: as rows of one
 // block, with its true shape under comfy.gguf.orig_shape.
 func File(metadata map[string]any, tensors []Tensor) []byte {
 	pairs := map[string]any{}
@@ -54,7 +54,7 @@ func File(metadata map[string]any, tensors []Tensor) []byte {
 	at := 0
 	for i, t := range tensors {
 		b = binary.LittleEndian.AppendUint32(text(b, t.Name), uint32(len(shapes[i])))
-		for _, v := range slices.Backward(shapes[i]) { // the format begins with the innermost dimension
+		for _, v := range slices.Backward(shapes[i]) { // the format stores the innermost dimension first
 			b = binary.LittleEndian.AppendUint64(b, uint64(v))
 		}
 		b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
@@ -90,13 +90,13 @@ func text(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
-// list begins an array of n elements of a kind.
+// list appends the head of an array of n elements of a kind.
 func list(b []byte, kind, n int) []byte {
 	b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 9), uint32(kind))
 	return binary.LittleEndian.AppendUint64(b, uint64(n))
 }
 
-// value appends type and value; the numbers are those of enum gguf_metadata_value_type.
+// value appends the type and value of v. The type numbers are those of enum gguf_metadata_value_type.
 func value(b []byte, v any) []byte {
 	kind := func(k uint32) []byte { return binary.LittleEndian.AppendUint32(b, k) }
 	switch x := v.(type) {

@@ -10,8 +10,8 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// TestWrittenFilesReadBack judges the quantisers with the reader, which is itself judged by the format's Python
-// package: every value comes back within half a step of its group, or a whole one where scales are rounded too.
+// TestWrittenFilesReadBack checks the quantizers with the reader, which is itself checked against the format's Python
+// package: every value comes back within half a step of its group, or a whole step where scales are rounded too.
 func TestWrittenFilesReadBack(t *testing.T) {
 	values := make([]float32, 3*512)
 	for i := range values {

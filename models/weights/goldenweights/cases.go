@@ -12,11 +12,11 @@ import (
 	"patchbay/tests/golden"
 )
 
-// Case is one recorded evaluation of a network: a batch whose items are entries of their own.
+// Case is one recorded evaluation of a network: a batch in which every item has its own entry.
 type Case struct {
 	Name        string      `json:"-"` // "flux-a/8x12"
-	X           []int       `json:"x"` // [n, C, Y, X], frames one below the other
-	T           int         `json:"-"` // frames; 0: x has no such axis
+	X           []int       `json:"x"` // [n, C, Y, X], frames stacked vertically
+	T           int         `json:"-"` // number of frames; 0: x has no frame axis
 	Timesteps   []float32   `json:"timesteps"`
 	Context     []int       `json:"context"`
 	Y           []int       `json:"y"`
@@ -27,12 +27,12 @@ type Case struct {
 	MetaSize    [][]float32 `json:"image_meta_size"`
 	CSize       any         `json:"c_size"`
 	AspectRatio any         `json:"c_ar"`
-	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or of one frame
+	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or [n, C, 1, Y, X]
 	Method      string      `json:"ref_latents_method"`
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
 }
 
-// Modern reports whether the cases of a model are in the folder modern: families recorded later.
+// Modern reports whether the cases of a model are in the folder modern, which has the families recorded later.
 func Modern(model string) bool {
 	family, _, _ := strings.Cut(model, "-")
 	return slices.Contains([]string{
@@ -40,7 +40,7 @@ func Modern(model string) bool {
 	}, family)
 }
 
-// recordedIn is the path of a file with the cases of a model.
+// recordedIn returns the path of a file with the cases of a model.
 func recordedIn(model, file string) string {
 	if Modern(model) {
 		return "modern/" + file
@@ -78,7 +78,7 @@ func Cases(model string) ([]Case, error) {
 // N returns the number of entries.
 func (c Case) N() int { return c.X[0] }
 
-// Size returns the pixels of the latent of an entry and the rows of its text: how long a case takes goes with it.
+// Size returns the pixels of the latent of an entry plus the rows of its text, a measure of how long a case takes.
 func (c Case) Size() int {
 	rows := c.X[2] * c.X[3]
 	for _, text := range [][]int{c.Context, c.T5} {
@@ -129,7 +129,7 @@ func (c Case) Entries() []dit.Entry {
 	return out
 }
 
-// numbers reads [[a, b]] of a JSON value that may also be a remark.
+// numbers reads a JSON value of the form [[a, b]]. It reports false for other values, such as remarks.
 func numbers(v any) ([]float32, bool) {
 	rows, ok := v.([]any)
 	if !ok {
@@ -142,7 +142,7 @@ func numbers(v any) ([]float32, bool) {
 	return out, true
 }
 
-// item is item i of an input tensor [n, L, C].
+// item returns item i of an input tensor [n, L, C].
 func item(name string, shape []int, i int) dit.Array {
 	size := shape[1] * shape[2]
 	return dit.Array{Rows: shape[1], Cols: shape[2], Data: golden.Input(name, shape[0]*size)[i*size : (i+1)*size]}
@@ -159,7 +159,7 @@ func product(shape []int) int {
 // Results are the files of recorded results.
 type Results struct{ files []*safetensors.File }
 
-// OpenResults opens the recorded results of all cases; close them with Close.
+// OpenResults opens the recorded results of all cases. The caller must close them.
 func OpenResults() (Results, error) {
 	var out Results
 	for _, name := range []string{"models.safetensors", "modern/models.safetensors"} {
@@ -181,7 +181,7 @@ func (f Results) Close() (err error) {
 	return err
 }
 
-// Get returns a recorded tensor.
+// Get returns the values and the shape of a recorded tensor.
 func (f Results) Get(name string) ([]float32, []int, error) {
 	for _, file := range f.files {
 		if e, ok := file.Entry(name); ok {
@@ -192,8 +192,8 @@ func (f Results) Get(name string) ([]float32, []int, error) {
 	return nil, nil, fmt.Errorf("golden: no tensor %q", name)
 }
 
-// States returns the recorded block results of a case: block name ("double_blocks.0.1") -> values [1, L, E]. Positions,
-// which some cases have instead, are no states.
+// States returns the recorded block outputs of a case: block name ("double_blocks.0.1") -> values [1, L, E]. It leaves
+// out recorded positions.
 func (f Results) States(c Case) map[string][]float32 {
 	out := map[string][]float32{}
 	for _, file := range f.files {

@@ -1,7 +1,7 @@
 // Package goldenweights builds checkpoints for tests from the value formula of tests/golden, so that no file is needed.
 //
-// Set gives the tiny models that golden numbers were recorded with, Cases and OpenResults (cases.go) the evaluations
-// recorded with them, Seed fills any list of declared tensors by the same rule.
+// Set returns the tiny models that golden numbers were recorded with, and Cases and OpenResults (cases.go) the
+// evaluations recorded with them. Seed fills any list of declared tensors by the same rule.
 package goldenweights
 
 import (
@@ -22,7 +22,7 @@ type model struct {
 	Tensors [][]json.RawMessage `json:"tensors"`
 }
 
-// made are the results of Set by name: filling a set takes longer than many a test.
+// made caches the results of Set by name, because filling a set takes longer than many tests.
 var made sync.Map
 
 type result struct {
@@ -31,8 +31,8 @@ type result struct {
 	err    error
 }
 
-// Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config
-// as JSON. All callers of a process share both and must not change them.
+// Set returns the tensors of the golden model of that name ("flux-a", "clip-l-tiny" ...) under their original names,
+// and the recorded config as JSON. All callers of a process share both and must not change them.
 func Set(name string) (*weights.Set, json.RawMessage, error) {
 	once, _ := made.LoadOrStore(name, sync.OnceValue(func() (r result) {
 		r.set, r.config, r.err = makeSet(name)
@@ -86,8 +86,8 @@ func add(set map[string]weights.Stored, model string, t []json.RawMessage) error
 	return nil
 }
 
-// Seed fills declared tensors by the rule of tests/golden/README.md section 1: biases small, norms around 1, matrices
-// of unit gain. Values depend on the model name and the tensor names only.
+// Seed fills declared tensors by the rule of tests/golden/README.md section 1: small biases, norms around 1, matrices
+// of unit gain. Values depend only on the model name and the tensor names.
 func Seed(name string, declared []weights.Declared) *weights.Set {
 	set := map[string]weights.Stored{}
 	for _, d := range declared {
@@ -112,7 +112,7 @@ func rule(d weights.Declared) (scale, offset float64) {
 	switch {
 	case strings.HasSuffix(d.Name, "mod.lin"): // a table
 		return 1, 0
-	case d.Add > 0: // a norm's weight less 1
+	case d.Add > 0: // a norm's weight minus 1
 		return 0.4, 0
 	case len(d.Shape) <= 1:
 		return 0.2, 1

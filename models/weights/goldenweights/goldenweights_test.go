@@ -7,8 +7,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// TestSeedFollowsTheRecordedRule checks that the rule coded here gives every tensor of the recorded models that it is
-// used for.
+// TestSeedFollowsTheRecordedRule checks that Seed gives the tensors of the recorded models of every family that uses
+// it.
 func TestSeedFollowsTheRecordedRule(t *testing.T) {
 	for _, name := range []string{"flux-c", "sd3-c", "pixart-a", "hydit-b", "vae-kl", "bert-tiny"} {
 		set, config, err := Set(name)

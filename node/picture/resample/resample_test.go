@@ -11,7 +11,7 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// golden is one recorded call; tests/reference/make_resample.py says how they were made.
+// golden is one call, recorded by tests/reference/make_resample.py.
 type golden struct {
 	N             int
 	In            string
@@ -68,7 +68,7 @@ func values(t *testing.T, e safetensors.Entry) []float32 {
 	return v
 }
 
-// worst returns the largest difference and its index; a NaN on one side only is infinite.
+// worst returns the largest difference and its index. A NaN on one side only counts as infinite.
 func worst(got, want []float32) (float64, int) {
 	most, at := 0.0, 0
 	for i := range want {
@@ -109,8 +109,8 @@ func image(t *testing.T, e safetensors.Entry) Image {
 }
 
 // TestUpscaleEqualsComfyUI compares every recorded call in both layouts: float methods to 1e-6, lanczos, area and
-// nearest-exact exactly. Bislerp of random vectors with 2 or 3 channels gets 1e-5: some lie nearly opposite, where the
-// last bit of the angle is magnified by 1/sin.
+// nearest-exact exactly. Bislerp of random vectors with 2 or 3 channels gets 1e-5, because some are nearly opposite and
+// 1/sin magnifies the last bit of the angle.
 func TestUpscaleEqualsComfyUI(t *testing.T) {
 	bounds := map[string]float64{NearestExact: 0, Lanczos: 0, Bilinear: 1e-6, Bicubic: 1e-6, Area: 0, Bislerp: 1e-6}
 	most, count := map[string]float64{}, map[string]int{}
@@ -122,8 +122,8 @@ func TestUpscaleEqualsComfyUI(t *testing.T) {
 			}
 		}
 		for _, layout := range []Layout{ChannelsFirst, ChannelsLast} {
-			// torch rounds the positions of channels-last inputs of more than 3 channels its own way; all other cases do not
-			// depend on the layout.
+			// torch rounds the positions of channels-last inputs with more than 3 channels differently. All other
+			// cases do not depend on the layout.
 			if (layout == ChannelsLast) != (g.Layout == "last") &&
 				(g.Method == NearestExact || g.Method == Bilinear) && in.C > 3 {
 				continue
@@ -194,8 +194,8 @@ func TestMasksEqualComfyUI(t *testing.T) {
 	}
 }
 
-// TestSplitDoesNotChangeResults resizes a picture large enough for several goroutines and compares with parts of it
-// resized alone.
+// TestSplitDoesNotChangeResults resizes an image large enough for several goroutines and compares it with parts resized
+// separately.
 func TestSplitDoesNotChangeResults(t *testing.T) {
 	const c, y, x = 3, 150, 170
 	m := Image{B: 2, C: c, Y: y, X: x, Data: make([]float32, 2*c*y*x)}
@@ -272,7 +272,7 @@ func TestWrongArgumentsAreRefusedWithTheReason(t *testing.T) {
 	Grow(make([]float32, 5), 1, 2, 3, 1, true)
 }
 
-// TestOneChannelLanczos covers what ComfyUI cannot do: a mask is filtered like each colour of a picture.
+// TestOneChannelLanczos checks what ComfyUI cannot do: a mask is filtered like each color channel of an image.
 func TestOneChannelLanczos(t *testing.T) {
 	v := make([]float32, 9*7)
 	for i := range v {
@@ -291,7 +291,7 @@ func TestOneChannelLanczos(t *testing.T) {
 	}
 }
 
-// BenchmarkUpscale doubles a picture of 1024 x 1024; bytes are those of the result.
+// BenchmarkUpscale doubles an image of 1024 x 1024 pixels. It counts the bytes of the result.
 func BenchmarkUpscale(b *testing.B) {
 	m := Image{B: 1, C: 3, Y: 1024, X: 1024, Layout: ChannelsLast, Data: make([]float32, 3<<20)}
 	for i := range m.Data {
@@ -319,7 +319,7 @@ func BenchmarkGrow(b *testing.B) {
 	}
 }
 
-// TestNearestEqualsTorch: torch.nn.functional.interpolate of 0 .. from-1, mode nearest.
+// TestNearestEqualsTorch compares with torch.nn.functional.interpolate of 0 .. from-1 in mode nearest.
 func TestNearestEqualsTorch(t *testing.T) {
 	for size, want := range map[[2]int][]float32{
 		{14, 6}: {0, 2, 4, 7, 9, 11},
