@@ -51,7 +51,8 @@ func TestValuesTravel(t *testing.T) {
 	if !reflect.DeepEqual(back, list) {
 		t.Errorf("conditioning came back as\n%+v\nwant\n%+v", back, list)
 	}
-	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}, Scale: 16}
+	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
+	l.Scale = 16
 	l.Samples.B, l.Samples.C, l.Samples.Y, l.Samples.X, l.Samples.Data = 2, 1, 1, 2, []float32{1, 2, 3, 4}
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)

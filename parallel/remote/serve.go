@@ -157,7 +157,8 @@ func (s *server) handle(c *call, a *answer) (err error) {
 				"build", c.Hello.Version, Version)
 		}
 		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
-		a.Site, a.NCCL, a.Uninterruptible = s.Site, s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
+		a.Site, a.NCCL = s.Site, s.NCCL
+		a.Uninterruptible = s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
 		if err := s.part(); err != nil { // from the processes it has met before
 			return err
