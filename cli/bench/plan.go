@@ -23,7 +23,7 @@ func planCmd() *cobra.Command {
 			return nil, console.BadInput(err)
 		}
 		chosen := ""
-		times, err := b.clocked("", func() error {
+		s, err := b.clocked("", func() error {
 			choice, err := search.Choose()
 			if err == nil {
 				chosen = choice.Best.Plan.String()
@@ -33,9 +33,9 @@ func planCmd() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		times.What = "choose " + chosen
+		s.What = "choose " + chosen
 		return &report{
-			Benchmark: "plan", Warmup: b.warmup, Samples: []sample{times},
+			Benchmark: "plan", Warmup: b.warmup, Samples: []sample{s},
 			Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description",
 			Extra: map[string]any{"plan": chosen},
 		}, nil
