@@ -75,7 +75,7 @@ fmt: tools
 # that compute much, the tests of what runs side by side; tests of ipc talk to a nats-server in its own process, the one inside a daemon is in `make soak`.
 # Many tests wait more than they compute: four packages at a time keep two processors busy. What waits longest starts first.
 export WATCHED := ./ipc/jobs ./ipc/serve ./ipc/members ./ipc/worker ./ipc/rights ./ipc/client ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire ./models/sampling \
-           ./node/files ./node/graph ./node/lru ./node/picture/resample ./parallel/comm ./parallel/group ./parallel/rank ./parallel/remote
+           ./node/files ./node/graph ./node/lru ./node/picture/resample ./parallel/comm ./parallel/scope ./parallel/rank ./parallel/remote
 RACED   := ./parallel ./parallel/comm/stream ./parallel/comm/deferred
 ALIKE   := LateRanksGive|LateAdapters|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|ShardedPlansEqual|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|SharedUnderLimits|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base

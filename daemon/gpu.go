@@ -345,7 +345,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
 		if c.Placement == placementChildren {
 			ranks := &children{Config: c}
-			cfg.Hosts, closing = ranks, ranks.close
+			cfg.Processes, closing = ranks, ranks.close
 		}
 		return cfg, closing, nil
 	}
@@ -373,7 +373,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, release, nil
 	}
 	ranks := &children{Config: c, infos: infos}
-	cfg.Hosts = ranks
+	cfg.Processes = ranks
 	return cfg, func() error { return errors.Join(ranks.close(), release()) }, nil
 }
 
@@ -391,7 +391,7 @@ func (c *Config) deviceMemory() (most, reserve int64, err error) {
 
 // site describes the devices of so many places to a leader. On the processors the ranks share the rates that one of
 // them has alone.
-func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
+func (c *Config) site(places int, ops engine.Ops) (s forecast.Hardware, err error) {
 	m, mixed, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return s, err

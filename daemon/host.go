@@ -76,7 +76,7 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 	}
 	open := &opener{roots: cfg.Roots(), host: offer.Host, filesByKey: map[string]knownFiles{}}
 	offer.Open = open.open
-	s := remote.Station{
+	s := remote.Listener{
 		Network: remote.Network{Key: key, Build: cfg.Version, Silence: cfg.silence()},
 		Offer:   offer, Hung: hung,
 		Say: func(who net.Addr, what string, cause error) {

@@ -13,7 +13,7 @@ import (
 
 	"patchbay/ipc/wire"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
@@ -129,7 +129,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host {
+	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) process.Process {
 		site := cl.Site()
 		log.Info().Stringer("host", cl).Str("rates", forecast.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
 		return remoteHost{cl, roots}
@@ -147,7 +147,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	if err != nil {
 		log.Warn().Err(err).Msg("nothing is known of the network before hosts meet")
 	}
-	if met := there.Met(); met.Places != nil {
+	if met := there.Survey(); met.Places != nil {
 		log.Info().Float64("bandwidth", met.Bandwidth).Float64("latency", met.Latency).Msg(
 			"until hosts meet devices and network are taken to be what they were last time")
 	}

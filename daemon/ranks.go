@@ -25,7 +25,7 @@ import (
 	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
@@ -42,7 +42,7 @@ const leaving = 2 * time.Second
 const controlFD = 3
 
 // children are the processes that this one starts for ranks, one each. They get a part of the memory that this one may
-// take, or have a GPU each. To the engine they are its parallel.Hosts, and they end when their connections do.
+// take, or have a GPU each. To the engine they are its parallel.Processes, and they end when their connections do.
 type children struct {
 	*Config
 	infos   []cuda.Info // GPUs of the ranks; nil: they share the processors
@@ -57,17 +57,17 @@ type children struct {
 	at    []*remote.Client
 }
 
-// Changed implements parallel.Hosts.
+// Changed implements parallel.Processes.
 func (c *children) Changed(ranks int) bool { return ranks > c.started }
 
-// Missing implements parallel.Hosts.
+// Missing implements parallel.Processes.
 func (c *children) Missing() []string { return nil }
 
-// Met implements parallel.Hosts. It is empty: they have the devices of this process.
-func (c *children) Met() forecast.Meeting { return forecast.Meeting{} }
+// Survey implements parallel.Processes. It is empty: they have the devices of this process.
+func (c *children) Survey() forecast.Survey { return forecast.Survey{} }
 
-// Start implements parallel.Hosts.
-func (c *children) Start(ranks int) ([]host.Host, error) {
+// Start implements parallel.Processes.
+func (c *children) Start(ranks int) ([]process.Process, error) {
 	c.started = ranks
 	all := make([]int, ranks)
 	for i := range all {
@@ -77,10 +77,10 @@ func (c *children) Start(ranks int) ([]host.Host, error) {
 }
 
 // On implements parallel.Divisible.
-func (c *children) On(places []int) parallel.Hosts { return &childSubset{c, places} }
+func (c *children) On(places []int) parallel.Processes { return &childSubset{c, places} }
 
 // All implements parallel.Divisible.
-func (c *children) All() (all []host.Host) {
+func (c *children) All() (all []process.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, cl := range c.at {
@@ -97,14 +97,14 @@ type childSubset struct {
 	places []int
 }
 
-// Changed implements parallel.Hosts.
+// Changed implements parallel.Processes.
 func (s *childSubset) Changed(int) bool { return false }
 
-// Start implements parallel.Hosts.
-func (s *childSubset) Start(int) ([]host.Host, error) { return s.gather(s.places) }
+// Start implements parallel.Processes.
+func (s *childSubset) Start(int) ([]process.Process, error) { return s.gather(s.places) }
 
 // gather connects the processes at some places to each other, and starts those that do not run.
-func (c *children) gather(places []int) (all []host.Host, err error) {
+func (c *children) gather(places []int) (all []process.Process, err error) {
 	var clients []*remote.Client
 	defer func() {
 		if err != nil {
@@ -267,7 +267,7 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 	defer release()
 	var loader source.Loader
 	offer.Listen = l
-	offer.Open = func(_ string, model []byte) (host.Weights, error) { return loader.Decode(model) }
+	offer.Open = func(_ string, model []byte) (process.Weights, error) { return loader.Decode(model) }
 	return remote.Serve(conn, offer)
 }
 
@@ -297,7 +297,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	if memory > 0 {
 		offer.Ledger = newLedger(memory, &ec, nil)
 	}
-	offer.Host, err = host.New(host.Config{
+	offer.Host, err = process.New(process.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
 		Reserve: ec.Reserve, Places: places,
 	})

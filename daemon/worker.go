@@ -74,7 +74,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		if err != nil {
 			return nil, nil, nil, errors.Join(err, release())
 		}
-		ec.Hosts, ec.Ranks = there, 0
+		ec.Processes, ec.Ranks = there, 0
 		device := release
 		release = func() error { there.Close(); return device() }
 	}
@@ -89,7 +89,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	room := memory
 	if memory > 0 {
 		ledger := newLedger(memory, &ec, func() { runner.ShedValues() })
-		if ranks, ok := ec.Hosts.(*children); ok {
+		if ranks, ok := ec.Processes.(*children); ok {
 			ranks.ledger, ranks.memory = ledger, memory
 		}
 		room = ledger.Room()
@@ -104,7 +104,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	}
 	share := shareOf(room, &limits.Nodes)
 	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
-	eng, err := parallel.NewEngine(ec)
+	eng, err := parallel.NewLeader(ec)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
 	}

@@ -264,7 +264,7 @@ func (t Tensor) String() string {
 	return s
 }
 
-// ShapeError is the panic value for misuse of shapes or dtypes, which is a bug in the caller. Package parallel/group
+// ShapeError is the panic value for misuse of shapes or dtypes, which is a bug in the caller. Package parallel/scope
 // turns it into a failed job.
 type ShapeError struct {
 	Op     string // method of Ops or Tensor

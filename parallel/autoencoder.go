@@ -10,12 +10,12 @@ import (
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
-// Workspace is what Engine.Do lends to one piece of work that is not the denoise loop, such as a text encoder or the
+// Workspace is what Leader.Do lends to one piece of work that is not the denoise loop, such as a text encoder or the
 // VAE.
 type Workspace struct {
 	Ops engine.Ops
@@ -27,14 +27,14 @@ type Workspace struct {
 	// DType is the activation type of text encoders and autoencoders.
 	DType engine.DType
 
-	engine *Engine
+	engine *Leader
 	ctx    context.Context
 }
 
 // Do runs f on the device. Nothing else runs there at the same time except requests that share its places
 // (Config.Schedule). If memory runs out, Do frees what is kept between requests and calls f again. A panic in f becomes
 // an error that names what.
-func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
+func (e *Leader) Do(ctx context.Context, what string, f func(*Workspace) error) error {
 	release, err := e.take(ctx)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 }
 
 // do is one attempt of Do. The caller must hold e.work.
-func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
+func (e *Leader) do(ctx context.Context, what string, f func(*Workspace) error) error {
 	l := &Workspace{Ops: e.ops, DType: e.cfg.EncoderDType, engine: e, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
@@ -76,7 +76,7 @@ func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) 
 		}
 		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
 	}
-	return group.Recovered(what, func() error { return f(l) })
+	return scope.Recovered(what, func() error { return f(l) })
 }
 
 // Share is what Workspace.Shared passes to each rank.
@@ -91,7 +91,7 @@ type Share struct {
 // They live as long as the engine. It returns l.Ops alone if the ranks are in other processes, which use Task, or if
 // Sample would refuse the plan.
 func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
-	if p.Tensor == 1 || l.engine.cfg.Hosts != nil || l.engine.cfg.fits(p) != nil {
+	if p.Tensor == 1 || l.engine.cfg.Processes != nil || l.engine.cfg.fits(p) != nil {
 		return []engine.Ops{l.Ops}, nil
 	}
 	out := make([]engine.Ops, p.Tensor)
@@ -135,7 +135,7 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	if err != nil {
 		return err
 	}
-	g := group.New(func(err error) { ends[0].Abort(err) })
+	g := scope.New(func(err error) { ends[0].Abort(err) })
 	for r, end := range ends {
 		g.Go(fmt.Sprintf("%s, rank %d", what, r), func() error { return f(r, ops[r], end) })
 	}
@@ -148,10 +148,10 @@ func sum(end comm.Comm) func(engine.Tensor) {
 }
 
 // RemoteTaskRanks returns how many ranks in other processes can share a Task under a plan: those of its tensor group.
-// It returns 1 if all ranks are in this process, if requests share the places of the engine, or if Sample would
+// It returns 1 if all ranks are in this process, if requests share the places of the leader, or if Sample would
 // refuse the plan.
 func (l *Workspace) RemoteTaskRanks(p plan.Plan) int {
-	if l.engine.cfg.Hosts == nil || l.engine.shares != nil || l.engine.cfg.fits(p) != nil {
+	if l.engine.cfg.Processes == nil || l.engine.shares != nil || l.engine.cfg.fits(p) != nil {
 		return 1
 	}
 	return p.Tensor
@@ -172,7 +172,7 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answ
 	cut.Tensor = ranks
 	held := func(at plan.Coord) dit.Held { return cut.Held(nil, at) }
 	if _, err := e.hold(m, cut, nil, held); err != nil {
-		if code := group.AsError(err).Code; code == failure.LoadFailed || code == failure.OutOfMemory {
+		if code := scope.AsError(err).Code; code == failure.LoadFailed || code == failure.OutOfMemory {
 			return nil, false, nil
 		}
 		return nil, false, e.abandon(e.because(err))
@@ -194,7 +194,7 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answ
 }
 
 // ask runs a task on the first ranks of the team. The caller must hold e.work.
-func (e *Engine) ask(ctx context.Context, ranks int, key string, question []byte) ([]byte, error) {
+func (e *Leader) ask(ctx context.Context, ranks int, key string, question []byte) ([]byte, error) {
 	e.next++
 	t, id := e.team, e.next
 	wait := t.all(func(r int) *rank.Command {
@@ -293,7 +293,7 @@ func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) 
 }
 
 // bands returns the most bands that a picture may be split into. On devices it is one: the weights are on a single
-// device, which processes the whole picture faster than others could read the weights from it. Deterministic engines do
+// device, which processes the whole picture faster than others could read the weights from it. Deterministic leaders do
 // not use bands either, because sums of group norms over bands round differently.
 func (l *Workspace) bands() int {
 	if l.engine.cfg.DeviceOf != nil || l.engine.cfg.Deterministic {

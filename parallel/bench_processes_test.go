@@ -16,7 +16,7 @@ import (
 
 	"patchbay/models/source"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
@@ -37,14 +37,14 @@ func TestRankProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := host.New(host.Config{NewOps: testOps, Places: 1})
+	own, err := process.New(process.Config{NewOps: testOps, Places: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	known := map[string]host.Weights{}
+	known := map[string]process.Weights{}
 	var loader source.Loader
-	open := func(_ string, model []byte) (host.Weights, error) {
+	open := func(_ string, model []byte) (process.Weights, error) {
 		name := string(model)
 		width, err := strconv.Atoi(name)
 		if err != nil {
@@ -72,9 +72,9 @@ func (p *processes) Changed(ranks int) bool { return ranks > p.room }
 
 func (*processes) Missing() []string { return nil }
 
-func (*processes) Met() forecast.Meeting { return forecast.Meeting{} }
+func (*processes) Survey() forecast.Survey { return forecast.Survey{} }
 
-func (p *processes) Start(ranks int) (out []host.Host, err error) {
+func (p *processes) Start(ranks int) (out []process.Process, err error) {
 	p.room, p.pids = ranks, nil
 	var clients []*remote.Client
 	for i := range ranks {
@@ -147,10 +147,10 @@ func BenchmarkPlacements(b *testing.B) {
 			far := *r
 			far.Model.Weights = named{r.Model.Weights, strconv.Itoa(c.width)}
 			p := &processes{dir: b.TempDir()}
-			var engines [2]*Engine
-			for i, h := range []Hosts{nil, p} {
+			var engines [2]*Leader
+			for i, h := range []Processes{nil, p} {
 				var err error
-				if engines[i], err = NewEngine(Config{NewOps: testOps, Hosts: h}); err != nil {
+				if engines[i], err = NewLeader(Config{NewOps: testOps, Processes: h}); err != nil {
 					b.Fatal(err)
 				}
 				defer engines[i].Close()

@@ -11,9 +11,9 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
+	"patchbay/parallel/scope"
 )
 
 // Schedule says how waiting requests share the places of an engine.
@@ -26,7 +26,7 @@ const (
 	ScheduleEach Schedule = "each" // side by side, each on as few places as it fits on
 )
 
-// shares hands out the places of an engine whose requests run side by side, in the order in which the requests came. It
+// shares hands out the places of a leader whose requests run side by side, in the order in which the requests came. It
 // is safe for concurrent use.
 type shares struct {
 	all     int
@@ -108,12 +108,12 @@ func (s *shares) give(places []int) {
 
 // Turn announces a job's requests, so that sharing out places accounts for requests that are about to come.
 type Turn struct {
-	e       *Engine
+	e       *Leader
 	counted bool // no longer part of shares.due; guarded by shares.mu
 }
 
 // Enter announces a job that will run requests. The caller must call Leave at its end.
-func (e *Engine) Enter() *Turn {
+func (e *Leader) Enter() *Turn {
 	t := &Turn{e: e}
 	if s := e.shares; s != nil {
 		s.mu.Lock()
@@ -139,14 +139,14 @@ func (t *Turn) Leave() {
 	}
 }
 
-// Sample is Engine.Sample for a request of the job.
+// Sample is Leader.Sample for a request of the job.
 func (t *Turn) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
 	return t.e.sample(ctx, t, req, observe)
 }
 
 // runShared runs a request on a share of the places. If it runs out of memory beside others, it runs again once they
 // have ended and everything that is kept between requests has been freed.
-func (e *Engine) runShared(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
+func (e *Leader) runShared(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
 	p, err := e.parse(req.Plan)
 	if err != nil {
 		return nil, err
@@ -192,12 +192,12 @@ func (e *Engine) runShared(ctx context.Context, turn *Turn, req *Request, observ
 // isFull reports whether work failed because memory ran out.
 func isFull(err error) bool {
 	return !errors.Is(err, engine.ErrDeviceLost) &&
-		(errors.Is(err, engine.ErrOutOfMemory) || group.AsError(err).Code == failure.OutOfMemory)
+		(errors.Is(err, engine.ErrOutOfMemory) || scope.AsError(err).Code == failure.OutOfMemory)
 }
 
 // share returns how many of the free places a request gets while due requests want some, and the plan that it runs with
 // there. n is 0 if it must wait for more.
-func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text string, err error) {
+func (e *Leader) share(req *Request, p plan.Plan, due, free int) (n int, text string, err error) {
 	if req.Plan != "" && p.Choose == 0 {
 		if free < p.Ranks() {
 			return 0, req.Plan, e.cfg.fits(p)
@@ -215,7 +215,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 		if n > most {
 			n = 0
 		}
-	} else if sizes := forecast.Groups(due, most, seconds); len(sizes) > 0 {
+	} else if sizes := forecast.ShareSizes(due, most, seconds); len(sizes) > 0 {
 		n = sizes[0]
 	}
 	if n == 0 {
@@ -238,7 +238,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 }
 
 // fastest returns the fastest plan of a request on at most n places; Seconds is +Inf if none fits. Answers are cached.
-func (e *Engine) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
+func (e *Leader) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
 	w := req.Workload()
 	key := fmt.Sprint(n, req.Model.Key, w.T, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases, w.Branches,
 		p.Stale, p.Overlap, p.Deterministic, req.hasArea())
@@ -266,16 +266,16 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
 	return c
 }
 
-// on returns the engine of a share of the places, which the caller must have taken. It ends the ranks of other shares
+// on returns the leader of a share of the places, which the caller must have taken. It ends the ranks of other shares
 // that overlap with it.
-func (e *Engine) on(places []int) *Engine {
+func (e *Leader) on(places []int) *Leader {
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	same := func(o *Engine) bool { return slices.Equal(o.at, places) }
+	same := func(o *Leader) bool { return slices.Equal(o.at, places) }
 	if i := slices.IndexFunc(e.parts, same); i >= 0 {
 		return e.parts[i]
 	}
-	e.parts = slices.DeleteFunc(e.parts, func(o *Engine) bool {
+	e.parts = slices.DeleteFunc(e.parts, func(o *Leader) bool {
 		if !slices.ContainsFunc(places, func(n int) bool { return slices.Contains(o.at, n) }) {
 			return false
 		}
@@ -284,24 +284,24 @@ func (e *Engine) on(places []int) *Engine {
 	})
 	cfg := e.cfg
 	cfg.Schedule, cfg.Ranks, cfg.Relieve = ScheduleOne, len(places), nil
-	home := e.home.On(places, e.shares.all)
+	home := e.home.Share(places, e.shares.all)
 	if of := e.cfg.DeviceOf; of != nil {
 		cfg.DeviceOf = func(rank int) string { return of(places[rank%len(places)]) }
 	}
 	e.next += 1 << 32 // keeps the team numbers of parts distinct
-	part := &Engine{
+	part := &Leader{
 		cfg: cfg, cluster: e.cluster.Of(places), work: make(chan struct{}, 1), scheduler: e.scheduler, home: home,
-		ops: e.ops, hosts: []host.Host{home}, next: e.next, at: places, totalPlaces: e.shares.all,
+		ops: e.ops, processes: []process.Process{home}, next: e.next, at: places, totalPlaces: e.shares.all,
 	}
-	if d, ok := cfg.Hosts.(Divisible); ok {
-		part.cfg.Hosts, part.hosts = d.On(places), nil
+	if d, ok := cfg.Processes.(Divisible); ok {
+		part.cfg.Processes, part.processes = d.On(places), nil
 	}
 	e.parts = append(e.parts, part)
 	return part
 }
 
 // takeAll is take for all places: it waits until nothing else runs, neither requests nor Do.
-func (e *Engine) takeAll(ctx context.Context) (release func(), err error) {
+func (e *Leader) takeAll(ctx context.Context) (release func(), err error) {
 	if e.shares == nil {
 		return e.take(ctx)
 	}

@@ -9,9 +9,9 @@ import (
 
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/scope"
 )
 
 // shared is a hosts whose processes several engines may share.
@@ -21,9 +21,9 @@ type shared struct {
 	at []*remote.Client
 }
 
-func (s *shared) On(places []int) Hosts { return &some{s, places} }
+func (s *shared) On(places []int) Processes { return &some{s, places} }
 
-func (s *shared) All() (out []host.Host) {
+func (s *shared) All() (out []process.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.at {
@@ -34,7 +34,7 @@ func (s *shared) All() (out []host.Host) {
 	return out
 }
 
-func (s *shared) Start(ranks int) ([]host.Host, error) {
+func (s *shared) Start(ranks int) ([]process.Process, error) {
 	var all []int
 	for i := range ranks {
 		all = append(all, i)
@@ -50,7 +50,7 @@ type some struct {
 
 func (s *some) Changed(int) bool { return false }
 
-func (s *some) Start(int) (out []host.Host, err error) {
+func (s *some) Start(int) (out []process.Process, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var clients []*remote.Client
@@ -79,7 +79,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	m.Link.Bandwidth, m.Link.Latency, m.Device.Handover, m.Device.Launch = 1e12, 1e-5, 1e-5, 0
 	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9
 	h := &shared{hosts: &hosts{t: t, ops: testOps}, at: make([]*remote.Client, places)}
-	e, err := NewEngine(Config{NewOps: testOps, Machine: &m, Ranks: places, Schedule: ScheduleAuto, Hosts: h})
+	e, err := NewLeader(Config{NewOps: testOps, Machine: &m, Ranks: places, Schedule: ScheduleAuto, Processes: h})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 					}
 					return nil
 				})
-				if err != nil && group.AsError(err).Code == failure.HostLost {
+				if err != nil && scope.AsError(err).Code == failure.HostLost {
 					lost.Add(1)
 					return
 				}

@@ -19,8 +19,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// besideEngine returns an engine with that many places on a machine with links so fast that every rank helps.
-func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Engine {
+// besideEngine returns a leader with that many places on a machine with links so fast that every rank helps.
+func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Leader {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -28,7 +28,7 @@ func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *En
 	}
 	m.Link.Bandwidth, m.Link.Latency, m.Device.Handover, m.Device.Launch = 1e12, 1e-5, 1e-5, 0
 	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9
-	e, err := NewEngine(Config{
+	e, err := NewLeader(Config{
 		NewOps: testOps, Machine: &m, Ranks: places, Schedule: schedule, MemoryBytes: memory,
 	})
 	if err != nil {
@@ -148,10 +148,10 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 	}
 }
 
-// differs compares a picture with that of one rank on an engine that runs one request at a time.
+// differs compares a picture with that of one rank on a leader that runs one request at a time.
 func differs(t *testing.T, name string, got *Result, r *Request) {
 	t.Helper()
-	e, err := NewEngine(Config{NewOps: testOps})
+	e, err := NewLeader(Config{NewOps: testOps})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func differs(t *testing.T, name string, got *Result, r *Request) {
 func TestPlacesAreSharedOut(t *testing.T) {
 	s := newShares(8)
 	even := func(due, free int) int {
-		if sizes := forecast.Groups(due, free, func(n int) float64 { return 1 / math.Pow(float64(n), 0.9) }); sizes != nil {
+		if sizes := forecast.ShareSizes(due, free, func(n int) float64 { return 1 / math.Pow(float64(n), 0.9) }); sizes != nil {
 			return sizes[0]
 		}
 		return 0
@@ -358,7 +358,7 @@ func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 	const jobs, places = 40, 8
 	order := []Schedule{ScheduleOne, ScheduleEach, ScheduleAuto, ScheduleEach, ScheduleAuto, ScheduleEach, ScheduleAuto}
 	for _, schedule := range order {
-		e, err := NewEngine(Config{NewOps: testOps, Ranks: places, Schedule: schedule})
+		e, err := NewLeader(Config{NewOps: testOps, Ranks: places, Schedule: schedule})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,15 +14,15 @@ import (
 )
 
 // plan returns the plan of a request: the one it names or, for ranks=N, the fastest of at most N ranks that the
-// simulator finds for this engine's devices. If ranks run on other machines, refit chooses it once those have met.
-func (e *Engine) plan(r *Request) (plan.Plan, error) {
+// simulator finds for this leader's devices. If ranks run on other machines, refit chooses it once those have met.
+func (e *Leader) plan(r *Request) (plan.Plan, error) {
 	p, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
 	}
-	if met := e.met(); met.Far && p.Choose > 0 {
+	if met := e.survey(); met.Remote && p.Choose > 0 {
 		return p, nil
-	} else if met.Far {
+	} else if met.Remote {
 		return p, r.fits(p)
 	}
 	if p.Choose > 0 {
@@ -35,20 +35,20 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 
 // settle sets the speeds of a plan's devices. It refuses a plan that cannot run the request or needs more memory than
 // its devices have.
-func (e *Engine) settle(r *Request, p plan.Plan) (plan.Plan, error) {
+func (e *Leader) settle(r *Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
 	p = cluster.Share(r.Model.Spec, p)
 	err := r.fits(p)
 	if err == nil && gpus && !r.hasArea() {
 		s := e.question(r, p)
-		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.met().Devices))
+		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.survey().Devices))
 		err = s.Fits(p)
 	}
 	return p, err
 }
 
 // question returns the planner's search for a request.
-func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
+func (e *Leader) question(r *Request, p plan.Plan) forecast.Search {
 	s := e.search(r.Model, r.Workload(), p)
 	s.Flat = r.hasArea()
 	if _, gpus := e.devices(); gpus {
@@ -60,7 +60,7 @@ func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
 
 // besideWeights returns the bytes that each rank of a plan takes in addition to its weights. It returns nil if they are
 // not known: in host memory, where the session checks them, and with entries that are limited to an area.
-func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
+func (e *Leader) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
 	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.hasArea() {
 		return nil
 	}
@@ -72,10 +72,10 @@ func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
 
 // advised adds to an out-of-memory error of a device a plan that fits the memory that is free there now, if there is
 // one.
-func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
+func (e *Leader) advised(err error, r *Request, p plan.Plan) error {
 	var full *failure.Error
 	device, ok := e.ops.(engine.Located)
-	if !ok || e.cfg.DeviceOf == nil || e.met().Far || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
+	if !ok || e.cfg.DeviceOf == nil || e.survey().Remote || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
 		return err
 	}
 	s := e.question(r, p)
@@ -92,7 +92,7 @@ func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
 }
 
 // parse parses a plan and applies Config.Deterministic to it.
-func (e *Engine) parse(text string) (plan.Plan, error) {
+func (e *Leader) parse(text string) (plan.Plan, error) {
 	p, err := plan.Parse(text)
 	if err == nil && e.cfg.Deterministic && !p.Deterministic {
 		return plan.Parse(text + ",deterministic=on")
@@ -102,7 +102,7 @@ func (e *Engine) parse(text string) (plan.Plan, error) {
 
 // choose asks the planner for the fastest plan. Plans whose picture differs from one rank's are left out unless the
 // request allows them. Memory of the host is checked only when the session opens.
-func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
+func (e *Leader) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 	c, err := e.question(r, p).Choose()
 	if err != nil {
 		return p, err
@@ -111,12 +111,12 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 }
 
 // search returns the planner's search for the plan that runs a workload fastest on at most p.Ranks() ranks.
-func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Search {
+func (e *Leader) search(m Model, w forecast.Workload, p plan.Plan) forecast.Search {
 	cluster, _ := e.devices()
 	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
-	if met := e.met(); met.Bandwidth > 0 {
-		cluster.Network = forecast.Link{Name: "measured", Bandwidth: met.Bandwidth, Latency: met.Latency, AllToAll: 1}
+	if met := e.survey(); met.Bandwidth > 0 {
+		cluster.Network = forecast.Interconnect{Name: "measured", Bandwidth: met.Bandwidth, Latency: met.Latency, AllToAll: 1}
 		cluster.Places = met.Places
 	}
 	if cluster.Mixed != nil {
@@ -132,34 +132,34 @@ func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Sear
 }
 
 // met returns what is known of the processes of the ranks.
-func (e *Engine) met() forecast.Meeting {
-	if e.cfg.Hosts == nil {
-		return forecast.Meeting{}
+func (e *Leader) survey() forecast.Survey {
+	if e.cfg.Processes == nil {
+		return forecast.Survey{}
 	}
-	return e.cfg.Hosts.Met()
+	return e.cfg.Processes.Survey()
 }
 
 // devices returns one rank as the planner sees it, and whether it works on a GPU. If ranks run on other machines, both
 // are as reported by the hosts.
-func (e *Engine) devices() (cluster forecast.Cluster, gpus bool) {
-	met := e.met()
+func (e *Leader) devices() (cluster forecast.Cluster, gpus bool) {
+	met := e.survey()
 	gpus = e.cfg.DeviceOf != nil
 	if met.Devices != nil {
 		gpus = met.GPUs
 	}
-	return e.cluster.At(met.Site), gpus
+	return e.cluster.At(met.Hardware), gpus
 }
 
 // onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if
 // ranks do not work on GPUs.
-func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
+func (e *Leader) onDevice(d forecast.Device, m Model) forecast.Device {
 	if _, gpus := e.devices(); !gpus {
 		return d
 	}
 	if bytes := m.weightBytes(); bytes > 0 && m.Spec.Params > 0 {
 		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
 	}
-	if e.met().Devices != nil { // hosts have reported the rest
+	if e.survey().Devices != nil { // hosts have reported the rest
 		return d
 	}
 	if ops, ok := e.ops.(engine.Reserver); ok {
@@ -173,7 +173,7 @@ func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
 	return d.Bounded(e.cfg.DeviceMemory, e.cfg.Reserve)
 }
 
-// Forecast is the expected cost of a run on this engine's devices.
+// Forecast is the expected cost of a run on this leader's devices.
 type Forecast struct {
 	*forecast.Choice
 	Device string // name of one rank's device
@@ -183,7 +183,7 @@ type Forecast struct {
 // Forecast predicts a workload of a model under a plan in the syntax of plan.Parse; for ranks=N it is the fastest plan
 // of at most N ranks. A plan that cannot run the workload or does not fit the memory is refused, if possible with one
 // that can.
-func (e *Engine) Forecast(m Model, w forecast.Workload, text string) (*Forecast, error) {
+func (e *Leader) Forecast(m Model, w forecast.Workload, text string) (*Forecast, error) {
 	p, err := e.parse(text)
 	if err != nil {
 		return nil, err
@@ -288,13 +288,13 @@ func (r *Request) hasArea() bool {
 }
 
 // Rates describes where the rates come from that plans are chosen by.
-func (e *Engine) Rates() string {
+func (e *Leader) Rates() string {
 	f, _ := e.devices()
-	f.PerHost = max(1, e.cfg.Ranks, len(e.met().Devices))
+	f.PerHost = max(1, e.cfg.Ranks, len(e.survey().Devices))
 	return f.Sources()
 }
 
-// cluster returns one rank of the engine as the planner sees it.
+// cluster returns one rank of the leader as the planner sees it.
 func (c *Config) cluster() (forecast.Cluster, error) {
 	if c.Machine != nil {
 		f := forecast.Cluster{Device: c.Machine.Device, Mixed: c.Mixed, Link: c.Machine.Link, Hosts: 1, PerHost: 1}

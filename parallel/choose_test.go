@@ -50,7 +50,7 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 
 // TestChooseMayGoStale checks that with stale=on a pipeline may be chosen, and is where links are slow.
 func TestChooseMayGoStale(t *testing.T) {
-	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
+	e, err := NewLeader(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestChooseIsRefused(t *testing.T) {
 
 // TestChoiceForAreas checks that requests with an area, which pipelines refuse, get the fastest plan without stages.
 func TestChoiceForAreas(t *testing.T) {
-	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
+	e, err := NewLeader(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,15 +26,15 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// newFakeEngine returns an engine whose ranks take turns on that many fake GPUs. The end of the test fails if memory
+// newFakeEngine returns a leader whose ranks take turns on that many fake GPUs. The end of the test fails if memory
 // was not freed.
-func newFakeEngine(t *testing.T, devices int) *Engine {
+func newFakeEngine(t *testing.T, devices int) *Leader {
 	t.Helper()
 	return newFakeEngineBy(t, devices, func(*cuda.Driver, string) comm.Transport { return localcuda.Transport{} })
 }
 
 // newFakeEngineBy is newFakeEngine with the transport that by returns for the driver and the folder of its library.
-func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Engine {
+func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Leader {
 	t.Helper()
 	driver, dir, open := openFakes(t, devices)
 	return newEngineOn(t, open, by(driver, dir))
@@ -70,11 +70,11 @@ func openFakes(t *testing.T, devices int) (driver *cuda.Driver, dir string, open
 	return driver, dir, open
 }
 
-// newEngineOn returns an engine whose ranks take turns on open devices.
-func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *Engine {
+// newEngineOn returns a leader whose ranks take turns on open devices.
+func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *Leader {
 	t.Helper()
 	devices := len(open)
-	e, err := NewEngine(Config{
+	e, err := NewLeader(Config{
 		Recode: roundTrip, Transport: transport, Patience: 5 * time.Minute,
 		DeviceOf: func(rank int) string { return fmt.Sprintf("cuda:%d", rank%devices) },
 		NewOps:   func(rank, _ int) (engine.Ops, error) { return open[rank%devices].NewOps() },
@@ -234,7 +234,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 }
 
 // cancelRun runs a request of another size and cancels it.
-func cancelRun(t *testing.T, e *Engine, model string) {
+func cancelRun(t *testing.T, e *Leader, model string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -14,15 +14,15 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 	"patchbay/tests/golden"
 )
 
-// newDeferredEngine returns an engine whose ranks are streams of one deferred device.
-func newDeferredEngine(t *testing.T, seed uint64) *Engine {
+// newDeferredEngine returns a leader whose ranks are streams of one deferred device.
+func newDeferredEngine(t *testing.T, seed uint64) *Leader {
 	t.Helper()
 	device := late.NewDevice(seed)
-	e, err := NewEngine(Config{
+	e, err := NewLeader(Config{
 		Recode: roundTrip, Transport: deferred.Transport{}, Patience: 2 * time.Minute,
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
 			ops, err := testOps(rank, ranks)
@@ -88,7 +88,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 				t.Fatal(err)
 			}
 			// as late as possible, and in an order of its own. Each plan meets the leftovers of the one before.
-			engines := []*Engine{newDeferredEngine(t, 0), newDeferredEngine(t, uint64(k+1))}
+			engines := []*Leader{newDeferredEngine(t, 0), newDeferredEngine(t, uint64(k+1))}
 			some := everyNth(plans, k, 11)
 			if r.Model.Spec.Context2Dim > 0 && !soak && !testing.Short() { // folded stages share their stores
 				for _, plan := range stalePlans() {
@@ -113,7 +113,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 					}
 					ran := engines[i%2 : i%2+1]
 					if soak {
-						ran = slices.Concat(engines, []*Engine{
+						ran = slices.Concat(engines, []*Leader{
 							newDeferredEngine(t, uint64(i+1)), newDeferredEngine(t, uint64(i+1001)),
 						})
 					}
@@ -156,7 +156,7 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 				return nil
 			})
 			cancel()
-			if err == nil || group.AsError(err).Code != failure.Cancelled {
+			if err == nil || scope.AsError(err).Code != failure.Cancelled {
 				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
 			}
 			if e.team != team {
@@ -180,7 +180,7 @@ func TestLateBandsGiveTheSameBits(t *testing.T) {
 		t.Fatal(err)
 	}
 	const y, x = 7, 5
-	run := func(e *Engine, ranks int) (picture, latent []float32) {
+	run := func(e *Leader, ranks int) (picture, latent []float32) {
 		t.Helper()
 		err := e.Do(context.Background(), "vae", func(l *Workspace) error {
 			net, err := vae.Open(l.Ops, set, config)
@@ -221,7 +221,7 @@ func TestLateAdaptersGiveTheSameBits(t *testing.T) {
 	}
 	width := tinyRequest(t, "flux", 1, 9, 8, 2).Model.Spec.Width
 	for i, plan := range []string{"", "ulysses=2", "tensor=2", "pipe=2,patches=2,shard=on"} {
-		run := func(e *Engine) []float32 {
+		run := func(e *Leader) []float32 {
 			t.Helper()
 			r := watchedRequest(t, &library{}, "flux", 1, 9, 8, 2, weights.LowRank{
 				Name: "double_blocks.0.img_attn.qkv", Down: stored("down", 3, width), Up: stored("up", 3*width, 3), Scale: 0.05,

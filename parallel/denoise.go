@@ -10,13 +10,13 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
 // run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
 // panics.
-func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
+func (e *Leader) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
@@ -51,7 +51,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	}
 	result, err := d.sample()
 	if err != nil {
-		if group.AsError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
+		if scope.AsError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
 			d.team.kept = true
 		}
 		return nil, err
@@ -197,14 +197,14 @@ func (d *denoiser) sample() (*Result, error) {
 			Step: func(i int, _, x0 []float32) error { return d.progress.step(s, i, x0) },
 		}
 	}
-	g, scheduler := group.New(evaluate.abort), d.team.scheduler
+	g, scheduler := scope.New(evaluate.abort), d.team.scheduler
 	for i, r := range runs {
 		name := fmt.Sprintf("sampler %s, patch %d", d.sampler.Name, i)
 		task := scheduler.Join(name)
 		g.Go(name, func() error {
 			scheduler.Start(task)
 			defer scheduler.Leave(task)
-			err := group.Recovered(name, func() error { return d.sampler.Sample(r) })
+			err := scope.Recovered(name, func() error { return d.sampler.Sample(r) })
 			if err != nil {
 				evaluate.abort(err)
 			}
@@ -218,7 +218,7 @@ func (d *denoiser) sample() (*Result, error) {
 		if d.ctx.Err() != nil {
 			return nil, cancelled(d.ctx.Err())
 		}
-		return nil, group.AsError(err)
+		return nil, scope.AsError(err)
 	}
 	return d.result(parts, runs)
 }

@@ -9,11 +9,11 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// TestDoKeepsToTheMemory checks that work beside the denoise loop gets an arena of as many bytes as the engine may
-// use, but none larger, that its panics become errors that name it, and that the engine stays usable.
+// TestDoKeepsToTheMemory checks that work beside the denoise loop gets an arena of as many bytes as the leader may
+// use, but none larger, that its panics become errors that name it, and that the leader stays usable.
 func TestDoKeepsToTheMemory(t *testing.T) {
 	const room = 1 << 20
-	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})
+	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
 	if err != nil {
 		t.Fatal(err)
 	}

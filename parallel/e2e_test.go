@@ -360,9 +360,9 @@ func relative(got, want []float32) float64 {
 	return worst / top
 }
 
-func newEngine(t *testing.T) *Engine {
+func newEngine(t *testing.T) *Leader {
 	t.Helper()
-	e, err := NewEngine(Config{NewOps: testOps, Recode: roundTrip})
+	e, err := NewLeader(Config{NewOps: testOps, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question
 func TestEncodersAreCutOverProcesses(t *testing.T) {
 	m, with, whole, embeddings, question, want, adapted := encoderFile(t)
 	p := &processes{dir: t.TempDir()}
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: p})
+	e, err := NewLeader(Config{NewOps: testOps, Processes: p})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,12 +150,12 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		}
 	}
 	equal("tensor=2", with, adapted)
-	for _, h := range e.hosts {
+	for _, h := range e.processes {
 		h.Evict("")
 	}
 	for _, text := range []string{"tensor=2", "ulysses=2,tensor=2", "tensor=4", "pipe=2,tensor=2,warmup=99"} {
 		equal(text, m, want)
-		for i, h := range e.hosts {
+		for i, h := range e.processes {
 			list := h.Resident()
 			if i > 1 {
 				if len(list) != 0 {

@@ -17,8 +17,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// begun returns the number of blocks that each rank of the engine's team has begun.
-func begun(e *Engine) []int64 {
+// begun returns the number of blocks that each rank of the leader's team has begun.
+func begun(e *Leader) []int64 {
 	var out []int64
 	for _, l := range e.team.members {
 		out = append(out, rankOf(l).Pos.Blocks())
@@ -46,7 +46,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 	g := openGolden(t, anyModel)
 	for _, plan := range plans {
 		var left atomic.Int64
-		var e *Engine
+		var e *Leader
 		var cancel context.CancelFunc
 		var atStop []int64
 		e = faultyEngine(t, &left, func() {
@@ -146,7 +146,7 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 		jobs = 1000
 	}
 	var live atomic.Int64
-	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &counting{ops, &live}, err
 	}})

@@ -14,13 +14,13 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
-// Config configures an Engine. Fields that host.Config has too mean the same there.
+// Config configures a Leader. Fields that process.Config has too mean the same there.
 type Config struct {
 	NewOps                             func(rank, ranks int) (engine.Ops, error)
 	DeviceOf                           func(rank int) string
@@ -40,8 +40,8 @@ type Config struct {
 	// Ranks is how many ranks the devices of DeviceOf have places for, 0: any number. Plans with more ranks are
 	// refused.
 	Ranks int
-	// Schedule says how waiting requests share the places of the engine; empty: ScheduleOne. Any other requires Ranks,
-	// and Hosts, if any, to be Divisible.
+	// Schedule says how waiting requests share the places of the leader; empty: ScheduleOne. Any other requires Ranks,
+	// and Processes, if any, to be Divisible.
 	Schedule Schedule
 	// Relieve, if not nil, is called to free what others keep on the devices before work that ran out of device memory
 	// is tried once more. Lost, if not nil, is called when this process has lost a device, or a rank hangs in it for
@@ -56,38 +56,38 @@ type Config struct {
 	EncoderDType engine.DType
 	// Deterministic adds deterministic=on to every plan.
 	Deterministic bool
-	// Hosts starts the processes that ranks run in; nil: all ranks run in this process.
-	Hosts Hosts
+	// Processes starts the processes that ranks run in; nil: all ranks run in this process.
+	Processes Processes
 }
 
-// Hosts manages the processes that ranks run in, here or on other machines.
-type Hosts interface {
+// Processes manages the processes that ranks run in, here or on other machines.
+type Processes interface {
 	// Start returns processes with places for the given number of ranks, or for as many as are available. Ranks fill
 	// the places in order. It is called before the first run, after a process was lost, and when Changed reports true.
 	// The processes of the previous call are closed before.
-	Start(ranks int) ([]host.Host, error)
+	Start(ranks int) ([]process.Process, error)
 	// Changed reports whether Start would return other processes now although none was lost.
 	Changed(ranks int) bool
 	// Missing lists the expected processes that are not available now, and why.
 	Missing() []string
-	// Met returns what is known of the processes.
-	Met() forecast.Meeting
+	// Survey returns what is known of the processes.
+	Survey() forecast.Survey
 }
 
-// Divisible is Hosts that several engines can use at the same time, each with some of the processes.
+// Divisible is Processes that several leaders can use at the same time, each with some of the processes.
 type Divisible interface {
-	Hosts
+	Processes
 	// On returns the processes at some places. Starting them connects them again, which must make them unusable for an
 	// engine that had one of them before; what is resident in them stays.
-	On(places []int) Hosts
-	// All returns the processes that there are, whichever engine has them.
-	All() []host.Host
+	On(places []int) Processes
+	// All returns the processes that there are, whichever leader has them.
+	All() []process.Process
 }
 
 // fits refuses plans of more ranks than the devices have places for.
 func (c *Config) fits(p plan.Plan) error {
 	most := c.Ranks
-	if c.DeviceOf != nil && c.Transport == nil && c.Hosts == nil {
+	if c.DeviceOf != nil && c.Transport == nil && c.Processes == nil {
 		most = 1 // nothing moves data between devices
 	}
 	if n := p.Ranks(); most > 0 && n > most {
@@ -111,24 +111,24 @@ func (c *Config) transport() comm.Transport {
 	return c.Transport
 }
 
-// Engine owns the ranks of one device group and everything resident on them. It is safe for concurrent use. It runs one
+// Leader owns the ranks of one device group and everything resident on them. It is safe for concurrent use. It runs one
 // piece of work at a time, except for requests that share places (Config.Schedule).
-type Engine struct {
+type Leader struct {
 	cfg         Config
 	work        chan struct{}                 // holds one value while work runs; with shares: while Do runs
 	ops         engine.Ops                    // for Do
 	shares      *shares                       // nil: one piece of work at a time
-	parts       []*Engine                     // engines of shares that were taken before; guarded by resident
+	parts       []*Leader                     // leaders of shares that were taken before; guarded by resident
 	chosen      map[string]forecast.Candidate // plans for shares, see fastest; guarded by resident
-	at          []int                         // of a part: its places in the whole engine
-	totalPlaces int                           // of a part: how many places the whole engine has
+	at          []int                         // of a part: its places in the whole leader
+	totalPlaces int                           // of a part: how many places the whole leader has
 	lost        *team                         // team of a request that hung, until all its ranks have returned; nil: none
 	team        *team                         // ranks of the last plan; nil before the first request and after a failure
 	cluster     forecast.Cluster              // one rank as the planner sees it
-	home        *host.Local                   // this process
+	home        *process.Local                // this process
 	resident    sync.Mutex                    // guards hosts, parts and chosen
-	hosts       []host.Host                   // where ranks run: home alone, or other processes; nil: not started
-	scheduler   *group.Scheduler              // nil: everything runs freely
+	processes   []process.Process             // where ranks run: home alone, or other processes; nil: not started
+	scheduler   *scope.Scheduler              // nil: everything runs freely
 	buf         rank.Buffer                   // memory of Do
 	next        uint64                        // last session or team number
 }
@@ -136,8 +136,8 @@ type Engine struct {
 // Observe is called with the progress after every step. An error that it returns ends the run.
 type Observe func(Progress) error
 
-// NewEngine makes an engine. Its ranks start with the first work that needs them. Close ends them.
-func NewEngine(cfg Config) (*Engine, error) {
+// NewLeader makes a leader. Its ranks start with the first work that needs them. Close ends them.
+func NewLeader(cfg Config) (*Leader, error) {
 	if cfg.NewOps == nil {
 		return nil, fmt.Errorf("engine without operations")
 	}
@@ -145,22 +145,22 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	e := &Engine{cfg: cfg, cluster: cluster, work: make(chan struct{}, 1), scheduler: group.NewScheduler(cfg.Order)}
-	e.home, err = host.New(host.Config{
+	e := &Leader{cfg: cfg, cluster: cluster, work: make(chan struct{}, 1), scheduler: scope.NewScheduler(cfg.Order)}
+	e.home, err = process.New(process.Config{
 		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, DeviceMemory: cfg.DeviceMemory,
 		Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode, Order: e.scheduler,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	if cfg.Hosts == nil {
-		e.hosts = []host.Host{e.home}
+	if cfg.Processes == nil {
+		e.processes = []process.Process{e.home}
 	}
 	e.ops = e.home.Ops()
 	if cfg.Schedule == "" || cfg.Schedule == ScheduleOne || cfg.Ranks == 1 {
 		return e, nil
 	}
-	if _, ok := cfg.Hosts.(Divisible); cfg.Ranks < 1 || cfg.Hosts != nil && !ok {
+	if _, ok := cfg.Processes.(Divisible); cfg.Ranks < 1 || cfg.Processes != nil && !ok {
 		return nil, fmt.Errorf("start the engine: schedule %s wants a number of places on this machine", cfg.Schedule)
 	}
 	if e.ops, err = cfg.NewOps(0, 1); err != nil { // home's Ops may load weights meanwhile
@@ -172,27 +172,27 @@ func NewEngine(cfg Config) (*Engine, error) {
 
 // start starts the processes for the given number of ranks if there are too few or one was lost. It returns an error if
 // usable does. The caller must hold e.work.
-func (e *Engine) start(ranks int) error {
+func (e *Leader) start(ranks int) error {
 	if err := e.usable(); err != nil {
 		return err
 	}
-	if e.cfg.Hosts == nil || e.hosts != nil && !e.cfg.Hosts.Changed(ranks) && !slices.ContainsFunc(e.hosts, gone) {
+	if e.cfg.Processes == nil || e.processes != nil && !e.cfg.Processes.Changed(ranks) && !slices.ContainsFunc(e.processes, gone) {
 		return nil
 	}
 	e.stop()
-	hosts, err := e.cfg.Hosts.Start(ranks)
+	hosts, err := e.cfg.Processes.Start(ranks)
 	if err != nil {
 		return &failure.Error{Code: failure.HostLost, Text: "start the processes of the ranks", Cause: err}
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	e.hosts, e.parts = hosts, nil // the processes of the parts have new connections
+	e.processes, e.parts = hosts, nil // the processes of the parts have new connections
 	return nil
 }
 
 // places returns how many ranks the processes have places for, 0: any number. The caller must hold e.work.
-func (e *Engine) places() (n int) {
-	for _, h := range e.hosts {
+func (e *Leader) places() (n int) {
+	for _, h := range e.processes {
 		if h.Places() == 0 {
 			return 0
 		}
@@ -204,8 +204,8 @@ func (e *Engine) places() (n int) {
 // refit adapts the plan of a request to the processes that have started and to the speeds of machines that have met. It
 // chooses a plan that is still to be chosen. If processes are missing and the others have too few places for the plan,
 // it returns the fastest plan for those places. The caller must hold e.work.
-func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
-	places, far := e.places(), e.met().Far
+func (e *Leader) refit(r *Request, p plan.Plan) (plan.Plan, error) {
+	places, far := e.places(), e.survey().Remote
 	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {
 		return p, nil
 	} else if fit && p.Choose == 0 {
@@ -213,7 +213,7 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	} else if fit {
 		places = p.Choose
 	}
-	missing := e.cfg.Hosts.Missing()
+	missing := e.cfg.Processes.Missing()
 	asked, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
@@ -233,19 +233,19 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	return e.settle(r, own)
 }
 
-func gone(h host.Host) bool { return h.Err() != nil }
+func gone(h process.Process) bool { return h.Err() != nil }
 
 // because returns the reason why a run has failed: the loss of a process explains more than the errors that follow from
 // it. A canceled run stays canceled.
-func (e *Engine) because(err error) error {
-	code := group.AsError(err).Code
-	lost := func() int { return slices.IndexFunc(e.hosts, gone) }
-	for wait := time.Now().Add(lossGracePeriod); e.cfg.Hosts != nil && code == failure.PeerLost && lost() < 0 &&
+func (e *Leader) because(err error) error {
+	code := scope.AsError(err).Code
+	lost := func() int { return slices.IndexFunc(e.processes, gone) }
+	for wait := time.Now().Add(lossGracePeriod); e.cfg.Processes != nil && code == failure.PeerLost && lost() < 0 &&
 		time.Now().Before(wait); {
 		time.Sleep(lossGracePeriod / 100) // peers may notice the loss of a process first
 	}
 	if i := lost(); i >= 0 && code != failure.Cancelled {
-		return e.hosts[i].Err()
+		return e.processes[i].Err()
 	}
 	return err
 }
@@ -256,14 +256,14 @@ const lossGracePeriod = time.Second
 // abandon ends the processes of ranks that hang or are cut off from each other, so that the request can run again on
 // new ones, and returns the error of the request. If a rank hangs in this process, it calls Config.Lost. The caller
 // must hold e.work.
-func (e *Engine) abandon(err error) error {
-	cause := group.AsError(err)
-	if hangs := e.lost != nil || e.team != nil && e.team.left.Load(); e.cfg.Hosts == nil && hangs &&
+func (e *Leader) abandon(err error) error {
+	cause := scope.AsError(err)
+	if hangs := e.lost != nil || e.team != nil && e.team.left.Load(); e.cfg.Processes == nil && hangs &&
 		cause.Code == failure.PeerLost && e.cfg.Lost != nil {
 		e.cfg.Lost(err)
 	}
 	lost := cause.Code == failure.PeerLost || cause.Code == failure.DeviceLost // a lost device ends its process
-	if e.cfg.Hosts == nil || !lost && e.lost == nil {
+	if e.cfg.Processes == nil || !lost && e.lost == nil {
 		return err
 	}
 	e.stop()
@@ -278,11 +278,11 @@ func (e *Engine) abandon(err error) error {
 }
 
 // stop ends the processes of the ranks. The caller must hold e.work.
-func (e *Engine) stop() {
+func (e *Leader) stop() {
 	e.dismiss()
 	e.resident.Lock()
-	hosts := e.hosts
-	e.hosts = nil
+	hosts := e.processes
+	e.processes = nil
 	e.resident.Unlock()
 	for _, h := range hosts {
 		h.Close()
@@ -290,10 +290,10 @@ func (e *Engine) stop() {
 }
 
 // hostOf returns the index of the process that a rank runs in, and its place there. Each process has consecutive ranks.
-func (e *Engine) hostOf(rank int) (at, place int) {
-	for i, h := range e.hosts {
+func (e *Leader) processOf(rank int) (at, place int) {
+	for i, h := range e.processes {
 		n := h.Places()
-		if n == 0 || rank < n || i == len(e.hosts)-1 {
+		if n == 0 || rank < n || i == len(e.processes)-1 {
 			return i, rank
 		}
 		rank -= n
@@ -302,7 +302,7 @@ func (e *Engine) hostOf(rank int) (at, place int) {
 }
 
 // Close waits for running work, ends the ranks and frees all weights.
-func (e *Engine) Close() {
+func (e *Leader) Close() {
 	release, _ := e.takeAll(context.Background())
 	defer release()
 	e.dismiss()
@@ -318,9 +318,9 @@ func (e *Engine) Close() {
 	}
 }
 
-// dismiss ends the ranks, including those of shares. The caller must hold e.work and, of an engine with shares, all
+// dismiss ends the ranks, including those of shares. The caller must hold e.work and, of a leader with shares, all
 // places.
-func (e *Engine) dismiss() {
+func (e *Leader) dismiss() {
 	for _, part := range e.parts {
 		part.dismiss()
 	}
@@ -336,7 +336,7 @@ func (e *Engine) dismiss() {
 
 // usable returns an error while a rank of an earlier request hangs, because it may still read weights and write memory.
 // The caller must hold e.work.
-func (e *Engine) usable() error {
+func (e *Leader) usable() error {
 	for _, part := range e.parts {
 		if err := part.usable(); err != nil {
 			return err
@@ -358,36 +358,36 @@ func (e *Engine) usable() error {
 }
 
 // assemble makes the ranks of a plan the current team. The caller must hold e.work.
-func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
+func (e *Leader) assemble(p plan.Plan, spec *dit.Spec) error {
 	folded := p.Pipe > 1 && plan.Skips(spec)
 	if e.team != nil && e.team.Plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
 		return nil
 	}
 	e.dismiss()
 	e.next++
-	t, err := newTeam(host.Team{ID: e.next, Plan: p, Folded: folded}, e)
+	t, err := newTeam(process.Team{ID: e.next, Plan: p, Folded: folded}, e)
 	e.team = t
 	return err
 }
 
 // Name returns the name of the operations that the ranks use, e.g. "cpu/avx2".
-func (e *Engine) Name() string { return e.ops.Name() }
+func (e *Leader) Name() string { return e.ops.Name() }
 
 // all returns this process and those of the ranks.
-func (e *Engine) all() []host.Host {
+func (e *Leader) all() []process.Process {
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	if len(e.hosts) == 1 && e.hosts[0] == host.Host(e.home) {
-		return e.hosts
+	if len(e.processes) == 1 && e.processes[0] == process.Process(e.home) {
+		return e.processes
 	}
-	if d, ok := e.cfg.Hosts.(Divisible); ok {
-		return append([]host.Host{e.home}, d.All()...)
+	if d, ok := e.cfg.Processes.(Divisible); ok {
+		return append([]process.Process{e.home}, d.All()...)
 	}
-	return append([]host.Host{e.home}, e.hosts...)
+	return append([]process.Process{e.home}, e.processes...)
 }
 
 // Resident lists the models whose weights are loaded, most recently used first.
-func (e *Engine) Resident() (list []host.Resident) {
+func (e *Leader) Resident() (list []process.Resident) {
 	for _, h := range e.all() {
 		list = append(list, h.Resident()...)
 	}
@@ -396,7 +396,7 @@ func (e *Engine) Resident() (list []host.Resident) {
 
 // Evict drops the resident weights of key. If key is empty, it drops all weights and the memory of activations. It
 // waits for running work.
-func (e *Engine) Evict(key string) {
+func (e *Leader) Evict(key string) {
 	release, _ := e.takeAll(context.Background())
 	defer release()
 	if key == "" {
@@ -416,20 +416,20 @@ func (e *Engine) Evict(key string) {
 
 // relieved runs work. If a device runs out of memory, it frees everything that is kept between requests and runs work
 // once more. It calls Config.Lost if a device is lost. The caller must hold e.work.
-func (e *Engine) relieved(work func() error) error {
+func (e *Leader) relieved(work func() error) error {
 	err := work()
 	full := errors.Is(err, engine.ErrOutOfMemory) || // or in another process, which may share a device with this one
-		err != nil && e.cfg.Hosts != nil && e.cfg.DeviceOf != nil && group.AsError(err).Code == failure.OutOfMemory
+		err != nil && e.cfg.Processes != nil && e.cfg.DeviceOf != nil && scope.AsError(err).Code == failure.OutOfMemory
 	if full && !errors.Is(err, engine.ErrDeviceLost) && e.at == nil { // a share is not alone on the devices
 		if e.relieve() != nil {
-			return group.AsError(err)
+			return scope.AsError(err)
 		}
 		err = work()
 	}
 	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
 		return err
 	}
-	told := group.AsError(err)
+	told := scope.AsError(err)
 	if told.Code == failure.DeviceLost && e.cfg.Lost != nil {
 		e.cfg.Lost(told)
 	}
@@ -437,7 +437,7 @@ func (e *Engine) relieved(work func() error) error {
 }
 
 // relieve frees everything that is kept between requests, here and by others. Nothing else may be running.
-func (e *Engine) relieve() error {
+func (e *Leader) relieve() error {
 	e.dismiss()
 	if err := e.usable(); err != nil {
 		return err
@@ -451,7 +451,7 @@ func (e *Engine) relieve() error {
 }
 
 // empty frees everything that is kept between requests except the ranks. The caller must hold e.work.
-func (e *Engine) empty() {
+func (e *Leader) empty() {
 	for _, h := range e.all() {
 		h.Evict("")
 	}
@@ -470,7 +470,7 @@ func cancelled(cause error) *failure.Error {
 }
 
 // take waits until nothing else works on the ranks; release gives them back. It returns an error if ctx is done first.
-func (e *Engine) take(ctx context.Context) (release func(), err error) {
+func (e *Leader) take(ctx context.Context) (release func(), err error) {
 	select {
 	case e.work <- struct{}{}:
 	case <-ctx.Done():
@@ -483,14 +483,14 @@ func (e *Engine) take(ctx context.Context) (release func(), err error) {
 	return func() { <-e.work }, nil
 }
 
-// Sample runs one request. It returns when the run is finished, refused, canceled (ctx) or has failed; the Engine stays
+// Sample runs one request. It returns when the run is finished, refused, canceled (ctx) or has failed; the Leader stays
 // usable in every case. Errors are *failure.Error, possibly wrapped, unless a rank or its device cannot be started.
 // Waiting requests run one after the other, or side by side on shares of the places (Config.Schedule).
-func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
+func (e *Leader) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
 	return e.sample(ctx, nil, req, observe)
 }
 
-func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
+func (e *Leader) sample(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
 	}
@@ -524,7 +524,7 @@ func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe O
 }
 
 // attempt makes weights and ranks ready and runs a request. The caller must hold e.work.
-func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
+func (e *Leader) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
 	var stats Stats
 	var err error
 	if stats.LoadSeconds, err = e.acquire(req.Model, plan, req); err != nil {
@@ -537,7 +537,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 		return nil, e.abandon(err)
 	}
 	var result *Result
-	err = group.Recovered("sampler "+req.Sampler, func() error {
+	err = scope.Recovered("sampler "+req.Sampler, func() error {
 		var err error
 		result, err = e.run(ctx, req, observe, stats)
 		return err

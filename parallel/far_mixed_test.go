@@ -11,12 +11,12 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
 // siteOf returns the rates of a host with one place per argument, that many times slower than the table's CPU.
-func siteOf(t *testing.T, slower ...float64) (s forecast.Site) {
+func siteOf(t *testing.T, slower ...float64) (s forecast.Hardware) {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -31,10 +31,10 @@ func siteOf(t *testing.T, slower ...float64) (s forecast.Site) {
 	return s
 }
 
-// unlikeHosts returns an engine whose ranks run on stations with these numbers of places and these announced rates,
+// unlikeHosts returns a leader whose ranks run on stations with these numbers of places and these announced rates,
 // with its cluster and the stations' addresses.
-func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Site,
-) (*Engine, *remote.Cluster, []string) {
+func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Hardware,
+) (*Leader, *remote.Cluster, []string) {
 	t.Helper()
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
 	var list []string
@@ -42,8 +42,8 @@ func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Si
 		list = append(list, stationAt(t, n, models, s, places[i]))
 	}
 	c := remote.NewCluster(n, remote.ByBest, func() []string { return list },
-		func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
+		func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
+	e, err := NewLeader(Config{NewOps: testOps, Processes: c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestHostsThatDiffer(t *testing.T) {
 			}
 		}
 	}
-	if met := c.Met(); !slices.Equal(met.Places, []int{2, 1}) || len(met.Devices) != 3 {
+	if met := c.Survey(); !slices.Equal(met.Places, []int{2, 1}) || len(met.Devices) != 3 {
 		t.Errorf("they have met as %+v, want the second of %v first", met, list)
 	}
 }
@@ -119,14 +119,14 @@ func TestHostsThatDifferLoad(t *testing.T) {
 func TestSlowHostIsLeftOut(t *testing.T) {
 	small := siteOf(t, 2)
 	small.Devices[0].Memory = 1 << 10
-	for name, site := range map[string]forecast.Site{"slow": siteOf(t, 1e5), "small": small} {
+	for name, site := range map[string]forecast.Hardware{"slow": siteOf(t, 1e5), "small": small} {
 		models := &hosts{t: t}
 		e, c, list := unlikeHosts(t, models, []int{1, 2}, site, siteOf(t, 1, 1.01))
 		file := filepath.Join(t.TempDir(), "networks.json")
 		if err := c.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
-		e.cluster.Link = forecast.Link{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
+		e.cluster.Link = forecast.Interconnect{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
 		r := tinyRequest(t, "flux", 1, 34, 36, 2)
 		r.Guider, r.Branches, r.Plan = Guider{Kind: GuideBasic}, r.Branches[1:], "ranks=3"
 		models.weights(r)
@@ -138,20 +138,20 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 			t.Errorf("%s: chose %s, want the two ranks of the other machine", name, got.Stats.Plan)
 		}
 		next := remote.NewCluster(remote.Network{}, remote.ByBest, func() []string { return list },
-			func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+			func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
 		defer next.Close()
 		if err := next.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
-		if was, met := c.Met(), next.Met(); len(was.Devices) != 3 || !slices.Equal(was.Devices, met.Devices) {
+		if was, met := c.Survey(), next.Survey(); len(was.Devices) != 3 || !slices.Equal(was.Devices, met.Devices) {
 			t.Errorf("%s: the next leader knows of %d devices, other than the %d that have met", name, len(met.Devices),
 				len(was.Devices))
 		}
-		e.cfg.Hosts = next
-		if s := e.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed, c.Met().Devices) {
+		e.cfg.Processes = next
+		if s := e.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed, c.Survey().Devices) {
 			t.Errorf("%s: it predicts with %d others", name, len(s.Cluster.Mixed))
 		}
-		e.cfg.Hosts = c
+		e.cfg.Processes = c
 	}
 }
 
@@ -159,29 +159,29 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 // announces none, all get the rates of the leader.
 func TestRatesOfAHostAreChecked(t *testing.T) {
 	good := siteOf(t, 1, 1)
-	for want, spoil := range map[string]func(s *forecast.Site){
-		"the rates of its devices: devices[1].gemm is NaN":  func(s *forecast.Site) { s.Devices[1].GEMM = math.NaN() },
-		"the rates of its devices: devices[0].memory is -1": func(s *forecast.Site) { s.Devices[0].Memory = -1 },
-		"the rates of its devices: links[0].bandwidth is 0": func(s *forecast.Site) { s.Link.Bandwidth = 0 },
-		"it tells of 1 devices for 2 places":                func(s *forecast.Site) { s.Devices = s.Devices[:1] },
+	for want, spoil := range map[string]func(s *forecast.Hardware){
+		"the rates of its devices: devices[1].gemm is NaN":  func(s *forecast.Hardware) { s.Devices[1].GEMM = math.NaN() },
+		"the rates of its devices: devices[0].memory is -1": func(s *forecast.Hardware) { s.Devices[0].Memory = -1 },
+		"the rates of its devices: links[0].bandwidth is 0": func(s *forecast.Hardware) { s.Link.Bandwidth = 0 },
+		"it tells of 1 devices for 2 places":                func(s *forecast.Hardware) { s.Devices = s.Devices[:1] },
 	} {
 		bad := good
 		bad.Devices = slices.Clone(good.Devices)
 		spoil(&bad)
 		_, c, list := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, bad, good)
 		got, err := c.Start(4)
-		if err != nil || len(got) != 1 || len(c.Met().Devices) != 2 {
-			t.Fatalf("%s: got %v, %v, %d devices: want the other host", want, got, err, len(c.Met().Devices))
+		if err != nil || len(got) != 1 || len(c.Survey().Devices) != 2 {
+			t.Fatalf("%s: got %v, %v, %d devices: want the other host", want, got, err, len(c.Survey().Devices))
 		}
 		got[0].Close()
 		if m := c.Missing(); len(m) != 1 || !strings.Contains(m[0], list[0]) || !strings.Contains(m[0], want) {
 			t.Errorf("missing are %q, want %s with %q", m, list[0], want)
 		}
 	}
-	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, forecast.Site{}, good)
+	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, forecast.Hardware{}, good)
 	got, err := c.Start(4)
-	if err != nil || len(got) != 2 || c.Met().Devices != nil {
-		t.Errorf("got %v, %v, %d devices: want both hosts and no rates", got, err, len(c.Met().Devices))
+	if err != nil || len(got) != 2 || c.Survey().Devices != nil {
+		t.Errorf("got %v, %v, %d devices: want both hosts and no rates", got, err, len(c.Survey().Devices))
 	}
 	for _, h := range got {
 		h.Close()

@@ -18,7 +18,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
@@ -129,8 +129,8 @@ func farKey(t *testing.T, secret string) *remote.Key {
 	return k
 }
 
-// farHosts returns an engine whose ranks run on that many stations with two places each, behind cables.
-func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, []*cable, *remote.Cluster) {
+// farHosts returns a leader whose ranks run on that many stations with two places each, behind cables.
+func farHosts(t *testing.T, count int, silence time.Duration) (*Leader, *hosts, []*cable, *remote.Cluster) {
 	t.Helper()
 	models := &hosts{t: t}
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: silence}
@@ -144,9 +144,9 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 		}
 		return out
 	}
-	c := remote.NewCluster(n, remote.ByBest, addresses, func(cl *remote.Client) host.Host { return cl },
+	c := remote.NewCluster(n, remote.ByBest, addresses, func(cl *remote.Client) process.Process { return cl },
 		func(string, error) {})
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
+	e, err := NewLeader(Config{NewOps: testOps, Processes: c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,17 +160,17 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 // station starts a host with two places that announces no rates, and returns its address.
 func station(t *testing.T, n remote.Network, models *hosts) string {
 	t.Helper()
-	return stationAt(t, n, models, forecast.Site{}, 2)
+	return stationAt(t, n, models, forecast.Hardware{}, 2)
 }
 
 // stationAt starts a host with that many places that announces site, and returns its address.
-func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Site, places int) string {
+func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Hardware, places int) string {
 	t.Helper()
 	ops := testOps
 	if models.ops != nil {
 		ops = models.ops
 	}
-	own, err := host.New(host.Config{NewOps: ops, Places: places})
+	own, err := process.New(process.Config{NewOps: ops, Places: places})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Site
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &remote.Station{
+	s := &remote.Listener{
 		Network: n, Offer: remote.Config{Host: own, Site: site, Open: models.open},
 		Hung: func(err error) {
 			if models.hung == nil {
@@ -219,12 +219,12 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	if p := planOf(t, strings.TrimPrefix(res.Stats.Plan, "one rank")); p.Ranks() > 2 {
 		t.Errorf("chose %s, which exchanges between the machines", p)
 	}
-	met := c.Met()
-	if !met.Far || !(met.Bandwidth > 0) || !(met.Latency >= 0.025) {
+	met := c.Survey()
+	if !met.Remote || !(met.Bandwidth > 0) || !(met.Latency >= 0.025) {
 		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", met.Bandwidth, met.Latency)
 	}
 	s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
-	s.Cluster.Network = forecast.Link{Bandwidth: 1e15}
+	s.Cluster.Network = forecast.Interconnect{Bandwidth: 1e15}
 	if best, ok := s.Fastest(); !ok || best.Plan.Ranks() <= 2 ||
 		!slices.Equal(s.Cluster.Places, []int{2, 2}) {
 		t.Errorf("on %v with a free network %s: the test shows nothing", s.Cluster.Places, best.Plan)
@@ -244,12 +244,12 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		cables, list = append(cables, way), append(list, way.address())
 	}
 	file := filepath.Join(t.TempDir(), "home", "networks.json")
-	lead := func(hosts []string) (*Engine, *remote.Cluster, error) {
+	lead := func(hosts []string) (*Leader, *remote.Cluster, error) {
 		t.Helper()
 		c := remote.NewCluster(n, remote.ByBest, func() []string { return hosts },
-			func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+			func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
 		kept := c.Keep(file, func(err error) { t.Error(err) })
-		e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
+		e, err := NewLeader(Config{NewOps: testOps, Processes: c})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,13 +269,13 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		if _, err := e.Sample(context.Background(), r, nil); err != nil {
 			t.Fatal(err)
 		}
-		return c.Met().Latency
+		return c.Survey().Latency
 	}
 	for _, delay := range []time.Duration{0, 25 * time.Millisecond} {
 		measured := run(delay)
 		e, c, err := lead(list)
-		met := c.Met()
-		if err != nil || !met.Far || !(met.Bandwidth > 0) || met.Latency != measured ||
+		met := c.Survey()
+		if err != nil || !met.Remote || !(met.Bandwidth > 0) || met.Latency != measured ||
 			!slices.Equal(met.Places, []int{2, 2}) {
 			t.Errorf("with %v: kept %+v, %v; measured %v s", delay, met, err, measured)
 		}
@@ -289,7 +289,7 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		e.Close()
 	}
 	e, c, _ := lead(list[:1])
-	if met := c.Met(); met.Bandwidth != 0 {
+	if met := c.Survey(); met.Bandwidth != 0 {
 		t.Errorf("other hosts are thought to have measured %.3g bytes a second", met.Bandwidth)
 	}
 	e.Close()
@@ -297,7 +297,7 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, c, err := lead(list)
-	if met := c.Met(); met.Bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
+	if met := c.Survey(); met.Bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a file that is spoilt: %.3g bytes a second, %v", met.Bandwidth, err)
 	}
 	e.Close()
@@ -381,8 +381,8 @@ func TestAPulledCableIsNamed(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the next run: %v", err)
 			}
-			if !strings.Contains(got.Stats.Plan, "=2") || len(e.hosts) != 1 {
-				t.Errorf("it ran with %q on %d hosts, want two ranks on one", got.Stats.Plan, len(e.hosts))
+			if !strings.Contains(got.Stats.Plan, "=2") || len(e.processes) != 1 {
+				t.Errorf("it ran with %q on %d hosts, want two ranks on one", got.Stats.Plan, len(e.processes))
 			}
 			if m := c.Missing(); len(m) != 1 || !strings.Contains(m[0], cables[1].address()) {
 				t.Errorf("missing are %q", m)
@@ -450,7 +450,7 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 		addresses = append(addresses, c.address)
 	}
 	c := remote.NewCluster(own, remote.ByBest, func() []string { return addresses },
-		func(cl *remote.Client) host.Host { return cl },
+		func(cl *remote.Client) process.Process { return cl },
 		func(string, error) {})
 	defer c.Close()
 	got, err := c.Start(2)
@@ -482,7 +482,7 @@ func TestAHostJoins(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return list
-	}, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	}, func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
 	defer c.Close()
 	start := func(want ...string) {
 		t.Helper()
@@ -533,9 +533,9 @@ func TestARankThatStaysIsToldOf(t *testing.T) {
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: time.Second}
 	address := station(t, n, models)
 	c := remote.NewCluster(n, remote.ByBest, func() []string { return []string{address} },
-		func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+		func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
 	defer c.Close()
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: c, Patience: 2 * time.Second})
+	e, err := NewLeader(Config{NewOps: testOps, Processes: c, Patience: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,10 +26,10 @@ func (f *faulty) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue)
 	f.Ops.Linear(y, x, w, e)
 }
 
-// faultyEngine returns an engine whose ranks share one countdown.
-func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Engine {
+// faultyEngine returns a leader whose ranks share one countdown.
+func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Leader {
 	t.Helper()
-	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &faulty{ops, left, fault}, err
 	}})
@@ -155,7 +155,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 
 // TestMemoryIsRefusedBeforeWork checks that a picture or weights that do not fit are refused with numbers.
 func TestMemoryIsRefusedBeforeWork(t *testing.T) {
-	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: 4 << 20})
+	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

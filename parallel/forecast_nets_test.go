@@ -110,7 +110,7 @@ func TestHintsOfPartsAreForecast(t *testing.T) {
 	}
 }
 
-func compareNets(t *testing.T, e *Engine, r Request, text string, compute engine.DType) {
+func compareNets(t *testing.T, e *Leader, r Request, text string, compute engine.DType) {
 	t.Helper()
 	if r.Model.Spec.Heads < 4 {
 		text = strings.Replace(text, "tensor=4", "tensor=3", 1)

@@ -91,11 +91,11 @@ func (o *tagging) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 	}
 }
 
-// taggedEngine returns an engine whose ranks run tagging operations, idle or not.
-func taggedEngine(t *testing.T, idle bool) (*Engine, *sync.Mutex, map[plan.Micro]map[string]int) {
+// taggedEngine returns a leader whose ranks run tagging operations, idle or not.
+func taggedEngine(t *testing.T, idle bool) (*Leader, *sync.Mutex, map[plan.Micro]map[string]int) {
 	t.Helper()
 	mu, seen := new(sync.Mutex), map[plan.Micro]map[string]int{}
-	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &tagging{Ops: ops, mu: mu, idle: idle, seen: seen}, err
 	}})

@@ -11,7 +11,7 @@ import (
 // of whole exchanges, on ranks whose calls run at once and on ranks whose calls run as late as possible, in several
 // orders: nothing is read before it arrives, or overwritten while it is sent.
 func TestHalvesGiveTheSameBits(t *testing.T) {
-	engines := []*Engine{newEngine(t), newDeferredEngine(t, 0), newDeferredEngine(t, 1)}
+	engines := []*Leader{newEngine(t), newDeferredEngine(t, 0), newDeferredEngine(t, 1)}
 	for _, c := range []struct {
 		name  string
 		y, x  int

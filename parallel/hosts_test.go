@@ -17,13 +17,13 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
 // named is a test's weights, which a host finds by name.
 type named struct {
-	host.Weights
+	process.Weights
 	name string
 }
 
@@ -33,7 +33,7 @@ func (n named) MarshalBinary() ([]byte, error) { return []byte(n.name), nil }
 // travels over pipes and sockets. Closing one of conns kills a process.
 type hosts struct {
 	t       *testing.T
-	models  sync.Map // host.Weights by name
+	models  sync.Map // process.Weights by name
 	starts  int
 	room    int           // ranks that processes were started for
 	conns   []net.Conn    // the processes' ends of their connections
@@ -43,7 +43,7 @@ type hosts struct {
 	hung    chan error        // receives the error of a station whose rank does not end; nil: none may
 	killed  func(process int) // called when a process must end, if not nil
 	served  sync.WaitGroup
-	device  func(process int, c *host.Config, offer *remote.Config) // gives a process a GPU, if not nil
+	device  func(process int, c *process.Config, offer *remote.Config) // gives a process a GPU, if not nil
 }
 
 // weights makes the weights of a request available to hosts by name.
@@ -52,26 +52,26 @@ func (h *hosts) weights(r *Request) {
 	r.Model.Weights = named{r.Model.Weights, r.Model.Key}
 }
 
-func (h *hosts) open(_ string, model []byte) (host.Weights, error) {
+func (h *hosts) open(_ string, model []byte) (process.Weights, error) {
 	w, ok := h.models.Load(string(model))
 	if !ok {
 		return nil, fmt.Errorf("no weights named %q", model)
 	}
-	return w.(host.Weights), nil
+	return w.(process.Weights), nil
 }
 
 func (h *hosts) Changed(ranks int) bool { return ranks > h.room }
 
 func (h *hosts) Missing() []string { return nil }
 
-func (h *hosts) Met() forecast.Meeting { return forecast.Meeting{} }
+func (h *hosts) Survey() forecast.Survey { return forecast.Survey{} }
 
-func (h *hosts) Start(ranks int) ([]host.Host, error) {
+func (h *hosts) Start(ranks int) ([]process.Process, error) {
 	h.starts++
 	h.room = ranks
 	h.conns = nil
 	var clients []*remote.Client
-	var out []host.Host
+	var out []process.Process
 	for i := range ranks {
 		c, err := h.process(i)
 		if err != nil {
@@ -96,11 +96,11 @@ func (h *hosts) process(i int) (*remote.Client, error) {
 		defer h.served.Done()
 		defer func() { _ = listen.Close() }()
 		ops := func(place, ranks int) (engine.Ops, error) { return h.ops(i+place, ranks) }
-		cfg, offer := host.Config{NewOps: ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
+		cfg, offer := process.Config{NewOps: ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
 		if h.device != nil {
 			h.device(i, &cfg, &offer)
 		}
-		own, err := host.New(cfg)
+		own, err := process.New(cfg)
 		if err != nil {
 			h.t.Error(err)
 			return
@@ -136,12 +136,12 @@ func (m muted) Write(b []byte) (int, error) {
 	}
 }
 
-func newHosts(t *testing.T) (*Engine, *hosts) { return newPatientHosts(t, time.Minute) }
+func newHosts(t *testing.T) (*Leader, *hosts) { return newPatientHosts(t, time.Minute) }
 
-func newPatientHosts(t *testing.T, patience time.Duration) (*Engine, *hosts) {
+func newPatientHosts(t *testing.T, patience time.Duration) (*Leader, *hosts) {
 	t.Helper()
 	h := &hosts{t: t, ops: testOps}
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: h, Patience: patience})
+	e, err := NewLeader(Config{NewOps: testOps, Processes: h, Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

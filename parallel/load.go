@@ -11,9 +11,9 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
+	"patchbay/parallel/scope"
 )
 
 // Loaded is the result of Load.
@@ -24,7 +24,7 @@ type Loaded struct {
 
 // Load makes the weights of a model resident in the layout that a plan needs ("": one rank), so that the first request
 // with that plan does not have to. It waits for running work. Errors are as those of Sample.
-func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error) {
+func (e *Leader) Load(ctx context.Context, m Model, text string) (Loaded, error) {
 	out := Loaded{Bytes: m.weightBytes()}
 	p, err := e.parse(text)
 	if err != nil {
@@ -56,7 +56,7 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 // acquire makes the weights that the ranks of a plan hold resident, each on the rank's device, with room for what
 // request r takes beside them there (nil: not known). seconds is how long that took, 0 if everything was resident. All
 // processes load at the same time.
-func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64, err error) {
+func (e *Leader) acquire(m Model, split plan.Plan, r *Request) (seconds float64, err error) {
 	start := time.Now()
 	cluster, _ := e.devices()
 	lanes := forecast.OwnLanes(m.Spec, split, cluster.Device)
@@ -70,21 +70,21 @@ func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64,
 
 // hold makes resident what held returns for each rank, with room for beside bytes more by rank (nil: none). It reports
 // whether anything had to be loaded.
-func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
+func (e *Leader) hold(m Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
 	m.WeightBytes = m.weightBytes()
-	need := make([][]host.Need, len(e.hosts))
+	need := make([][]process.Need, len(e.processes))
 	for rank := range split.Ranks() {
-		at, place := e.hostOf(rank)
+		at, place := e.processOf(rank)
 		h := held(plan.Mesh{Plan: split}.At(rank))
-		n := host.Need{Place: place, Held: h, Bytes: m.heldBytes(h)}
+		n := process.Need{Place: place, Held: h, Bytes: m.heldBytes(h)}
 		if beside != nil {
 			n.Extra = beside[rank]
 		}
 		need[at] = append(need[at], n)
 	}
-	fresh := make([]bool, len(e.hosts))
-	g := group.New(nil)
-	for i, h := range e.hosts {
+	fresh := make([]bool, len(e.processes))
+	g := scope.New(nil)
+	for i, h := range e.processes {
 		if len(need[i]) > 0 {
 			g.Go(fmt.Sprintf("load %s", m.Key), func() (err error) {
 				fresh[i], err = h.Acquire(m.Key, m.Weights, need[i])
@@ -118,7 +118,7 @@ func (m Model) heldBytes(held dit.Held) int64 {
 
 // acquireNets makes the weights of control nets and model patches resident beside those of the model. It returns an
 // error if they do not fit together.
-func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
+func (e *Leader) acquireNets(r *Request, split plan.Plan) error {
 	nets, patches := map[string]Model{}, map[string]bool{}
 	for _, b := range r.Branches {
 		for _, entry := range b.Entries {

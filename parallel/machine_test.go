@@ -58,7 +58,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err := m.Measure(r.Workload(), one.Stats.Spans, 4); err != nil {
 		t.Fatal(err)
 	}
-	e, err := NewEngine(Config{NewOps: testOps, Machine: &m})
+	e, err := NewLeader(Config{NewOps: testOps, Machine: &m})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// mixedEngine returns an engine whose second place is declared four times as slow as the first.
-func mixedEngine(t *testing.T, schedule Schedule) *Engine {
+// mixedEngine returns a leader whose second place is declared four times as slow as the first.
+func mixedEngine(t *testing.T, schedule Schedule) *Leader {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -20,7 +20,7 @@ func mixedEngine(t *testing.T, schedule Schedule) *Engine {
 	slow := m.Device
 	slow.Name = "slow"
 	slow.GEMM, slow.Attention, slow.Traffic = slow.GEMM/4, slow.Attention/4, slow.Traffic/4
-	e, err := NewEngine(Config{
+	e, err := NewLeader(Config{
 		NewOps: testOps, Recode: roundTrip, Machine: &m, Mixed: []forecast.Device{m.Device, slow}, Ranks: 2,
 		Schedule: schedule,
 	})
@@ -90,7 +90,7 @@ func TestSlowPlaceIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestPairsReachThePlanner checks that the engine plans with the links measured between the devices of its places, and
+// TestPairsReachThePlanner checks that the leader plans with the links measured between the devices of its places, and
 // for a subset of the places with those between them.
 func TestPairsReachThePlanner(t *testing.T) {
 	m, err := forecast.NewMachine("H100")
@@ -102,7 +102,7 @@ func TestPairsReachThePlanner(t *testing.T) {
 		{A: "cuda:5", B: "cuda:7", Bandwidth: 2e9},
 		{A: "cuda:7", B: "cuda:6", Bandwidth: 1e9},
 	}
-	e, err := NewEngine(Config{
+	e, err := NewLeader(Config{
 		NewOps: testOps, Machine: &m, Ranks: 3, Schedule: ScheduleEach,
 		DeviceOf: func(rank int) string { return []string{"cuda:5", "cuda:6", "cuda:7"}[rank] },
 	})

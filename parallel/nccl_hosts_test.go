@@ -20,7 +20,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/tests/fakegpu"
 )
@@ -28,7 +28,7 @@ import (
 // onGPUs is processes of ranks with a fake GPU each, which exchange by NCCL or through host memory.
 type onGPUs struct {
 	*hosts
-	*Engine
+	*Leader
 	byNCCL atomic.Int64 // meshes that exchange by NCCL
 }
 
@@ -60,8 +60,8 @@ func newOnGPUs(t *testing.T, devices int, version func(process int) string) *onG
 		})
 	}
 	out := &onGPUs{}
-	out.Engine, out.hosts = newPatientHosts(t, 5*time.Minute)
-	out.device = func(p int, c *host.Config, offer *remote.Config) {
+	out.Leader, out.hosts = newPatientHosts(t, 5*time.Minute)
+	out.device = func(p int, c *process.Config, offer *remote.Config) {
 		c.NewOps = func(int, int) (engine.Ops, error) { return open[p%devices].NewOps() }
 		c.DeviceOf = func(int) string { return fmt.Sprintf("cuda:%d", p%devices) }
 		offer.NCCL = version(p)

@@ -21,9 +21,9 @@ import (
 	"patchbay/parallel/comm/nccl"
 )
 
-// onNCCL is an engine whose ranks exchange by NCCL, each on a GPU of its own.
+// onNCCL is a leader whose ranks exchange by NCCL, each on a GPU of its own.
 type onNCCL struct {
-	*Engine
+	*Leader
 	connects int // groups connected so far
 }
 
@@ -32,13 +32,13 @@ func newNCCLEngine(t *testing.T, devices int) *onNCCL {
 	t.Helper()
 	t.Setenv("FAKEGPU_DEVICES", fmt.Sprint(devices))
 	out := &onNCCL{}
-	out.Engine = newFakeEngineBy(t, devices, func(driver *cuda.Driver, dir string) comm.Transport {
+	out.Leader = newFakeEngineBy(t, devices, func(driver *cuda.Driver, dir string) comm.Transport {
 		lib, err := ncclib.Open(driver.Driver, &nvidia.Search{Folders: filepath.Join(dir, "nccl")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		transport := nccl.New(lib, localcuda.Transport{})
-		t.Cleanup(func() { // after the engine
+		t.Cleanup(func() { // after the leader
 			if err := transport.Close(); err != nil {
 				t.Error(err)
 			}

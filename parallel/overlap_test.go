@@ -15,7 +15,7 @@ import (
 type watching struct {
 	engine.Ops
 	rank int
-	e    **Engine
+	e    **Leader
 	mu   *sync.Mutex
 	seen *[]rankMicro
 }
@@ -51,11 +51,11 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 	}, {"pipe=3,patches=6,warmup=1", 2, 5}} {
 		overlapped, possible := 0, 0
 		for seed := uint64(1); seed <= 4; seed++ {
-			var e *Engine
+			var e *Leader
 			var mu sync.Mutex
 			var seen []rankMicro
 			var err error
-			e, err = NewEngine(Config{Order: seed, NewOps: func(rank, ranks int) (engine.Ops, error) {
+			e, err = NewLeader(Config{Order: seed, NewOps: func(rank, ranks int) (engine.Ops, error) {
 				ops, err := testOps(rank, ranks)
 				return &watching{Ops: ops, rank: rank, e: &e, mu: &mu, seen: &seen}, err
 			}})
@@ -107,11 +107,11 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 		{"hydit-a", "pipe=3,patches=4,warmup=1"},
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
-			var e *Engine
+			var e *Leader
 			var mu sync.Mutex
 			var seen []rankMicro
 			member := -2 // the first Ops load weights; those of the members follow in order
-			e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+			e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 				ops, err := testOps(rank, ranks)
 				member++
 				return &watching{Ops: ops, rank: member, e: &e, mu: &mu, seen: &seen}, err

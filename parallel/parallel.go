@@ -1,6 +1,6 @@
 // Package parallel runs the denoise loop of one request over ranks.
 //
-// Engine.Sample runs a Request (request.go) and is the only way into the denoise loop. Engine.Do lends the device to
+// Leader.Sample runs a Request (request.go) and is the only way into the denoise loop. Leader.Do lends the device to
 // text encoders and the VAE (Workspace.Decode splits a decode over ranks). The package knows the contracts models/dit,
 // models/sampling and models/vae, but no model family. parallel/plan defines what a plan is, parallel/forecast what it
 // costs, parallel/rank what a rank does, and parallel/comm how ranks exchange data. This package is the leader that

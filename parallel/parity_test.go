@@ -8,8 +8,8 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 	"patchbay/tests/golden"
 )
@@ -170,4 +170,4 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 }
 
 // rankOf returns the rank of a member that runs in this process.
-func rankOf(m host.Member) *rank.Rank { return m.(*rank.Link).Rank }
+func rankOf(m process.Member) *rank.Rank { return m.(*rank.Port).Rank }

@@ -195,7 +195,7 @@ func patchedRequest(t *testing.T, base string) *Request {
 // TestExactPlansRunPatchesAsOneRank checks exact plans with patches against one rank, however rows, heads, entries and
 // blocks are divided.
 func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
-	for k, e := range []*Engine{newEngine(t), newDeferredEngine(t, 7)} {
+	for k, e := range []*Leader{newEngine(t), newDeferredEngine(t, 7)} {
 		for _, base := range []string{"qwen-a", "zimage-a"} {
 			r := patchedRequest(t, base)
 			want, err := e.Sample(context.Background(), r, nil)
@@ -290,7 +290,7 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 		}),
 		"control nets": func(r *Request) { netted(t, r, "qwen-a") },
 	} {
-		for _, e := range []*Engine{newEngine(t), newDeferredEngine(t, 7)} {
+		for _, e := range []*Leader{newEngine(t), newDeferredEngine(t, 7)} {
 			r := parityRequest(t, g, "qwen-a", 1, 7, 9, 2)
 			add(r)
 			run := func(text string) []float32 {
@@ -349,7 +349,7 @@ func TestPatchesAreForecast(t *testing.T) {
 }
 
 // forecastOfPatches compares the forecast of a request with what it took, next to the same request without patches.
-func forecastOfPatches(t *testing.T, e *Engine, r, plain *Request) {
+func forecastOfPatches(t *testing.T, e *Leader, r, plain *Request) {
 	t.Helper()
 	e.dismiss()
 	res, err := e.Sample(context.Background(), r, nil)

@@ -13,7 +13,7 @@ import (
 // watchdog's whole patience again, however long the request has run, and that ranks without progress are reported once
 // it is over.
 func TestPatienceCountsFromTheLastProgress(t *testing.T) {
-	e, err := NewEngine(Config{NewOps: testOps, Patience: time.Hour})
+	e, err := NewLeader(Config{NewOps: testOps, Patience: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

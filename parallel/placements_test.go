@@ -12,10 +12,10 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// shelf returns an engine with that many bytes for models, models of 100 bytes each by key, and counts of their loads.
-func shelf(t *testing.T, room int64) (e *Engine, model func(key string) Model, loads map[string]int) {
+// shelf returns a leader with that many bytes for models, models of 100 bytes each by key, and counts of their loads.
+func shelf(t *testing.T, room int64) (e *Leader, model func(key string) Model, loads map[string]int) {
 	t.Helper()
-	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})
+	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func shelf(t *testing.T, room int64) (e *Engine, model func(key string) Model, l
 }
 
 // keys returns the keys of the resident models, most recently used first.
-func (e *Engine) keys() (out []string) {
+func (e *Leader) keys() (out []string) {
 	for _, m := range e.Resident() {
 		out = append(out, m.Key)
 	}
@@ -109,7 +109,7 @@ func TestWidenedWeightsCount(t *testing.T) {
 		if where != "" {
 			cfg.DeviceOf, cfg.DeviceMemory = func(int) string { return where }, 2<<20
 		}
-		e, err := NewEngine(cfg)
+		e, err := NewLeader(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,11 +45,11 @@ func (countingTransport) Connect(_ comm.Group, ops []engine.Ops) ([]comm.Comm, e
 
 func (countingTransport) Interruptible() bool { return true }
 
-// newRecordingEngine returns an engine that runs the real executor (leader, ranks and samplers) on operations that
+// newRecordingEngine returns a leader that runs the real executor (leader, ranks and samplers) on operations that
 // compute nothing and exchanges that move nothing.
-func newRecordingEngine(t *testing.T) *Engine {
+func newRecordingEngine(t *testing.T) *Leader {
 	t.Helper()
-	e, err := NewEngine(Config{
+	e, err := NewLeader(Config{
 		Transport: countingTransport{},
 		NewOps:    func(int, int) (engine.Ops, error) { return engine.NewRecorder(), nil },
 	})
@@ -88,7 +88,7 @@ func TestForecastEqualsRecordedRun(t *testing.T) {
 	}
 }
 
-func compareRecorded(t *testing.T, e *Engine, r Request, text string, compute engine.DType) {
+func compareRecorded(t *testing.T, e *Leader, r Request, text string, compute engine.DType) {
 	t.Helper()
 	text = taken(&r, text)
 	w, p := workloadOf(&r), planOf(t, text)

@@ -30,7 +30,7 @@ func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 			continue
 		}
 		e, fresh := newEngine(t), newEngine(t)
-		run := func(e *Engine, r *Request) []float32 {
+		run := func(e *Leader, r *Request) []float32 {
 			t.Helper()
 			res, err := e.Sample(context.Background(), r, nil)
 			if err != nil {

@@ -6,8 +6,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 )
 
@@ -162,17 +162,17 @@ type Control struct {
 // Area is a rectangle of latent pixels. The zero Area is none.
 type Area struct{ H, W, Y, X int }
 
-// LoadFunc makes a function host.Weights, for weights that are not in files: in tests, or in this process's memory.
+// LoadFunc makes a function process.Weights, for weights that are not in files: in tests, or in this process's memory.
 type LoadFunc func(ops engine.Ops, held dit.Held) (dit.Model, error)
 
-// Load implements host.Weights.
+// Load implements process.Weights.
 func (f LoadFunc) Load(ops engine.Ops, held dit.Held) (dit.Model, error) { return f(ops, held) }
 
 // Model names a diffusion model with its adapters and says how to load its weights. Equal keys share weights.
 type Model struct {
 	Key     string // file, header hash and adapters
 	Spec    *dit.Spec
-	Weights host.Weights
+	Weights process.Weights
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
 	// WideBytes is their size once loaded: fp8 and other types narrower than bf16 are widened to it, but i8 and blocks are

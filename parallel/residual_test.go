@@ -171,7 +171,7 @@ func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
 	for k, c := range []struct {
 		name   string
 		y, x   int
-		engine *Engine
+		engine *Leader
 	}{
 		{"flux-c", 7, 11, newEngine(t)},
 		{"sd3-b", 5, 7, newDeferredEngine(t, 7)},

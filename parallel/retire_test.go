@@ -16,7 +16,7 @@ func TestRanksForgetRequests(t *testing.T) {
 		}
 	}
 	for i, l := range e.team.members {
-		if n, _ := rankOf(l).Kept(); n > 0 {
+		if n, _ := rankOf(l).StoredRows(); n > 0 {
 			t.Errorf("rank %d keeps %d sessions after three requests, want none", i, n)
 		}
 	}

@@ -38,7 +38,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 		}
 		var orders []string
 		for _, seed := range seeds {
-			e, err := NewEngine(Config{NewOps: testOps, Order: seed})
+			e, err := NewLeader(Config{NewOps: testOps, Order: seed})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 // comes is reported without a deadline.
 func TestDeadlockIsToldAtOnce(t *testing.T) {
 	var victim comm.Comm
-	e, err := NewEngine(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewLeader(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &stray{Ops: ops, comm: func() comm.Comm { return victim }, rank: rank}, err
 	}})

@@ -61,7 +61,7 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 	token := spec.PatchSize * spec.PatchSize
 	s.features.in, s.features.out = spec.Channels*token, spec.OutChannels*token
 	for i, e := range o.Entries {
-		s.cfgOf[i] = plan.CFGGroup(branches, i, p.CFG)
+		s.cfgOf[i] = plan.CFGCoord(branches, i, p.CFG)
 		lt := 0
 		if spec.JointText() {
 			lt = spec.JointTokens(&e.Entries[0])

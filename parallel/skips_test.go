@@ -17,7 +17,7 @@ func TestSkipsAreForgotten(t *testing.T) {
 				t.Fatalf("%q: %v", plan, err)
 			}
 			for i, l := range e.team.members {
-				if _, n := rankOf(l).Kept(); n > 0 {
+				if _, n := rankOf(l).StoredRows(); n > 0 {
 					t.Errorf("plan %q: rank %d keeps %d outputs and stores after job %d, want none", plan, i, n, job)
 				}
 			}

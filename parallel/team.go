@@ -8,22 +8,22 @@ import (
 	"time"
 
 	"patchbay/parallel/failure"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
 // team is the ranks of one plan as the leader sees them: it sends commands to them and collects their replies. (The
 // word is from Fortran and UPC++; a group is what one Comm joins.)
 type team struct {
-	host.Team
+	process.Team
 	mesh      plan.Mesh // of members
-	members   []host.Member
-	crews     []host.Crew
+	members   []process.Member
+	subteams  []process.Subteam
 	watch     watchdog
 	left      atomic.Bool      // a rank hangs and was left behind
-	scheduler *group.Scheduler // nil: everything runs freely
+	scheduler *scope.Scheduler // nil: everything runs freely
 	ended     chan struct{}    // closed after close, once all ranks have returned
 	names     []string         // of the members' processes; nil: all share this one
 
@@ -36,28 +36,28 @@ type team struct {
 const rendezvous = 2 * time.Minute
 
 // newTeam starts the ranks of a plan, each in the process that it belongs to.
-func newTeam(of host.Team, e *Engine) (*team, error) {
+func newTeam(of process.Team, e *Leader) (*team, error) {
 	limit := cmp.Or(e.cfg.Patience, patience)
 	of.Deadline = 2 * limit
-	if e.at != nil && e.cfg.Hosts != nil { // host.Local.On accounts for this otherwise
+	if e.at != nil && e.cfg.Processes != nil { // process.Local.On accounts for this otherwise
 		of.Concurrent = (of.Plan.Ranks()*e.totalPlaces + len(e.at) - 1) / len(e.at)
 	}
 	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
 	t.scheduler = e.scheduler
-	stiff := func(h host.Host) bool { return !h.Interruptible() }
-	t.interruptible = t.scheduler != nil || !slices.ContainsFunc(e.hosts, stiff)
+	stiff := func(h process.Process) bool { return !h.Interruptible() }
+	t.interruptible = t.scheduler != nil || !slices.ContainsFunc(e.processes, stiff)
 	if t.scheduler != nil {
 		t.scheduler.Stuck = t.deadlock
 	}
-	t.members = make([]host.Member, t.mesh.Plan.Ranks())
-	here, first := make([][]int, len(e.hosts)), make([]int, len(e.hosts))
-	of.Hosts = make([]int, len(t.members))
+	t.members = make([]process.Member, t.mesh.Plan.Ranks())
+	here, first := make([][]int, len(e.processes)), make([]int, len(e.processes))
+	of.Processes = make([]int, len(t.members))
 	for m := range t.members {
 		rank, _ := t.Device(m)
-		at, place := e.hostOf(rank)
+		at, place := e.processOf(rank)
 		first[at] = rank - place
-		here[at], of.Hosts[m] = append(here[at], m), at
-		if h, ok := e.hosts[at].(fmt.Stringer); ok {
+		here[at], of.Processes[m] = append(here[at], m), at
+		if h, ok := e.processes[at].(fmt.Stringer); ok {
 			t.names = append(t.names, h.String())
 		}
 	}
@@ -69,35 +69,35 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 
 // join starts the members in all processes at the same time, because processes may wait for each other. The first
 // failure closes all processes, so that none waits in vain.
-func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
-	joining := group.New(func(error) {
-		if e.cfg.Hosts != nil {
-			for _, h := range e.hosts {
+func (t *team) join(of process.Team, e *Leader, here [][]int, first []int) error {
+	joining := scope.New(func(error) {
+		if e.cfg.Processes != nil {
+			for _, h := range e.processes {
 				h.Close()
 			}
 		}
 	})
-	t.crews = make([]host.Crew, len(e.hosts))
-	for at, h := range e.hosts {
+	t.subteams = make([]process.Subteam, len(e.processes))
+	for at, h := range e.processes {
 		if len(here[at]) == 0 {
 			continue
 		}
 		own := of
-		own.Here, own.First = here[at], first[at]
+		own.Local, own.First = here[at], first[at]
 		joining.Go("start ranks", func() error {
 			crew, err := h.Join(own)
 			if err != nil {
 				return err
 			}
-			t.crews[at] = crew
+			t.subteams[at] = crew
 			for i, m := range crew.Members() {
-				t.members[own.Here[i]] = m
+				t.members[own.Local[i]] = m
 			}
 			return nil
 		})
 	}
 	err := joining.Wait()
-	t.crews = slices.DeleteFunc(t.crews, func(c host.Crew) bool { return c == nil })
+	t.subteams = slices.DeleteFunc(t.subteams, func(c process.Subteam) bool { return c == nil })
 	return err
 }
 
@@ -105,7 +105,7 @@ func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
 // that rank has returned too.
 func (t *team) close() {
 	var all []<-chan struct{}
-	for _, c := range t.crews {
+	for _, c := range t.subteams {
 		all = append(all, c.Close())
 	}
 	wait := func() error {
@@ -116,7 +116,7 @@ func (t *team) close() {
 		return nil
 	}
 	if t.left.Load() {
-		group.New(nil).Go("end of a rank that hangs", wait)
+		scope.New(nil).Go("end of a rank that hangs", wait)
 		return
 	}
 	_ = wait()
@@ -145,8 +145,8 @@ func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 			if errs[r] == nil {
 				continue
 			}
-			if e := group.AsError(errs[r]); first == nil ||
-				group.AsError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
+			if e := scope.AsError(errs[r]); first == nil ||
+				scope.AsError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
 				first = e
 			}
 		}

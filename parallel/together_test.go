@@ -47,7 +47,7 @@ func TestEntriesTogether(t *testing.T) {
 	}
 	m.Device.BatchRows = 4096
 	apart := newEngine(t)
-	together, err := NewEngine(Config{NewOps: testOps, Recode: roundTrip, Machine: &m})
+	together, err := NewLeader(Config{NewOps: testOps, Recode: roundTrip, Machine: &m})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Device.Attention = 1e6
-	e, err := NewEngine(Config{NewOps: testOps, Machine: &m, Recode: roundTrip})
+	e, err := NewLeader(Config{NewOps: testOps, Machine: &m, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +56,9 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 	}
 }
 
-// TestUnknownDevicesAreRefused checks that an engine does not start on an unknown device, and lists the known ones.
+// TestUnknownDevicesAreRefused checks that a leader does not start on an unknown device, and lists the known ones.
 func TestUnknownDevicesAreRefused(t *testing.T) {
-	if _, err := NewEngine(Config{NewOps: testOps, Devices: "abacus"}); err == nil ||
+	if _, err := NewLeader(Config{NewOps: testOps, Devices: "abacus"}); err == nil ||
 		!strings.Contains(err.Error(), "H100") {
 		t.Errorf("an engine on abacus: got %v, want an error that lists devices", err)
 	}

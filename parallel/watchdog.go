@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"patchbay/parallel/failure"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 )
 
@@ -82,7 +82,7 @@ func (t *team) stalled() error {
 	}
 	var moves int64
 	for _, l := range t.members {
-		moves += l.Standing().Moves
+		moves += l.Progress().Moves
 	}
 	if now := time.Now(); moves != w.moves || w.since.IsZero() {
 		w.moves, w.since = moves, now
@@ -90,7 +90,7 @@ func (t *team) stalled() error {
 	} else if now.Sub(w.since) < w.limit {
 		return nil
 	}
-	if slices.ContainsFunc(t.crews, host.Crew.Silent) {
+	if slices.ContainsFunc(t.subteams, process.Subteam.Silent) {
 		return nil // others may be waiting for it, and its connection ends soon if it stays silent
 	}
 	return t.condemn(fmt.Sprintf("no progress for %v", w.limit))
@@ -117,7 +117,7 @@ func (t *team) condemn(verdict string) error {
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.members {
-		at := l.Standing()
+		at := l.Progress()
 		name := fmt.Sprintf("rank %d at %s", r, at.Place)
 		if t.names != nil {
 			name = fmt.Sprintf("rank %d in %s at %s", r, t.names[r], at.Place)

@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 // hangPatience is longer than any rank stands still on a machine that does other work too.
 const hangPatience = 5 * time.Second
 
-// hangingEngine returns an engine in which rank victim blocks in the call of Linear that makes the countdown zero,
+// hangingEngine returns a leader in which rank victim blocks in the call of Linear that makes the countdown zero,
 // until release is closed.
-func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Engine {
+func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Leader {
 	t.Helper()
-	e, err := NewEngine(Config{Patience: hangPatience, NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewLeader(Config{Patience: hangPatience, NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		if rank != victim || ranks == 1 {
 			return ops, err
@@ -47,7 +47,7 @@ func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan st
 }
 
 // TestHangingRankIsNamed checks that a rank that stops is named with evaluation, patch and block, that the positions
-// of all ranks are listed, that the watchdog's patience ends the request, and that the engine is usable again once the
+// of all ranks are listed, that the watchdog's patience ends the request, and that the leader is usable again once the
 // rank has returned, but not before.
 func TestHangingRankIsNamed(t *testing.T) {
 	t.Parallel() // mostly waits

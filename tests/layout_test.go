@@ -30,8 +30,8 @@ func rooms() map[string][]string {
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
-			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "comm/nccl", "comm/stream", "comm/trial",
-			"rank", "host", "forecast", "remote", ".",
+			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
+			"rank", "process", "forecast", "remote", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "rights", "broker", "jobs", "serve", "worker"},
 	}

@@ -28,7 +28,7 @@ func (m measured) save(to *forecast.Machine, link string, places []string) error
 	if m.GEMM > 0 {
 		to.Device.GEMM, to.Device.Attention = m.GEMM, m.Attention
 	}
-	to.Link = forecast.Link{
+	to.Link = forecast.Interconnect{
 		Name: cmp.Or(link, to.Link.Name), Bandwidth: m.Bandwidth, Latency: m.Latency,
 		AllToAll: min(1, m.AllToAll/m.Bandwidth), Source: "patchbay bench comm",
 	}

@@ -76,7 +76,7 @@ const checkedRuns = 4
 
 // profiled runs a request a few times and returns what the run with the shortest steps measured.
 func profiled(ctx context.Context, cfg parallel.Config, r *parallel.Request) (stats parallel.Stats, err error) {
-	e, err := parallel.NewEngine(cfg)
+	e, err := parallel.NewLeader(cfg)
 	if err != nil {
 		return stats, err
 	}

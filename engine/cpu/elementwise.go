@@ -26,10 +26,10 @@ func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 // AdaLN computes y = (x-mean)*rsqrt(var+eps)*(1+scale) + shift; see engine.Ops.
 func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 	engine.CheckAdaLN(y, x, shift, scale)
-	g := groupsOf(shift, scale)
+	g := modulationRows(shift, scale)
 	if g == 0 { // different groupings: item by item
 		for i := range y.Dim(0) {
-			o.AdaLN(y.Slice(0, i, i+1), x.Slice(0, i, i+1), groupRow(shift, i, y.Dim(0)), groupRow(scale, i, y.Dim(0)), eps)
+			o.AdaLN(y.Slice(0, i, i+1), x.Slice(0, i, i+1), modulationRow(shift, i, y.Dim(0)), modulationRow(scale, i, y.Dim(0)), eps)
 		}
 		return
 	}
@@ -41,7 +41,7 @@ func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 // GatedAdd computes y = x + gate*(r + bias); see engine.Ops.
 func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 	engine.CheckGatedAdd(y, x, gate, r, bias)
-	e, s := o.into("GatedAdd", C.PB_GATED_ADD, y, groupsOf(gate))
+	e, s := o.into("GatedAdd", C.PB_GATED_ADD, y, modulationRows(gate))
 	e.a, e.b, e.c, e.d = s.view(x), s.view(r), s.modulation(gate), s.vector(bias)
 	if gate.IsZero() && bias.IsZero() {
 		o.pointWise(e, s)

@@ -68,8 +68,8 @@ func (s *space) modulation(t engine.Tensor) C.pb_view {
 	return v
 }
 
-// groupsOf returns the number of groups of modulation operands, 0 where two differ and neither is 1.
-func groupsOf(ts ...engine.Tensor) int {
+// modulationRows returns the number of groups of modulation operands, 0 where two differ and neither is 1.
+func modulationRows(ts ...engine.Tensor) int {
 	g := 1
 	for _, t := range ts {
 		if t.IsZero() || t.Dim(0) == 1 || t.Dim(0) == g {
@@ -83,8 +83,8 @@ func groupsOf(ts ...engine.Tensor) int {
 	return g
 }
 
-// groupRow returns the row of t [G, E] that item i of a batch uses, as [1, E].
-func groupRow(t engine.Tensor, i, batch int) engine.Tensor {
+// modulationRow returns the row of t [G, E] that item i of a batch uses, as [1, E].
+func modulationRow(t engine.Tensor, i, batch int) engine.Tensor {
 	if t.IsZero() {
 		return t
 	}

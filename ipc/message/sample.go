@@ -36,7 +36,7 @@ type SampleRequest struct {
 	WantX0  bool   `json:"want_x0,omitempty"` // return the last x0 of the whole batch with the result
 	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: one rank
 
-	Built *value.HostRequest `json:"-"` // set by ParseSample
+	Built *value.ClientRequest `json:"-"` // set by ParseSample
 	bulk.Held
 }
 

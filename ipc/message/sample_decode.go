@@ -51,8 +51,8 @@ func BindStrict(o *pyjson.Object, dst any) error {
 }
 
 // Lower converts the request to the form that package node takes.
-func (q *SampleRequest) Lower(reader TensorReader) (*value.HostRequest, error) {
-	out := &value.HostRequest{Options: q.Sampler.Options}
+func (q *SampleRequest) Lower(reader TensorReader) (*value.ClientRequest, error) {
+	out := &value.ClientRequest{Options: q.Sampler.Options}
 	var err error
 	if out.Model, err = q.Model.Resolve(reader); err != nil {
 		return nil, err

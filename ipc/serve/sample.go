@@ -20,7 +20,7 @@ func (s *Service) sample(r *Request) error {
 		return fault
 	}
 	q.Hold = r.hold
-	if err := s.cfg.Limits.Nodes.Host(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
+	if err := s.cfg.Limits.Nodes.Client(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
 		return err
 	}
 	ex := s.place(q.Model.File)

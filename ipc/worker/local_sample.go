@@ -27,7 +27,7 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 		}
 	}
 	var shown time.Time
-	res, err := l.runner.Sample(ctx, req, func(p value.HostProgress) error {
+	res, err := l.runner.Sample(ctx, req, func(p value.ClientProgress) error {
 		m := &message.SampleReply{Type: message.SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
 		m.Sent = p.ByAxis()
 		last := p.Step == p.Steps

@@ -190,13 +190,13 @@ func (l *Loader) Decode(encoded []byte) (Weights, error) {
 	return w, nil
 }
 
-// Weights is a Model with the loader that reads it. It implements host.Weights.
+// Weights is a Model with the loader that reads it. It implements process.Weights.
 type Weights struct {
 	Model
 	Loader *Loader
 }
 
-// Load implements host.Weights.
+// Load implements process.Weights.
 func (w Weights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 	return w.Loader.Load(ops, w.Model, held)
 }

@@ -68,14 +68,14 @@ type e2eCase struct {
 	EasyCache                                     []any    // threshold, start and end
 }
 
-func refEngine(t *testing.T) *parallel.Engine {
+func refEngine(t *testing.T) *parallel.Leader {
 	t.Helper()
 	return engineOf(t, func(int, int) (engine.Ops, error) { return ref.New(), nil })
 }
 
-func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *parallel.Engine {
+func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *parallel.Leader {
 	t.Helper()
-	e, err := parallel.NewEngine(parallel.Config{NewOps: ops})
+	e, err := parallel.NewLeader(parallel.Config{NewOps: ops})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 }
 
 // runner returns a runner and the workflow of a case.
-func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine,
+func (c *e2eCase) runner(t *testing.T, eng *parallel.Leader,
 	got map[string]*value.Latent,
 ) (*graph.Runner, *graph.Workflow) {
 	t.Helper()
@@ -179,7 +179,7 @@ func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine,
 }
 
 // run samples a case and returns its relative error.
-func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
+func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Leader) float64 {
 	t.Helper()
 	got := map[string]*value.Latent{}
 	runner, w := c.runner(t, eng, got)

@@ -13,7 +13,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
@@ -21,26 +21,26 @@ import (
 type pipedHosts struct {
 	t      *testing.T
 	room   int
-	held   []*host.Local
+	held   []*process.Local
 	served sync.WaitGroup
 }
 
 func (h *pipedHosts) Changed(ranks int) bool { return ranks > h.room }
 func (*pipedHosts) Missing() []string        { return nil }
-func (*pipedHosts) Met() forecast.Meeting    { return forecast.Meeting{} }
+func (*pipedHosts) Survey() forecast.Survey  { return forecast.Survey{} }
 
-func (h *pipedHosts) Start(ranks int) (out []host.Host, err error) {
+func (h *pipedHosts) Start(ranks int) (out []process.Process, err error) {
 	h.room, h.held = ranks, nil
 	var clients []*remote.Client
 	for i := range ranks {
 		l, err := net.Listen("unix", filepath.Join(h.t.TempDir(), "rank.sock"))
 		check(h.t, err)
-		own, err := host.New(host.Config{NewOps: fastOps, Places: 1})
+		own, err := process.New(process.Config{NewOps: fastOps, Places: 1})
 		check(h.t, err)
 		h.held = append(h.held, own)
 		here, there := net.Pipe()
 		var loader source.Loader
-		offer := remote.Config{Host: own, Listen: l, Open: func(_ string, model []byte) (host.Weights, error) {
+		offer := remote.Config{Host: own, Listen: l, Open: func(_ string, model []byte) (process.Weights, error) {
 			return loader.Decode(model)
 		}}
 		h.served.Go(func() {
@@ -61,7 +61,7 @@ func (h *pipedHosts) Start(ranks int) (out []host.Host, err error) {
 // encoder, and none if the plan has no tensor group.
 func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
 	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
-	draw := func(e *parallel.Engine, plan string) string {
+	draw := func(e *parallel.Leader, plan string) string {
 		runner, err := graph.NewRunner(graph.Config{Engine: e, Roots: roots, Catalogue: All()})
 		check(t, err)
 		defer runner.Close()
@@ -72,7 +72,7 @@ func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
 	}
 	for plan, parts := range map[string]int{"tensor=2": 2, "tensor=2,ulysses=2": 2, "ulysses=2": 0} {
 		h := &pipedHosts{t: t}
-		e, err := parallel.NewEngine(parallel.Config{NewOps: fastOps, Hosts: h})
+		e, err := parallel.NewLeader(parallel.Config{NewOps: fastOps, Processes: h})
 		check(t, err)
 		if got, want := draw(e, plan), draw(engineOf(t, fastOps), plan); got != want {
 			t.Errorf("%s: the pictures differ", plan)

@@ -114,7 +114,7 @@ func (p packs) bytes() (n int) {
 // loraBench is a runner on the demo that counts packed weights, and the latent of its last job.
 type loraBench struct {
 	*graph.Runner
-	engine *parallel.Engine
+	engine *parallel.Leader
 	packs  packs
 	got    []float32
 }
@@ -128,7 +128,7 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 		p.Ops = ops
 		return p, err
 	}
-	e, err := parallel.NewEngine(cfg)
+	e, err := parallel.NewLeader(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 // Bounds are the largest picture and the longest run that an operator lets others ask for. They apply in addition to
 // the limits of classes, which are ComfyUI's: to the literals of a workflow, to what its nodes produce, and to the
-// requests of host programs.
+// requests of clients.
 type Bounds struct {
 	Pixels int64 // of one IMAGE or LATENT value: items x height x width in pixels; 0: any
 	Steps  int   // of one sampling run; 0: any
@@ -48,9 +48,9 @@ func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	return nil
 }
 
-// Host checks a request of a host program: the shape of its latent, [B, C, ...], and the number of its sigmas. Field
+// Client checks a request of a client: the shape of its latent, [B, C, ...], and the number of its sigmas. Field
 // of the failure names the part of the message.
-func (b Bounds) Host(latent []int, sigmas int) error {
+func (b Bounds) Client(latent []int, sigmas int) error {
 	if len(latent) > 2 {
 		n := float64(latent[0]) * latentScale * latentScale
 		for _, side := range latent[2:] {

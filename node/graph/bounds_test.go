@@ -45,8 +45,8 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s without bounds: %v", row.name, err)
 		}
 	}
-	if b.Host([]int{1, 16, 8, 8}, 8) != nil || b.Host([]int{1, 16, 8, 9}, 8) == nil ||
-		b.Host([]int{1, 16, 8, 8}, 9) == nil {
+	if b.Client([]int{1, 16, 8, 8}, 8) != nil || b.Client([]int{1, 16, 8, 9}, 8) == nil ||
+		b.Client([]int{1, 16, 8, 8}, 9) == nil {
 		t.Error("the bounds of a host's run are not those of a node's")
 	}
 	w, f := ParseWorkflow(map[string]any{"4": map[string]any{

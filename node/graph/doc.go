@@ -3,7 +3,7 @@
 //
 // A Workflow is parsed from an API-format graph (workflow.go), Validate checks it against a Catalogue without touching
 // a device (catalogue.go, validate.go), and a Runner walks it from its output nodes (runner.go, order.go), taking
-// unchanged subgraphs from its cache (signature.go). Exec runs one node for a host program (exec.go, leases.go). The
+// unchanged subgraphs from its cache (signature.go). Exec runs one node for a client (exec.go, leases.go). The
 // function of a node gets a Call (call.go, limits.go).
 //
 // Names, order, defaults and error texts are ComfyUI's (0.33.0); docs/comfyui.md lists the deliberate differences.

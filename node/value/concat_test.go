@@ -11,7 +11,7 @@ import (
 )
 
 // TestConcatenatedChannelsAreRefusedByName checks the errors for channels concatenated to the noise that do not fit it:
-// those of a conditioning, and those that a host program passes as c_concat.
+// those of a conditioning, and those that a client passes as c_concat.
 func TestConcatenatedChannelsAreRefusedByName(t *testing.T) {
 	fill, plain := tinyModel(t, "fill-a"), tinyModel(t, "kontext-a")
 	l := parallel.NewLatent(1, 16, 4, 6)

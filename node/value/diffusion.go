@@ -4,7 +4,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/family"
 	"patchbay/node/files"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 )
 
 // OpenModel describes the diffusion model of a file from its header. The file is opened again when a rank needs the
@@ -26,7 +26,7 @@ func OpenModel(h files.Header) (*Model, error) {
 }
 
 // NewModel returns a handle for a description. bytes is the size of weights; nil weights mean those of a file.
-func NewModel(name, key string, d *family.Diffusion, bytes int64, weights host.Weights) (*Model, error) {
+func NewModel(name, key string, d *family.Diffusion, bytes int64, weights process.Weights) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {
 		return nil, err

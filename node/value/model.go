@@ -9,7 +9,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/picture"
 	"patchbay/parallel"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 )
 
 // Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or another
@@ -31,7 +31,7 @@ type Model struct {
 	Prefix dit.Array
 	// Cache is set by EasyCache or LazyCache; nil: every evaluation runs.
 	Cache   *parallel.Cache
-	Weights host.Weights // nil: those of the file
+	Weights process.Weights // nil: those of the file
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64

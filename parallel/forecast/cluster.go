@@ -46,8 +46,8 @@ type Device struct {
 	Source    string `json:"source"`
 }
 
-// Link connects the devices of one host, or several hosts.
-type Link struct {
+// Interconnect connects the devices of one host, or several hosts.
+type Interconnect struct {
 	Name string `json:"name"`
 	// Bandwidth is the bytes per second that one device sends while it also receives.
 	Bandwidth float64 `json:"bandwidth"`
@@ -80,7 +80,7 @@ type Cluster struct {
 	// Mixed is the device of each rank where they differ, of which the first is Device; nil: all are Device. The sizes
 	// of weights and activations are those of Device for all.
 	Mixed []Device
-	Link  Link
+	Link  Interconnect
 	// Between is the connection from each rank to each other one, [from][to], on one host; nil: Link between all.
 	Between [][]Pair
 	Hosts   int
@@ -88,7 +88,7 @@ type Cluster struct {
 	// Places is the number of ranks of each host where these differ; Hosts is then 1 and PerHost at most their sum.
 	// nil: PerHost on each.
 	Places  []int
-	Network Link // between hosts; only with Hosts > 1 or Places
+	Network Interconnect // between hosts; only with Hosts > 1 or Places
 }
 
 // hostOf returns the host of a rank and the rank's place there.
@@ -104,9 +104,9 @@ func (f *Cluster) hostOf(rank int) (host, place int) {
 
 // deviceTable is the format of devices.json.
 type deviceTable struct {
-	Devices  []Device `json:"devices"`
-	Links    []Link   `json:"links"`
-	Networks []Link   `json:"networks"`
+	Devices  []Device       `json:"devices"`
+	Links    []Interconnect `json:"links"`
+	Networks []Interconnect `json:"networks"`
 }
 
 // known returns the embedded table.
@@ -319,14 +319,14 @@ func orName(given, usual string) string {
 	return given
 }
 
-func linkNamed(text string, links []Link, name string) (Link, error) {
+func linkNamed(text string, links []Interconnect, name string) (Interconnect, error) {
 	for _, l := range links {
 		if strings.EqualFold(l.Name, name) {
 			return l, nil
 		}
 	}
-	return Link{}, fmt.Errorf("devices %q: unknown link %q: want one of %s", text, name,
-		strings.Join(names(links, func(l Link) string { return l.Name }), ", "))
+	return Interconnect{}, fmt.Errorf("devices %q: unknown link %q: want one of %s", text, name,
+		strings.Join(names(links, func(l Interconnect) string { return l.Name }), ", "))
 }
 
 func names[T any](list []T, name func(T) string) []string {
@@ -339,7 +339,7 @@ func names[T any](list []T, name func(T) string) []string {
 
 // Devices returns the names of the known devices, links and networks between hosts.
 func Devices() (devices, links, networks []string) {
-	link := func(l Link) string { return l.Name }
+	link := func(l Interconnect) string { return l.Name }
 	return names(known().Devices, func(d Device) string { return d.Name }), names(known().Links, link),
 		names(known().Networks, link)
 }

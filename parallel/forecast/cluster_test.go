@@ -63,8 +63,8 @@ func TestProfilesAreComplete(t *testing.T) {
 // TestWires checks exchanges worked out by hand: eight devices in two islands of four, on two hosts of eight.
 func TestWires(t *testing.T) {
 	f := Cluster{
-		Hosts: 2, PerHost: 8, Link: Link{Bandwidth: 10, Latency: 1, AllToAll: 0.5, Island: 4, Across: 8},
-		Network: Link{Bandwidth: 2, Latency: 7},
+		Hosts: 2, PerHost: 8, Link: Interconnect{Bandwidth: 10, Latency: 1, AllToAll: 0.5, Island: 4, Across: 8},
+		Network: Interconnect{Bandwidth: 2, Latency: 7},
 	}
 	span := func(from, n int) []int {
 		var out []int
@@ -118,7 +118,7 @@ func TestWires(t *testing.T) {
 // like cards with a bridge.
 func TestPairedWires(t *testing.T) {
 	f := Cluster{
-		Hosts: 1, PerHost: 4, Link: Link{Bandwidth: 3, Latency: 9, AllToAll: 0.25, RingFraction: 0.5, Island: 2, Across: 1},
+		Hosts: 1, PerHost: 4, Link: Interconnect{Bandwidth: 3, Latency: 9, AllToAll: 0.25, RingFraction: 0.5, Island: 2, Across: 1},
 	}
 	for a := range 4 {
 		var row []Pair

@@ -18,7 +18,7 @@ import (
 type Machine struct {
 	Device Device
 	Others []Device // one of each other kind
-	Link   Link
+	Link   Interconnect
 	Pairs  []Pair // of devices that exchange by Link, each pair once; nil: not measured
 }
 
@@ -82,15 +82,15 @@ func (m *Machine) For(d Device) *Machine {
 	return &out
 }
 
-// Site describes the devices of a machine, or of several that have met, in the order of ranks.
-type Site struct {
-	Devices []Device `json:"devices,omitempty"` // by place; nil: not known
-	Link    Link     `json:"link"`              // between the devices of one machine, of several the slowest
-	GPUs    bool     `json:"gpus,omitempty"`    // the devices are GPUs; of several machines, those of the first
+// Hardware describes the devices of a machine, or of several that have met, in the order of ranks.
+type Hardware struct {
+	Devices []Device     `json:"devices,omitempty"` // by place; nil: not known
+	Link    Interconnect `json:"link"`              // between the devices of one machine, of several the slowest
+	GPUs    bool         `json:"gpus,omitempty"`    // the devices are GPUs; of several machines, those of the first
 }
 
 // Check returns an error if no prediction for the given number of places is possible with the site.
-func (s *Site) Check(places int) error {
+func (s *Hardware) Check(places int) error {
 	if s.Devices == nil {
 		return nil
 	}
@@ -106,7 +106,7 @@ func (s *Site) Check(places int) error {
 }
 
 // Fastest returns the GEMM rate of the first device, by which sites are sorted; 0: not known.
-func (s *Site) Fastest() float64 {
+func (s *Hardware) Fastest() float64 {
 	if s.Devices == nil {
 		return 0
 	}
@@ -114,10 +114,10 @@ func (s *Site) Fastest() float64 {
 }
 
 // Join returns the site of machines whose ranks follow one another. It is empty if one of the sites is not known.
-func Join(sites []Site) (all Site) {
+func Join(sites []Hardware) (all Hardware) {
 	for i, s := range sites {
 		if s.Devices == nil {
-			return Site{}
+			return Hardware{}
 		}
 		if i == 0 || s.Link.Bandwidth < all.Link.Bandwidth {
 			all.Link = s.Link
@@ -128,10 +128,10 @@ func Join(sites []Site) (all Site) {
 	return all
 }
 
-// Meeting is what is known of the processes that ranks run in, as reported and measured when they last met.
-type Meeting struct {
-	Site
-	Far    bool  // they run on other machines
+// Survey is what is known of the processes that ranks run in, as reported and measured when they last met.
+type Survey struct {
+	Hardware
+	Remote bool  // they run on other machines
 	Places []int // number of places in each process; nil: they have not met
 	// Bandwidth is the bytes per second that one machine receives while it sends as many, 0: not measured. Latency is
 	// the seconds of a message.
@@ -139,7 +139,7 @@ type Meeting struct {
 }
 
 // At returns f with the devices of a site, if these are known.
-func (f Cluster) At(s Site) Cluster {
+func (f Cluster) At(s Hardware) Cluster {
 	if s.Devices == nil {
 		return f
 	}
@@ -160,9 +160,9 @@ func (d Device) Bounded(most, reserve int64) Device {
 
 // machineFile is the file format of a Machine: that of devices.json, with a device of each kind and at most one link.
 type machineFile struct {
-	Devices []Device `json:"devices"`
-	Links   []Link   `json:"links"`
-	Pairs   []Pair   `json:"pairs,omitempty"`
+	Devices []Device       `json:"devices"`
+	Links   []Interconnect `json:"links"`
+	Pairs   []Pair         `json:"pairs,omitempty"`
 }
 
 // NewMachine returns a known device with its usual link ("cpu", or any that ParseCluster takes), to be replaced by
@@ -233,7 +233,7 @@ func (m Machine) Check() error {
 }
 
 // check is Machine.Check for the link and one device, which is entry n of the file.
-func (d *Device) check(l Link, n int) error {
+func (d *Device) check(l Interconnect, n int) error {
 	at := fmt.Sprintf("devices[%d].", n)
 	for _, f := range []struct {
 		field string
@@ -281,7 +281,7 @@ func (d *Device) check(l Link, n int) error {
 
 // JSON returns the file that ReadMachine reads.
 func (m Machine) JSON() ([]byte, error) {
-	b, err := json.MarshalIndent(machineFile{m.kinds(), []Link{m.Link}, m.Pairs}, "", " ")
+	b, err := json.MarshalIndent(machineFile{m.kinds(), []Interconnect{m.Link}, m.Pairs}, "", " ")
 	return append(b, '\n'), err
 }
 

@@ -13,7 +13,7 @@ import (
 // take 1/(1/a+1/b) together, up to the granularity of heads and blocks, and that equal parts take half the slow one's.
 func TestMixedDevicesShareTheWork(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 8, "H100-pcie,L40")
-	s.Cluster.Link = Link{Name: "none", Bandwidth: 1e18, AllToAll: 1}
+	s.Cluster.Link = Interconnect{Name: "none", Bandwidth: 1e18, AllToAll: 1}
 	var alone [2]float64
 	for i := range s.Cluster.Mixed {
 		s.Cluster.Mixed[i].Launch, s.Cluster.Mixed[i].Handover = 0, 0

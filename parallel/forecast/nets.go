@@ -202,7 +202,7 @@ func (o *Partition) sessionPatch(s *stack, n *Net, c plan.Coord) {
 func (s *Search) patched(n *Net, p plan.Plan) int {
 	groups, branches := make([]int, p.CFG), s.branches()
 	for _, i := range n.Entries {
-		groups[plan.CFGGroup(branches, i, p.CFG)]++
+		groups[plan.CFGCoord(branches, i, p.CFG)]++
 	}
 	return slices.Max(groups)
 }

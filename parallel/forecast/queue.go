@@ -14,11 +14,11 @@ type Job struct {
 	Plan       plan.Plan
 }
 
-// Groups divides the free devices of one host among waiting jobs, as evenly as possible, so that the last job ends
+// ShareSizes divides the free devices of one host among waiting jobs, as evenly as possible, so that the last job ends
 // soonest. It returns the sizes of the groups; jobs without one wait. seconds returns the time of a job on a number of
 // devices, +Inf if it does not fit. Many jobs get a device each, since no plan's speedup exceeds its number of devices.
 // A lone job gets all devices, and so do, one after the other, a few jobs that do not share evenly.
-func Groups(waiting, free int, seconds func(devices int) float64) []int {
+func ShareSizes(waiting, free int, seconds func(devices int) float64) []int {
 	var out []int
 	if n, _ := soonest(waiting, free, seconds); n > 0 {
 		for _, r := range plan.Balanced(free, n) {
@@ -76,7 +76,7 @@ func (s Search) byDevices() []Candidate {
 // sideBySide gives devices to jobs whenever some are free. best is by number of devices.
 func sideBySide(jobs int, best []Candidate) (out []Job) {
 	for now, free := 0.0, len(best)-1; ; {
-		for _, n := range Groups(jobs-len(out), free, func(n int) float64 { return best[n].Seconds }) {
+		for _, n := range ShareSizes(jobs-len(out), free, func(n int) float64 { return best[n].Seconds }) {
 			out = append(out, Job{now, now + best[n].Seconds, n, best[n].Plan})
 			free -= n
 		}

@@ -60,7 +60,7 @@ func TestGroupsLeaveNobodyAlone(t *testing.T) {
 		}
 		for free := range 17 {
 			for waiting := range 20 {
-				groups, sum := Groups(waiting, free, seconds), 0
+				groups, sum := ShareSizes(waiting, free, seconds), 0
 				for _, n := range groups {
 					if sum += n; n < least {
 						t.Errorf("%d jobs on %d devices: a group of %d, want at least %d", waiting, free, n, least)

@@ -122,7 +122,7 @@ func (w *Workload) branches() []int {
 func (w *Workload) groups(n int) [][]int {
 	out, branches := make([][]int, n), w.branches()
 	for i := range w.Text {
-		g := plan.CFGGroup(branches, i, n)
+		g := plan.CFGCoord(branches, i, n)
 		out[g] = append(out[g], i)
 	}
 	return out

@@ -33,9 +33,9 @@ func (p Part) Rows(e Sequence, places []int) []dit.Rows {
 	return out
 }
 
-// CFGGroup returns the cfg group of entry i, whose branch is branches[i]. Branches are dealt to groups in turn; where
+// CFGCoord returns the cfg group of entry i, whose branch is branches[i]. Branches are dealt to groups in turn; where
 // there are more groups than branches, entries are.
-func CFGGroup(branches []int, i, groups int) int {
+func CFGCoord(branches []int, i, groups int) int {
 	last := 0
 	for _, b := range branches {
 		last = max(last, b)

@@ -104,7 +104,7 @@ func (s *session) prepare() error {
 	if split.Pipe > 1 && split.Patches > 1 && split.Overlap && len(s.entries) > 0 {
 		values = s.largestPatch()
 	}
-	s.link = newStageLink(s.comms[plan.AxisPipe], s.comm, s.env.DType, values)
+	s.link = newStageExchange(s.comms[plan.AxisPipe], s.comm, s.env.DType, values)
 	return nil
 }
 

@@ -2,7 +2,7 @@ package rank
 
 import (
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 )
 
 // flight is the collective that runs beside what a session computes. There is at most one.
@@ -29,5 +29,5 @@ func (f *flight) wait() {
 // close waits until no collective is running, even after an error, so that the memory may be freed.
 func (f *flight) close() {
 	// a failed exchange has failed the request already
-	_ = group.Recovered("exchange beside", func() error { f.wait(); return nil })
+	_ = scope.Recovered("exchange beside", func() error { f.wait(); return nil })
 }

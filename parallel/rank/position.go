@@ -94,16 +94,16 @@ func (p *Position) reach() {
 	}
 }
 
-// Standing is how far a rank has come.
-type Standing struct {
+// Progress is how far a rank has come.
+type Progress struct {
 	Moves int64  // grows with every step forward
 	Busy  bool   // a command is being worked on
 	Place string // "evaluation 2, patch 1, block 3"
 	Waits string // exchanges that it waits in, "" if none
 }
 
-// read returns the Standing without Waits.
-func (p *Position) read() Standing {
+// read returns the Progress without Waits.
+func (p *Position) read() Progress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	moves, micro, doing := p.moves, p.micro, p.doing
@@ -115,7 +115,7 @@ func (p *Position) read() Standing {
 	if micro.Whole {
 		place = fmt.Sprintf("evaluation %d, whole picture, %s", micro.Evaluation, doing)
 	}
-	return Standing{Moves: moves, Busy: p.busy, Place: place}
+	return Progress{Moves: moves, Busy: p.busy, Place: place}
 }
 
 // Now returns the micro-step that the rank issues, or issued last.

@@ -18,8 +18,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/scope"
 )
 
 // Rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with
@@ -38,7 +38,7 @@ type Rank struct {
 	sessions  map[uint64]*session
 	charged   [plan.AxisCount]comm.Traffic // traffic attributed to sessions so far
 	calls     peekable
-	scheduler *group.Scheduler
+	scheduler *scope.Scheduler
 	closing   atomic.Bool   // the inbox is closed
 	at        atomic.Int64  // commands taken but not answered
 	cancelled atomic.Uint64 // newest session that was cancelled, set while the rank computes
@@ -70,7 +70,7 @@ type session struct {
 	chosen     map[string]int64 // counts before the session
 	stop       func() bool      // reports whether it was cancelled; nil: never
 	pos        *Position
-	link       *stageLink
+	link       *stageExchange
 	peek       func(i int) *Command       // peeks at waiting commands
 	replies    map[string][]engine.Tensor // predictions of evaluations that a device replays, see replayOrIssue
 	fixed      bool                       // calls are being issued for replay
@@ -100,7 +100,7 @@ var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before t
 // New makes a rank with its ends on every axis. Lanes of one stage share skips. weights finds resident weights by key.
 // b may be nil.
 func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore,
-	weights func(string) (dit.Model, bool), b *group.Scheduler,
+	weights func(string) (dit.Model, bool), b *scope.Scheduler,
 ) *Rank {
 	return &Rank{
 		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, scheduler: b, Pos: newPosition(ops),
@@ -119,7 +119,7 @@ type outcome struct {
 // under way. Replies are sent in order.
 func (r *Rank) serve(inbox <-chan call) {
 	r.calls = peekable{inbox: inbox}
-	issued, answers := make(chan outcome, queueLength), group.New(nil)
+	issued, answers := make(chan outcome, queueLength), scope.New(nil)
 	answers.Go(fmt.Sprintf("answers of rank %d", r.id), func() error {
 		for o := range issued {
 			r.answer(o)
@@ -136,7 +136,7 @@ func (r *Rank) serve(inbox <-chan call) {
 		}
 		r.at.Add(1)
 		o := outcome{call: call}
-		err := group.Recovered(fmt.Sprintf("rank %d", r.id), func() error {
+		err := scope.Recovered(fmt.Sprintf("rank %d", r.id), func() error {
 			var err error
 			o.reply, o.outputs, err = r.handle(call.command)
 			return err
@@ -175,7 +175,7 @@ func CloseOps(ops ...engine.Ops) {
 // answer waits for the results of a command and replies.
 func (r *Rank) answer(o outcome) {
 	if o.outputs != nil && o.reply.Err == nil {
-		err := group.Recovered(fmt.Sprintf("rank %d", r.id), func() error {
+		err := scope.Recovered(fmt.Sprintf("rank %d", r.id), func() error {
 			var err error
 			o.reply.Outputs, err = o.outputs()
 			return err
@@ -193,7 +193,7 @@ func (r *Rank) answer(o outcome) {
 // fail makes an error the reply to a command and aborts the exchanges, so that peers do not wait for this rank forever.
 // It does not abort for an Open that gathers no weights, which has no exchanges.
 func (r *Rank) fail(o *outcome, err error) {
-	o.reply = Reply{Err: group.AsError(err)}
+	o.reply = Reply{Err: scope.AsError(err)}
 	if open := o.call.command.Open; open == nil || open.Plan.Parts() > 1 {
 		for _, c := range r.comms {
 			c.Abort(err)
@@ -208,7 +208,7 @@ func (r *Rank) Memory() (session, activations, exchange int) {
 
 // Kept counts what the rank keeps of requests: sessions, and outputs that later blocks read. Between requests both are
 // 0.
-func (r *Rank) Kept() (sessions, skips int) { return len(r.sessions), r.skips.len() }
+func (r *Rank) StoredRows() (sessions, skips int) { return len(r.sessions), r.skips.len() }
 
 // End returns the rank's end on an axis.
 func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }

@@ -11,8 +11,8 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/scope"
 )
 
 // TestForeignBlocksPanic checks that computing with the weights of another stage, which a rank does not hold, panics.
@@ -41,14 +41,14 @@ func TestForeignBlocksPanic(t *testing.T) {
 		held := p.StageHeld(lanes, 1).Blocks
 		for b := range f.spec.Blocks {
 			run := s.begin(env, 0, &c)
-			err := group.Recovered("a block", func() error { s.block(env, run, b); return nil })
+			err := scope.Recovered("a block", func() error { s.block(env, run, b); return nil })
 			var refusal *failure.Error
 			foreign := !slices.ContainsFunc(held, func(r dit.Range) bool { return r.Start <= b && b < r.End })
 			if foreign && (!errors.As(err, &refusal) || refusal.Code != failure.Panic) {
 				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.family, b, err)
 			}
 		}
-		if err := group.Recovered("head", func() error {
+		if err := scope.Recovered("head", func() error {
 			s.head(env, []*entryRun{s.begin(env, 0, &c)})
 			return nil
 		}); err == nil {
@@ -70,7 +70,7 @@ func TestForeignPartsArePrivate(t *testing.T) {
 			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
 		}
-		err = group.Recovered("a rank without gathers", s.prepare)
+		err = scope.Recovered("a rank without gathers", s.prepare)
 		var e *failure.Error
 		if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Error(), "in parts") {
 			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.family, err)

@@ -14,22 +14,22 @@ import (
 
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
-// Client is a process of ranks as the leader sees it. It implements host.Host and is safe for concurrent use.
+// Client is a process of ranks as the leader sees it. It implements process.Process and is safe for concurrent use.
 type Client struct {
 	name            string
 	conn            net.Conn
 	why             func() error // returns why the process is gone
 	address         string
 	places          int
-	site            forecast.Site
+	site            forecast.Hardware
 	nccl            string // version that the process can exchange by
 	uninterruptible bool   // its exchanges are not interruptible
-	run             *group.Group
+	run             *scope.Scope
 	ended           chan struct{} // closed when the connection has ended
 
 	sending sync.Mutex // guards out
@@ -38,7 +38,7 @@ type Client struct {
 	mu      sync.Mutex // guards the fields below
 	next    uint64
 	waiting map[uint64]func(answer)
-	crew    *crew
+	crew    *subteam
 	heard   time.Time // time of the last answer
 	lost    error
 }
@@ -47,12 +47,12 @@ type Client struct {
 // (0: Silence) is given up. why, if not nil, is called once the connection has ended: it must make sure that the
 // process ends, and returns why it has.
 func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Client, error) {
-	return newClient(name, patient{conn, cmp.Or(silence, Silence)}, why)
+	return newClient(name, timedConn{conn, cmp.Or(silence, Silence)}, why)
 }
 
 func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	c := &Client{
-		name: name, conn: conn, why: why, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered),
+		name: name, conn: conn, why: why, run: scope.New(nil), out: bufio.NewWriterSize(conn, buffered),
 		waiting: map[uint64]func(answer){}, ended: make(chan struct{}),
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
@@ -244,24 +244,24 @@ func (c *Client) ask(q *call) (answer, error) {
 // String returns the name of the process for errors.
 func (c *Client) String() string { return c.name }
 
-// Places implements host.Host.
+// Places implements process.Process.
 func (c *Client) Places() int { return c.places }
 
 // Site returns what the process has reported about its devices.
-func (c *Client) Site() forecast.Site { return c.site }
+func (c *Client) Site() forecast.Hardware { return c.site }
 
-// Interruptible implements host.Host.
+// Interruptible implements process.Process.
 func (c *Client) Interruptible() bool { return !c.uninterruptible }
 
-// Err implements host.Host.
+// Err implements process.Process.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
 }
 
-// Acquire implements host.Host. It refuses weights that cannot be named to another process (encoding.BinaryMarshaler).
-func (c *Client) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
+// Acquire implements process.Process. It refuses weights that cannot be named to another process (encoding.BinaryMarshaler).
+func (c *Client) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
 	named, ok := w.(encoding.BinaryMarshaler)
 	if !ok {
 		return false, &failure.Error{Code: failure.BadRequest, Field: "model", Text: fmt.Sprintf(
@@ -275,25 +275,25 @@ func (c *Client) Acquire(key string, w host.Weights, need []host.Need) (loaded b
 	return a.Loaded, err
 }
 
-// Resident implements host.Host.
-func (c *Client) Resident() []host.Resident {
+// Resident implements process.Process.
+func (c *Client) Resident() []process.Resident {
 	a, _ := c.ask(&call{Resident: true}) // a process that is gone has none
 	return a.Resident
 }
 
-// Evict implements host.Host.
+// Evict implements process.Process.
 func (c *Client) Evict(key string) { _, _ = c.ask(&call{Evict: &key}) }
 
-// Close implements host.Host. The process ends when the connection to its leader does.
+// Close implements process.Process. The process ends when the connection to its leader does.
 func (c *Client) Close() {
 	_ = c.conn.Close()
 	_ = c.run.Wait()
 }
 
-// Join implements host.Host.
-func (c *Client) Join(t host.Team) (host.Crew, error) {
-	own := &crew{client: c, status: make([]rank.Standing, len(t.Here))}
-	for i := range t.Here {
+// Join implements process.Process.
+func (c *Client) Join(t process.Team) (process.Subteam, error) {
+	own := &subteam{client: c, status: make([]rank.Progress, len(t.Local))}
+	for i := range t.Local {
 		own.members = append(own.members, &member{own, i})
 	}
 	c.mu.Lock()
@@ -303,25 +303,25 @@ func (c *Client) Join(t host.Team) (host.Crew, error) {
 	return own, err
 }
 
-// crew is the members of a team in another process.
-type crew struct {
+// subteam is the members of a team in another process.
+type subteam struct {
 	client  *Client
-	members []host.Member
-	status  []rank.Standing // guarded by client.mu
+	members []process.Member
+	status  []rank.Progress // guarded by client.mu
 }
 
-// Members implements host.Crew.
-func (w *crew) Members() []host.Member { return w.members }
+// Members implements process.Subteam.
+func (w *subteam) Members() []process.Member { return w.members }
 
-// Silent implements host.Crew.
-func (w *crew) Silent() bool {
+// Silent implements process.Subteam.
+func (w *subteam) Silent() bool {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	return w.client.lost == nil && time.Since(w.client.heard) > 2*pulse
 }
 
-// Close implements host.Crew.
-func (w *crew) Close() <-chan struct{} {
+// Close implements process.Subteam.
+func (w *subteam) Close() <-chan struct{} {
 	ended := make(chan struct{})
 	w.client.run.Go("end of members", func() error {
 		defer close(ended)
@@ -333,11 +333,11 @@ func (w *crew) Close() <-chan struct{} {
 
 // member is one rank in a process.
 type member struct {
-	*crew
-	at int // place in Team.Here
+	*subteam
+	at int // place in Team.Local
 }
 
-// Send implements host.Member.
+// Send implements process.Member.
 func (m *member) Send(c rank.Command) (<-chan rank.Reply, error) {
 	done := make(chan rank.Reply, 1)
 	err := m.client.post(&call{Command: &command{m.at, c}}, func(a answer) {
@@ -353,17 +353,17 @@ func (m *member) Send(c rank.Command) (<-chan rank.Reply, error) {
 	return done, nil
 }
 
-// Cancel implements host.Member.
+// Cancel implements process.Member.
 func (m *member) Cancel(session uint64) { m.tell(&call{Cancel: &cancel{m.at, session}}) }
 
-// Abort implements host.Member.
+// Abort implements process.Member.
 func (m *member) Abort(cause error) { m.tell(&call{Abort: &abort{m.at, cause.Error()}}) }
 
 // tell sends a call that needs no answer; a process that is gone does not need it either.
 func (m *member) tell(q *call) { _ = m.client.post(q, nil) }
 
-// Standing implements host.Member, as of the last status report.
-func (m *member) Standing() rank.Standing {
+// Progress implements process.Member, as of the last status report.
+func (m *member) Progress() rank.Progress {
 	m.client.mu.Lock()
 	defer m.client.mu.Unlock()
 	return m.status[m.at]

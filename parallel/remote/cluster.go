@@ -11,42 +11,42 @@ import (
 	"time"
 
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
+	"patchbay/parallel/scope"
 )
 
 // lookEvery is how often missing hosts are looked for.
 const lookEvery = 2 * time.Second
 
-// Cluster is the machines that offer themselves to this one. It implements parallel.Hosts for an engine whose ranks run
+// Cluster is the machines that offer themselves to this one. It implements parallel.Processes for an engine whose ranks run
 // there.
 type Cluster struct {
 	network Network
 	by      Exchange
 	list    func() []string
-	wrap    func(*Client) host.Host
+	wrap    func(*Client) process.Process
 	say     func(address string, err error)
 
 	mu      sync.Mutex
 	missing map[string]error // by address: why the host is not used; nil: it is
 	started bool             // Start was called
 	back    bool             // a host that is not used answers again
-	met     meeting          // the last one; before any, a stored one of the same hosts
+	survey  survey           // the last one; before any, a stored one of the same hosts
 	file    string           // file of meetings; "": none
 	failed  func(error)      // called if file cannot be written
 	ended   chan struct{}
-	looking *group.Group
+	looking *scope.Scope
 }
 
 // NewCluster makes a Cluster of the machines that list returns, HOST:PORT each; list is called repeatedly. wrap turns
 // clients into hosts. say is called with the reason when a host can no longer be used, and with nil when it can again.
 // Close ends the Cluster.
-func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Client) host.Host,
+func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Client) process.Process,
 	say func(address string, err error),
 ) *Cluster {
 	c := &Cluster{
 		network: n, by: by, list: list, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
-		looking: group.New(nil),
+		looking: scope.New(nil),
 	}
 	c.looking.Every("look for hosts", lookEvery, c.ended, c.look)
 	return c
@@ -58,14 +58,14 @@ func (c *Cluster) Close() {
 	_ = c.looking.Wait()
 }
 
-// Changed implements parallel.Hosts.
+// Changed implements parallel.Processes.
 func (c *Cluster) Changed(int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.back
 }
 
-// Missing implements parallel.Hosts.
+// Missing implements parallel.Processes.
 func (c *Cluster) Missing() (out []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,12 +77,12 @@ func (c *Cluster) Missing() (out []string) {
 	return out
 }
 
-// Met implements parallel.Hosts.
-func (c *Cluster) Met() forecast.Meeting {
+// Survey implements parallel.Processes.
+func (c *Cluster) Survey() forecast.Survey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return forecast.Meeting{
-		Site: c.met.Site, Far: true, Places: c.met.Places, Bandwidth: c.met.Bandwidth, Latency: c.met.Latency,
+	return forecast.Survey{
+		Hardware: c.survey.Hardware, Remote: true, Places: c.survey.Places, Bandwidth: c.survey.Bandwidth, Latency: c.survey.Latency,
 	}
 }
 
@@ -100,8 +100,8 @@ func (c *Cluster) lacks(address string, err error) {
 	}
 }
 
-// Start implements parallel.Hosts: it returns the hosts that answer and reach each other.
-func (c *Cluster) Start(int) ([]host.Host, error) {
+// Start implements parallel.Processes: it returns the hosts that answer and reach each other.
+func (c *Cluster) Start(int) ([]process.Process, error) {
 	c.mu.Lock()
 	c.back, c.started = false, true
 	c.mu.Unlock()
@@ -116,15 +116,15 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		}
 		speed, err := Meet(clients, c.by, true)
 		if err == nil {
-			m := meeting{Speed: speed, At: time.Now().UTC()}
-			var sites []forecast.Site
-			var hosts []host.Host
+			m := survey{Speed: speed, At: time.Now().UTC()}
+			var sites []forecast.Hardware
+			var hosts []process.Process
 			for _, cl := range clients {
 				m.Hosts = append(m.Hosts, cl.host())
 				m.Places, sites = append(m.Places, cl.places), append(sites, cl.site)
 				hosts = append(hosts, c.wrap(cl))
 			}
-			m.Site = forecast.Join(sites)
+			m.Hardware = forecast.Join(sites)
 			c.keep(m)
 			return hosts, nil
 		}

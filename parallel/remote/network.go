@@ -84,7 +84,7 @@ func (n *Network) Dial(ctx context.Context, address string, to Purpose) (net.Con
 	if to == ToLead {
 		limit /= 2 // the leader notices first, and names the host
 	}
-	c := tls.Client(patient{raw, limit}, n.Key.config())
+	c := tls.Client(timedConn{raw, limit}, n.Key.config())
 	word, err := n.greet(ctx, raw, c, func() (string, error) {
 		if _, err := io.WriteString(c, n.first(string(to))); err != nil {
 			return "", err
@@ -134,7 +134,7 @@ func (n *Network) Accept(ctx context.Context, raw net.Conn, admit func(Purpose) 
 	if t, ok := raw.(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(keepAlive())
 	}
-	c := tls.Server(patient{raw, n.Patience()}, n.Key.config())
+	c := tls.Server(timedConn{raw, n.Patience()}, n.Key.config())
 	word, err := n.greet(ctx, raw, c, func() (string, error) {
 		word, err := n.readFirst(c)
 		answer := "welcome"

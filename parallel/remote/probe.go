@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 )
 
 // Speed is what processes measure about the connections between them.
@@ -26,7 +26,7 @@ const (
 // connections that are nil.
 func probe(self int, conns []io.ReadWriteCloser) (s Speed, err error) {
 	each := make([]Speed, len(conns))
-	g := group.New(func(error) {
+	g := scope.New(func(error) {
 		for _, c := range conns {
 			if c != nil {
 				_ = c.Close()
@@ -69,7 +69,7 @@ func probeOne(c io.ReadWriter, asks bool) (s Speed, err error) {
 			s.Latency = way
 		}
 	}
-	g := group.New(nil)
+	g := scope.New(nil)
 	g.Go("send", func() error {
 		out := make([]byte, len(buf))
 		for range probeBytes / len(out) {

@@ -1,4 +1,4 @@
-// Package remote runs ranks in another process. The leader's side is a host.Host (client.go), which the ranks' side
+// Package remote runs ranks in another process. The leader's side is a process.Process (client.go), which the ranks' side
 // answers (serve.go). Msgpack messages travel between them over one connection (this file); ranks exchange tensors over
 // a mesh of the processes' own (join.go, package comm/stream). Weights are sent as the bytes that name them, such as a
 // file with its header hash: each process reads its own part.
@@ -7,7 +7,7 @@ package remote
 import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 )
 
@@ -24,7 +24,7 @@ type call struct {
 	Hello    *hello
 	Mesh     *mesh
 	Acquire  *acquire
-	Join     *host.Team
+	Join     *process.Team
 	Command  *command
 	Cancel   *cancel
 	Abort    *abort
@@ -51,13 +51,13 @@ type mesh struct {
 // acquire names parts of the weights of a model.
 type acquire struct {
 	Key   string
-	Model []byte // host.Weights, as returned by MarshalBinary
-	Need  []host.Need
+	Model []byte // process.Weights, as returned by MarshalBinary
+	Need  []process.Need
 }
 
 // command is for one member.
 type command struct {
-	Member  int // place in Team.Here
+	Member  int // place in Team.Local
 	Command rank.Command
 }
 
@@ -75,16 +75,16 @@ type abort struct {
 type answer struct {
 	ID              uint64
 	Err             *failure.Error
-	Address         string        // to Hello: where it listens
-	Places          int           // to Hello: how many ranks it has a device for
-	NCCL            string        // to Hello: version of NCCL that it can exchange by, "" if it cannot
-	Uninterruptible bool          // to Hello: groups within the process are not interruptible (comm.Transport)
-	Site            forecast.Site // to Hello: its devices
-	Speed           Speed         // to Mesh
+	Address         string            // to Hello: where it listens
+	Places          int               // to Hello: how many ranks it has a device for
+	NCCL            string            // to Hello: version of NCCL that it can exchange by, "" if it cannot
+	Uninterruptible bool              // to Hello: groups within the process are not interruptible (comm.Transport)
+	Site            forecast.Hardware // to Hello: its devices
+	Speed           Speed             // to Mesh
 	Loaded          bool
-	Resident        []host.Resident
+	Resident        []process.Resident
 	Reply           *rank.Reply
-	Status          []rank.Standing // by place in Team.Here
+	Status          []rank.Progress // by place in Team.Local
 	Seconds         []float64       // to Clock: of each run
 	Devices         []string        // to Clock: of clock.Here; "": the CPU
 }

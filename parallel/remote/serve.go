@@ -18,8 +18,8 @@ import (
 	"patchbay/parallel/comm/stream"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
+	"patchbay/parallel/scope"
 )
 
 // pulse is how often a process reports where its members are.
@@ -31,21 +31,21 @@ type server struct {
 	mesh *stream.Mesh
 	over comm.Transport  // of the ranks: on mesh, or NCCL
 	end  func() error    // releases over
-	run  *group.Group    // pulses, and waits for members
+	run  *scope.Scope    // pulses, and waits for members
 	led  context.Context // done once the leader is gone
 
-	crew host.Crew // guarded by mu
+	crew process.Subteam // guarded by mu
 	mu   sync.Mutex
 	out  *bufio.Writer
 }
 
 // Config configures what a process offers to its leader.
 type Config struct {
-	Host *host.Local // outlives the leader, and so do its resident weights
+	Host *process.Local // outlives the leader, and so do its resident weights
 	// Site is the rates and memory of its devices, by place; zero: not known, or as the leader's.
-	Site forecast.Site
-	// Open finds weights by the bytes that MarshalBinary of a host.Weights returned. key is the leader's name for them.
-	Open func(key string, model []byte) (host.Weights, error)
+	Site forecast.Hardware
+	// Open finds weights by the bytes that MarshalBinary of a process.Weights returned. key is the leader's name for them.
+	Open func(key string, model []byte) (process.Weights, error)
 	// Listen accepts connections of the leader's other processes; it must not be nil. Dial connects to them; nil: they
 	// are on this machine.
 	Listen net.Listener
@@ -67,7 +67,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 		return errors.New("serve ranks: Config.Listen is nil, want a listener for the other processes")
 	}
 	led, gone := context.WithCancel(context.Background())
-	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered), led: led}
+	s := &server{Config: cfg, run: scope.New(nil), out: bufio.NewWriterSize(conn, buffered), led: led}
 	if s.Dial == nil {
 		s.Dial = dialUnix
 	}
@@ -126,9 +126,9 @@ func (s *server) take(c *call) {
 // reply executes a call and answers it.
 func (s *server) reply(c *call) {
 	var a answer
-	err := group.Recovered("rank process", func() error { return s.handle(c, &a) })
+	err := scope.Recovered("rank process", func() error { return s.handle(c, &a) })
 	if err != nil {
-		a = answer{Err: flat(group.AsError(err))}
+		a = answer{Err: flat(scope.AsError(err))}
 	} else if c.Command != nil {
 		return
 	}
@@ -166,13 +166,13 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		a.Speed, err = s.meet(c.Mesh)
 		return err
 	case c.Acquire != nil:
-		var w host.Weights
+		var w process.Weights
 		if w, err = s.Open(c.Acquire.Key, c.Acquire.Model); err == nil {
 			a.Loaded, err = s.Host.Acquire(c.Acquire.Key, w, c.Acquire.Need)
 		}
 	case c.Join != nil:
 		s.leave()
-		var crew host.Crew
+		var crew process.Subteam
 		if crew, err = s.Host.JoinOver(s.over, *c.Join); err == nil {
 			s.mu.Lock()
 			s.crew = crew
@@ -187,14 +187,14 @@ func (s *server) handle(c *call, a *answer) (err error) {
 	case c.Resident:
 		a.Resident = s.Host.Resident()
 	case c.Command != nil:
-		return s.member(c.Command.Member, func(m host.Member) error { return s.command(c.ID, m, c.Command) })
+		return s.member(c.Command.Member, func(m process.Member) error { return s.command(c.ID, m, c.Command) })
 	case c.Cancel != nil:
-		return s.member(c.Cancel.Member, func(m host.Member) error {
+		return s.member(c.Cancel.Member, func(m process.Member) error {
 			m.Cancel(c.Cancel.Session)
 			return nil
 		})
 	case c.Abort != nil:
-		return s.member(c.Abort.Member, func(m host.Member) error {
+		return s.member(c.Abort.Member, func(m process.Member) error {
 			m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})
 			return nil
 		})
@@ -235,7 +235,7 @@ func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 }
 
 // member calls f with a member.
-func (s *server) member(at int, f func(host.Member) error) error {
+func (s *server) member(at int, f func(process.Member) error) error {
 	all := s.members()
 	if at < 0 || at >= len(all) {
 		return fmt.Errorf("a call for member %d, which is not here", at)
@@ -244,7 +244,7 @@ func (s *server) member(at int, f func(host.Member) error) error {
 }
 
 // members returns the ranks that run here now.
-func (s *server) members() []host.Member {
+func (s *server) members() []process.Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.crew == nil {
@@ -254,7 +254,7 @@ func (s *server) members() []host.Member {
 }
 
 // command sends a command to a member, and answers id when it is done.
-func (s *server) command(id uint64, m host.Member, c *command) error {
+func (s *server) command(id uint64, m process.Member, c *command) error {
 	wait, err := m.Send(c.Command)
 	if err != nil {
 		return err
@@ -283,7 +283,7 @@ func (s *server) leave() {
 func (s *server) pulse() {
 	var a answer // sent without members too, as a sign of life
 	for _, m := range s.members() {
-		a.Status = append(a.Status, m.Standing())
+		a.Status = append(a.Status, m.Progress())
 	}
 	s.send(&a)
 }

@@ -34,7 +34,7 @@ type Device struct {
 	places    pool[*Pinned]    // of marks, which may still be read after their stream is closed
 	timed     pool[C.uint64_t] // events of stamps
 	points    points
-	links     links
+	links     peers
 	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: it is not counted
 	CaptureMu sync.Mutex                    // held during waits for the whole device, and while a stream captures
 }

@@ -14,14 +14,14 @@ import (
 	"patchbay/engine"
 )
 
-// links are the other devices whose streams exchange memory with those of one device.
-type links struct {
+// peers are the other devices whose streams exchange memory with those of one device.
+type peers struct {
 	mu    sync.Mutex
 	peers map[*Device]bool // true: their memory can be read from here
 }
 
 // sync waits for all of these devices. Their errors are for their own ranks to report.
-func (l *links) sync() {
+func (l *peers) sync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for dev := range l.peers {

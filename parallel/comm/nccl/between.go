@@ -11,7 +11,7 @@ import (
 	"patchbay/engine/cuda"
 	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 )
 
 // talk is the connection in host memory of the processes of a group, which share the ids of their communicators and
@@ -41,7 +41,7 @@ type hostSide struct{ engine.Ops }
 // gather returns the words of all ranks, counts[i] bytes of rank i. Only one gather may run at a time.
 func (k *talk) gather(words [][]byte, counts []int) (all [][]byte, err error) {
 	var got []byte
-	wait := group.New(nil)
+	wait := scope.New(nil)
 	for r, e := range k.ends {
 		if e == nil {
 			continue

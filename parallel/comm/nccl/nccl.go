@@ -28,7 +28,7 @@ import (
 	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 )
 
 // communicators holds the communicators of one group, one per rank: a *nccl.Clique, which documents the methods, or a
@@ -59,7 +59,7 @@ type Transport struct {
 	kept  []*wires
 	team  uint64 // the team at work
 	ended chan struct{}
-	watch *group.Group
+	watch *scope.Scope
 }
 
 var _ comm.Transport = (*Transport)(nil)
@@ -86,7 +86,7 @@ func New(lib *nccl.Library, local comm.Transport) *Transport {
 			}
 			return out, err
 		},
-		local: local, period: time.Second, ended: make(chan struct{}), watch: group.New(nil),
+		local: local, period: time.Second, ended: make(chan struct{}), watch: scope.New(nil),
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 )
 
 // Mesh is one process's connections to the others with whose ranks it exchanges, and the comm.Transport of their
@@ -23,7 +23,7 @@ type Mesh struct {
 	self  int
 	links []*link  // by process; nil: this process
 	names []string // names of the processes
-	run   *group.Group
+	run   *scope.Scope
 	ended chan struct{} // closed by Close
 
 	mu     sync.Mutex
@@ -57,7 +57,7 @@ const readBuffer = 64 << 10
 // owns them and closes them in Close. names are the processes' names in errors.
 func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 	m := &Mesh{
-		self: self, links: make([]*link, len(conns)), names: names, run: group.New(nil), groups: map[string]*members{},
+		self: self, links: make([]*link, len(conns)), names: names, run: scope.New(nil), groups: map[string]*members{},
 		early: map[string][]*frame{}, lost: map[int]error{}, ended: make(chan struct{}),
 	}
 	for p, c := range conns {

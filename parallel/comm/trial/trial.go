@@ -9,7 +9,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
+	"patchbay/parallel/scope"
 )
 
 // Ring is the exchange in which every rank sends to the next one, all at once. With two ranks they send to each other.
@@ -136,7 +136,7 @@ func (t *Trial) Run(ctx context.Context, by comm.Transport, g comm.Group, ops []
 		}
 	}
 	defer context.AfterFunc(ctx, func() { abort(context.Cause(ctx)) })()
-	all := group.New(abort)
+	all := scope.New(abort)
 	start, took := time.Now(), make([][]float64, len(ops))
 	for i, c := range comms {
 		if c != nil {

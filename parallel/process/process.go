@@ -1,8 +1,8 @@
-// Package host is what one process provides to the ranks of a plan: the Ops of its devices, the weights that are
-// resident there within a budget (placement.go), and the ranks themselves (crew.go). The leader of a run uses all of it
-// through the interfaces Host, Crew and Member, so that it may be in another process. The package knows plans and
+// Package process is what one process provides to the ranks of a plan: the Ops of its devices, the weights that are
+// resident there within a budget (placement.go), and the ranks themselves (subteam.go). The leader of a run uses all of it
+// through the interfaces Process, Subteam and Member, so that it may be in another process. The package knows plans and
 // ranks, but no request and no sampler; where weights come from is up to the caller.
-package host
+package process
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
 // Weights loads the weights of a model.
@@ -41,8 +41,8 @@ type Team struct {
 	Plan       plan.Plan
 	Folded     bool          // micro-steps go down and back up (plan.Cut): a stage has two members, on one device
 	Deadline   time.Duration // for a wait for a peer
-	Hosts      []int         // number of the process that each member runs in; nil: all share one
-	Here       []int         // members that run in the receiving process, ascending
+	Processes  []int         // number of the process that each member runs in; nil: all share one
+	Local      []int         // members that run in the receiving process, ascending
 	First      int           // rank at the first place of that process
 	Concurrent int           // ranks that compute at the same time, including other teams; 0: the plan's
 }
@@ -66,16 +66,16 @@ func (t *Team) Device(member int) (rank int, down bool) {
 	return plan.Mesh{Plan: t.Plan}.Rank(c), down
 }
 
-// Host is a process in which ranks run.
-type Host interface {
+// Process is a process in which ranks run.
+type Process interface {
 	// Acquire makes parts of the weights of a model resident on the devices of their ranks, and reports whether any had
 	// to be loaded. It refuses what does not fit before reading anything. key names the model.
 	Acquire(key string, w Weights, need []Need) (loaded bool, err error)
-	// Join starts the members of t.Here.
-	Join(t Team) (Crew, error)
+	// Join starts the members of t.Local.
+	Join(t Team) (Subteam, error)
 	// Resident lists the models whose weights are loaded, most recently used first, device by device.
 	Resident() []Resident
-	// Evict drops the weights of key, or all if it is empty. No crew may be working.
+	// Evict drops the weights of key, or all if it is empty. No subteam may be working.
 	Evict(key string)
 	// Places returns how many ranks the process has a device for, 0: any number.
 	Places() int
@@ -83,13 +83,13 @@ type Host interface {
 	Interruptible() bool
 	// Err returns why the process is gone, nil if it is not.
 	Err() error
-	// Close frees everything. No crew may be left.
+	// Close frees everything. No subteam may be left.
 	Close()
 }
 
-// Crew is the members of a team that one process runs.
-type Crew interface {
-	// Members returns the members in the order of Team.Here.
+// Subteam is the members of a team that one process runs.
+type Subteam interface {
+	// Members returns the members in the order of Team.Local.
 	Members() []Member
 	// Silent reports whether the process has not reported for too long, so that the positions of its members are
 	// outdated.
@@ -98,11 +98,11 @@ type Crew interface {
 	Close() (ended <-chan struct{})
 }
 
-// Member is a rank as the leader of a run reaches it. Its methods are documented at rank.Link.
+// Member is a rank as the leader of a run reaches it. Its methods are documented at rank.Port.
 type Member interface {
 	Send(c rank.Command) (<-chan rank.Reply, error)
 	Cancel(session uint64)
-	Standing() rank.Standing
+	Progress() rank.Progress
 	Abort(cause error)
 }
 
@@ -111,7 +111,7 @@ type Config struct {
 	// NewOps makes the operations of one rank when the given number of ranks compute at the same time. All Ops that it
 	// returns must be able to share packed weights, and to free memory that another one has allocated.
 	NewOps func(rank, ranks int) (engine.Ops, error)
-	// MemoryBytes bounds the resident weights in the memory of this process, 0: no limit. A parallel.Engine bounds each
+	// MemoryBytes bounds the resident weights in the memory of this process, 0: no limit. A parallel.Leader bounds each
 	// session and each arena of Do by the same number.
 	MemoryBytes int64
 	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this
@@ -128,7 +128,7 @@ type Config struct {
 	// Places is how many ranks there is a device for, 0: any number.
 	Places int
 	// Order, if not nil, makes ranks run one at a time.
-	Order *group.Scheduler
+	Order *scope.Scheduler
 }
 
 // deviceOf returns the device of a rank, "" for the memory of this process.
@@ -139,11 +139,11 @@ func (c *Config) deviceOf(rank int) string {
 	return c.DeviceOf(rank)
 }
 
-// Local is the Host of this process. It is safe for concurrent use, as far as Host allows.
+// Local is the Process of this process. It is safe for concurrent use, as far as Process allows.
 type Local struct {
 	cfg Config
 	*devices
-	view bool // others may use weights while it acquires some
+	share bool // others may use weights while it acquires some
 }
 
 // devices is what all views of a process share.
@@ -152,7 +152,7 @@ type devices struct {
 	resident sync.Mutex             // guards places
 }
 
-// New makes a host without ranks. It starts the device of rank 0.
+// New makes the Process of this process, without ranks. It starts the device of rank 0.
 func New(cfg Config) (*Local, error) {
 	h := &Local{cfg: cfg, devices: &devices{places: map[string]*placements{}}}
 	_, err := h.placesOf(0)
@@ -191,7 +191,7 @@ func (h *Local) placesOf(rank int) (*placements, error) {
 	return h.places[where], nil
 }
 
-// Acquire implements Host.
+// Acquire implements Process.
 func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err error) {
 	parts, order, beside := map[*placements][]Need{}, []*placements(nil), map[*placements]int64{}
 	for _, n := range need {
@@ -227,27 +227,27 @@ func (h *Local) each(f func(p *placements)) {
 	}
 }
 
-// Resident implements Host.
+// Resident implements Process.
 func (h *Local) Resident() (list []Resident) {
 	h.each(func(p *placements) { list = append(list, p.list()...) })
 	return list
 }
 
-// Evict implements Host.
+// Evict implements Process.
 func (h *Local) Evict(key string) { h.each(func(p *placements) { p.evict(key) }) }
 
-// Places implements Host.
+// Places implements Process.
 func (h *Local) Places() int { return h.cfg.Places }
 
-// Interruptible implements Host.
+// Interruptible implements Process.
 func (h *Local) Interruptible() bool {
 	return h.cfg.Transport == nil || h.cfg.Transport.Interruptible()
 }
 
-// Err implements Host.
+// Err implements Process.
 func (h *Local) Err() error { return nil }
 
-// Close implements Host.
+// Close implements Process.
 func (h *Local) Close() {
 	h.Evict("")
 	h.each(func(p *placements) { rank.CloseOps(p.ops) })

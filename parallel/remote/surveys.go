@@ -13,21 +13,21 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// meeting is what machines reported about themselves, and measured about the network between them, when they met.
-type meeting struct {
+// survey is what machines reported about themselves, and measured about the network between them, when they met.
+type survey struct {
 	Hosts  []string `json:"hosts"`  // addresses, in the order of ranks
 	Places []int    `json:"places"` // of each
-	forecast.Site
+	forecast.Hardware
 	Speed
 	At time.Time `json:"at"`
 }
 
-// keptMeetings is how many meetings are stored.
-const keptMeetings = 32
+// maxSurveys is how many surveys are stored.
+const maxSurveys = 32
 
-// readMeetings reads the file of meetings, newest first; none if there is no file. It leaves out those that no
+// readSurveys reads the file of surveys, newest first; none if there is no file. It leaves out those that no
 // prediction can be made with.
-func readMeetings(path string) (list []meeting, err error) {
+func readSurveys(path string) (list []survey, err error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -38,7 +38,7 @@ func readMeetings(path string) (list []meeting, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("measured networks in %s: %w", path, err)
 	}
-	return slices.DeleteFunc(list, func(m meeting) bool {
+	return slices.DeleteFunc(list, func(m survey) bool {
 		places := 0
 		for _, n := range m.Places {
 			places += n
@@ -52,13 +52,13 @@ func readMeetings(path string) (list []meeting, err error) {
 // meet. It must be called once, before anything else. It returns an error if the file cannot be read; the file is then
 // ignored, and replaced later. failed is called if it cannot be written.
 func (c *Cluster) Keep(path string, failed func(error)) error {
-	list, err := readMeetings(path)
+	list, err := readSurveys(path)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.file, c.failed = path, failed
 	for _, m := range list {
 		if sameHosts(m.Hosts, c.list()) {
-			c.met = m
+			c.survey = m
 			break
 		}
 	}
@@ -71,15 +71,15 @@ func sameHosts(a, b []string) bool {
 }
 
 // keep records a meeting and stores it.
-func (c *Cluster) keep(m meeting) {
+func (c *Cluster) keep(m survey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.met = m; c.file == "" || m.Bandwidth <= 0 && m.Devices == nil {
+	if c.survey = m; c.file == "" || m.Bandwidth <= 0 && m.Devices == nil {
 		return
 	}
-	list, _ := readMeetings(c.file)
-	list = slices.DeleteFunc(list, func(o meeting) bool { return sameHosts(o.Hosts, m.Hosts) })
-	list = append([]meeting{m}, list[:min(len(list), keptMeetings-1)]...)
+	list, _ := readSurveys(c.file)
+	list = slices.DeleteFunc(list, func(o survey) bool { return sameHosts(o.Hosts, m.Hosts) })
+	list = append([]survey{m}, list[:min(len(list), maxSurveys-1)]...)
 	b, err := json.MarshalIndent(list, "", " ")
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(c.file), 0o755)

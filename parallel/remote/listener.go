@@ -12,8 +12,8 @@ import (
 // mostGreeted bounds the connections whose other side is not known yet.
 const mostGreeted = 64
 
-// Station offers a machine to leaders, one at a time.
-type Station struct {
+// Listener offers a machine to leaders, one at a time.
+type Listener struct {
 	Network Network
 	Offer   Config // without Listen and Dial
 	// Say, if not nil, is called when a leader comes or goes, or a connection is refused. Hung is called if ranks have
@@ -29,7 +29,7 @@ type Station struct {
 }
 
 // Serve takes connections from l until ctx is done, and closes those that are left.
-func (s *Station) Serve(ctx context.Context, l net.Listener) {
+func (s *Listener) Serve(ctx context.Context, l net.Listener) {
 	s.peers = &peers{address: l.Addr(), come: make(chan net.Conn, mostGreeted)}
 	s.Offer.Listen = s.peers
 	s.Offer.Dial = func(address string) (net.Conn, error) { return s.Network.dialHost(ctx, address) }
@@ -69,13 +69,13 @@ func (s *Station) Serve(ctx context.Context, l net.Listener) {
 	s.peers.drop()
 }
 
-func (s *Station) say(who net.Addr, what string, cause error) {
+func (s *Listener) say(who net.Addr, what string, cause error) {
 	if s.Say != nil {
 		s.Say(who, what, cause)
 	}
 }
 
-func (s *Station) close(l net.Listener) {
+func (s *Listener) close(l net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
@@ -87,7 +87,7 @@ func (s *Station) close(l net.Listener) {
 
 // admit returns why a connection is refused, "" if it is not. There is one leader at a time; a new one waits a moment
 // for the previous one to end.
-func (s *Station) admit(p Purpose) string {
+func (s *Listener) admit(p Purpose) string {
 	end := time.Now().Add(min(greeting/2, s.Network.Patience()/4))
 	for p == ToLead && s.busy() && time.Now().Before(end) {
 		time.Sleep(greeting / 500)
@@ -103,21 +103,21 @@ func (s *Station) admit(p Purpose) string {
 	return ""
 }
 
-func (s *Station) busy() bool {
+func (s *Listener) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leader != ""
 }
 
 // free lets the next leader in.
-func (s *Station) free() {
+func (s *Listener) free() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leader = ""
 }
 
 // take uses a connection for its purpose.
-func (s *Station) take(c net.Conn, purpose Purpose) {
+func (s *Listener) take(c net.Conn, purpose Purpose) {
 	switch purpose {
 	case ToLead:
 		s.lead(c)
@@ -129,7 +129,7 @@ func (s *Station) take(c net.Conn, purpose Purpose) {
 }
 
 // lead serves a leader until it is gone.
-func (s *Station) lead(c net.Conn) {
+func (s *Listener) lead(c net.Conn) {
 	who := c.RemoteAddr()
 	s.mu.Lock()
 	s.leader = who.String()

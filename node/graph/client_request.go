@@ -8,13 +8,13 @@ import (
 	"patchbay/parallel"
 )
 
-// Sample runs a request of a host program. The latent of the result stays in model space. Errors are *fault.Failure,
+// Sample runs a request of a client. The latent of the result stays in model space. Errors are *fault.Failure,
 // whose Field names the part of the message.
-func (r *Runner) Sample(ctx context.Context, q *value.HostRequest,
-	observe func(value.HostProgress) error,
+func (r *Runner) Sample(ctx context.Context, q *value.ClientRequest,
+	observe func(value.ClientProgress) error,
 ) (*parallel.Result, error) {
 	l := q.Request.Latent
-	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
+	if err := r.bounds.Client([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
 		return nil, err
 	}
 	result, err := r.store.Sample(ctx, q, observe)
@@ -32,7 +32,7 @@ func (r *Runner) Forecast(ctx context.Context, f value.ModelFile, plan string, p
 	error,
 ) {
 	p = p.Usual()
-	if err := r.bounds.Host([]int{p.Batch, 1, p.Height / latentScale, p.Width / latentScale}, p.Steps+1); err != nil {
+	if err := r.bounds.Client([]int{p.Batch, 1, p.Height / latentScale, p.Width / latentScale}, p.Steps+1); err != nil {
 		return nil, err
 	}
 	out, err := r.store.Forecast(ctx, f, plan, p)

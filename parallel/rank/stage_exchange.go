@@ -30,18 +30,18 @@ func (s *slots) advance() []engine.Tensor {
 	return out
 }
 
-// stageLink moves the rows of patches from stage to stage beside computation: receives are posted as soon as their
+// stageExchange moves the rows of patches from stage to stage beside computation: receives are posted as soon as their
 // commands are there, and rows to be sent are copied to slots, so that no stage stalls while its neighbor computes.
 // Whole pictures, and everything with overlap=off, use SendRecv when they are needed.
-type stageLink struct {
+type stageExchange struct {
 	pipe    comm.Comm
 	in, out *slots // nil: SendRecv
 	ahead   int    // micro-steps whose receives are posted
 }
 
 // newStageLink allocates slots for entries of the given numbers of values; nil: no slots.
-func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []int) *stageLink {
-	l := &stageLink{pipe: pipe}
+func newStageExchange(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []int) *stageExchange {
+	l := &stageExchange{pipe: pipe}
 	if values != nil && pipe.Rank() > 0 {
 		l.in = newSlots(arena, t, values)
 	}
@@ -52,7 +52,7 @@ func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []
 }
 
 // post posts receives for the rows of a micro-step, values[k] of its k-th entry.
-func (l *stageLink) post(entries, values []int) {
+func (l *stageExchange) post(entries, values []int) {
 	slots := l.in.advance()
 	for k, e := range entries {
 		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
@@ -61,7 +61,7 @@ func (l *stageLink) post(entries, values []int) {
 }
 
 // receive fills the rows of all entries of a micro-step.
-func (l *stageLink) receive(whole bool, entries []int, rows []engine.Tensor) {
+func (l *stageExchange) receive(whole bool, entries []int, rows []engine.Tensor) {
 	from := l.pipe.Rank() - 1
 	if l.in == nil || whole {
 		for _, x := range rows {
@@ -83,7 +83,7 @@ func (l *stageLink) receive(whole bool, entries []int, rows []engine.Tensor) {
 }
 
 // send sends the rows of all entries of a micro-step to the next stage.
-func (l *stageLink) send(whole bool, entries []int, rows []engine.Tensor) {
+func (l *stageExchange) send(whole bool, entries []int, rows []engine.Tensor) {
 	to := l.pipe.Rank() + 1
 	if l.out == nil || whole {
 		for _, x := range rows {

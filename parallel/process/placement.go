@@ -1,4 +1,4 @@
-package host
+package process
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/scope"
 )
 
 // placements is the models whose weights are resident on one device, or in the memory of this process, within a byte
@@ -27,10 +27,10 @@ type placements struct {
 
 // placement is one resident part of a model's weights.
 type placement struct {
-	key   string
-	bytes int64
-	model dit.Model
-	views map[*Local]bool // that have acquired it, so that it must not be dropped
+	key    string
+	bytes  int64
+	model  dit.Model
+	shares map[*Local]bool // that have acquired it, so that it must not be dropped
 }
 
 // Resident describes loaded weights.
@@ -84,11 +84,11 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 	}
 	if limit > 0 {
 		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= 0; i-- {
-			if len(p.models[i].views) == 0 && p.models[i].key != key {
+			if len(p.models[i].shares) == 0 && p.models[i].key != key {
 				p.drop(i)
 			}
 		}
-		if by.view && p.total()+bytes+beside > limit {
+		if by.share && p.total()+bytes+beside > limit {
 			return false, p.refuse(name+" beside those in use", bytes, beside, max(0, limit-p.total()))
 		}
 	}
@@ -96,7 +96,7 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		return false, nil
 	}
 	var model dit.Model
-	err := group.Recovered("load "+name, func() error {
+	err := scope.Recovered("load "+name, func() error {
 		var err error
 		model, err = w.Load(p.ops, need.Held)
 		return err

@@ -8,12 +8,12 @@ import (
 
 	"patchbay/models/source"
 	"patchbay/node/files"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 )
 
 // TestOpenerForgets checks that what a host knows of weights that it does not hold is bounded, whatever leaders name.
 func TestOpenerForgets(t *testing.T) {
-	local, err := host.New(host.Config{NewOps: NewOps, Places: 1})
+	local, err := process.New(process.Config{NewOps: NewOps, Places: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

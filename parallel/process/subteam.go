@@ -1,4 +1,4 @@
-package host
+package process
 
 import (
 	"cmp"
@@ -6,25 +6,25 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/scope"
 )
 
-// crew is the members of a team that run in this process.
-type crew struct {
-	members   []Member // in the order of Team.Here
-	links     []*rank.Link
-	group     *group.Group
-	scheduler *group.Scheduler
+// subteam is the members of a team that run in this process.
+type subteam struct {
+	members   []Member // in the order of Team.Local
+	ports     []*rank.Port
+	scope     *scope.Scope
+	scheduler *scope.Scheduler
 }
 
-// Join implements Host.
-func (h *Local) Join(t Team) (Crew, error) { return h.JoinOver(h.cfg.Transport, t) }
+// Join implements Process.
+func (h *Local) Join(t Team) (Subteam, error) { return h.JoinOver(h.cfg.Transport, t) }
 
 // JoinOver is Join with another transport than that of the Config.
-func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
-	c := &crew{group: group.New(nil), scheduler: h.cfg.Order}
+func (h *Local) JoinOver(transport comm.Transport, t Team) (Subteam, error) {
+	c := &subteam{scope: scope.New(nil), scheduler: h.cfg.Order}
 	switch {
 	case c.scheduler != nil:
 		transport = comm.Local{Block: func(ready func() bool) { c.scheduler.Block(false, ready) }}
@@ -34,7 +34,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	m := t.Mesh()
 	ops := make([]engine.Ops, m.Plan.Ranks()) // nil: in another process
 	weights := make([]*placements, len(ops))
-	for _, member := range t.Here { // all that may fail comes before the first rank starts
+	for _, member := range t.Local { // all that may fail comes before the first rank starts
 		at, _ := t.Device(member) // both lanes of a folded stage work on one device
 		on, err := h.placesOf(at - t.First)
 		var o engine.Ops
@@ -53,7 +53,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 		return nil, err
 	}
 	stores := make([]*rank.SkipStore, len(ops))
-	for _, member := range t.Here {
+	for _, member := range t.Local {
 		_, down := t.Device(member)
 		if c := m.At(member); !down { // the up lane shares the store of the down lane
 			c.Pipe = m.Plan.Pipe - 1 - c.Pipe
@@ -62,16 +62,16 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 			stores[member] = rank.NewSkipStore()
 		}
 		r := rank.New(member, ops[member], ends[member], stores[member], weights[member].resident, c.scheduler)
-		c.start(rank.NewLink(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
+		c.start(rank.NewPort(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
 	}
 	return c, nil
 }
 
 // start runs a member until it is closed.
-func (c *crew) start(l *rank.Link, name string) {
-	c.links, c.members = append(c.links, l), append(c.members, l)
+func (c *subteam) start(l *rank.Port, name string) {
+	c.ports, c.members = append(c.ports, l), append(c.members, l)
 	task := c.scheduler.Join(name)
-	c.group.Go(name, func() error {
+	c.scope.Go(name, func() error {
 		c.scheduler.Start(task)
 		defer c.scheduler.Leave(task)
 		l.Serve()
@@ -79,22 +79,22 @@ func (c *crew) start(l *rank.Link, name string) {
 	})
 }
 
-// Members implements Crew.
-func (c *crew) Members() []Member { return c.members }
+// Members implements Subteam.
+func (c *subteam) Members() []Member { return c.members }
 
-// Silent implements Crew: positions of members of this process are never outdated.
-func (c *crew) Silent() bool { return false }
+// Silent implements Subteam: positions of members of this process are never outdated.
+func (c *subteam) Silent() bool { return false }
 
-// Close implements Crew.
-func (c *crew) Close() <-chan struct{} {
-	for _, l := range c.links {
+// Close implements Subteam.
+func (c *subteam) Close() <-chan struct{} {
+	for _, l := range c.ports {
 		l.Close()
 	}
 	c.scheduler.Wake()
 	ended := make(chan struct{})
-	group.New(nil).Go("end of ranks", func() error {
+	scope.New(nil).Go("end of ranks", func() error {
 		defer close(ended)
-		_ = c.group.Wait() // Serve has no error of its own
+		_ = c.scope.Wait() // Serve has no error of its own
 		return nil
 	})
 	return ended
@@ -118,9 +118,9 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) (
 				continue
 			}
 			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline, Pipe: a == plan.AxisPipe}
-			if t.Hosts != nil {
+			if t.Processes != nil {
 				for _, other := range ranks {
-					g.Processes = append(g.Processes, t.Hosts[other])
+					g.Processes = append(g.Processes, t.Processes[other])
 				}
 			}
 			list, err := transport.Connect(g, members)

@@ -1,6 +1,6 @@
-// Package group runs goroutines that live and die together (group.go) and, for tests, schedules them one at a time in a
+// Package scope runs goroutines that live and die together (scope.go) and, for tests, schedules them one at a time in a
 // reproducible order (scheduler.go). It turns panics into errors. It does not know what the goroutines do.
-package group
+package scope
 
 import (
 	"errors"
@@ -14,21 +14,21 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// Group runs goroutines that live and die together. Package parallel starts every goroutine with Go, so that a panic in
+// Scope runs goroutines that live and die together. Package parallel starts every goroutine with Go, so that a panic in
 // one (a rank, a sampler, a kernel) becomes an error. The first error aborts the others, and Wait returns it. A panic
 // in a job therefore does not end the process.
-type Group struct {
+type Scope struct {
 	wg    sync.WaitGroup
 	once  sync.Once
 	abort func(cause error)
 	cause error
 }
 
-// New returns a Group. abort may be nil; it is called once with the first error and must make the others return.
-func New(abort func(cause error)) *Group { return &Group{abort: abort} }
+// New returns a Scope. abort may be nil; it is called once with the first error and must make the others return.
+func New(abort func(cause error)) *Scope { return &Scope{abort: abort} }
 
 // Go starts f. where names f in the error of a panic ("rank 3", "sampler euler").
-func (g *Group) Go(where string, f func() error) {
+func (g *Scope) Go(where string, f func() error) {
 	g.wg.Go(func() {
 		if err := Recovered(where, f); err != nil {
 			g.once.Do(func() {
@@ -42,7 +42,7 @@ func (g *Group) Go(where string, f func() error) {
 }
 
 // Every starts a goroutine that calls f once per period until ended is closed.
-func (g *Group) Every(where string, period time.Duration, ended <-chan struct{}, f func()) {
+func (g *Scope) Every(where string, period time.Duration, ended <-chan struct{}, f func()) {
 	g.Go(where, func() error {
 		tick := time.NewTicker(period)
 		defer tick.Stop()
@@ -58,7 +58,7 @@ func (g *Group) Every(where string, period time.Duration, ended <-chan struct{},
 }
 
 // Wait blocks until all goroutines have returned and returns the first error.
-func (g *Group) Wait() error {
+func (g *Scope) Wait() error {
 	g.wg.Wait()
 	return g.cause
 }

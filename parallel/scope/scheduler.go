@@ -1,4 +1,4 @@
-package group
+package scope
 
 import (
 	"math/rand/v2"

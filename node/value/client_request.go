@@ -37,17 +37,17 @@ type TimeLine struct {
 	Shift, Multiplier *float64
 }
 
-// HostRequest is a sampling run whose tensors come from a host. Store.Sample fills in Model, Sampling and Options of
+// ClientRequest is a sampling run whose tensors come from a host. Store.Sample fills in Model, Sampling and Options of
 // Request.
-type HostRequest struct {
+type ClientRequest struct {
 	Model    ModelFile
 	TimeLine *TimeLine // nil: as the file says
 	Options  map[string]any
 	Request  parallel.Request
 }
 
-// HostProgress is the progress of a HostRequest after a step; Preview renders its picture.
-type HostProgress struct {
+// ClientProgress is the progress of a ClientRequest after a step; Preview renders its picture.
+type ClientProgress struct {
 	parallel.Progress
 	Preview func() []byte // JPEG of the first item of X0; nil without X0 or if the model has no previews
 }
@@ -282,8 +282,8 @@ func (s *Store) evict(match func(key string) bool) int64 {
 
 // Sample runs a host's request. The resulting latent stays in model space. Errors are *Failure; Field names the part of
 // the message at fault.
-func (s *Store) Sample(ctx context.Context, q *HostRequest,
-	observe func(HostProgress) error,
+func (s *Store) Sample(ctx context.Context, q *ClientRequest,
+	observe func(ClientProgress) error,
 ) (*parallel.Result, error) {
 	if s.engine == nil {
 		return nil, noDevice("sampling")
@@ -320,7 +320,7 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 		if observe == nil {
 			return ctx.Err()
 		}
-		h := HostProgress{Progress: p}
+		h := ClientProgress{Progress: p}
 		if p.X0.Len() > 0 {
 			h.Preview = func() []byte { return m.Preview(p.X0) }
 		}

@@ -27,14 +27,14 @@ func (r *Roots) trusted(path string) bool {
 			continue
 		}
 		base, err := filepath.EvalSymlinks(root)
-		return err == nil && ownLinks(base, strings.Split(rel, string(filepath.Separator)), uint32(os.Geteuid()))
+		return err == nil && trustedSymlinks(base, strings.Split(rel, string(filepath.Separator)), uint32(os.Geteuid()))
 	}
 	return false
 }
 
-// ownLinks follows the parts of a path from the folder at and reports whether they lead to something that exists and
+// trustedSymlinks follows the parts of a path from the folder at and reports whether they lead to something that exists and
 // every link on the way belongs to root or user.
-func ownLinks(at string, parts []string, user uint32) bool {
+func trustedSymlinks(at string, parts []string, user uint32) bool {
 	for links := 0; len(parts) > 0; {
 		part := parts[0]
 		parts = parts[1:]

@@ -12,7 +12,7 @@ import (
 	"patchbay/models/source"
 	"patchbay/node/files"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/host"
+	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
 
@@ -104,15 +104,15 @@ type remoteHost struct {
 
 // portableWeights are weights of which a Client sends only the names.
 type portableWeights struct {
-	host.Weights
+	process.Weights
 	named *portableModel
 }
 
 // MarshalBinary returns what a Client sends.
 func (w portableWeights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.named) }
 
-// Acquire implements host.Host: files are named by their place in the models folders.
-func (f remoteHost) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
+// Acquire implements process.Process: files are named by their place in the models folders.
+func (f remoteHost) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
 	own, ok := w.(source.Weights)
 	if !ok {
 		return f.Client.Acquire(key, w, need)
@@ -138,7 +138,7 @@ func (f remoteHost) Acquire(key string, w host.Weights, need []host.Need) (loade
 type opener struct {
 	roots      files.Roots
 	loader     source.Loader
-	host       *host.Local
+	host       *process.Local
 	mu         sync.Mutex
 	filesByKey map[string]knownFiles // by the leader's key
 	opens      int
@@ -154,7 +154,7 @@ type knownFiles struct {
 const recall = 64
 
 // open implements remote.Config.Open.
-func (o *opener) open(key string, model []byte) (host.Weights, error) {
+func (o *opener) open(key string, model []byte) (process.Weights, error) {
 	var m portableModel
 	if err := msgpack.Unmarshal(model, &m); err != nil {
 		return nil, fmt.Errorf("the name of a model's weights: %w", err)

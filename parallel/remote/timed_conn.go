@@ -14,9 +14,9 @@ const Silence = 20 * time.Second
 // again is the grace period after that: this process may itself have been suspended.
 const again = time.Second
 
-// patient is a connection whose other end must send something, and take something of what is written, within the
+// timedConn is a connection whose other end must send something, and take something of what is written, within the
 // limit each time.
-type patient struct {
+type timedConn struct {
 	net.Conn
 	limit time.Duration
 }
@@ -28,7 +28,7 @@ type hangError struct{ text string }
 func (e *hangError) Error() string { return e.text }
 
 // Read implements io.Reader.
-func (p patient) Read(b []byte) (n int, err error) {
+func (p timedConn) Read(b []byte) (n int, err error) {
 	for _, limit := range []time.Duration{p.limit, again} {
 		_ = p.SetReadDeadline(time.Now().Add(limit))
 		if n, err = p.Conn.Read(b); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -39,7 +39,7 @@ func (p patient) Read(b []byte) (n int, err error) {
 }
 
 // Write implements io.Writer.
-func (p patient) Write(b []byte) (done int, err error) {
+func (p timedConn) Write(b []byte) (done int, err error) {
 	for limit := p.limit; ; limit = again {
 		_ = p.SetWriteDeadline(time.Now().Add(limit))
 		n, err := p.Conn.Write(b[done:])

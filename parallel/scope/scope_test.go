@@ -1,4 +1,4 @@
-package group
+package scope
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"patchbay/parallel/failure"
 )
 
-func TestGroupTurnsPanicIntoErrorAndAborts(t *testing.T) {
+func TestScopeTurnsPanicIntoErrorAndAborts(t *testing.T) {
 	stop := make(chan struct{})
 	var cause error
 	g := New(func(err error) { cause = err; close(stop) })
@@ -17,7 +17,7 @@ func TestGroupTurnsPanicIntoErrorAndAborts(t *testing.T) {
 	err := g.Wait()
 	var e *failure.Error
 	if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Text, "rank 2") ||
-		!strings.Contains(e.Stack, "group_test.go") {
+		!strings.Contains(e.Stack, "scope_test.go") {
 		t.Fatalf("Wait = %#v, want a panic of rank 2 with its stack", err)
 	}
 	if !errors.Is(cause, err) {
