@@ -60,7 +60,7 @@ func (e *Leader) Do(ctx context.Context, what string, f func(*Workspace) error) 
 func (e *Leader) do(ctx context.Context, what string, f func(*Workspace) error) error {
 	l := &Workspace{Ops: e.ops, DType: e.cfg.EncoderDType, engine: e, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
-			return cancelled(err)
+			return failure.Cancel(err)
 		}
 		return nil
 	}}
@@ -165,7 +165,7 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answ
 	if err := e.start(p.Ranks()); err != nil {
 		return nil, false, err
 	}
-	if n := e.places(); n > 0 && p.Ranks() > n {
+	if n := e.processes.Places(); n > 0 && p.Ranks() > n {
 		return nil, false, nil
 	}
 	cut := plan.OneRank()
@@ -204,11 +204,11 @@ func (e *Leader) ask(ctx context.Context, ranks int, key string, question []byte
 		own := plan.HeldKey(key, dit.Held{Rank: r, Ranks: ranks})
 		return &rank.Command{Session: id, Task: &rank.TaskCommand{Model: own, Question: question}}
 	})
-	stop := context.AfterFunc(ctx, (&session{team: t, id: id}).cancel)
+	stop := context.AfterFunc(ctx, newSession(t, id).cancel)
 	defer stop()
 	replies, err := wait()
 	if ctx.Err() != nil {
-		return nil, cancelled(ctx.Err())
+		return nil, failure.Cancel(ctx.Err())
 	}
 	if err != nil {
 		return nil, err

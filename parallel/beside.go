@@ -94,7 +94,7 @@ func (s *shares) take(ctx context.Context, turn *Turn, size func(due, free int) 
 		s.due--
 	}
 	leave()
-	return nil, cancelled(ctx.Err())
+	return nil, failure.Cancel(ctx.Err())
 }
 
 // give returns places.

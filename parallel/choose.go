@@ -3,11 +3,9 @@ package parallel
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"patchbay/engine"
-	"patchbay/models/dit"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
@@ -197,94 +195,6 @@ func (e *Leader) Forecast(m Model, w forecast.Workload, text string) (*Forecast,
 		out.Choice, err = s.Predict(p)
 	}
 	return out, err
-}
-
-// Workload returns what the planner must know of a request. Its Device is left zero.
-func (r *Request) Workload() forecast.Workload {
-	nets := map[string]*forecast.Net{}
-	w := forecast.Workload{
-		Spec: r.Model.Spec, T: r.Latent.T, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
-		Evaluations: max(len(r.Sigmas)-1, 1),
-	}
-	for i, b := range r.Branches {
-		for _, e := range b.Entries {
-			for _, c := range e.Control {
-				n := nets[c.Net.Key]
-				if n == nil {
-					made := c.Forecast(w.Spec)
-					n = &made
-					nets[c.Net.Key] = n
-				}
-				n.Entries, n.Each = append(n.Entries, len(w.Text)), n.Each || c.Hint.B > 1
-				n.Types = append(n.Types, min(c.Mode, 1))
-			}
-			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
-			w.Prefix = e.Prefix.Rows
-			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
-			w.Biases = append(w.Biases, len(e.Biases))
-		}
-	}
-	w.Unlike = r.unlike()
-	for _, key := range slices.Sorted(maps.Keys(nets)) {
-		w.Nets = append(w.Nets, *nets[key])
-	}
-	if len(w.Text) == 0 { // no entries
-		w.Text, w.References, w.Biases, w.Branches = []int{0}, []int{0}, []int{0}, []int{0}
-	}
-	return w
-}
-
-// Forecast returns what the planner must know of a net that runs beside base. Entries, Each and Types are left to the
-// caller. Only the channels of the hint are read.
-func (c *Control) Forecast(base *dit.Spec) forecast.Net {
-	n := forecast.Net{
-		Key: c.Net.Key, Spec: c.Net.Spec, Bytes: c.Net.WeightBytes, Patch: c.Patch,
-		Hint: c.Hint.C * c.Net.Spec.PatchSize * c.Net.Spec.PatchSize,
-	}
-	if c.Feeds != nil {
-		n.Feeds = c.Feeds(base)
-	}
-	return n
-}
-
-// unlike reports whether entries differ in more than the length of their texts, so that they cannot be one batch.
-func (r *Request) unlike() bool {
-	var first *Entry
-	for _, b := range r.Branches {
-		for i := range b.Entries {
-			e := &b.Entries[i]
-			if first == nil {
-				first = e
-			}
-			if len(e.Residuals) > 0 || len(e.Control) > 0 || entryArea(*e) != (Area{}) || e.Ranged ||
-				!sameShapes(&e.Entry, &first.Entry) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// sameShapes reports whether entries can share one call of a dit.Model's Prepare and of its blocks.
-func sameShapes(a, b *dit.Entry) bool {
-	size := func(r dit.Reference) [2]int { return [2]int{r.Y, r.X} }
-	return a.Prefix.Rows == b.Prefix.Rows && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
-		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
-		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
-		slices.Equal(a.Biases, b.Biases) &&
-		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
-}
-
-// hasArea reports whether any entry is limited to a part of the picture.
-func (r *Request) hasArea() bool {
-	for _, b := range r.Branches {
-		for _, e := range b.Entries {
-			if entryArea(e) != (Area{}) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Rates describes where the rates come from that plans are chosen by.

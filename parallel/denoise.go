@@ -14,14 +14,23 @@ import (
 	"patchbay/parallel/scope"
 )
 
+// ranks is what a run works on.
+type ranks struct {
+	team     *team
+	session  uint64                // number of the run's session, different from that of every other one
+	device   forecast.Device       // stages are balanced by its rates
+	deviceOf func(rank int) string // nil: no device has memory of its own
+	memory   int64                 // bound of a session's memory in bytes, 0: none
+}
+
 // run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
 // panics.
-func (e *Leader) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
+func run(ctx context.Context, req *Request, observe Observe, stats Stats, on ranks) (*Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, cancelled(err)
+		return nil, failure.Cancel(err)
 	}
 	d, err := newDenoiser(req)
 	if err != nil {
@@ -33,26 +42,24 @@ func (e *Leader) run(ctx context.Context, req *Request, observe Observe, stats S
 		m.InverseNoiseScaling(sigma, x)
 		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
-	e.next++
-	cluster, _ := e.devices()
-	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, cluster.Device
-	if of := e.cfg.DeviceOf; of != nil {
-		for r := range e.team.Plan.Ranks() {
+	d.ctx, d.team, d.stats, d.device = ctx, on.team, stats, on.device
+	if of := on.deviceOf; of != nil {
+		for r := range on.team.Plan.Ranks() {
 			d.stats.Devices = append(d.stats.Devices, of(r))
 		}
 	}
-	d.session = &session{team: e.team, id: e.next}
+	d.session = newSession(on.team, on.session)
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
 	defer stop()
 	defer d.team.scheduler.Enter()()
-	if err := d.open(e.cfg.MemoryBytes); err != nil {
+	if err := d.open(on.memory); err != nil {
 		return nil, err
 	}
 	result, err := d.sample()
 	if err != nil {
 		if scope.AsError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
-			d.team.kept = true
+			d.team.inStep = true
 		}
 		return nil, err
 	}
@@ -216,7 +223,7 @@ func (d *denoiser) sample() (*Result, error) {
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {
-			return nil, cancelled(d.ctx.Err())
+			return nil, failure.Cancel(d.ctx.Err())
 		}
 		return nil, scope.AsError(err)
 	}

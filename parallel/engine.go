@@ -127,14 +127,11 @@ type Leader struct {
 	cluster     forecast.Cluster              // one rank as the planner sees it
 	home        *process.Local                // this process
 	resident    sync.Mutex                    // guards hosts, parts and chosen
-	processes   []process.Process             // where ranks run: home alone, or other processes; nil: not started
+	processes   process.List                  // where ranks run: home alone, or other processes; nil: not started
 	scheduler   *scope.Scheduler              // nil: everything runs freely
 	buf         rank.Buffer                   // memory of Do
 	next        uint64                        // last session or team number
 }
-
-// Observe is called with the progress after every step. An error that it returns ends the run.
-type Observe func(Progress) error
 
 // NewLeader makes a leader. Its ranks start with the first work that needs them. Close ends them.
 func NewLeader(cfg Config) (*Leader, error) {
@@ -154,7 +151,7 @@ func NewLeader(cfg Config) (*Leader, error) {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
 	if cfg.Processes == nil {
-		e.processes = []process.Process{e.home}
+		e.processes = process.List{e.home}
 	}
 	e.ops = e.home.Ops()
 	if cfg.Schedule == "" || cfg.Schedule == ScheduleOne || cfg.Ranks == 1 {
@@ -190,22 +187,11 @@ func (e *Leader) start(ranks int) error {
 	return nil
 }
 
-// places returns how many ranks the processes have places for, 0: any number. The caller must hold e.work.
-func (e *Leader) places() (n int) {
-	for _, h := range e.processes {
-		if h.Places() == 0 {
-			return 0
-		}
-		n += h.Places()
-	}
-	return n
-}
-
 // refit adapts the plan of a request to the processes that have started and to the speeds of machines that have met. It
 // chooses a plan that is still to be chosen. If processes are missing and the others have too few places for the plan,
 // it returns the fastest plan for those places. The caller must hold e.work.
 func (e *Leader) refit(r *Request, p plan.Plan) (plan.Plan, error) {
-	places, far := e.places(), e.survey().Remote
+	places, far := e.processes.Places(), e.survey().Remote
 	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {
 		return p, nil
 	} else if fit && p.Choose == 0 {
@@ -258,7 +244,7 @@ const lossGracePeriod = time.Second
 // must hold e.work.
 func (e *Leader) abandon(err error) error {
 	cause := scope.AsError(err)
-	if hangs := e.lost != nil || e.team != nil && e.team.left.Load(); e.cfg.Processes == nil && hangs &&
+	if hangs := e.lost != nil || e.team != nil && e.team.hangs.Load(); e.cfg.Processes == nil && hangs &&
 		cause.Code == failure.PeerLost && e.cfg.Lost != nil {
 		e.cfg.Lost(err)
 	}
@@ -289,18 +275,6 @@ func (e *Leader) stop() {
 	}
 }
 
-// hostOf returns the index of the process that a rank runs in, and its place there. Each process has consecutive ranks.
-func (e *Leader) processOf(rank int) (at, place int) {
-	for i, h := range e.processes {
-		n := h.Places()
-		if n == 0 || rank < n || i == len(e.processes)-1 {
-			return i, rank
-		}
-		rank -= n
-	}
-	return 0, rank
-}
-
 // Close waits for running work, ends the ranks and frees all weights.
 func (e *Leader) Close() {
 	release, _ := e.takeAll(context.Background())
@@ -328,7 +302,7 @@ func (e *Leader) dismiss() {
 		return
 	}
 	e.team.close()
-	if e.team.left.Load() {
+	if e.team.hangs.Load() {
 		e.lost = e.team
 	}
 	e.team = nil
@@ -352,7 +326,7 @@ func (e *Leader) usable() error {
 	default:
 		return &failure.Error{
 			Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker",
-			Cause: e.lost.watch.verdict(),
+			Cause: e.lost.verdict(),
 		}
 	}
 }
@@ -365,7 +339,13 @@ func (e *Leader) assemble(p plan.Plan, spec *dit.Spec) error {
 	}
 	e.dismiss()
 	e.next++
-	t, err := newTeam(process.Team{ID: e.next, Plan: p, Folded: folded}, e)
+	of := process.Team{ID: e.next, Plan: p, Folded: folded}
+	if e.at != nil && e.cfg.Processes != nil { // process.Local.Share accounts for this otherwise
+		of.Concurrent = (p.Ranks()*e.totalPlaces + len(e.at) - 1) / len(e.at)
+	}
+	t, err := newTeam(of, teamConfig{
+		processes: e.processes, owned: e.cfg.Processes != nil, patience: e.cfg.Patience, scheduler: e.scheduler,
+	})
 	e.team = t
 	return err
 }
@@ -465,20 +445,16 @@ func isLost(err error) bool {
 	return errors.As(err, &e) && e.Code == failure.DeviceLost
 }
 
-func cancelled(cause error) *failure.Error {
-	return &failure.Error{Code: failure.Cancelled, Text: "cancelled", Cause: cause}
-}
-
 // take waits until nothing else works on the ranks; release gives them back. It returns an error if ctx is done first.
 func (e *Leader) take(ctx context.Context) (release func(), err error) {
 	select {
 	case e.work <- struct{}{}:
 	case <-ctx.Done():
-		return nil, cancelled(ctx.Err())
+		return nil, failure.Cancel(ctx.Err())
 	}
 	if ctx.Err() != nil {
 		<-e.work
-		return nil, cancelled(ctx.Err())
+		return nil, failure.Cancel(ctx.Err())
 	}
 	return func() { <-e.work }, nil
 }
@@ -539,11 +515,15 @@ func (e *Leader) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	var result *Result
 	err = scope.Recovered("sampler "+req.Sampler, func() error {
 		var err error
-		result, err = e.run(ctx, req, observe, stats)
+		e.next++
+		cluster, _ := e.devices()
+		result, err = run(ctx, req, observe, stats, ranks{
+			team: e.team, session: e.next, device: cluster.Device, deviceOf: e.cfg.DeviceOf, memory: e.cfg.MemoryBytes,
+		})
 		return err
 	})
-	if err != nil && e.team.kept {
-		e.team.kept = false
+	if err != nil && e.team.inStep {
+		e.team.inStep = false
 		return nil, err
 	}
 	if err != nil {

@@ -1,7 +1,6 @@
 package parallel
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -44,7 +43,7 @@ func (e *Leader) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if err := e.start(p.Ranks()); err != nil {
 		return out, err
 	}
-	if n := e.places(); n > 0 && p.Ranks() > n {
+	if n := e.processes.Places(); n > 0 && p.Ranks() > n {
 		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", p.Ranks(), n)
 	}
 	cluster, _ := e.devices()
@@ -74,7 +73,7 @@ func (e *Leader) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 	m.WeightBytes = m.weightBytes()
 	need := make([][]process.Need, len(e.processes))
 	for rank := range split.Ranks() {
-		at, place := e.processOf(rank)
+		at, place := e.processes.PlaceOf(rank)
 		h := held(plan.Mesh{Plan: split}.At(rank))
 		n := process.Need{Place: place, Held: h, Bytes: m.heldBytes(h)}
 		if beside != nil {
@@ -94,26 +93,6 @@ func (e *Leader) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 	}
 	err := g.Wait()
 	return slices.Contains(fresh, true), err
-}
-
-// weightBytes returns the size of a model's weights in the memory of the ranks, which may widen them.
-func (m Model) weightBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
-
-// heldBytes estimates the memory of a part of the weights. Weights kept in parts also take room for two gathered
-// blocks.
-func (m Model) heldBytes(held dit.Held) int64 {
-	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
-	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
-	}
-	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
-		return bytes
-	}
-	largest := int64(0)
-	for _, b := range m.Spec.Blocks {
-		largest = max(largest, b.Params)
-	}
-	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }
 
 // acquireNets makes the weights of control nets and model patches resident beside those of the model. It returns an

@@ -24,7 +24,7 @@ func newPredictions(r *Request, whole *layout) (out []*prediction) {
 	for bi, br := range withEqualAreas(r.Branches) {
 		for _, e := range br {
 			p := &prediction{Entry: e, branch: bi, layout: whole}
-			area := clipArea(entryArea(e), r.Latent.Y, r.Latent.X)
+			area := clipArea(e.Rectangle(), r.Latent.Y, r.Latent.X)
 			if area != (Area{}) {
 				spec := r.Model.Spec
 				p.Concat = cropped(e.Concat, area)
@@ -46,30 +46,6 @@ func cropped(l dit.Reference, a Area) dit.Reference {
 		}
 	}
 	return out
-}
-
-// entryArea returns the rectangle that an entry is evaluated on: its own, or the bounding box of its mask, at least 8x8
-// (ComfyUI resolve_areas_and_cond_masks_multidim; an empty mask gives the smallest area).
-func entryArea(e Entry) Area {
-	if !e.MaskBounds || e.Mask.Len() == 0 {
-		return e.Area
-	}
-	m := e.Mask
-	box := Area{Y: m.Y, X: m.X}
-	bottom, right := -1, -1
-	for i, v := range m.Data {
-		if v == 0 {
-			continue
-		}
-		y, x := i/m.X%m.Y, i%m.X
-		box.Y, box.X = min(box.Y, y), min(box.X, x)
-		bottom, right = max(bottom, y), max(right, x)
-	}
-	if bottom < 0 {
-		return Area{H: 8, W: 8}
-	}
-	box.H, box.W = max(8, bottom-box.Y+1), max(8, right-box.X+1)
-	return box
 }
 
 // clipArea clips an area to the latent, as ComfyUI's narrow does: the origin stays, the size shrinks.
@@ -149,24 +125,24 @@ func withEqualAreas(branches []Branch) [][]Entry {
 
 // addPartner adds the partner of e to the entries of another branch if it lacks one.
 func addPartner(entries []Entry, e Entry) []Entry {
-	area := entryArea(e)
+	area := e.Rectangle()
 	if area == (Area{}) {
 		return entries
 	}
 	best := -1
 	for k, o := range entries {
-		a := entryArea(o)
+		a := o.Rectangle()
 		switch {
 		case a != (Area{}) && !inside(area, a):
 		case best < 0:
 			best = k
 		case a != (Area{}):
-			if b := entryArea(entries[best]); b == (Area{}) || b.H*b.W > a.H*a.W {
+			if b := entries[best].Rectangle(); b == (Area{}) || b.H*b.W > a.H*a.W {
 				best = k
 			}
 		}
 	}
-	if best < 0 || entryArea(entries[best]) == area {
+	if best < 0 || entries[best].Rectangle() == area {
 		return entries
 	}
 	partner := e // range, mask and strength of e with the conditioning of the other entry

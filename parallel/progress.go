@@ -29,7 +29,7 @@ func newProgress(d *denoiser, observe Observe) *progress {
 // step is called by the sampler of part s after each step; i counts from 0.
 func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	if err := p.d.ctx.Err(); err != nil {
-		return cancelled(err)
+		return failure.Cancel(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

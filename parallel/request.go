@@ -140,6 +140,30 @@ type Entry struct {
 	Control   []Control // not in entries limited to an area, nor if Plan.Parts() > 1
 }
 
+// Rectangle returns the part of the latent that the entry is evaluated on: its own area, or the bounding box of its
+// mask, at least 8x8 (ComfyUI resolve_areas_and_cond_masks_multidim; an empty mask gives the smallest area).
+func (e *Entry) Rectangle() Area {
+	if !e.MaskBounds || e.Mask.Len() == 0 {
+		return e.Area
+	}
+	m := e.Mask
+	box := Area{Y: m.Y, X: m.X}
+	bottom, right := -1, -1
+	for i, v := range m.Data {
+		if v == 0 {
+			continue
+		}
+		y, x := i/m.X%m.Y, i%m.X
+		box.Y, box.X = min(box.Y, y), min(box.X, x)
+		bottom, right = max(bottom, y), max(right, x)
+	}
+	if bottom < 0 {
+		return Area{H: 8, W: 8}
+	}
+	box.H, box.W = max(8, bottom-box.Y+1), max(8, right-box.X+1)
+	return box
+}
+
 // Residual is one output of a control net that ran elsewhere.
 type Residual = rank.Residual
 
@@ -181,6 +205,9 @@ type Model struct {
 	// Blocks: some weights are in blocks (engine.Blocks), which devices widen as they multiply.
 	Blocks bool
 }
+
+// Observe is called with the progress after every step. An error that it returns ends the run.
+type Observe func(Progress) error
 
 // Progress is reported after every step.
 type Progress struct {

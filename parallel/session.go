@@ -25,6 +25,8 @@ type session struct {
 	sent map[int][]comm.Traffic // by member: what it has sent so far, from its last reply
 }
 
+func newSession(t *team, id uint64) *session { return &session{team: t, id: id} }
+
 // note records what the members have sent so far.
 func (s *session) note(replies []rank.Reply) {
 	s.mu.Lock()

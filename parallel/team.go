@@ -22,46 +22,51 @@ type team struct {
 	members   []process.Member
 	subteams  []process.Subteam
 	watch     watchdog
-	left      atomic.Bool      // a rank hangs and was left behind
+	hangs     atomic.Bool      // a rank hangs and was left behind
 	scheduler *scope.Scheduler // nil: everything runs freely
 	ended     chan struct{}    // closed after close, once all ranks have returned
 	names     []string         // of the members' processes; nil: all share this one
 
 	interruptible bool // exchanges can be cut short
-	kept          bool // a canceled run has left all ranks in step
+	inStep        bool // a canceled run has left all ranks in step
 }
 
 // rendezvous is how long ranks of Workspace.Shared, and bands of the VAE, wait for each other before the work fails
 // with an error that names both.
 const rendezvous = 2 * time.Minute
 
+// teamConfig is what a team needs of the process that leads it.
+type teamConfig struct {
+	processes process.List     // where its ranks run
+	owned     bool             // the processes are closed if a rank does not start
+	patience  time.Duration    // see watchdog.limit; 0: the default
+	scheduler *scope.Scheduler // nil: everything runs freely
+}
+
 // newTeam starts the ranks of a plan, each in the process that it belongs to.
-func newTeam(of process.Team, e *Leader) (*team, error) {
-	limit := cmp.Or(e.cfg.Patience, patience)
+func newTeam(of process.Team, c teamConfig) (*team, error) {
+	limit := cmp.Or(c.patience, patience)
 	of.Deadline = 2 * limit
-	if e.at != nil && e.cfg.Processes != nil { // process.Local.On accounts for this otherwise
-		of.Concurrent = (of.Plan.Ranks()*e.totalPlaces + len(e.at) - 1) / len(e.at)
-	}
 	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
-	t.scheduler = e.scheduler
+	t.scheduler = c.scheduler
 	stiff := func(h process.Process) bool { return !h.Interruptible() }
-	t.interruptible = t.scheduler != nil || !slices.ContainsFunc(e.processes, stiff)
+	t.interruptible = t.scheduler != nil || !slices.ContainsFunc(c.processes, stiff)
 	if t.scheduler != nil {
 		t.scheduler.Stuck = t.deadlock
 	}
 	t.members = make([]process.Member, t.mesh.Plan.Ranks())
-	here, first := make([][]int, len(e.processes)), make([]int, len(e.processes))
+	here, first := make([][]int, len(c.processes)), make([]int, len(c.processes))
 	of.Processes = make([]int, len(t.members))
 	for m := range t.members {
 		rank, _ := t.Device(m)
-		at, place := e.processOf(rank)
+		at, place := c.processes.PlaceOf(rank)
 		first[at] = rank - place
 		here[at], of.Processes[m] = append(here[at], m), at
-		if h, ok := e.processes[at].(fmt.Stringer); ok {
+		if h, ok := c.processes[at].(fmt.Stringer); ok {
 			t.names = append(t.names, h.String())
 		}
 	}
-	if err := t.join(of, e, here, first); err != nil {
+	if err := t.join(of, c, here, first); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -69,16 +74,16 @@ func newTeam(of process.Team, e *Leader) (*team, error) {
 
 // join starts the members in all processes at the same time, because processes may wait for each other. The first
 // failure closes all processes, so that none waits in vain.
-func (t *team) join(of process.Team, e *Leader, here [][]int, first []int) error {
+func (t *team) join(of process.Team, c teamConfig, here [][]int, first []int) error {
 	joining := scope.New(func(error) {
-		if e.cfg.Processes != nil {
-			for _, h := range e.processes {
+		if c.owned {
+			for _, h := range c.processes {
 				h.Close()
 			}
 		}
 	})
-	t.subteams = make([]process.Subteam, len(e.processes))
-	for at, h := range e.processes {
+	t.subteams = make([]process.Subteam, len(c.processes))
+	for at, h := range c.processes {
 		if len(here[at]) == 0 {
 			continue
 		}
@@ -115,7 +120,7 @@ func (t *team) close() {
 		close(t.ended)
 		return nil
 	}
-	if t.left.Load() {
+	if t.hangs.Load() {
 		scope.New(nil).Go("end of a rank that hangs", wait)
 		return
 	}

@@ -112,7 +112,7 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
 		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
-	if r.Latent.T > 1 && (entryArea(e) != (Area{}) || len(e.Control) > 0) {
+	if r.Latent.T > 1 && (e.Rectangle() != (Area{}) || len(e.Control) > 0) {
 		return failure.Refuse(branch, "entry %d has an area, a control net or a model patch, and the latent %d layers: "+
 			"want one of them", i, r.Latent.T)
 	}
@@ -202,7 +202,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	switch {
 	case len(e.Residuals)+len(e.Control) == 0:
 		return nil
-	case entryArea(e) != (Area{}):
+	case e.Rectangle() != (Area{}):
 		return failure.Refuse(branch, "entry %d has a control net, or its model a patch, and an area: want one of them", i)
 	case !spec.JointText() && len(e.Residuals) > 0:
 		return failure.Refuse(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
@@ -224,7 +224,7 @@ func (r *Request) fits(p plan.Plan) error {
 				return plan.Refuse("pipe", "is %d, but an entry of %s has a model patch that reads the model's first blocks on "+
 					"the whole picture, which later stages do not have: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
 			}
-			if p.Pipe > 1 && entryArea(e) != (Area{}) {
+			if p.Pipe > 1 && e.Rectangle() != (Area{}) {
 				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d",
 					p.Pipe, b.Name, p.Pipe)
 			}

@@ -36,8 +36,8 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	default:
 	}
 	if t.scheduler != nil {
-		t.scheduler.Block(false, func() bool { return len(done) > 0 || t.watch.verdict() != nil })
-		if err := t.watch.verdict(); err != nil {
+		t.scheduler.Block(false, func() bool { return len(done) > 0 || t.verdict() != nil })
+		if err := t.verdict(); err != nil {
 			return rank.Reply{}, err
 		}
 		return <-done, nil
@@ -47,7 +47,7 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	for {
 		select {
 		case r := <-done:
-			if err := t.watch.verdict(); err != nil { // r only echoes the abort
+			if err := t.verdict(); err != nil { // r only echoes the abort
 				return rank.Reply{}, err
 			}
 			return r, nil
@@ -60,11 +60,14 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 		select {
 		case <-done:
 		case <-time.After(min(t.watch.limit, time.Second)):
-			t.left.Store(true)
+			t.hangs.Store(true)
 		}
 		return rank.Reply{}, err
 	}
 }
+
+// verdict returns the error of the ranks that stand still, nil if none do.
+func (t *team) verdict() error { return t.watch.verdict() }
 
 func (w *watchdog) verdict() error {
 	w.mu.Lock()

@@ -51,3 +51,6 @@ func (e *Error) Unwrap() error { return e.Cause }
 func Refuse(field, format string, args ...any) *Error {
 	return &Error{Code: BadRequest, Field: field, Text: fmt.Sprintf(format, args...)}
 }
+
+// Cancel returns an Error with code Cancelled.
+func Cancel(cause error) *Error { return &Error{Code: Cancelled, Text: "cancelled", Cause: cause} }

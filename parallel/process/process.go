@@ -87,6 +87,32 @@ type Process interface {
 	Close()
 }
 
+// List is the processes that ranks run in. Ranks fill their places in order.
+type List []Process
+
+// Places returns how many ranks the processes have places for, 0: any number.
+func (l List) Places() (n int) {
+	for _, p := range l {
+		if p.Places() == 0 {
+			return 0
+		}
+		n += p.Places()
+	}
+	return n
+}
+
+// PlaceOf returns the index of the process that a rank runs in, and its place there.
+func (l List) PlaceOf(rank int) (at, place int) {
+	for i, p := range l {
+		n := p.Places()
+		if n == 0 || rank < n || i == len(l)-1 {
+			return i, rank
+		}
+		rank -= n
+	}
+	return 0, rank
+}
+
 // Subteam is the members of a team that one process runs.
 type Subteam interface {
 	// Members returns the members in the order of Team.Local.
