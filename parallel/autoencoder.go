@@ -12,6 +12,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 )
 
@@ -160,7 +161,7 @@ func (l *Workspace) RemoteTaskRanks(p plan.Plan) int {
 // Task runs a dit.Task on the given number of ranks in other processes (see RemoteTaskRanks), each with its part of
 // the weights that m names, and returns the answer. done is false if they cannot run it: a process is missing, or
 // lacks the files or the memory.
-func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answer []byte, done bool, err error) {
+func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byte) (answer []byte, done bool, err error) {
 	e := l.engine
 	if err := e.start(p.Ranks()); err != nil {
 		return nil, false, err

@@ -18,6 +18,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/request"
 )
 
 // rankSocket is the environment variable with the address at which a TestRankProcess listens.
@@ -157,7 +158,7 @@ func BenchmarkPlacements(b *testing.B) {
 			}
 			run := func(i int) (wall, used float64) {
 				before := processorTime() + p.processorTime()
-				res, err := engines[i].Sample(context.Background(), []*Request{r, &far}[i], nil)
+				res, err := engines[i].Sample(context.Background(), []*request.Request{r, &far}[i], nil)
 				if err != nil {
 					b.Fatal(err)
 				}

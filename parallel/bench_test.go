@@ -11,11 +11,12 @@ import (
 	"patchbay/models/flux"
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // benchModel returns a FLUX with heads of 64, 2 double and 4 single blocks, and seeded weights.
-func benchModel(b testing.TB, width int) Model {
+func benchModel(b testing.TB, width int) request.Model {
 	b.Helper()
 	c := flux.Config{
 		Hidden: width, Heads: width / 64, Depth: 2, DepthSingle: 4, Axes: []int{16, 24, 24}, Theta: 10000, TimeFactor: 1000,
@@ -33,12 +34,12 @@ func benchModel(b testing.TB, width int) Model {
 	if d, err = c.Describe(goldenweights.Seed("bench", declared)); err != nil {
 		b.Fatal(err)
 	}
-	return Model{Key: fmt.Sprintf("bench-%d", width), Spec: &d.Spec, Weights: LoadFunc(d.Load)}
+	return request.Model{Key: fmt.Sprintf("bench-%d", width), Spec: &d.Spec, Weights: request.LoadFunc(d.Load)}
 }
 
 // benchRequest returns 4 steps of a picture of side x side latents (64 are 512 px and 1024 tokens) with 128 text
 // tokens, on a benchModel of that width.
-func benchRequest(b testing.TB, width, side int) *Request {
+func benchRequest(b testing.TB, width, side int) *request.Request {
 	b.Helper()
 	flow, err := sampling.NewFlow(1, 1)
 	if err != nil {
@@ -48,17 +49,17 @@ func benchRequest(b testing.TB, width, side int) *Request {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l := NewLatent(1, 16, side, side)
+	l := request.NewLatent(1, 16, side, side)
 	noise, _, err := sampling.PrepareNoise(1, 1, l.Len(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	entry := Entry{Strength: 1}
+	entry := request.Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: 128, Cols: 128, Data: golden.Input("bench", 128*128)}
-	return &Request{
+	return &request.Request{
 		Model: benchModel(b, width), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
-		Noise:    Latent{B: 1, C: 16, Y: side, X: side, Data: noise},
-		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
+		Noise:    request.Latent{B: 1, C: 16, Y: side, X: side, Data: noise},
+		Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{entry}}},
 	}
 }
 

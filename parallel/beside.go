@@ -13,6 +13,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 )
 
@@ -140,13 +141,13 @@ func (t *Turn) Leave() {
 }
 
 // Sample is Leader.Sample for a request of the job.
-func (t *Turn) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
+func (t *Turn) Sample(ctx context.Context, req *request.Request, observe request.Observe) (*request.Result, error) {
 	return t.e.sample(ctx, t, req, observe)
 }
 
 // runShared runs a request on a share of the places. If it runs out of memory beside others, it runs again once they
 // have ended and everything that is kept between requests has been freed.
-func (e *Leader) runShared(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
+func (e *Leader) runShared(ctx context.Context, turn *Turn, req *request.Request, observe request.Observe) (*request.Result, error) {
 	p, err := e.parse(req.Plan)
 	if err != nil {
 		return nil, err
@@ -168,7 +169,7 @@ func (e *Leader) runShared(ctx context.Context, turn *Turn, req *Request, observ
 		e.shares.give(places)
 		return nil, failed
 	}
-	sample := func() (*Result, error) {
+	sample := func() (*request.Result, error) {
 		on := e.on(places)
 		defer on.home.Release()
 		return on.Sample(ctx, &own, observe)
@@ -197,7 +198,7 @@ func isFull(err error) bool {
 
 // share returns how many of the free places a request gets while due requests want some, and the plan that it runs with
 // there. n is 0 if it must wait for more.
-func (e *Leader) share(req *Request, p plan.Plan, due, free int) (n int, text string, err error) {
+func (e *Leader) share(req *request.Request, p plan.Plan, due, free int) (n int, text string, err error) {
 	if req.Plan != "" && p.Choose == 0 {
 		if free < p.Ranks() {
 			return 0, req.Plan, e.cfg.fits(p)
@@ -238,10 +239,10 @@ func (e *Leader) share(req *Request, p plan.Plan, due, free int) (n int, text st
 }
 
 // fastest returns the fastest plan of a request on at most n places; Seconds is +Inf if none fits. Answers are cached.
-func (e *Leader) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
+func (e *Leader) fastest(req *request.Request, p plan.Plan, n int) forecast.Candidate {
 	w := req.Workload()
 	key := fmt.Sprint(n, req.Model.Key, w.T, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases, w.Branches,
-		p.Stale, p.Overlap, p.Deterministic, req.hasArea())
+		p.Stale, p.Overlap, p.Deterministic, req.HasArea())
 	for _, n := range w.Nets {
 		key += fmt.Sprint(" ", n.Key, n.Entries, n.Each)
 	}
@@ -253,7 +254,7 @@ func (e *Leader) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
 	}
 	p.Choose = n
 	s := e.search(req.Model, w, p)
-	s.Flat = req.hasArea()
+	s.Flat = req.HasArea()
 	if c, ok = s.Fastest(); !ok {
 		c.Seconds = math.Inf(1)
 	}

@@ -11,6 +11,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 )
 
@@ -85,7 +86,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	}
 	defer h.served.Wait()
 	defer e.Close()
-	request := func(seed int) *Request {
+	of := func(seed int) *request.Request {
 		r := besideRequest(t, seed)
 		h.weights(r)
 		return r
@@ -101,7 +102,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 		for i, turn := range turns {
 			running.Go(func() {
 				defer turn.Leave()
-				got, err := turn.Sample(t.Context(), request(i), func(Progress) error {
+				got, err := turn.Sample(t.Context(), of(i), func(request.Progress) error {
 					met(i)
 					if killed >= 0 {
 						kill.Do(h.at[killed].Close)
@@ -125,7 +126,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 		}
 	}
 	alone := func() {
-		got, err := e.Sample(t.Context(), request(7), nil)
+		got, err := e.Sample(t.Context(), of(7), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +149,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	if h.starts != places+1 {
 		t.Errorf("%d processes were started, want one more for the one that has gone", h.starts)
 	}
-	if _, err := e.Load(context.Background(), request(0).Model, "ulysses=2"); err != nil {
+	if _, err := e.Load(context.Background(), of(0).Model, "ulysses=2"); err != nil {
 		t.Error(err)
 	}
 	alone() // two of the processes have met without the others

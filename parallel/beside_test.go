@@ -17,6 +17,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // besideEngine returns a leader with that many places on a machine with links so fast that every rank helps.
@@ -39,7 +40,7 @@ func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Le
 }
 
 // besideRequest returns one of several requests that differ by seed.
-func besideRequest(t *testing.T, seed int) *Request {
+func besideRequest(t *testing.T, seed int) *request.Request {
 	r := tinyRequest(t, "flux", 1, 8, 12, 2)
 	for i := range r.Latent.Data {
 		r.Latent.Data[i] += float32(seed) / 16
@@ -80,10 +81,10 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 	for _, schedule := range []Schedule{ScheduleAuto, ScheduleEach} {
 		e := besideEngine(t, schedule, places, 0)
 		loads := atomic.Int32{}
-		request := func(seed int) *Request {
+		of := func(seed int) *request.Request {
 			r := besideRequest(t, seed)
 			load := r.Model.Weights
-			r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 				loads.Add(1)
 				return load.Load(ops, held)
 			})
@@ -94,7 +95,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 			turns[i] = e.Enter() // all of them, before the first runs
 		}
 		met := meeting(t, places)
-		got, errs := make([]*Result, len(turns)), make([]error, len(turns))
+		got, errs := make([]*request.Result, len(turns)), make([]error, len(turns))
 		var running sync.WaitGroup
 		var first sync.Once
 		began := make(chan struct{}) // once the first has its places, the others have only their turns
@@ -105,7 +106,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 				if i > 0 {
 					<-began
 				}
-				got[i], errs[i] = turn.Sample(t.Context(), request(i), func(Progress) error {
+				got[i], errs[i] = turn.Sample(t.Context(), of(i), func(request.Progress) error {
 					first.Do(begin)
 					met(i)
 					return nil
@@ -126,7 +127,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 		if n := loads.Load(); n != 1 {
 			t.Errorf("%s: weights were loaded %d times, want once", schedule, n)
 		}
-		alone, err := e.Sample(t.Context(), request(0), nil)
+		alone, err := e.Sample(t.Context(), of(0), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +136,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 			t.Errorf("%s: one that is alone ran with %q on %d ranks, want %d", schedule, alone.Stats.Plan, n, want)
 		}
 		differs(t, fmt.Sprintf("%s, alone", schedule), alone, besideRequest(t, 0))
-		named := request(1)
+		named := of(1)
 		named.Plan = "ulysses=3"
 		if r, err := e.Sample(t.Context(), named, nil); err != nil || r.Stats.Plan != "ulysses=3" {
 			t.Errorf("%s: with a plan of its own: %v", schedule, err)
@@ -149,7 +150,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 }
 
 // differs compares a picture with that of one rank on a leader that runs one request at a time.
-func differs(t *testing.T, name string, got *Result, r *Request) {
+func differs(t *testing.T, name string, got *request.Result, r *request.Request) {
 	t.Helper()
 	e, err := NewLeader(Config{NewOps: testOps})
 	if err != nil {
@@ -245,11 +246,11 @@ func TestWeightsInUseStay(t *testing.T) {
 	var order []string
 	var mu sync.Mutex
 	note := func(s string) { mu.Lock(); defer mu.Unlock(); order = append(order, s) }
-	model := func(key string) *Request {
+	model := func(key string) *request.Request {
 		r := besideRequest(t, 0)
 		load := r.Model.Weights
 		r.Model.Key, r.Model.WeightBytes = key, weights+one.Stats.PeakBytes/2
-		r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			note("load " + key)
 			m, err := load.Load(ops, held)
 			return parting{m, func() { note("drop " + key) }}, err
@@ -264,7 +265,7 @@ func TestWeightsInUseStay(t *testing.T) {
 		_, err := turns[1].Sample(t.Context(), model("b"), nil)
 		second <- err
 	}()
-	_, err = turns[0].Sample(t.Context(), model("a"), func(p Progress) error {
+	_, err = turns[0].Sample(t.Context(), model("a"), func(p request.Progress) error {
 		once.Do(func() {
 			close(began)
 			waits := func() bool { e.shares.mu.Lock(); defer e.shares.mu.Unlock(); return len(e.shares.queue) == 1 }
@@ -304,7 +305,7 @@ func TestWorkBesideShares(t *testing.T) {
 	e := besideEngine(t, ScheduleAuto, 2, 0)
 	evicted := make(chan struct{})
 	inside := atomic.Bool{}
-	_, err := e.Sample(t.Context(), besideRequest(t, 0), func(p Progress) error {
+	_, err := e.Sample(t.Context(), besideRequest(t, 0), func(p request.Progress) error {
 		if p.Step != 1 {
 			return nil
 		}
@@ -362,8 +363,8 @@ func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request := func() *Request { return tinyRequest(t, "flux", 1, 16, 16, 2) }
-		r, err := e.Sample(t.Context(), request(), nil) // loads weights and finds plans
+		of := func() *request.Request { return tinyRequest(t, "flux", 1, 16, 16, 2) }
+		r, err := e.Sample(t.Context(), of(), nil) // loads weights and finds plans
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -381,7 +382,7 @@ func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 		for _, turn := range turns {
 			all.Go(func() {
 				defer turn.Leave()
-				if _, err := turn.Sample(t.Context(), request(), nil); err != nil {
+				if _, err := turn.Sample(t.Context(), of(), nil); err != nil {
 					t.Error(err)
 				}
 			})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // TestBudgetCountsAllMemoryOfASession checks that a request runs in as many bytes as its busiest rank takes, session,
@@ -18,7 +19,7 @@ func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
 		plan := c[0] + " " + c[1]
 		r := flatRequest(t, c[0], 2)
 		r.Plan = c[1]
-		run := func(room int64) (*Result, error) {
+		run := func(room int64) (*request.Result, error) {
 			e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
 			if err != nil {
 				t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/request"
 )
 
 // pageTable is a table of docs/parallel.md between two markers.
@@ -86,7 +88,7 @@ func meanPSNR(got, want [][]float32) float64 {
 }
 
 // mean returns the mean of a statistic over the last pictures.
-func (b *driftBench) mean(of func(Stats) int) float64 {
+func (b *driftBench) mean(of func(request.Stats) int) float64 {
 	n := 0
 	for _, s := range b.stats {
 		n += of(s)
@@ -98,7 +100,7 @@ func (b *driftBench) mean(of func(Stats) int) float64 {
 // the evaluations that ran with a cache, and the PSNR to the same plan without one.
 func cachePlans() []string { return []string{"", "cfg=2,ulysses=2", "pipe=2,patches=4,warmup=1"} }
 
-func (b *driftBench) cacheRow(c Cache, plain map[string][][]float32) []float64 {
+func (b *driftBench) cacheRow(c request.Cache, plain map[string][][]float32) []float64 {
 	b.t.Helper()
 	var out []float64
 	for i, plan := range cachePlans() {
@@ -112,18 +114,18 @@ func (b *driftBench) cacheRow(c Cache, plain map[string][][]float32) []float64 {
 		}
 		b.cache = &c
 		got := b.pictures(plan)
-		out = append(out, b.mean(func(s Stats) int { return s.Evaluations }), meanPSNR(got, plain[plan]))
+		out = append(out, b.mean(func(s request.Stats) int { return s.Evaluations }), meanPSNR(got, plain[plan]))
 	}
 	b.cache = nil
 	return out
 }
 
-func cacheRows() map[string]Cache {
-	out := map[string]Cache{}
+func cacheRows() map[string]request.Cache {
+	out := map[string]request.Cache{}
 	for _, v := range []float32{0.1, 0.2, 0.5} {
-		out[fmt.Sprintf("EasyCache %v", v)] = Cache{Threshold: v, Start: 0.15, End: 0.95}
+		out[fmt.Sprintf("EasyCache %v", v)] = request.Cache{Threshold: v, Start: 0.15, End: 0.95}
 	}
-	out["LazyCache 0.2"] = Cache{Rule: CacheLazy, Threshold: 0.2, Start: 0.15, End: 0.95}
+	out["LazyCache 0.2"] = request.Cache{Rule: request.CacheLazy, Threshold: 0.2, Start: 0.15, End: 0.95}
 	return out
 }
 
@@ -186,7 +188,7 @@ func TestCacheOnTheDemo(t *testing.T) {
 func BenchmarkCacheOnTheDemo(b *testing.B) {
 	d := newDriftBench(b)
 	for _, plan := range cachePlans() {
-		for _, c := range []*Cache{nil, {Threshold: 0.2, Start: 0.15, End: 0.95}} {
+		for _, c := range []*request.Cache{nil, {Threshold: 0.2, Start: 0.15, End: 0.95}} {
 			name := fmt.Sprintf("plan=%s/cache=%v", plan, c != nil)
 			d.cache = c
 			b.Run(name, func(b *testing.B) {
@@ -200,7 +202,7 @@ func BenchmarkCacheOnTheDemo(b *testing.B) {
 					}
 				}
 				b.ReportMetric(seconds/float64(b.N)/6*1e3, "denoise-ms/picture")
-				b.ReportMetric(d.mean(func(s Stats) int { return s.Evaluations }), "evaluations")
+				b.ReportMetric(d.mean(func(s request.Stats) int { return s.Evaluations }), "evaluations")
 			})
 		}
 	}

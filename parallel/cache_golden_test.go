@@ -11,6 +11,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -66,10 +67,10 @@ func cacheCases(t *testing.T) (map[string]cacheCase, func(name string) []float32
 }
 
 // lower returns the request of a case.
-func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
+func (c cacheCase) lower(t *testing.T, g goldenModel) *request.Request {
 	t.Helper()
 	b, y, x := c.Shape[0], c.Shape[2], c.Shape[3]
-	l := NewLatent(b, g.model.Spec.Channels, y, x)
+	l := request.NewLatent(b, g.model.Spec.Channels, y, x)
 	if c.Latent != "zeros" {
 		l.Data = golden.Input(c.Latent, l.Len())
 		g.format.ToModel(l.Data, y*x)
@@ -82,14 +83,14 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Request{
+	r := &request.Request{
 		Model: g.model, Sampling: g.sampling, Sampler: c.Sampler, Sigmas: sigmas, Latent: l, Noise: l, Seed: c.Seed,
-		Guider: Guider{Kind: GuideCFG, CFG: c.CFG},
-		Cache:  &Cache{Threshold: c.Threshold, Start: c.Start, End: c.End},
+		Guider: request.Guider{Kind: request.GuideCFG, CFG: c.CFG},
+		Cache:  &request.Cache{Threshold: c.Threshold, Start: c.Start, End: c.End},
 	}
 	r.Noise.Data = noise
 	if c.Node == "LazyCache" {
-		r.Cache.Rule = CacheLazy
+		r.Cache.Rule = request.CacheLazy
 	}
 	if c.Mask {
 		pixels := make([]float32, 64*y*x)
@@ -98,14 +99,14 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 				pixels[i] = 1
 			}
 		}
-		r.Mask = Latent{B: 1, C: 1, Y: y, X: x, Data: shrink8(pixels, 8*y, 8*x)}
+		r.Mask = request.Latent{B: 1, C: 1, Y: y, X: x, Data: shrink8(pixels, 8*y, 8*x)}
 	}
 	spec := g.model.Spec
 	for i, list := range [][]cacheEntry{c.Positive, c.Negative} {
-		br := Branch{Name: []string{"positive", "negative"}[i]}
+		br := request.Branch{Name: []string{"positive", "negative"}[i]}
 		for _, in := range list {
 			base := "easycache/" + c.Model + "/" + in.Tag + "/"
-			e := Entry{Strength: 1}
+			e := request.Entry{Strength: 1}
 			e.Context = dit.Array{
 				Rows: in.Tokens, Cols: spec.ContextDim,
 				Data: golden.Input(base+"context", in.Tokens*spec.ContextDim),

@@ -10,13 +10,14 @@ import (
 
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // cachedRequest is parityRequest with a cache that reuses about half of the evaluations.
-func cachedRequest(t *testing.T, name string, rule CacheRule, steps int) *Request {
+func cachedRequest(t *testing.T, name string, rule request.CacheRule, steps int) *request.Request {
 	t.Helper()
 	r := parityRequest(t, openGolden(t, name), name, 2, 9, 10, steps)
-	r.Cache = &Cache{Rule: rule, Threshold: 1, Start: 0.15, End: 0.95, Verbose: true}
+	r.Cache = &request.Cache{Rule: rule, Threshold: 1, Start: 0.15, End: 0.95, Verbose: true}
 	return r
 }
 
@@ -33,8 +34,8 @@ func TestCacheOnExactPlans(t *testing.T) {
 	}
 	for k, c := range []struct {
 		model string
-		rule  CacheRule
-	}{{"flux-c", CacheEasy}, {anyModel, CacheLazy}, {"sd3-a", CacheEasy}, {"hydit-a", CacheLazy}} {
+		rule  request.CacheRule
+	}{{"flux-c", request.CacheEasy}, {anyModel, request.CacheLazy}, {"sd3-a", request.CacheEasy}, {"hydit-a", request.CacheLazy}} {
 		r := cachedRequest(t, c.model, c.rule, 8)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
@@ -61,7 +62,7 @@ func TestCacheOnExactPlans(t *testing.T) {
 					t.Errorf("%s %s: reuses evaluations %v, one rank %v", c.model, plan, got.Stats.Reused, want.Stats.Reused)
 				}
 				// from the same elements, or another threshold would decide otherwise
-				if !slices.EqualFunc(got.Stats.Changes, want.Stats.Changes, func(a, b CacheChange) bool {
+				if !slices.EqualFunc(got.Stats.Changes, want.Stats.Changes, func(a, b request.CacheChange) bool {
 					return near(float64(a.Total), float64(b.Total), 1e-4)
 				}) {
 					t.Errorf("%s %s: expects changes %+v, one rank %+v", c.model, plan, got.Stats.Changes, want.Stats.Changes)
@@ -87,7 +88,7 @@ func TestCacheOnExactPlans(t *testing.T) {
 // rank: every rank does only the micro-steps of the evaluations that ran.
 func TestCacheOnPatches(t *testing.T) {
 	e := newEngine(t)
-	for _, rule := range []CacheRule{CacheEasy, CacheLazy} {
+	for _, rule := range []request.CacheRule{request.CacheEasy, request.CacheLazy} {
 		for _, text := range []string{
 			"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2",
 			"pipe=2,patches=4,sync=spread",
@@ -98,7 +99,7 @@ func TestCacheOnPatches(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var first *Result
+			var first *request.Result
 			for range 2 {
 				got, err := e.Sample(context.Background(), r, nil)
 				if err != nil {
@@ -144,8 +145,8 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 	} {
 		e, mu, seen := taggedEngine(t, false)
 		r := tinyRequest(t, "flux", 1, 8, 8, 9)
-		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
-		r.Cache, r.Plan = &Cache{Threshold: 3, End: 1}, text
+		r.Branches, r.Guider = []request.Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, request.Guider{Kind: request.GuideBasic}
+		r.Cache, r.Plan = &request.Cache{Threshold: 3, End: 1}, text
 		p, err := plan.Parse(text)
 		if err != nil {
 			t.Fatal(err)
@@ -175,8 +176,8 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 // then resets in each of them.
 func TestCacheWithAreas(t *testing.T) {
 	e := newEngine(t)
-	r := cachedRequest(t, "sd3-a", CacheEasy, 8)
-	r.Branches[0].Entries[1].Mask, r.Branches[0].Entries[1].Area = Latent{}, Area{H: 6, W: 8, Y: 2, X: 2}
+	r := cachedRequest(t, "sd3-a", request.CacheEasy, 8)
+	r.Branches[0].Entries[1].Mask, r.Branches[0].Entries[1].Area = request.Latent{}, request.Area{H: 6, W: 8, Y: 2, X: 2}
 	plain := *r
 	plain.Cache = nil
 	want, err := e.Sample(context.Background(), &plain, nil)
@@ -192,7 +193,7 @@ func TestCacheWithAreas(t *testing.T) {
 	}
 	for i := range r.Branches { // one size for all: the cache works, on all elements of the area
 		for k := range r.Branches[i].Entries {
-			r.Branches[i].Entries[k].Mask, r.Branches[i].Entries[k].Area = Latent{}, Area{H: 7, W: 8, Y: 2, X: 1}
+			r.Branches[i].Entries[k].Mask, r.Branches[i].Entries[k].Area = request.Latent{}, request.Area{H: 7, W: 8, Y: 2, X: 1}
 		}
 	}
 	if got, err = e.Sample(context.Background(), r, nil); err != nil {
@@ -207,7 +208,7 @@ func TestCacheWithAreas(t *testing.T) {
 func TestCacheTakesInLateEntries(t *testing.T) {
 	e := newEngine(t)
 	for _, plan := range []string{"", "pipe=2,patches=4"} {
-		r := cachedRequest(t, anyModel, CacheEasy, 12)
+		r := cachedRequest(t, anyModel, request.CacheEasy, 12)
 		r.Cache.Threshold, r.Plan = 100, plan
 		late := &r.Branches[0].Entries[1]
 		late.Ranged, late.SigmaStart, late.SigmaEnd = true, r.Sigmas[7], 0
@@ -226,18 +227,18 @@ func TestCacheRefusals(t *testing.T) {
 	e := newEngine(t)
 	nan := math.NaN()
 	for _, c := range []struct {
-		cache Cache
+		cache request.Cache
 		field string
 	}{
-		{Cache{Threshold: -1}, "cache.threshold"},
-		{Cache{Threshold: float32(nan)}, "cache.threshold"},
-		{Cache{Threshold: float32(math.Inf(1))}, "cache.threshold"},
-		{Cache{Start: -0.1}, "cache"},
-		{Cache{End: 1.1}, "cache"},
-		{Cache{End: nan}, "cache"},
-		{Cache{Rule: 7}, "cache"},
+		{request.Cache{Threshold: -1}, "cache.threshold"},
+		{request.Cache{Threshold: float32(nan)}, "cache.threshold"},
+		{request.Cache{Threshold: float32(math.Inf(1))}, "cache.threshold"},
+		{request.Cache{Start: -0.1}, "cache"},
+		{request.Cache{End: 1.1}, "cache"},
+		{request.Cache{End: nan}, "cache"},
+		{request.Cache{Rule: 7}, "cache"},
 	} {
-		r := cachedRequest(t, anyModel, CacheEasy, 2)
+		r := cachedRequest(t, anyModel, request.CacheEasy, 2)
 		r.Cache = &c.cache
 		_, err := e.Sample(context.Background(), r, nil)
 		var refused *failure.Error

@@ -9,11 +9,12 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // plan returns the plan of a request: the one it names or, for ranks=N, the fastest of at most N ranks that the
 // simulator finds for this leader's devices. If ranks run on other machines, refit chooses it once those have met.
-func (e *Leader) plan(r *Request) (plan.Plan, error) {
+func (e *Leader) plan(r *request.Request) (plan.Plan, error) {
 	p, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
@@ -21,7 +22,7 @@ func (e *Leader) plan(r *Request) (plan.Plan, error) {
 	if met := e.survey(); met.Remote && p.Choose > 0 {
 		return p, nil
 	} else if met.Remote {
-		return p, r.fits(p)
+		return p, r.Fits(p)
 	}
 	if p.Choose > 0 {
 		if p, err = e.choose(r, p); err != nil {
@@ -33,11 +34,11 @@ func (e *Leader) plan(r *Request) (plan.Plan, error) {
 
 // settle sets the speeds of a plan's devices. It refuses a plan that cannot run the request or needs more memory than
 // its devices have.
-func (e *Leader) settle(r *Request, p plan.Plan) (plan.Plan, error) {
+func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
 	p = cluster.Share(r.Model.Spec, p)
-	err := r.fits(p)
-	if err == nil && gpus && !r.hasArea() {
+	err := r.Fits(p)
+	if err == nil && gpus && !r.HasArea() {
 		s := e.question(r, p)
 		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.survey().Devices))
 		err = s.Fits(p)
@@ -46,9 +47,9 @@ func (e *Leader) settle(r *Request, p plan.Plan) (plan.Plan, error) {
 }
 
 // question returns the planner's search for a request.
-func (e *Leader) question(r *Request, p plan.Plan) forecast.Search {
+func (e *Leader) question(r *request.Request, p plan.Plan) forecast.Search {
 	s := e.search(r.Model, r.Workload(), p)
-	s.Flat = r.hasArea()
+	s.Flat = r.HasArea()
 	if _, gpus := e.devices(); gpus {
 		s.Cluster.Device.ValueBytes = r.Compute.Size()
 	}
@@ -58,8 +59,8 @@ func (e *Leader) question(r *Request, p plan.Plan) forecast.Search {
 
 // besideWeights returns the bytes that each rank of a plan takes in addition to its weights. It returns nil if they are
 // not known: in host memory, where the session checks them, and with entries that are limited to an area.
-func (e *Leader) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
-	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.hasArea() {
+func (e *Leader) besideWeights(r *request.Request, p plan.Plan) (bytes []int64) {
+	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.HasArea() {
 		return nil
 	}
 	for _, m := range e.question(r, p).Memory(p) {
@@ -70,7 +71,7 @@ func (e *Leader) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
 
 // advised adds to an out-of-memory error of a device a plan that fits the memory that is free there now, if there is
 // one.
-func (e *Leader) advised(err error, r *Request, p plan.Plan) error {
+func (e *Leader) advised(err error, r *request.Request, p plan.Plan) error {
 	var full *failure.Error
 	device, ok := e.ops.(engine.Located)
 	if !ok || e.cfg.DeviceOf == nil || e.survey().Remote || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
@@ -100,7 +101,7 @@ func (e *Leader) parse(text string) (plan.Plan, error) {
 
 // choose asks the planner for the fastest plan. Plans whose picture differs from one rank's are left out unless the
 // request allows them. Memory of the host is checked only when the session opens.
-func (e *Leader) choose(r *Request, p plan.Plan) (plan.Plan, error) {
+func (e *Leader) choose(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	c, err := e.question(r, p).Choose()
 	if err != nil {
 		return p, err
@@ -109,7 +110,7 @@ func (e *Leader) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 }
 
 // search returns the planner's search for the plan that runs a workload fastest on at most p.Ranks() ranks.
-func (e *Leader) search(m Model, w forecast.Workload, p plan.Plan) forecast.Search {
+func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forecast.Search {
 	cluster, _ := e.devices()
 	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
@@ -150,11 +151,11 @@ func (e *Leader) devices() (cluster forecast.Cluster, gpus bool) {
 
 // onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if
 // ranks do not work on GPUs.
-func (e *Leader) onDevice(d forecast.Device, m Model) forecast.Device {
+func (e *Leader) onDevice(d forecast.Device, m request.Model) forecast.Device {
 	if _, gpus := e.devices(); !gpus {
 		return d
 	}
-	if bytes := m.weightBytes(); bytes > 0 && m.Spec.Params > 0 {
+	if bytes := m.LoadedBytes(); bytes > 0 && m.Spec.Params > 0 {
 		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
 	}
 	if e.survey().Devices != nil { // hosts have reported the rest
@@ -181,7 +182,7 @@ type Forecast struct {
 // Forecast predicts a workload of a model under a plan in the syntax of plan.Parse; for ranks=N it is the fastest plan
 // of at most N ranks. A plan that cannot run the workload or does not fit the memory is refused, if possible with one
 // that can.
-func (e *Leader) Forecast(m Model, w forecast.Workload, text string) (*Forecast, error) {
+func (e *Leader) Forecast(m request.Model, w forecast.Workload, text string) (*Forecast, error) {
 	p, err := e.parse(text)
 	if err != nil {
 		return nil, err

@@ -8,13 +8,14 @@ import (
 
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // TestChosenPlanGivesTheSamePicture checks that ranks=N chooses a plan of at most N ranks, and more than one if N is,
 // whose latent is that of one rank.
 func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 	e := newEngine(t)
-	run := func(plan string) *Result {
+	run := func(plan string) *request.Result {
 		req := tinyRequest(t, "flux", 2, 24, 20, 2)
 		req.Plan = plan
 		out, err := e.Sample(context.Background(), req, nil)
@@ -97,7 +98,7 @@ func TestChoiceForAreas(t *testing.T) {
 	if p, err := e.plan(r); err != nil || p.Pipe == 1 {
 		t.Fatalf("without an area chose %s (%v): this test needs a pipeline to win", p, err)
 	}
-	r.Branches[0].Entries[1].Area = Area{H: 64, W: 64}
+	r.Branches[0].Entries[1].Area = request.Area{H: 64, W: 64}
 	if p, err := e.plan(r); err != nil || p.Pipe > 1 || p.Ranks() == 1 {
 		t.Errorf("with an area chose %s (%v), want several ranks without stages", p, err)
 	}

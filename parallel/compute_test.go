@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/tiny"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // snr returns the power of want over that of the difference in dB, or -Inf if they cannot be compared.
@@ -41,7 +42,7 @@ func TestBF16ActivationsStayNearF32(t *testing.T) {
 			case "auraflow":
 				steps = 1 // on one rank 32.0 dB, after two steps 28.7
 			}
-			run := func(plan string, compute engine.DType) *Result {
+			run := func(plan string, compute engine.DType) *request.Result {
 				req := tinyRequest(t, family, 2, y, x, steps)
 				req.Plan, req.Compute = plan, compute
 				out, err := e.Sample(context.Background(), req, nil)

@@ -18,6 +18,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -29,21 +30,21 @@ func bytesOf(v []float32) (out []byte) {
 }
 
 // openNet opens a control net of a set, active at all sigmas. config is that of the base model.
-func openNet(t *testing.T, name string, set *weights.Set, config []byte) Control {
+func openNet(t *testing.T, name string, set *weights.Set, config []byte) request.Control {
 	t.Helper()
 	n, err := control.Open(models.Families(), set, map[string]string{"config": string(config)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Control{
-		Net:   Model{Key: "net " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load)},
-		Feeds: n.Feeds, Strength: 0.4, SigmaStart: 1e9, Hint: Latent{C: n.Hint},
+	return request.Control{
+		Net:   request.Model{Key: "net " + name, Spec: &n.Spec, Weights: request.LoadFunc(n.Load)},
+		Feeds: n.Feeds, Strength: 0.4, SigmaStart: 1e9, Hint: request.Latent{C: n.Hint},
 	}
 }
 
 // netOf returns a control net of the first blocks of a golden model and random layers: two blocks, and for FLUX one
 // single block too.
-func netOf(t *testing.T, base, name string, hint int) Control {
+func netOf(t *testing.T, base, name string, hint int) request.Control {
 	t.Helper()
 	set, config, err := goldenweights.Set(base)
 	if err != nil {
@@ -81,28 +82,28 @@ func netOf(t *testing.T, base, name string, hint int) Control {
 		layer("controlnet_x_embedder", e, 4*hint)
 	}
 	c := openNet(t, name, weights.FromMap(all), config)
-	c.Net.Weights = packedOnce("net of "+base+" "+name, c.Net.Weights.(LoadFunc))
+	c.Net.Weights = packedOnce("net of "+base+" "+name, c.Net.Weights.(request.LoadFunc))
 	return c
 }
 
 // netted adds control nets to the entries of a request: one on both branches, and on the positive one another with a
 // mask for a part of the run and a hint for each picture of the batch.
-func netted(t *testing.T, r *Request, base string) {
+func netted(t *testing.T, r *request.Request, base string) {
 	t.Helper()
-	on := func(name string, hint, pictures int) Control {
-		return r.shown(netOf(t, base, name, hint), name, pictures)
+	on := func(name string, hint, pictures int) request.Control {
+		return shown(r, netOf(t, base, name, hint), name, pictures)
 	}
 	both, second := on("one", 16, 1), on("two", 17, r.Latent.B)
 	second.SigmaEnd, second.Strength = r.Sigmas[0]-1e-6, -0.3
-	r.Branches[1].Entries[0].Control = []Control{both}
+	r.Branches[1].Entries[0].Control = []request.Control{both}
 	if r.Model.Spec.Family == "flux" {
 		both.Mode = 3
 	}
-	r.Branches[0].Entries[0].Control = []Control{both, second, both}
+	r.Branches[0].Entries[0].Control = []request.Control{both, second, both}
 }
 
 // shown gives a net that many hints.
-func (r *Request) shown(c Control, name string, pictures int) Control {
+func shown(r *request.Request, c request.Control, name string, pictures int) request.Control {
 	c.Hint.B = pictures
 	c.Hint.Y, c.Hint.X = c.Net.Spec.HintSize(r.Latent.Y, r.Latent.X)
 	c.Hint.Data = golden.Input(name, c.Hint.Len())
@@ -151,12 +152,12 @@ func TestNetsSayWhatComfyUIsDo(t *testing.T) {
 			y, x := r.Latent.Y, r.Latent.X
 			all := golden.Input(run.name+"/hint", n*hint/4*y*x)
 			entry.Residuals = nil
-			entry.Control = []Control{{
+			entry.Control = []request.Control{{
 				Net: net.Net, Strength: 0.7, SigmaStart: 1,
-				Hint: Latent{B: 1, C: hint / 4, Y: y, X: x, Data: all[i*len(all)/n : (i+1)*len(all)/n]},
+				Hint: request.Latent{B: 1, C: hint / 4, Y: y, X: x, Data: all[i*len(all)/n : (i+1)*len(all)/n]},
 			}}
 			late := *r // before its net begins
-			late.Branches = []Branch{{Entries: []Entry{*entry}}}
+			late.Branches = []request.Branch{{Entries: []request.Entry{*entry}}}
 			late.Branches[0].Entries[0].Control = slices.Clone(entry.Control)
 			late.Branches[0].Entries[0].Control[0].SigmaStart = r.Sigmas[0] - 0.01
 			got, err := e.Sample(context.Background(), &late, nil)
@@ -236,15 +237,15 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 // TestBadNetsAreRefused checks that the error says what is wrong.
 func TestBadNetsAreRefused(t *testing.T) {
 	e := newEngine(t)
-	for want, spoil := range map[string]func(*Request, *Entry){
-		"not for a flux model":     func(_ *Request, e *Entry) { e.Control[0].Net = netOf(t, "sd3-b", "other", 16).Net },
-		"strength NaN":             func(_ *Request, e *Entry) { e.Control[0].Strength = float32(math.NaN()) },
-		"want [1, channels, 4, 6]": func(_ *Request, e *Entry) { e.Control[0].Hint.Y-- },
-		"the hint is [6, 64]":      func(_ *Request, e *Entry) { e.Control[1].Hint = e.Control[0].Hint },
-		"or of a net [1, ...]":     func(_ *Request, e *Entry) { e.Control[0].Hint = NewLatent(2, 16, 4, 6) },
-		"type 5, want 0 to 4":      func(_ *Request, e *Entry) { e.Control[0].Mode = 5 },
-		"and an area":              func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
-		"are not kept in parts":    func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },
+	for want, spoil := range map[string]func(*request.Request, *request.Entry){
+		"not for a flux model":     func(_ *request.Request, e *request.Entry) { e.Control[0].Net = netOf(t, "sd3-b", "other", 16).Net },
+		"strength NaN":             func(_ *request.Request, e *request.Entry) { e.Control[0].Strength = float32(math.NaN()) },
+		"want [1, channels, 4, 6]": func(_ *request.Request, e *request.Entry) { e.Control[0].Hint.Y-- },
+		"the hint is [6, 64]":      func(_ *request.Request, e *request.Entry) { e.Control[1].Hint = e.Control[0].Hint },
+		"or of a net [1, ...]":     func(_ *request.Request, e *request.Entry) { e.Control[0].Hint = request.NewLatent(2, 16, 4, 6) },
+		"type 5, want 0 to 4":      func(_ *request.Request, e *request.Entry) { e.Control[0].Mode = 5 },
+		"and an area":              func(_ *request.Request, e *request.Entry) { e.Area = request.Area{H: 4, W: 4} },
+		"are not kept in parts":    func(r *request.Request, _ *request.Entry) { r.Plan = "ulysses=2,shard=on" },
 	} {
 		g := openGolden(t, "flux-c")
 		r := parityRequest(t, g, "flux-c", 1, 4, 6, 1)

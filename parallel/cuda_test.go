@@ -23,6 +23,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 	"patchbay/tests/fakegpu"
 )
 
@@ -194,7 +195,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 			if r.Plan != "cfg=2" {
 				r.Branches[0].Entries = r.Branches[0].Entries[:1]
 			}
-			run := func(eager, before bool) (*Result, float64) {
+			run := func(eager, before bool) (*request.Result, float64) {
 				_, _, open := openFakes(t, 1+i%2)
 				for _, dev := range open {
 					dev.Eager = eager
@@ -204,7 +205,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 					cancelRun(t, e, c.model)
 				}
 				made := map[int]int64{}
-				count := func(p Progress) error {
+				count := func(p request.Progress) error {
 					for _, dev := range open {
 						made[p.Step] += dev.Counts().Calls
 					}
@@ -215,7 +216,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 					t.Fatal(err)
 				}
 				const end = -1
-				_ = count(Progress{Step: end})
+				_ = count(request.Progress{Step: end})
 				return result, float64(made[end] - made[c.from])
 			}
 			calls, without := run(true, false)
@@ -239,7 +240,7 @@ func cancelRun(t *testing.T, e *Leader, model string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	other := parityRequest(t, openGolden(t, model), model, 1, 4, 6, 4)
-	_, err := e.Sample(ctx, other, func(p Progress) error {
+	_, err := e.Sample(ctx, other, func(p request.Progress) error {
 		if p.Step == 3 {
 			cancel()
 		}
@@ -293,7 +294,7 @@ func TestBlocksOnFakeGPUs(t *testing.T) {
 		r.Branches[0].Entries = r.Branches[0].Entries[:1]
 		held := int64(0)
 		r.Plan, r.Model.Key = text, "blocks"
-		r.Model.Weights = LoadFunc(func(ops engine.Ops, part dit.Held) (dit.Model, error) {
+		r.Model.Weights = request.LoadFunc(func(ops engine.Ops, part dit.Held) (dit.Model, error) {
 			count := &weighing{Ops: ops}
 			m, err := d.Load(count, part)
 			if text == "" {
@@ -364,7 +365,7 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	e.cfg.Relieve, e.cfg.Lost = func() { relieved++ }, func(error) { lost++ }
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
 	r.Branches[0].Entries = r.Branches[0].Entries[:1]
-	run := func(plan string) (*Result, error) {
+	run := func(plan string) (*request.Result, error) {
 		r.Plan = plan
 		return e.Sample(context.Background(), r, nil)
 	}

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 	"patchbay/tests/golden"
 )
@@ -149,7 +150,7 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 		team := e.team
 		for stop := 1; stop < 6; stop += 2 {
 			ctx, cancel := context.WithCancel(context.Background())
-			_, err := e.Sample(ctx, r, func(p Progress) error {
+			_, err := e.Sample(ctx, r, func(p request.Progress) error {
 				if p.Step == stop {
 					cancel()
 				}

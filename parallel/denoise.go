@@ -11,6 +11,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 )
 
@@ -25,9 +26,9 @@ type ranks struct {
 
 // run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
 // panics.
-func run(ctx context.Context, req *Request, observe Observe, stats Stats, on ranks) (*Result, error) {
+func run(ctx context.Context, req *request.Request, observe request.Observe, stats request.Stats, on ranks) (*request.Result, error) {
 	if len(req.Sigmas) == 0 {
-		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
+		return &request.Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, failure.Cancel(err)
@@ -40,7 +41,7 @@ func run(ctx context.Context, req *Request, observe Observe, stats Stats, on ran
 		m, sigma := req.Sampling, req.Sigmas[0]
 		x := m.NoiseScaling(sigma, d.noise, d.latent, m.MaxDenoise(sigma))
 		m.InverseNoiseScaling(sigma, x)
-		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
+		return &request.Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	d.ctx, d.team, d.stats, d.device = ctx, on.team, stats, on.device
 	if of := on.deviceOf; of != nil {
@@ -75,7 +76,7 @@ type denoiser struct {
 	evaluator *evaluator
 	reuser    *reuser // nil: no cache
 
-	req     *Request
+	req     *request.Request
 	device  forecast.Device // stages are balanced by its rates
 	sampler sampling.Method
 	whole   *layout
@@ -88,16 +89,16 @@ type denoiser struct {
 	sigmas        []float32 // as given to the sampler
 	expected      int       // number of evaluations; 0: not known in advance
 
-	stats Stats
+	stats request.Stats
 }
 
-func newDenoiser(req *Request) (*denoiser, error) {
+func newDenoiser(req *request.Request) (*denoiser, error) {
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {
 		return nil, failure.Refuse("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
-	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.grid(spec))}
+	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.Grid(spec))}
 	d.n = len(d.whole.order)
 	d.preds = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)
@@ -118,7 +119,7 @@ func newDenoiser(req *Request) (*denoiser, error) {
 }
 
 // repeatMask broadcasts a mask to the shape of the latent.
-func repeatMask(m, l Latent) []float32 {
+func repeatMask(m, l request.Latent) []float32 {
 	out := make([]float32, l.Len())
 	plane := l.Y * l.X
 	for i := range out {
@@ -184,7 +185,7 @@ func (d *denoiser) open(budget int64) error {
 }
 
 // sample runs one sampler instance per part of the latent: all of it, or each patch of a pipeline.
-func (d *denoiser) sample() (*Result, error) {
+func (d *denoiser) sample() (*request.Result, error) {
 	parts, evaluate := d.latentParts()
 	draws, err := d.draws(len(parts))
 	if err != nil {
@@ -231,7 +232,7 @@ func (d *denoiser) sample() (*Result, error) {
 }
 
 // result assembles the result from the parts.
-func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*Result, error) {
+func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*request.Result, error) {
 	x, x0 := make([]float32, len(d.latent)), make([]float32, len(d.latent))
 	for i, s := range parts {
 		r := runs[i]
@@ -253,10 +254,10 @@ func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*Result, e
 		d.stats.Evaluations -= len(r.reused)
 	}
 	d.stats.StepSeconds = d.progress.seconds
-	return &Result{Latent: d.toLatent(x), X0: d.toLatent(x0), Stats: d.stats}, nil
+	return &request.Result{Latent: d.toLatent(x), X0: d.toLatent(x0), Stats: d.stats}, nil
 }
 
-func (d *denoiser) toLatent(v []float32) Latent {
+func (d *denoiser) toLatent(v []float32) request.Latent {
 	l := d.req.Latent
 	l.Data = d.whole.toLatent(l.B, v)
 	return l

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // located is an Ops on a named test device that reports its free memory.
@@ -55,11 +56,11 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	request := func(name, plan string) *Request {
+	request := func(name, plan string) *request.Request {
 		r := parityRequest(t, openGolden(t, name), name, 1, 8, 8, 2)
 		r.Plan, r.Model.WeightBytes = plan, 1<<20
 		load := r.Model.Weights.Load
-		r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			where := ops.(located).name
@@ -164,7 +165,7 @@ func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 		field   string
 	}{{"", 1, "plan"}, {"ulysses=2", 2, "plan"}, {"pipe=2,patches=2,warmup=1", 2, "plan"}, {"ulysses=2", 1, "model"}} {
 		var loads, held int64
-		run := func(budget int64) (*Result, error) {
+		run := func(budget int64) (*request.Result, error) {
 			deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank%c.devices) }
 			e, err := NewLeader(Config{
 				DeviceOf: deviceOf, DeviceMemory: budget, Transport: comm.Local{}, Ranks: 2,
@@ -180,7 +181,7 @@ func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 16, 16, 2)
 			r.Plan, r.Model.WeightBytes = c.plan, weights
 			load := r.Model.Weights.Load
-			r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 				atomic.AddInt64(&loads, 1)
 				return load(ops, held)
 			})

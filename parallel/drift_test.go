@@ -18,6 +18,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
+	"patchbay/parallel/request"
 )
 
 var writeDrift = flag.Bool("update-drift", false, "measure the drift table and write it to docs/parallel.md")
@@ -32,19 +33,19 @@ const (
 type driftBench struct {
 	t       testing.TB
 	e       *Leader
-	model   Model
+	model   request.Model
 	line    *sampling.ModelSampling
 	net     *vae.VAE
 	format  latent.Format
-	prompts []Entry
-	empty   Entry
-	one     [][]float32 // pictures of one rank
-	seeds   uint64      // pictures of each prompt
-	steps   int         // of the next pictures
-	cache   *Cache      // of the next pictures
+	prompts []request.Entry
+	empty   request.Entry
+	one     [][]float32    // pictures of one rank
+	seeds   uint64         // pictures of each prompt
+	steps   int            // of the next pictures
+	cache   *request.Cache // of the next pictures
 	sampler string
 	compute engine.DType
-	stats   []Stats // of the last pictures
+	stats   []request.Stats // of the last pictures
 }
 
 func newDriftBench(t testing.TB) *driftBench {
@@ -67,9 +68,9 @@ func newDriftBench(t testing.TB) *driftBench {
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	check(err)
 	spec := d.Spec
-	b.model = Model{
+	b.model = request.Model{
 		Key: "demo", Spec: &spec,
-		Weights: LoadFunc(d.Load),
+		Weights: request.LoadFunc(d.Load),
 	}
 	b.line, err = d.Sampling.Build()
 	check(err)
@@ -97,7 +98,7 @@ func newDriftBench(t testing.TB) *driftBench {
 			return v
 		}
 		text := read("t5_output")
-		e := Entry{Strength: 1}
+		e := request.Entry{Strength: 1}
 		e.Context = dit.Array{Rows: len(text) / spec.ContextDim, Cols: spec.ContextDim, Data: text}
 		e.Pooled = read("clip_pooled")
 		check(f.Close())
@@ -125,7 +126,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 	b.t.Helper()
 	type result struct {
 		pictures [][]float32
-		stats    []Stats
+		stats    []request.Stats
 	}
 	key := fmt.Sprint(plan, b.seeds, b.steps, b.sampler, b.compute)
 	if made, ok := drawn.Load(key); ok && b.cache == nil {
@@ -149,16 +150,16 @@ func (b *driftBench) draw(plan string) [][]float32 {
 	b.stats = nil
 	for _, prompt := range b.prompts {
 		for seed := range b.seeds {
-			l := NewLatent(1, b.model.Spec.Channels, 16, 16)
+			l := request.NewLatent(1, b.model.Spec.Channels, 16, 16)
 			noise, _, err := sampling.PrepareNoise(seed, 1, l.Len(), nil)
 			if err != nil {
 				b.t.Fatal(err)
 			}
-			r := &Request{
+			r := &request.Request{
 				Model: b.model, Sampling: b.line, Sampler: b.sampler, Sigmas: sigmas, Latent: l, Noise: l,
 				Plan: plan, Cache: b.cache, Compute: b.compute,
-				Guider:   Guider{Kind: GuideCFG, CFG: 3.5},
-				Branches: []Branch{{Name: "positive", Entries: []Entry{prompt}}, {Name: "negative", Entries: []Entry{b.empty}}},
+				Guider:   request.Guider{Kind: request.GuideCFG, CFG: 3.5},
+				Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{prompt}}, {Name: "negative", Entries: []request.Entry{b.empty}}},
 			}
 			r.Noise.Data = noise
 			res, err := b.e.Sample(context.Background(), r, nil)

@@ -17,6 +17,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -71,7 +72,7 @@ type goldenRun struct {
 
 // goldenModel is what the loaders know about a golden model.
 type goldenModel struct {
-	model    Model
+	model    request.Model
 	sampling *sampling.ModelSampling
 	format   latent.Format
 	minText  int
@@ -101,14 +102,14 @@ func openGolden(t *testing.T, name string) goldenModel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := Model{Key: name, Spec: &d.Spec, Weights: packedOnce(name, d.Load)}
+	m := request.Model{Key: name, Spec: &d.Spec, Weights: packedOnce(name, d.Load)}
 	return goldenModel{m, line, d.Latent, d.MinText}
 }
 
-func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
+func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) request.Entry {
 	t.Helper()
 	base := "e2e/" + run.Model + "/" + e.Tag + "/"
-	out := Entry{Strength: 1, MaskStrength: e.MaskStrength}
+	out := request.Entry{Strength: 1, MaskStrength: e.MaskStrength}
 	rows, cols := e.Context[1], e.Context[2]
 	if e.Input == "" {
 		e.Input = base + "context"
@@ -176,7 +177,7 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 	}
 	if e.Area != nil {
 		at := func(i int) int { return int(e.Area[i].(float64)) }
-		out.Area = Area{H: at(0), W: at(1), Y: at(2), X: at(3)}
+		out.Area = request.Area{H: at(0), W: at(1), Y: at(2), X: at(3)}
 	}
 	out.MaskBounds = e.Bounds
 	if e.Width > 0 {
@@ -210,10 +211,10 @@ func shrink8(m []float32, h, w int) []float32 {
 }
 
 // lower returns the Request that the sampling nodes make of a golden case.
-func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
+func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *request.Request {
 	t.Helper()
 	b, c, y, x := run.Shape[0], g.model.Spec.Channels, run.Shape[2], run.Shape[3]
-	l := NewLatent(b, c, y, x)
+	l := request.NewLatent(b, c, y, x)
 	l.T = run.t
 	switch {
 	case strings.HasPrefix(run.Latent, "input:"):
@@ -231,13 +232,13 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Request{
+	r := &request.Request{
 		Model: g.model, Sampling: g.sampling, Sampler: run.Sampler, Latent: l, Seed: run.Seed,
-		Noise:  Latent{B: b, C: c, T: l.T, Y: y, X: x, Data: noise},
-		Guider: Guider{Kind: GuideCFG, CFG: run.CFG},
+		Noise:  request.Latent{B: b, C: c, T: l.T, Y: y, X: x, Data: noise},
+		Guider: request.Guider{Kind: request.GuideCFG, CFG: run.CFG},
 	}
 	if c := run.EasyCache; c != nil {
-		r.Cache = &Cache{Threshold: float32(c[0]), Start: c[1], End: c[2]}
+		r.Cache = &request.Cache{Threshold: float32(c[0]), Start: c[1], End: c[2]}
 	}
 	if run.AddNoise == "disable" {
 		clear(r.Noise.Data)
@@ -269,28 +270,28 @@ func (run goldenRun) sigmas(t *testing.T, g goldenModel) []float32 {
 }
 
 // guide sets the branches and the guider of r.
-func (run goldenRun) guide(t *testing.T, r *Request, g goldenModel) {
+func (run goldenRun) guide(t *testing.T, r *request.Request, g goldenModel) {
 	t.Helper()
 	lists := [][]goldenEntry{run.Positive, run.Negative}
 	switch {
 	case run.Cond1 != nil:
 		lists = [][]goldenEntry{run.Cond1, run.Cond2, run.Negative}
-		r.Guider, r.Sampler = Guider{Kind: GuideDual, CFG: 3, CFG2: 2}, "euler"
+		r.Guider, r.Sampler = request.Guider{Kind: request.GuideDual, CFG: 3, CFG2: 2}, "euler"
 	case run.Node == "SamplerCustomAdvanced" && run.Negative == nil:
 		lists = lists[:1]
-		r.Guider, r.Sampler = Guider{Kind: GuideBasic}, "euler"
+		r.Guider, r.Sampler = request.Guider{Kind: request.GuideBasic}, "euler"
 	case run.Node == "SamplerCustomAdvanced" && run.CFG != 0:
 	case run.Node == "SamplerCustomAdvanced":
-		r.Guider, r.Sampler = Guider{Kind: GuideCFG, CFG: 3.5}, "dpmpp_2m"
+		r.Guider, r.Sampler = request.Guider{Kind: request.GuideCFG, CFG: 3.5}, "dpmpp_2m"
 	}
 	masks := 0
 	for i, list := range lists {
-		br := Branch{Name: []string{"positive", "negative", "third"}[i]}
+		br := request.Branch{Name: []string{"positive", "negative", "third"}[i]}
 		for _, e := range list {
 			entry := e.lower(t, run, g)
 			if e.Mask != nil {
 				h, w := r.Latent.Y, r.Latent.X
-				entry.Mask = Latent{B: 1, C: 1, Y: h, X: w, Data: entryMask(masks, h, w, e)}
+				entry.Mask = request.Latent{B: 1, C: 1, Y: h, X: w, Data: entryMask(masks, h, w, e)}
 				masks++
 			}
 			br.Entries = append(br.Entries, entry)
@@ -311,13 +312,13 @@ func entryMask(k, h, w int, _ goldenEntry) []float32 {
 }
 
 // mask sets the noise mask of a case.
-func (run goldenRun) mask(r *Request) {
+func (run goldenRun) mask(r *request.Request) {
 	h, w := run.Shape[2], run.Shape[3]
 	switch {
 	case strings.HasPrefix(run.What, "noise_mask"):
-		r.Mask = Latent{B: 1, C: 1, Y: h, X: w, Data: shrink8(rectangle(8*h, 8*w), 8*h, 8*w)}
+		r.Mask = request.Latent{B: 1, C: 1, Y: h, X: w, Data: shrink8(rectangle(8*h, 8*w), 8*h, 8*w)}
 	case strings.HasPrefix(run.What, "DifferentialDiffusion"):
-		r.Mask = Latent{B: 1, C: 1, Y: h, X: w, Data: golden.Fill("input:e2e/diffmask", h*w, 1, 0.5)}
+		r.Mask = request.Latent{B: 1, C: 1, Y: h, X: w, Data: golden.Fill("input:e2e/diffmask", h*w, 1, 0.5)}
 		r.Differential, r.DifferentialStrength = true, 1
 	}
 }

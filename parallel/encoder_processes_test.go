@@ -19,12 +19,13 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // encoderFile writes a small Qwen3 with two key heads to a file. It returns the model, bare and with an adapter, the
 // bytes of all weights and of the embeddings, a prompt, and what both models make of it on one rank.
-func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question []byte, want, adapted []float32) {
+func encoderFile(t *testing.T) (m, with request.Model, whole, embeddings int64, question []byte, want, adapted []float32) {
 	t.Helper()
 	set, _, err := goldenweights.Set("qwen3-a")
 	if err != nil {
@@ -99,9 +100,9 @@ func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question
 	adapted = states.Context.Data
 	w := source.Weights{Model: source.Model{File: f, Encoder: &source.Encoder{Kind: "qwen3", DType: engine.F32}}}
 	embeddings = 4 * int64(set.Dim("model.embed_tokens.weight", 0)*set.Dim("model.embed_tokens.weight", 1))
-	m = Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}
+	m = request.Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}
 	w.Adapters = []source.Adapter{{ID: "more", Name: "more", Own: low}}
-	with = Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}
+	with = request.Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}
 	return m, with, one.Bytes(), embeddings, question, want, adapted
 }
 
@@ -117,7 +118,7 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	encode := func(ctx context.Context, text string, m Model) (answer []byte, done bool, err error) {
+	encode := func(ctx context.Context, text string, m request.Model) (answer []byte, done bool, err error) {
 		split, err := plan.Parse(text)
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +132,7 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		})
 		return answer, done, err
 	}
-	equal := func(text string, m Model, want []float32) {
+	equal := func(text string, m request.Model, want []float32) {
 		t.Helper()
 		answer, done, err := encode(context.Background(), text, m)
 		if err != nil || !done {

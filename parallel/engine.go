@@ -17,6 +17,7 @@ import (
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 )
 
@@ -190,7 +191,7 @@ func (e *Leader) start(ranks int) error {
 // refit adapts the plan of a request to the processes that have started and to the speeds of machines that have met. It
 // chooses a plan that is still to be chosen. If processes are missing and the others have too few places for the plan,
 // it returns the fastest plan for those places. The caller must hold e.work.
-func (e *Leader) refit(r *Request, p plan.Plan) (plan.Plan, error) {
+func (e *Leader) refit(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	places, far := e.processes.Places(), e.survey().Remote
 	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {
 		return p, nil
@@ -462,12 +463,12 @@ func (e *Leader) take(ctx context.Context) (release func(), err error) {
 // Sample runs one request. It returns when the run is finished, refused, canceled (ctx) or has failed; the Leader stays
 // usable in every case. Errors are *failure.Error, possibly wrapped, unless a rank or its device cannot be started.
 // Waiting requests run one after the other, or side by side on shares of the places (Config.Schedule).
-func (e *Leader) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
+func (e *Leader) Sample(ctx context.Context, req *request.Request, observe request.Observe) (*request.Result, error) {
 	return e.sample(ctx, nil, req, observe)
 }
 
-func (e *Leader) sample(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
-	if err := req.validate(); err != nil {
+func (e *Leader) sample(ctx context.Context, turn *Turn, req *request.Request, observe request.Observe) (*request.Result, error) {
+	if err := req.Validate(); err != nil {
 		return nil, err
 	}
 	if e.shares != nil {
@@ -491,7 +492,7 @@ func (e *Leader) sample(ctx context.Context, turn *Turn, req *Request, observe O
 	if plan, err = e.refit(req, plan); err != nil {
 		return nil, err
 	}
-	var result *Result
+	var result *request.Result
 	err = e.relieved(func() (err error) {
 		result, err = e.attempt(ctx, req, plan, observe)
 		return err
@@ -500,8 +501,8 @@ func (e *Leader) sample(ctx context.Context, turn *Turn, req *Request, observe O
 }
 
 // attempt makes weights and ranks ready and runs a request. The caller must hold e.work.
-func (e *Leader) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
-	var stats Stats
+func (e *Leader) attempt(ctx context.Context, req *request.Request, plan plan.Plan, observe request.Observe) (*request.Result, error) {
+	var stats request.Stats
 	var err error
 	if stats.LoadSeconds, err = e.acquire(req.Model, plan, req); err != nil {
 		return nil, err
@@ -512,7 +513,7 @@ func (e *Leader) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
 		return nil, e.abandon(err)
 	}
-	var result *Result
+	var result *request.Result
 	err = scope.Recovered("sampler "+req.Sampler, func() error {
 		var err error
 		e.next++

@@ -13,6 +13,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/request"
 )
 
 // siteOf returns the rates of a host with one place per argument, that many times slower than the table's CPU.
@@ -128,7 +129,7 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 		}
 		e.cluster.Link = forecast.Interconnect{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
 		r := tinyRequest(t, "flux", 1, 34, 36, 2)
-		r.Guider, r.Branches, r.Plan = Guider{Kind: GuideBasic}, r.Branches[1:], "ranks=3"
+		r.Guider, r.Branches, r.Plan = request.Guider{Kind: request.GuideBasic}, r.Branches[1:], "ranks=3"
 		models.weights(r)
 		got, err := e.Sample(context.Background(), r, nil)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/request"
 )
 
 // cable is a connection between machines that can be cut: a TCP proxy in front of a host.
@@ -210,7 +211,7 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	g := openGolden(t, "flux-c")
 	r := parityRequest(t, g, "flux-c", 1, 48, 48, 2)
 	h.weights(r)
-	r.Guider, r.Branches = Guider{Kind: GuideBasic}, r.Branches[1:]
+	r.Guider, r.Branches = request.Guider{Kind: request.GuideBasic}, r.Branches[1:]
 	r.Plan = "ranks=4"
 	res, err := e.Sample(context.Background(), r, nil)
 	if err != nil {
@@ -365,7 +366,7 @@ func TestAPulledCableIsNamed(t *testing.T) {
 			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
 			h.weights(r)
 			r.Plan = "ulysses=4"
-			_, err := e.Sample(context.Background(), r, func(p Progress) error {
+			_, err := e.Sample(context.Background(), r, func(p request.Progress) error {
 				if p.Step == 2 {
 					pull(cables[1])
 				}

@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // faulty is an Ops that calls fault in a chosen call of Linear.
@@ -75,7 +76,7 @@ func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 func TestErrorInObserverEndsTheRun(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
-	_, err := e.Sample(context.Background(), r, func(Progress) error { panic("sampler fault") })
+	_, err := e.Sample(context.Background(), r, func(request.Progress) error { panic("sampler fault") })
 	var pe *failure.Error
 	if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "sampler euler") {
 		t.Fatalf("got %v, want a panic that names the sampler", err)
@@ -92,53 +93,53 @@ func TestRefusalsNameTheField(t *testing.T) {
 	nan := float32(0)
 	nan /= nan
 	for name, c := range map[string]struct {
-		change func(r *Request)
+		change func(r *request.Request)
 		field  string
 		text   string
 	}{
-		"channels":     {func(r *Request) { r.Latent = NewLatent(1, 4, 8, 8) }, "latent", "4 channels"},
-		"nan cfg":      {func(r *Request) { r.Guider.CFG = nan }, "cfg", "finite"},
-		"nan sigma":    {func(r *Request) { r.Sigmas = []float32{1, nan} }, "sigmas", "finite"},
-		"sampler":      {func(r *Request) { r.Sampler = "nope" }, "sampler", "euler"},
-		"context":      {func(r *Request) { r.Branches[0].Entries[0].Context.Cols = 7 }, "positive", "[tokens, 40]"},
-		"noise":        {func(r *Request) { r.Noise.Y = 3 }, "noise", "shape"},
-		"mask":         {func(r *Request) { r.Mask = NewLatent(1, 1, 3, 3) }, "mask", "want"},
-		"branches":     {func(r *Request) { r.Branches = r.Branches[:1] }, "branches", "2"},
-		"plan key":     {func(r *Request) { r.Plan = "ulises=2" }, "plan.ulises", "ulysses"},
-		"plan value":   {func(r *Request) { r.Plan = "ulysses=0" }, "plan.ulysses", "from 1"},
-		"plan twice":   {func(r *Request) { r.Plan = "cfg=2,cfg=2" }, "plan.cfg", "once"},
-		"warm-up":      {func(r *Request) { r.Plan = "pipe=2,warmup=-1" }, "plan.warmup", "from 0"},
-		"ranks":        {func(r *Request) { r.Plan = "ulysses=9,cfg=9" }, "plan", "64"},
-		"data":         {func(r *Request) { r.Plan = "data=3" }, "plan.data", "data=1"},
-		"heads":        {func(r *Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
-		"stages":       {func(r *Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},
-		"patches":      {func(r *Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
-		"spread only":  {func(r *Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
-		"spread value": {func(r *Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
-		"resync":       {func(r *Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
-		"patches only": {func(r *Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
-		"bias behind": {func(r *Request) {
+		"channels":     {func(r *request.Request) { r.Latent = request.NewLatent(1, 4, 8, 8) }, "latent", "4 channels"},
+		"nan cfg":      {func(r *request.Request) { r.Guider.CFG = nan }, "cfg", "finite"},
+		"nan sigma":    {func(r *request.Request) { r.Sigmas = []float32{1, nan} }, "sigmas", "finite"},
+		"sampler":      {func(r *request.Request) { r.Sampler = "nope" }, "sampler", "euler"},
+		"context":      {func(r *request.Request) { r.Branches[0].Entries[0].Context.Cols = 7 }, "positive", "[tokens, 40]"},
+		"noise":        {func(r *request.Request) { r.Noise.Y = 3 }, "noise", "shape"},
+		"mask":         {func(r *request.Request) { r.Mask = request.NewLatent(1, 1, 3, 3) }, "mask", "want"},
+		"branches":     {func(r *request.Request) { r.Branches = r.Branches[:1] }, "branches", "2"},
+		"plan key":     {func(r *request.Request) { r.Plan = "ulises=2" }, "plan.ulises", "ulysses"},
+		"plan value":   {func(r *request.Request) { r.Plan = "ulysses=0" }, "plan.ulysses", "from 1"},
+		"plan twice":   {func(r *request.Request) { r.Plan = "cfg=2,cfg=2" }, "plan.cfg", "once"},
+		"warm-up":      {func(r *request.Request) { r.Plan = "pipe=2,warmup=-1" }, "plan.warmup", "from 0"},
+		"ranks":        {func(r *request.Request) { r.Plan = "ulysses=9,cfg=9" }, "plan", "64"},
+		"data":         {func(r *request.Request) { r.Plan = "data=3" }, "plan.data", "data=1"},
+		"heads":        {func(r *request.Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
+		"stages":       {func(r *request.Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},
+		"patches":      {func(r *request.Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
+		"spread only":  {func(r *request.Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
+		"spread value": {func(r *request.Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
+		"resync":       {func(r *request.Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
+		"patches only": {func(r *request.Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
+		"bias behind": {func(r *request.Request) {
 			b := r.Branches[0].Entries[0].Biases
 			b[0], b[1] = b[1], b[0]
 		}, "positive", "bias 1 on rows 1 to 3 of its text: want rows of 13, behind those of the bias before"},
-		"bias beyond":  {func(r *Request) { r.Branches[1].Entries[0].Biases[1].Rows.End = 8 }, "negative", "want rows of 7"},
-		"bias of none": {func(r *Request) { r.Branches[1].Entries[0].Biases[0].Rows.End = 1 }, "negative", "rows 1 to 1"},
-		"nan bias":     {func(r *Request) { r.Branches[1].Entries[0].Biases[1].Value = nan }, "negative", "finite"},
-		"bias + reference": {func(r *Request) {
+		"bias beyond":  {func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Rows.End = 8 }, "negative", "want rows of 7"},
+		"bias of none": {func(r *request.Request) { r.Branches[1].Entries[0].Biases[0].Rows.End = 1 }, "negative", "rows 1 to 1"},
+		"nan bias":     {func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Value = nan }, "negative", "finite"},
+		"bias + reference": {func(r *request.Request) {
 			r.Branches[0].Entries[0].References = []dit.Reference{{Y: 2, X: 2, Data: make([]float32, 64)}}
 		}, "positive", "reference latents"},
-		"bias + prefix": {func(r *Request) {
+		"bias + prefix": {func(r *request.Request) {
 			biases := r.Branches[0].Entries[0].Biases
 			prefixed(r, 1)
 			r.Branches[0].Entries[0].Biases = biases
 		}, "positive", "USOStyleReference"},
-		"bias elsewhere": {func(r *Request) {
+		"bias elsewhere": {func(r *request.Request) {
 			spec := *r.Model.Spec
 			spec.Biases, r.Model.Spec = false, &spec
 		}, "positive", "attn_bias of StyleModelApply"},
-		"pipe + area": {func(r *Request) {
+		"pipe + area": {func(r *request.Request) {
 			r.Plan = "pipe=2"
-			r.Branches[0].Entries[0].Area = Area{H: 4, W: 4}
+			r.Branches[0].Entries[0].Area = request.Area{H: 4, W: 4}
 		}, "plan.pipe", "area"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,11 +15,12 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // searchFor returns the planner's search for a request on devices like those of the tests' engines, with memory bytes
 // each; 0: no limit.
-func searchFor(r *Request, memory int64) forecast.Search {
+func searchFor(r *request.Request, memory int64) forecast.Search {
 	w := workloadOf(r)
 	d := w.Device
 	d.ValueBytes, d.Memory, d.Reserved = r.Compute.Size(), memory, 0
@@ -27,7 +28,7 @@ func searchFor(r *Request, memory int64) forecast.Search {
 }
 
 // recordedOn adds a recorded net to the first entry of each branch of a request, with a hint for each picture.
-func recordedOn(t *testing.T, r *Request, base, name string) {
+func recordedOn(t *testing.T, r *request.Request, base, name string) {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
 	if err != nil {
@@ -44,7 +45,7 @@ func recordedOn(t *testing.T, r *Request, base, name string) {
 	}
 	config := `{"axes_dim": [8, 16, 16], "axes_dims_rope": [8, 16, 16], "num_heads": 4}`
 	for _, b := range r.Branches {
-		c := r.shown(openNet(t, name, set, []byte(config)), name, r.Latent.B)
+		c := shown(r, openNet(t, name, set, []byte(config)), name, r.Latent.B)
 		b.Entries[0].Control = append(b.Entries[0].Control, c)
 	}
 }
@@ -110,7 +111,7 @@ func TestHintsOfPartsAreForecast(t *testing.T) {
 	}
 }
 
-func compareNets(t *testing.T, e *Leader, r Request, text string, compute engine.DType) {
+func compareNets(t *testing.T, e *Leader, r request.Request, text string, compute engine.DType) {
 	t.Helper()
 	if r.Model.Spec.Heads < 4 {
 		text = strings.Replace(text, "tensor=4", "tensor=3", 1)
@@ -182,7 +183,7 @@ func TestPlannerReckonsWithNets(t *testing.T) {
 		without.Entries[0].Control = nil
 		plain.Branches = append(plain.Branches, without)
 	}
-	predict := func(r *Request, text string) forecast.Candidate {
+	predict := func(r *request.Request, text string) forecast.Candidate {
 		c, err := searchFor(r, 0).Predict(planOf(t, text))
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +222,7 @@ func TestPlannerReckonsWithNets(t *testing.T) {
 			continue
 		}
 		for _, c := range append(c.Others, c.Best) {
-			if err := r.fits(c.Plan); err != nil {
+			if err := r.Fits(c.Plan); err != nil {
 				t.Errorf("%d bytes: %s is a candidate, but %v", room, c.Plan, err)
 			}
 		}

@@ -13,12 +13,13 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // tinyRequest returns a request on the tiny model of a family: a batch, odd sides, and three entries of different text
 // lengths in two branches.
-func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
+func tinyRequest(t *testing.T, family string, b, y, x, steps int) *request.Request {
 	t.Helper()
 	d := describe(t, family)
 	line, err := d.Sampling.Build()
@@ -30,8 +31,8 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 		t.Fatal(err)
 	}
 	spec := d.Spec
-	entry := func(tag string, tokens int) Entry {
-		e := Entry{Strength: 1}
+	entry := func(tag string, tokens int) request.Entry {
+		e := request.Entry{Strength: 1}
 		if spec.Context2Dim > 0 {
 			e.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: golden.Input(tag+"2", 256*spec.Context2Dim)}
 			tokens = 77
@@ -50,26 +51,26 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 		r := dit.Reference{Y: 2, X: 3, Data: golden.Input("reference", spec.Channels*6)}
 		refers.References = []dit.Reference{r, r}
 	}
-	l := NewLatent(b, spec.Channels, y, x)
+	l := request.NewLatent(b, spec.Channels, y, x)
 	if spec.Frames && y%3 == 0 {
 		l.T = 3
 	}
 	l.Data = golden.Input("latent", l.Len())
-	return biased(&Request{
-		Model: Model{
+	return biased(&request.Request{
+		Model: request.Model{
 			Key: "tiny-" + family, Spec: &spec,
 			Weights: packedOnce(family, d.Load),
 		},
-		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: Guider{Kind: GuideCFG, CFG: 3},
-		Branches: []Branch{
-			{Name: "positive", Entries: []Entry{refers, entry("c", 5)}},
-			{Name: "negative", Entries: []Entry{entry("b", 7)}},
+		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: request.Guider{Kind: request.GuideCFG, CFG: 3},
+		Branches: []request.Branch{
+			{Name: "positive", Entries: []request.Entry{refers, entry("c", 5)}},
+			{Name: "negative", Entries: []request.Entry{entry("b", 7)}},
 		},
 	})
 }
 
 // biased adds attention biases to the entries of models that accept them, except entries with reference latents.
-func biased(r *Request) *Request {
+func biased(r *request.Request) *request.Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {
 			if e := &b.Entries[i]; r.Model.Spec.Biases && e.References == nil {
@@ -84,7 +85,7 @@ func biased(r *Request) *Request {
 }
 
 // workloadOf returns the planner's view of a request, with the device by which engines balance stages by default.
-func workloadOf(r *Request) forecast.Workload {
+func workloadOf(r *request.Request) forecast.Workload {
 	w := r.Workload()
 	if m, err := forecast.NewMachine("cpu"); err == nil {
 		w.Device = m.Device
@@ -141,7 +142,7 @@ func families() []struct {
 }
 
 // taken adapts a test plan to the request's model: tensor=4 becomes tensor=3 if it has only three heads.
-func taken(r *Request, text string) string {
+func taken(r *request.Request, text string) string {
 	if r.Model.Spec.Heads < 4 {
 		return strings.Replace(text, "tensor=4", "tensor=3", 1)
 	}

@@ -14,6 +14,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -74,11 +75,11 @@ func (c *weighing) Pack(m engine.Matrix, ch int) (*engine.Packed, error) {
 }
 
 // strictRequest is tinyRequest with private copies of the parts for every rank.
-func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *Request {
+func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *request.Request {
 	r := tinyRequest(t, family, b, y, x, steps)
 	load := r.Model.Weights.Load
 	h.models, h.peaks = map[string]dit.Model{}, map[string]int64{}
-	r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		count := &weighing{Ops: ops}
 		m, err := load(count, held)
 		h.mu.Lock()
@@ -146,7 +147,7 @@ func TestAdaptersGoWithParts(t *testing.T) {
 		return s
 	}
 	r.Model.Key = "tiny-flux+lora"
-	r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		m, err := load(ops, held)
 		if err != nil {
 			return nil, err

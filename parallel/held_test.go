@@ -15,6 +15,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -29,7 +30,7 @@ type library struct {
 // additions on each.
 func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 	additions ...weights.LowRank,
-) *Request {
+) *request.Request {
 	t.Helper()
 	set, meta, err := tiny.Checkpoint(family)
 	if err != nil {
@@ -43,7 +44,7 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 	l.read, l.peak, l.loads = map[string]int64{}, map[string]int64{}, map[string]int{}
 	r := tinyRequest(t, family, b, y, x, steps)
 	r.Model.WeightBytes = 4 * r.Model.Spec.Params
-	r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		elements = 0
 		count := &weighing{Ops: ops}
 		m, err := d.Load(count, held)
@@ -199,7 +200,7 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 		})
 	r.Model.Key = "tiny-flux+lora"
 	without := watchedRequest(t, bare, "flux", 1, 9, 8, 2)
-	sample := func(r *Request, plan string) []float32 {
+	sample := func(r *request.Request, plan string) []float32 {
 		own := *r
 		own.Plan = plan
 		res, err := e.Sample(context.Background(), &own, nil)
@@ -247,7 +248,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
 	need := func(plan string) (n int64) {
 		for _, h := range holdings(t, planOf(t, plan), r.Model.Spec) {
-			n += r.Model.heldBytes(h)
+			n += r.Model.HeldBytes(h)
 		}
 		return n
 	}

@@ -19,6 +19,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/request"
 )
 
 // named is a test's weights, which a host finds by name.
@@ -47,7 +48,7 @@ type hosts struct {
 }
 
 // weights makes the weights of a request available to hosts by name.
-func (h *hosts) weights(r *Request) {
+func (h *hosts) weights(r *request.Request) {
 	h.models.Store(r.Model.Key, r.Model.Weights)
 	r.Model.Weights = named{r.Model.Weights, r.Model.Key}
 }
@@ -196,7 +197,7 @@ func TestALostHostEndsTheRun(t *testing.T) {
 	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
-	_, err := e.Sample(context.Background(), r, func(p Progress) error {
+	_, err := e.Sample(context.Background(), r, func(p request.Progress) error {
 		if p.Step == 2 {
 			_ = h.conns[1].Close()
 		}
@@ -271,7 +272,7 @@ func TestASilentHostIsNamed(t *testing.T) {
 	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
-	_, err := e.Sample(context.Background(), r, func(p Progress) error {
+	_, err := e.Sample(context.Background(), r, func(p request.Progress) error {
 		if p.Step == 2 {
 			close(h.mute)
 		}
@@ -291,7 +292,7 @@ func TestHostsCancel(t *testing.T) {
 	h.weights(r)
 	r.Plan = "pipe=2,ulysses=2,patches=2,warmup=1"
 	ctx, cancel := context.WithCancel(context.Background())
-	_, err := e.Sample(ctx, r, func(p Progress) error {
+	_, err := e.Sample(ctx, r, func(p request.Progress) error {
 		if p.Step == 2 {
 			cancel()
 		}

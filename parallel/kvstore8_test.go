@@ -3,6 +3,8 @@ package parallel
 import (
 	"context"
 	"testing"
+
+	"patchbay/parallel/request"
 )
 
 // TestStoresInEightBits checks on all families that a pipeline with kv=fp8 differs from kv=full where values are
@@ -12,7 +14,7 @@ func TestStoresInEightBits(t *testing.T) {
 	for i, f := range families() {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
-		sample := func(r *Request, plan string) []float32 {
+		sample := func(r *request.Request, plan string) []float32 {
 			t.Helper()
 			own := *r
 			own.Plan = plan

@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // lateRequest returns a request with an entry in each branch that becomes active during the run, in evaluations 3 and
 // 4 of 6. All four entries have different text lengths.
-func lateRequest(t *testing.T, family string) (r *Request, text, starts []int) {
+func lateRequest(t *testing.T, family string) (r *request.Request, text, starts []int) {
 	t.Helper()
 	text, starts = []int{13, 5, 7, 9}, []int{0, 3, 0, 4}
 	r = tinyRequest(t, family, 1, 8, 8, 6)
@@ -74,7 +75,7 @@ func TestEntriesThatReturnAreSynchronous(t *testing.T) {
 
 // checkReadings runs a request and compares what its attentions read with wantReadings. active lists the entries of
 // every evaluation.
-func checkReadings(t *testing.T, r *Request, text []int, active [][]int) {
+func checkReadings(t *testing.T, r *request.Request, text []int, active [][]int) {
 	t.Helper()
 	e, mu, seen := taggedEngine(t, true)
 	p := planOf(t, r.Plan)
@@ -104,7 +105,7 @@ func checkReadings(t *testing.T, r *Request, text []int, active [][]int) {
 
 // wantReadings returns what the attentions of every micro-step read, and how often, by definition: the evaluation of
 // each row, text first.
-func wantReadings(r *Request, p plan.Plan, text []int, active [][]int) map[plan.Micro]map[string]int {
+func wantReadings(r *request.Request, p plan.Plan, text []int, active [][]int) map[plan.Micro]map[string]int {
 	out := map[plan.Micro]map[string]int{}
 	patches := plan.PatchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X), p.Patches)
 	for e, now := range active {

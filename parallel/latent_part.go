@@ -105,7 +105,7 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	if a.lazy && a.reused {
 		x0, uncond = s.reuse(guided, in), slices.Clone(s.uncond) // uncond is that of the last evaluation that ran
 	} else {
-		x0, uncond = d.req.Guider.mix(len(x), branches)
+		x0, uncond = mix(d.req.Guider, len(x), branches)
 		if d.req.Guider.Norm != nil && branches[0] != nil {
 			x0 = s.normed(x0, branches[0])
 		}
@@ -173,7 +173,7 @@ func (s *latentPart) maskAt(sigma float32) []float32 {
 // are not needed stay nil, and so do all of them if a lazy cache answers the whole prediction.
 func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
-	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
+	needed := needed(d.req.Guider, len(d.req.Branches), d.sampler.NeedsUncond)
 	q := question{x: x, input: x, sigma: sigma}
 	if !d.req.Sampling.IsFlow() {
 		q.input = make([]float32, len(x))

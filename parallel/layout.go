@@ -1,6 +1,9 @@
 package parallel
 
-import "patchbay/models/dit"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/request"
+)
 
 // layout maps between a latent [C, Y, X] and what samplers and networks see of one batch item.
 //
@@ -37,8 +40,8 @@ func newLayout(c, p int, g dit.Grid) *layout {
 }
 
 // tokensOf returns the tokens of latents, [B*tokens, C*p*p].
-func tokensOf(v Latent, spec *dit.Spec) dit.Array {
-	l := newLayout(v.C, spec.PatchSize, v.grid(spec))
+func tokensOf(v request.Latent, spec *dit.Spec) dit.Array {
+	l := newLayout(v.C, spec.PatchSize, v.Grid(spec))
 	all := dit.Range{End: l.grid.Tokens()}
 	return dit.Array{
 		Rows: v.B * all.End, Cols: l.features, Data: l.read(v.B, len(l.order), all, l.toVector(v.B, v.Data)),
@@ -47,7 +50,7 @@ func tokensOf(v Latent, spec *dit.Spec) dit.Array {
 
 // area makes the layout of a rectangle, with token grid g, of the latent that l describes. Its indices are those of l's
 // vector.
-func (l *layout) area(a Area, c, p int, g dit.Grid) *layout {
+func (l *layout) area(a request.Area, c, p int, g dit.Grid) *layout {
 	y, x := l.grid.LatentY, l.grid.LatentX
 	position := make([]int32, c*y*x)
 	for at, i := range l.order {

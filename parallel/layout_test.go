@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/request"
 )
 
 // gridOf returns the grid of a network that adds no tokens.
@@ -62,7 +63,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 		latent[i] = float32(i)
 	}
 	whole := newLayout(c, p, gridOf(y, x, p))
-	a := Area{H: 3, W: 4, Y: 2, X: 3}
+	a := request.Area{H: 3, W: 4, Y: 2, X: 3}
 	part := whole.area(a, c, p, gridOf(a.H, a.W, p))
 	rows := part.read(1, c*y*x, dit.Range{End: part.grid.Tokens()}, whole.toVector(1, latent))
 	crop := make([]float32, 0, c*a.H*a.W)
@@ -97,30 +98,30 @@ func TestFeatherMatchesComfyUI(t *testing.T) {
 func TestGuiderNeedsAndMix(t *testing.T) {
 	c, u, n := []float32{4}, []float32{1}, []float32{-2}
 	for _, tc := range []struct {
-		g      Guider
+		g      request.Guider
 		needed []bool
 		x0     [][]float32
 		guided float32
 		uncond float32
 	}{
-		{Guider{Kind: GuideBasic}, []bool{true}, [][]float32{c}, 4, 0},
-		{Guider{Kind: GuideCFG, CFG: 3}, []bool{true, true}, [][]float32{c, u}, 10, 1},
-		{Guider{Kind: GuideCFG, CFG: 1}, []bool{true, false}, [][]float32{c, nil}, 4, 0},
-		{Guider{Kind: GuideCFG, CFG: 1, NoShortcut: true}, []bool{true, true}, [][]float32{c, u}, 4, 1},
-		{Guider{Kind: GuideDual, CFG: 2, CFG2: 3}, []bool{true, true, true}, [][]float32{c, u, n}, (-2 + 3*3) + 3*2, -2},
+		{request.Guider{Kind: request.GuideBasic}, []bool{true}, [][]float32{c}, 4, 0},
+		{request.Guider{Kind: request.GuideCFG, CFG: 3}, []bool{true, true}, [][]float32{c, u}, 10, 1},
+		{request.Guider{Kind: request.GuideCFG, CFG: 1}, []bool{true, false}, [][]float32{c, nil}, 4, 0},
+		{request.Guider{Kind: request.GuideCFG, CFG: 1, NoShortcut: true}, []bool{true, true}, [][]float32{c, u}, 4, 1},
+		{request.Guider{Kind: request.GuideDual, CFG: 2, CFG2: 3}, []bool{true, true, true}, [][]float32{c, u, n}, (-2 + 3*3) + 3*2, -2},
 		{
-			Guider{Kind: GuideDual, CFG: 2, CFG2: 3, Nested: true},
+			request.Guider{Kind: request.GuideDual, CFG: 2, CFG2: 3, Nested: true},
 			[]bool{true, true, true},
 			[][]float32{c, u, n},
 			-2 + 3*((1+3*2)-(-2)), 1,
 		},
-		{Guider{Kind: GuideDual, CFG: 1, CFG2: 1}, []bool{true, false, false}, [][]float32{c, nil, nil}, 4, 0},
+		{request.Guider{Kind: request.GuideDual, CFG: 1, CFG2: 1}, []bool{true, false, false}, [][]float32{c, nil, nil}, 4, 0},
 	} {
 		t.Run(fmt.Sprintf("%+v", tc.g), func(t *testing.T) {
-			if got := tc.g.needed(len(tc.needed), false); !slices.Equal(got, tc.needed) {
+			if got := needed(tc.g, len(tc.needed), false); !slices.Equal(got, tc.needed) {
 				t.Errorf("needed = %v, want %v", got, tc.needed)
 			}
-			guided, uncond := tc.g.mix(1, tc.x0)
+			guided, uncond := mix(tc.g, 1, tc.x0)
 			if guided[0] != tc.guided || uncond[0] != tc.uncond {
 				t.Errorf("mix = %v, %v; want %v, %v", guided[0], uncond[0], tc.guided, tc.uncond)
 			}

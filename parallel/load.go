@@ -12,6 +12,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
+	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 )
 
@@ -23,8 +24,8 @@ type Loaded struct {
 
 // Load makes the weights of a model resident in the layout that a plan needs ("": one rank), so that the first request
 // with that plan does not have to. It waits for running work. Errors are as those of Sample.
-func (e *Leader) Load(ctx context.Context, m Model, text string) (Loaded, error) {
-	out := Loaded{Bytes: m.weightBytes()}
+func (e *Leader) Load(ctx context.Context, m request.Model, text string) (Loaded, error) {
+	out := Loaded{Bytes: m.LoadedBytes()}
 	p, err := e.parse(text)
 	if err != nil {
 		return out, err
@@ -55,7 +56,7 @@ func (e *Leader) Load(ctx context.Context, m Model, text string) (Loaded, error)
 // acquire makes the weights that the ranks of a plan hold resident, each on the rank's device, with room for what
 // request r takes beside them there (nil: not known). seconds is how long that took, 0 if everything was resident. All
 // processes load at the same time.
-func (e *Leader) acquire(m Model, split plan.Plan, r *Request) (seconds float64, err error) {
+func (e *Leader) acquire(m request.Model, split plan.Plan, r *request.Request) (seconds float64, err error) {
 	start := time.Now()
 	cluster, _ := e.devices()
 	lanes := forecast.OwnLanes(m.Spec, split, cluster.Device)
@@ -69,13 +70,13 @@ func (e *Leader) acquire(m Model, split plan.Plan, r *Request) (seconds float64,
 
 // hold makes resident what held returns for each rank, with room for beside bytes more by rank (nil: none). It reports
 // whether anything had to be loaded.
-func (e *Leader) hold(m Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
-	m.WeightBytes = m.weightBytes()
+func (e *Leader) hold(m request.Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
+	m.WeightBytes = m.LoadedBytes()
 	need := make([][]process.Need, len(e.processes))
 	for rank := range split.Ranks() {
 		at, place := e.processes.PlaceOf(rank)
 		h := held(plan.Mesh{Plan: split}.At(rank))
-		n := process.Need{Place: place, Held: h, Bytes: m.heldBytes(h)}
+		n := process.Need{Place: place, Held: h, Bytes: m.HeldBytes(h)}
 		if beside != nil {
 			n.Extra = beside[rank]
 		}
@@ -97,8 +98,8 @@ func (e *Leader) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 
 // acquireNets makes the weights of control nets and model patches resident beside those of the model. It returns an
 // error if they do not fit together.
-func (e *Leader) acquireNets(r *Request, split plan.Plan) error {
-	nets, patches := map[string]Model{}, map[string]bool{}
+func (e *Leader) acquireNets(r *request.Request, split plan.Plan) error {
+	nets, patches := map[string]request.Model{}, map[string]bool{}
 	for _, b := range r.Branches {
 		for _, entry := range b.Entries {
 			for _, c := range entry.Control {

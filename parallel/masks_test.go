@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"testing"
+
+	"patchbay/parallel/request"
 )
 
 // TestEveryItemHasItsMasks checks that masks of entries and of the noise may differ between the items of a batch:
@@ -13,8 +15,8 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 	const items, y, x = 3, 8, 10
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", items, y, x, 2)
 	entry := &r.Branches[0].Entries[1]
-	mask := func(masks int, at func(item, y, x int) bool) Latent {
-		m := NewLatent(masks, 1, y, x)
+	mask := func(masks int, at func(item, y, x int) bool) request.Latent {
+		m := request.NewLatent(masks, 1, y, x)
 		for i := range m.Data {
 			if m.Data[i] = 0.25; at(i/(y*x), i/x%y, i%x) {
 				m.Data[i] = 1
@@ -29,8 +31,8 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 		for i := range items {
 			one := *r
 			one.Latent, one.Noise, one.Mask = item(r.Latent, i), item(r.Noise, i), item(r.Mask, i)
-			one.Branches = []Branch{
-				{Name: "positive", Entries: []Entry{r.Branches[0].Entries[0], *entry}},
+			one.Branches = []request.Branch{
+				{Name: "positive", Entries: []request.Entry{r.Branches[0].Entries[0], *entry}},
 				r.Branches[1],
 			}
 			one.Branches[0].Entries[1].Mask = item(entry.Mask, i%masks)
@@ -61,10 +63,10 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 }
 
 // item returns one item of a latent or mask.
-func item(l Latent, i int) Latent {
+func item(l request.Latent, i int) request.Latent {
 	n := l.Len() / l.B
 	if i >= l.B {
 		panic(fmt.Sprintf("item %d of %d", i, l.B))
 	}
-	return Latent{B: 1, C: l.C, Y: l.Y, X: l.X, Data: l.Data[i*n : (i+1)*n]}
+	return request.Latent{B: 1, C: l.C, Y: l.Y, X: l.X, Data: l.Data[i*n : (i+1)*n]}
 }

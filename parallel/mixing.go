@@ -4,11 +4,12 @@ import (
 	"math"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/request"
 )
 
 // prediction is one conditioning entry as the mixer sees it: where it applies and with what weight.
 type prediction struct {
-	Entry
+	request.Entry
 	branch int
 	layout *layout
 	weight []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
@@ -20,12 +21,12 @@ func (p *prediction) active(sigma float32) bool {
 }
 
 // newPredictions resolves areas, masks and strengths of all entries of a request.
-func newPredictions(r *Request, whole *layout) (out []*prediction) {
+func newPredictions(r *request.Request, whole *layout) (out []*prediction) {
 	for bi, br := range withEqualAreas(r.Branches) {
 		for _, e := range br {
 			p := &prediction{Entry: e, branch: bi, layout: whole}
 			area := clipArea(e.Rectangle(), r.Latent.Y, r.Latent.X)
-			if area != (Area{}) {
+			if area != (request.Area{}) {
 				spec := r.Model.Spec
 				p.Concat = cropped(e.Concat, area)
 				p.layout = whole.area(area, r.Latent.C, spec.PatchSize, spec.Tokens(area.H, area.W))
@@ -38,7 +39,7 @@ func newPredictions(r *Request, whole *layout) (out []*prediction) {
 }
 
 // cropped cuts a latent of any number of channels to an area.
-func cropped(l dit.Reference, a Area) dit.Reference {
+func cropped(l dit.Reference, a request.Area) dit.Reference {
 	out := dit.Reference{Y: a.H, X: a.W}
 	for row := 0; row*l.X < len(l.Data); row++ {
 		if y := row % l.Y; y >= a.Y && y < a.Y+a.H {
@@ -49,8 +50,8 @@ func cropped(l dit.Reference, a Area) dit.Reference {
 }
 
 // clipArea clips an area to the latent, as ComfyUI's narrow does: the origin stays, the size shrinks.
-func clipArea(a Area, y, x int) Area {
-	if a == (Area{}) {
+func clipArea(a request.Area, y, x int) request.Area {
+	if a == (request.Area{}) {
 		return a
 	}
 	a.H, a.W = min(a.H, y-a.Y), min(a.W, x-a.X)
@@ -59,8 +60,8 @@ func clipArea(a Area, y, x int) Area {
 
 // weightOf returns mask * mask strength * strength, or the feathered area, per vector element; nil if it is 1
 // everywhere.
-func weightOf(e Entry, area Area, latent Latent, whole *layout) []float32 {
-	if e.Mask.Len() == 0 && area == (Area{}) && e.Strength == 1 {
+func weightOf(e request.Entry, area request.Area, latent request.Latent, whole *layout) []float32 {
+	if e.Mask.Len() == 0 && area == (request.Area{}) && e.Strength == 1 {
 		return nil
 	}
 	items := 1
@@ -76,7 +77,7 @@ func weightOf(e Entry, area Area, latent Latent, whole *layout) []float32 {
 			v = e.Mask.Data[(i/(y*x)%e.Mask.B)*y*x+i%(y*x)] * e.MaskStrength
 		}
 		v *= e.Strength
-		if e.Mask.Len() == 0 && area != (Area{}) {
+		if e.Mask.Len() == 0 && area != (request.Area{}) {
 			v = feather(v, yi-area.Y, area.H, area.Y, y)
 			v = feather(v, xi-area.X, area.W, area.X, x)
 		}
@@ -106,10 +107,10 @@ func feather(v float32, at, size, origin, full int) float32 {
 // withEqualAreas gives every entry that has an area a partner in the other branches (ComfyUI
 // create_cond_with_same_area_if_none): a copy of the smallest entry that contains the area, evaluated on it. It returns
 // the entries per branch.
-func withEqualAreas(branches []Branch) [][]Entry {
-	out := make([][]Entry, len(branches))
+func withEqualAreas(branches []request.Branch) [][]request.Entry {
+	out := make([][]request.Entry, len(branches))
 	for i, b := range branches {
-		out[i] = append([]Entry(nil), b.Entries...)
+		out[i] = append([]request.Entry(nil), b.Entries...)
 	}
 	for i := range branches {
 		for _, e := range out[i] {
@@ -124,20 +125,20 @@ func withEqualAreas(branches []Branch) [][]Entry {
 }
 
 // addPartner adds the partner of e to the entries of another branch if it lacks one.
-func addPartner(entries []Entry, e Entry) []Entry {
+func addPartner(entries []request.Entry, e request.Entry) []request.Entry {
 	area := e.Rectangle()
-	if area == (Area{}) {
+	if area == (request.Area{}) {
 		return entries
 	}
 	best := -1
 	for k, o := range entries {
 		a := o.Rectangle()
 		switch {
-		case a != (Area{}) && !inside(area, a):
+		case a != (request.Area{}) && !inside(area, a):
 		case best < 0:
 			best = k
-		case a != (Area{}):
-			if b := entries[best].Rectangle(); b == (Area{}) || b.H*b.W > a.H*a.W {
+		case a != (request.Area{}):
+			if b := entries[best].Rectangle(); b == (request.Area{}) || b.H*b.W > a.H*a.W {
 				best = k
 			}
 		}
@@ -150,7 +151,7 @@ func addPartner(entries []Entry, e Entry) []Entry {
 	return append(entries, partner)
 }
 
-func inside(a, b Area) bool {
+func inside(a, b request.Area) bool {
 	return a.Y >= b.Y && a.X >= b.X && a.Y+a.H <= b.Y+b.H && a.X+a.W <= b.X+b.W
 }
 
@@ -160,14 +161,14 @@ func isOne(v float32) bool {
 }
 
 // needed reports which branches must be evaluated, by index.
-func (g Guider) needed(branches int, needUncond bool) []bool {
+func needed(g request.Guider, branches int, needUncond bool) []bool {
 	out := make([]bool, branches)
 	out[0] = true
 	full := needUncond || g.NoShortcut
 	switch g.Kind {
-	case GuideCFG:
+	case request.GuideCFG:
 		out[1] = full || !isOne(g.CFG)
-	case GuideDual:
+	case request.GuideDual:
 		out[1] = g.Nested || full || !isOne(g.CFG2) || !isOne(g.CFG)
 		out[2] = g.Nested || full || !isOne(g.CFG2)
 	}
@@ -177,7 +178,7 @@ func (g Guider) needed(branches int, needUncond bool) []bool {
 // mix combines the branches' x0 (nil: not evaluated, counts as zeros) into the guided x0, and also returns the uncond
 // x0 for cfg_pp samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m +
 // (c - m)*cfg) - n) (ComfyUI Guider_DualCFG).
-func (g Guider) mix(n int, x0 [][]float32) (guided, uncond []float32) {
+func mix(g request.Guider, n int, x0 [][]float32) (guided, uncond []float32) {
 	at := func(i int) []float32 {
 		if i < len(x0) && x0[i] != nil {
 			return x0[i]
@@ -185,9 +186,9 @@ func (g Guider) mix(n int, x0 [][]float32) (guided, uncond []float32) {
 		return make([]float32, n)
 	}
 	switch g.Kind {
-	case GuideBasic:
+	case request.GuideBasic:
 		return x0[0], make([]float32, n)
-	case GuideCFG:
+	case request.GuideCFG:
 		c, u := at(0), at(1)
 		if len(x0) < 2 || x0[1] == nil {
 			return c, u

@@ -22,6 +22,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
+	"patchbay/parallel/request"
 	"patchbay/tests/fakegpu"
 )
 
@@ -149,12 +150,12 @@ func TestAProcessOnAFakeGPUIsLost(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	_, err = e.Sample(ctx, r, func(Progress) error { cancel(); return nil })
+	_, err = e.Sample(ctx, r, func(request.Progress) error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled run: %v", err)
 	}
 	again("after a cancel", 1)
-	_, err = e.Sample(context.Background(), r, func(Progress) error { return e.conns[1].Close() })
+	_, err = e.Sample(context.Background(), r, func(request.Progress) error { return e.conns[1].Close() })
 	var f *failure.Error
 	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
 		t.Errorf("got %v, want a loss of process 1", err)

@@ -19,6 +19,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/parallel/comm/nccl"
+	"patchbay/parallel/request"
 )
 
 // onNCCL is a leader whose ranks exchange by NCCL, each on a GPU of its own.
@@ -60,9 +61,9 @@ func (c *counted) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 }
 
 // lone reduces a request to one entry without guidance.
-func lone(r *Request, plan string) *Request {
+func lone(r *request.Request, plan string) *request.Request {
 	r.Branches[0].Entries = r.Branches[0].Entries[:1]
-	r.Branches, r.Guider, r.Plan = r.Branches[:1], Guider{Kind: GuideBasic}, plan
+	r.Branches, r.Guider, r.Plan = r.Branches[:1], request.Guider{Kind: request.GuideBasic}, plan
 	return r
 }
 
@@ -132,7 +133,7 @@ func TestNCCLOnFakeGPUs(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	_, err = e.Sample(ctx, r, func(Progress) error { cancel(); return nil })
+	_, err = e.Sample(ctx, r, func(request.Progress) error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled run: %v", err)
 	}
@@ -140,7 +141,7 @@ func TestNCCLOnFakeGPUs(t *testing.T) {
 	if e.connects != connects {
 		t.Errorf("%d groups were connected anew", e.connects-connects)
 	}
-	_, err = e.Sample(context.Background(), r, func(Progress) error { // between two steps
+	_, err = e.Sample(context.Background(), r, func(request.Progress) error { // between two steps
 		if _, err := os.Stat(lost); err != nil {
 			if err := os.WriteFile(lost, nil, 0o600); err != nil {
 				return err

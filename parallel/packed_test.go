@@ -7,6 +7,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // packed holds the packed weights of small models by plan.HeldKey: hundreds of engines of the tests run the same few
@@ -15,7 +16,7 @@ var packed sync.Map
 
 // packedOnce loads the parts of a model once for all engines that compute with plain testOps. Ops that count, delay or
 // move memory, and sharded models, get weights of their own.
-func packedOnce(name string, load LoadFunc) LoadFunc {
+func packedOnce(name string, load request.LoadFunc) request.LoadFunc {
 	return func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		own, err := testOps(0, 1)
 		if err != nil || held.Parts > 1 || reflect.TypeOf(ops) != reflect.TypeOf(own) {

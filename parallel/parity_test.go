@@ -11,15 +11,16 @@ import (
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // parityRequest returns a request with odd shapes: a latent of prime sides, a batch, CFG with different text lengths,
 // a mask on one entry.
-func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int) *Request {
+func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int) *request.Request {
 	t.Helper()
 	spec := g.model.Spec
-	l := NewLatent(b, spec.Channels, y, x)
+	l := request.NewLatent(b, spec.Channels, y, x)
 	if name == "qwen-c" {
 		l.T = 3
 	}
@@ -31,8 +32,8 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry := func(tag string, tokens int) Entry {
-		e := Entry{Strength: 1}
+	entry := func(tag string, tokens int) request.Entry {
+		e := request.Entry{Strength: 1}
 		e.Context = dit.Array{Rows: tokens, Cols: spec.ContextDim, Data: golden.Input(name+tag, tokens*spec.ContextDim)}
 		if spec.Context2Dim > 0 {
 			const t5 = 256
@@ -57,14 +58,14 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		}
 	}
 	masked := entry("c", 5)
-	masked.Mask, masked.MaskStrength = Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8
-	return biased(&Request{
+	masked.Mask, masked.MaskStrength = request.Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8
+	return biased(&request.Request{
 		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: sigmas, Latent: l, Seed: 11,
-		Noise:  Latent{B: b, C: spec.Channels, T: l.T, Y: y, X: x, Data: noise},
-		Guider: Guider{Kind: GuideCFG, CFG: 3},
-		Branches: []Branch{
-			{Name: "positive", Entries: []Entry{first, masked}},
-			{Name: "negative", Entries: []Entry{entry("b", 7)}},
+		Noise:  request.Latent{B: b, C: spec.Channels, T: l.T, Y: y, X: x, Data: noise},
+		Guider: request.Guider{Kind: request.GuideCFG, CFG: 3},
+		Branches: []request.Branch{
+			{Name: "positive", Entries: []request.Entry{first, masked}},
+			{Name: "negative", Entries: []request.Entry{entry("b", 7)}},
 		},
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -34,7 +35,7 @@ type patchRun struct {
 }
 
 // patchNamed returns a recorded patch.
-func patchNamed(t *testing.T, name string) (Model, *control.Net) {
+func patchNamed(t *testing.T, name string) (request.Model, *control.Net) {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
 	if err != nil {
@@ -45,17 +46,17 @@ func patchNamed(t *testing.T, name string) (Model, *control.Net) {
 		t.Fatal(err)
 	}
 	key := "patch " + name
-	return Model{Key: key, Spec: &n.Spec, Weights: packedOnce(key, n.Load), WeightBytes: 4 * n.Spec.Params}, n
+	return request.Model{Key: key, Spec: &n.Spec, Weights: packedOnce(key, n.Load), WeightBytes: 4 * n.Spec.Params}, n
 }
 
 // patchOn returns a patch with the named hint for a latent of y x x. The mask is 0 where the picture is inpainted. The
 // latent to inpaint has the hint's name with "fill" for "hint".
-func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, y, x int) Control {
+func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, y, x int) request.Control {
 	t.Helper()
 	m, n := patchNamed(t, file)
 	y, x = n.Spec.HintSize(y, x)
-	c := Control{
-		Net: m, Patch: !n.Spec.Follows, Strength: strength, SigmaStart: 1e9, Hint: Latent{B: 1, C: n.Hint, Y: y, X: x},
+	c := request.Control{
+		Net: m, Patch: !n.Spec.Follows, Strength: strength, SigmaStart: 1e9, Hint: request.Latent{B: 1, C: n.Hint, Y: y, X: x},
 	}
 	latentOf := func(name string) []float32 {
 		v := golden.Input(name, n.Format.Channels*y*x)
@@ -78,12 +79,12 @@ func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, 
 }
 
 // request returns the evaluation of item i, and what ComfyUI's network makes of it.
-func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []float32, i int) (*Request, []float32) {
+func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []float32, i int) (*request.Request, []float32) {
 	t.Helper()
 	n, c, y, x := run.X[0], run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1]
 	own := func(v []float32) []float32 { return v[i*len(v)/n : (i+1)*len(v)/n] }
 	input := func(what string, size int) []float32 { return own(golden.Input(name+"/"+what, n*size)) }
-	e := Entry{Strength: 1}
+	e := request.Entry{Strength: 1}
 	e.Context = dit.Array{
 		Rows: run.Context[1], Cols: run.Context[2], Data: input("context", run.Context[1]*run.Context[2]),
 	}
@@ -108,13 +109,13 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 		e.Control = append(e.Control, patchOn(t, file, fmt.Sprintf("%s/hint%d", name, k), strength, keep, y, x))
 	}
 	in, sigma := input("x", c*y*x), run.Timesteps[i]
-	noise, want := NewLatent(1, c, y, x), slices.Clone(in)
+	noise, want := request.NewLatent(1, c, y, x), slices.Clone(in)
 	for k, v := range own(all) {
 		noise.Data[k], want[k] = in[k]/sigma, in[k]-sigma*v
 	}
-	return &Request{
-		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: NewLatent(1, c, y, x),
-		Noise: noise, Guider: Guider{Kind: GuideBasic}, Branches: []Branch{{Name: "positive", Entries: []Entry{e}}},
+	return &request.Request{
+		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: request.NewLatent(1, c, y, x),
+		Noise: noise, Guider: request.Guider{Kind: request.GuideBasic}, Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{e}}},
 	}, want
 }
 
@@ -150,7 +151,7 @@ func TestPatchesMatchComfyUI(t *testing.T) {
 			base, _, _ := strings.Cut(name, "/")
 			r, want := run.request(t, name, bases[base], all, i)
 			plans := []string{"", "ulysses=3", "tensor=2,form=scatter"}
-			if !r.follows() {
+			if !follows(r) {
 				plans = append(plans, "pipe=2,patches=2,warmup=1")
 			}
 			for _, r.Plan = range plans {
@@ -171,12 +172,12 @@ func TestPatchesMatchComfyUI(t *testing.T) {
 }
 
 // follows reports whether a patch reads the model's activations block by block.
-func (r *Request) follows() bool {
-	return slices.ContainsFunc(r.Branches[0].Entries[0].Control, func(c Control) bool { return c.Net.Spec.Follows })
+func follows(r *request.Request) bool {
+	return slices.ContainsFunc(r.Branches[0].Entries[0].Control, func(c request.Control) bool { return c.Net.Spec.Follows })
 }
 
 // patchedRequest returns a run of two steps of a batch, with two patches in sequence on every entry.
-func patchedRequest(t *testing.T, base string) *Request {
+func patchedRequest(t *testing.T, base string) *request.Request {
 	t.Helper()
 	r, files := parityRequest(t, openGolden(t, base), base, 2, 7, 9, 2), []string{"diffsynth-a", "diffsynth-inpaint-a"}
 	if base == "zimage-a" {
@@ -184,7 +185,7 @@ func patchedRequest(t *testing.T, base string) *Request {
 	}
 	for b := range r.Branches {
 		for i := range r.Branches[b].Entries {
-			r.Branches[b].Entries[i].Control = []Control{
+			r.Branches[b].Entries[i].Control = []request.Control{
 				patchOn(t, files[0], "hint0", 0.8, nil, 7, 9), patchOn(t, files[1], "hint1", -0.3, nil, 7, 9),
 			}
 		}
@@ -203,7 +204,7 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 				t.Fatal(err)
 			}
 			plans := append(somePlans(kinds(exactPlans()), k, 10), "pipe=3,patches=4,warmup=99,sync=spread")
-			if r.follows() {
+			if follows(r) {
 				straight := slices.DeleteFunc(kinds(exactPlans()), func(plan string) bool { return strings.Contains(plan, "pipe") })
 				plans = append(somePlans(straight, k, 4), "ulysses=2,deterministic=on", "ring=3,deterministic=on")
 			}
@@ -269,12 +270,12 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := openGolden(t, "qwen-a")
-	g.model = Model{Key: "deep", Spec: &d.Spec, Weights: LoadFunc(d.Load)}
+	g.model = request.Model{Key: "deep", Spec: &d.Spec, Weights: request.LoadFunc(d.Load)}
 	patch := patchOn(t, "diffsynth-a", "hint0", 0.8, nil, 7, 9)
-	patch.Net = Model{Key: "deep patch", Spec: &n.Spec, Weights: LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}
+	patch.Net = request.Model{Key: "deep patch", Spec: &n.Spec, Weights: request.LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}
 	rows := golden.Input("rows", 20*d.Spec.Width)
-	all := func(add func(*Entry)) func(*Request) {
-		return func(r *Request) {
+	all := func(add func(*request.Entry)) func(*request.Request) {
+		return func(r *request.Request) {
 			for _, b := range r.Branches {
 				for i := range b.Entries {
 					add(&b.Entries[i])
@@ -282,13 +283,13 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 			}
 		}
 	}
-	for what, add := range map[string]func(*Request){
-		"nothing": func(*Request) {},
-		"a patch": all(func(e *Entry) { e.Control = []Control{patch} }),
-		"residuals": all(func(e *Entry) {
-			e.Residuals = []Residual{{Blocks: []int{0, 1, 2, 3, 4, 5, 6}, Rows: rows}}
+	for what, add := range map[string]func(*request.Request){
+		"nothing": func(*request.Request) {},
+		"a patch": all(func(e *request.Entry) { e.Control = []request.Control{patch} }),
+		"residuals": all(func(e *request.Entry) {
+			e.Residuals = []request.Residual{{Blocks: []int{0, 1, 2, 3, 4, 5, 6}, Rows: rows}}
 		}),
-		"control nets": func(r *Request) { netted(t, r, "qwen-a") },
+		"control nets": func(r *request.Request) { netted(t, r, "qwen-a") },
 	} {
 		for _, e := range []*Leader{newEngine(t), newDeferredEngine(t, 7)} {
 			r := parityRequest(t, g, "qwen-a", 1, 7, 9, 2)
@@ -334,7 +335,7 @@ func TestPatchesAreForecast(t *testing.T) {
 			}
 		}
 		plans := []string{"", "ulysses=2", "ring=2", "tensor=2", "cfg=2", "data=2"}
-		if r.follows() {
+		if follows(r) {
 			plans = append(plans, "ulysses=3", "tensor=2,form=scatter")
 		} else {
 			plans = append(plans, "pipe=2,patches=2")
@@ -349,7 +350,7 @@ func TestPatchesAreForecast(t *testing.T) {
 }
 
 // forecastOfPatches compares the forecast of a request with what it took, next to the same request without patches.
-func forecastOfPatches(t *testing.T, e *Leader, r, plain *Request) {
+func forecastOfPatches(t *testing.T, e *Leader, r, plain *request.Request) {
 	t.Helper()
 	e.dismiss()
 	res, err := e.Sample(context.Background(), r, nil)
@@ -381,7 +382,7 @@ func forecastOfPatches(t *testing.T, e *Leader, r, plain *Request) {
 		return
 	}
 	low, high := 1.02, 2.
-	if r.follows() { // 8 and 17 blocks of 20 tokens beside 2 of 32 and 3 of 64
+	if follows(r) { // 8 and 17 blocks of 20 tokens beside 2 of 32 and 3 of 64
 		low, high = 2.9, 3.2
 	}
 	if ratio := with.Best.Seconds / none.Best.Seconds; !(ratio > low && ratio < high) {
@@ -391,7 +392,7 @@ func forecastOfPatches(t *testing.T, e *Leader, r, plain *Request) {
 
 // weightsOfPatches returns the bytes of an entry's patches on one rank: in a tensor group only a share of the matrices
 // of attention and MLP.
-func weightsOfPatches(t *testing.T, r *Request) (n int64) {
+func weightsOfPatches(t *testing.T, r *request.Request) (n int64) {
 	t.Helper()
 	for _, c := range r.Branches[0].Entries[0].Control {
 		set, _, err := goldenweights.Set(strings.TrimPrefix(c.Net.Key, "patch "))
@@ -419,7 +420,7 @@ func TestPlansOfFollowersHaveNoStages(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range append(c.Others, c.Best) {
-			if err := r.fits(c.Plan); err != nil {
+			if err := r.Fits(c.Plan); err != nil {
 				t.Errorf("%d bytes: %s is a candidate, but %v", room, c.Plan, err)
 			}
 		}
@@ -429,29 +430,29 @@ func TestPlansOfFollowersHaveNoStages(t *testing.T) {
 // TestBadPatchesAreRefused checks that the error says what is wrong.
 func TestBadPatchesAreRefused(t *testing.T) {
 	e, other := newEngine(t), netOf(t, "sd3-b", "other", 16).Net
-	for want, spoil := range map[string]func(*Request, *Entry){
-		"has a model patch for 2 blocks, the qwenimage model has 3": func(_ *Request, e *Entry) {
+	for want, spoil := range map[string]func(*request.Request, *request.Entry){
+		"has a model patch for 2 blocks, the qwenimage model has 3": func(_ *request.Request, e *request.Entry) {
 			short := *e.Control[0].Net.Spec
 			short.Blocks = short.Blocks[:2]
 			e.Control[0].Net.Spec = &short
 		},
-		"not for a qwenimage model": func(_ *Request, e *Entry) { e.Control[0].Net = other },
-		"want [1, channels, 7, 9]":  func(_ *Request, e *Entry) { e.Control[0].Hint.X-- },
-		"with a hint of [2, 16, 7, 9], want": func(_ *Request, e *Entry) {
-			e.Control[0].Hint = NewLatent(2, 16, 7, 9)
+		"not for a qwenimage model": func(_ *request.Request, e *request.Entry) { e.Control[0].Net = other },
+		"want [1, channels, 7, 9]":  func(_ *request.Request, e *request.Entry) { e.Control[0].Hint.X-- },
+		"with a hint of [2, 16, 7, 9], want": func(_ *request.Request, e *request.Entry) {
+			e.Control[0].Hint = request.NewLatent(2, 16, 7, 9)
 		},
-		"the hint is [20, 68], want [20, 64]":          func(_ *Request, e *Entry) { e.Control[0].Hint = e.Control[1].Hint },
-		"a control net, or its model a patch, and":     func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
-		"a model patch, whose weights are not kept in": func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },
-		"plan.pipe: is 2, but an entry of positive has a model patch that reads": func(r *Request, _ *Entry) {
+		"the hint is [20, 68], want [20, 64]":          func(_ *request.Request, e *request.Entry) { e.Control[0].Hint = e.Control[1].Hint },
+		"a control net, or its model a patch, and":     func(_ *request.Request, e *request.Entry) { e.Area = request.Area{H: 4, W: 4} },
+		"a model patch, whose weights are not kept in": func(r *request.Request, _ *request.Entry) { r.Plan = "ulysses=2,shard=on" },
+		"plan.pipe: is 2, but an entry of positive has a model patch that reads": func(r *request.Request, _ *request.Entry) {
 			*r = *patchedRequest(t, "zimage-a")
 			r.Plan = "pipe=2"
 		},
-		"want [1, channels, 8, 10]": func(r *Request, _ *Entry) {
+		"want [1, channels, 8, 10]": func(r *request.Request, _ *request.Entry) {
 			*r = *patchedRequest(t, "zimage-a")
 			r.Branches[0].Entries[0].Control[0].Hint.Y = 7
 		},
-		"entry 0: the hint is [20, 64], want [20, 132]": func(r *Request, _ *Entry) {
+		"entry 0: the hint is [20, 64], want [20, 132]": func(r *request.Request, _ *request.Entry) {
 			*r = *patchedRequest(t, "zimage-a")
 			r.Branches[0].Entries[0].Control[1].Hint = r.Branches[0].Entries[0].Control[0].Hint
 		},

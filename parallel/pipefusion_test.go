@@ -7,6 +7,7 @@ import (
 
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 )
 
 // psnr returns the PSNR of two latents in dB, with the peak of the reference, or -Inf if their lengths differ.
@@ -178,7 +179,7 @@ func TestEntryThatStartsLate(t *testing.T) {
 // reproducible.
 func TestReceivesArePostedAhead(t *testing.T) {
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 12, 12, 8)
-	results := map[bool]*Result{}
+	results := map[bool]*request.Result{}
 	for overlap, plan := range map[bool]string{
 		true:  "pipe=3,patches=6,warmup=1",
 		false: "pipe=3,patches=6,warmup=1,overlap=off",

@@ -10,10 +10,11 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // shelf returns a leader with that many bytes for models, models of 100 bytes each by key, and counts of their loads.
-func shelf(t *testing.T, room int64) (e *Leader, model func(key string) Model, loads map[string]int) {
+func shelf(t *testing.T, room int64) (e *Leader, model func(key string) request.Model, loads map[string]int) {
 	t.Helper()
 	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
 	if err != nil {
@@ -22,10 +23,10 @@ func shelf(t *testing.T, room int64) (e *Leader, model func(key string) Model, l
 	t.Cleanup(e.Close)
 	loads = map[string]int{}
 	tiny := tinyRequest(t, "flux", 1, 8, 8, 1).Model
-	return e, func(key string) Model {
+	return e, func(key string) request.Model {
 		m := tiny
 		m.Key, m.WeightBytes = key, 100
-		m.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		m.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			loads[key]++
 			return tiny.Weights.Load(ops, held)
 		})

@@ -9,11 +9,12 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // prefixed adds rows before the text of every entry.
-func prefixed(r *Request, rows int) {
+func prefixed(r *request.Request, rows int) {
 	width := r.Model.Spec.Width
 	for b := range r.Branches {
 		for i := range r.Branches[b].Entries {
@@ -79,14 +80,14 @@ func TestExactPlansRunPrefixesAsOneRank(t *testing.T) {
 // TestBadPrefixesAreRefused checks that the error names the branch and what is expected.
 func TestBadPrefixesAreRefused(t *testing.T) {
 	e := newEngine(t)
-	for want, spoil := range map[string]func(*Request){
-		"positive: entry 0 has a prefix of [5, 191]: want [5, 192]": func(r *Request) {
+	for want, spoil := range map[string]func(*request.Request){
+		"positive: entry 0 has a prefix of [5, 191]: want [5, 192]": func(r *request.Request) {
 			r.Branches[0].Entries[0].Prefix.Cols--
 		},
-		"negative: entry 0 has a prefix of [0, 0]: want [5, 192]": func(r *Request) {
+		"negative: entry 0 has a prefix of [0, 0]: want [5, 192]": func(r *request.Request) {
 			r.Branches[1].Entries[0].Prefix = dit.Array{}
 		},
-		"and a model that takes one": func(r *Request) {
+		"and a model that takes one": func(r *request.Request) {
 			*r = *parityRequest(t, openGolden(t, "qwen-a"), "qwen-a", 1, 5, 7, 1)
 			prefixed(r, 5)
 		},

@@ -8,12 +8,13 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // progress collects the steps of all parts; a step is reported once every part has completed it.
 type progress struct {
 	d       *denoiser
-	observe Observe
+	observe request.Observe
 
 	mu      sync.Mutex
 	x0      [][]float32 // last x0 of each part
@@ -22,7 +23,7 @@ type progress struct {
 	last    time.Time
 }
 
-func newProgress(d *denoiser, observe Observe) *progress {
+func newProgress(d *denoiser, observe request.Observe) *progress {
 	return &progress{d: d, observe: observe, done: map[int]int{}, last: time.Now()}
 }
 
@@ -46,7 +47,7 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 		return nil
 	}
 	steps := len(p.d.sigmas) - 1
-	report := Progress{Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)], Sent: p.d.session.bytes()}
+	report := request.Progress{Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)], Sent: p.d.session.bytes()}
 	if p.d.req.Preview {
 		v := make([]float32, len(p.d.latent))
 		for _, other := range p.d.evaluator.parts {

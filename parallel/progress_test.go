@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // TestStepsAreToldOnce checks that every step is reported once and in order, even if every patch has its own sampler,
@@ -19,7 +20,7 @@ func TestStepsAreToldOnce(t *testing.T) {
 		r.Plan, r.Preview = plan, true
 		var steps []int
 		var last []float32
-		res, err := e.Sample(context.Background(), r, func(p Progress) error {
+		res, err := e.Sample(context.Background(), r, func(p request.Progress) error {
 			steps = append(steps, p.Step)
 			last = slices.Clone(p.X0.Data)
 			return nil
@@ -45,7 +46,7 @@ func TestObserversErrorsAreKept(t *testing.T) {
 		told error
 		code failure.Code
 	}{{plain, failure.BadRequest}, {full, failure.OutOfMemory}} {
-		_, err := e.Sample(context.Background(), r, func(Progress) error { return fmt.Errorf("observer: %w", c.told) })
+		_, err := e.Sample(context.Background(), r, func(request.Progress) error { return fmt.Errorf("observer: %w", c.told) })
 		var pe *failure.Error
 		if !errors.Is(err, c.told) || !errors.As(err, &pe) || pe.Code != c.code {
 			t.Errorf("got %v, want a failure %s that wraps %v", err, c.code, c.told)

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // rounded8 returns a checkpoint whose block matrices are rotated in groups of 64 and rounded to 8 bits, as converters
@@ -65,7 +66,7 @@ func TestPlansOfInt8Weights(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := tinyRequest(t, "flux-a", 1, 8, 12, 1)
-		r.Plan, r.Model.Key, r.Model.Weights = text, key, LoadFunc(d.Load)
+		r.Plan, r.Model.Key, r.Model.Weights = text, key, request.LoadFunc(d.Load)
 		result, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/request"
 )
 
 // countingEnd is the end of a group whose ranks compute nothing: it counts what would be sent, as Local does, and
@@ -88,7 +89,7 @@ func TestForecastEqualsRecordedRun(t *testing.T) {
 	}
 }
 
-func compareRecorded(t *testing.T, e *Leader, r Request, text string, compute engine.DType) {
+func compareRecorded(t *testing.T, e *Leader, r request.Request, text string, compute engine.DType) {
 	t.Helper()
 	text = taken(&r, text)
 	w, p := workloadOf(&r), planOf(t, text)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/parallel/request"
 )
 
 // TestOrderOfRequestsDoesNotMatter runs requests A, B, a larger one and A on one engine. Both runs of A have the same
@@ -30,7 +31,7 @@ func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 			continue
 		}
 		e, fresh := newEngine(t), newEngine(t)
-		run := func(e *Leader, r *Request) []float32 {
+		run := func(e *Leader, r *request.Request) []float32 {
 			t.Helper()
 			res, err := e.Sample(context.Background(), r, nil)
 			if err != nil {
@@ -56,7 +57,7 @@ func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 			b.Branches = append(b.Branches, br)
 		}
 		wide := *flatRequest(t, c.family, 3) // larger, of another type
-		wide.Latent = NewLatent(2, a.Latent.C, a.Latent.Y+4, a.Latent.X+2)
+		wide.Latent = request.NewLatent(2, a.Latent.C, a.Latent.Y+4, a.Latent.X+2)
 		wide.Plan, wide.Compute = c.plan, engine.BF16
 
 		first := run(e, a)

@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -90,9 +91,9 @@ func controlRuns(t *testing.T, file, main string, spec *dit.Spec) (out []control
 }
 
 // request returns the evaluation of item i as a run of one step, whose x0 is x - sigma times the network's output.
-func (run controlRun) request(g goldenModel, i int) (r *Request, want []float32) {
+func (run controlRun) request(g goldenModel, i int) (r *request.Request, want []float32) {
 	n, spec := run.X[0], g.model.Spec
-	l := NewLatent(1, run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1])
+	l := request.NewLatent(1, run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1])
 	cut := func(v []float32) []float32 { return v[i*len(v)/n : (i+1)*len(v)/n] }
 	input := func(what string, shape []int) []float32 {
 		size := 1
@@ -102,7 +103,7 @@ func (run controlRun) request(g goldenModel, i int) (r *Request, want []float32)
 		return cut(golden.Input(run.name+"/"+what, size))
 	}
 	x, sigma := input("x", run.X), run.Timesteps[i]
-	e := Entry{Strength: 1}
+	e := request.Entry{Strength: 1}
 	e.Context = dit.Array{Rows: run.Context[1], Cols: run.Context[2], Data: input("context", run.Context)}
 	if run.Y != nil {
 		e.Pooled = input("y", run.Y)
@@ -119,9 +120,9 @@ func (run controlRun) request(g goldenModel, i int) (r *Request, want []float32)
 	for k, v := range cut(run.want) {
 		noise.Data[k], want[k] = x[k]/sigma, x[k]-sigma*v
 	}
-	return &Request{
+	return &request.Request{
 		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: l, Noise: noise,
-		Guider: Guider{Kind: GuideBasic}, Branches: []Branch{{Name: "positive", Entries: []Entry{e}}},
+		Guider: request.Guider{Kind: request.GuideBasic}, Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{e}}},
 	}, want
 }
 
@@ -156,8 +157,8 @@ func TestResidualsMatchGolden(t *testing.T) {
 }
 
 // controlled adds residuals to entries: some shared by all items, one with rows of each item.
-func controlled(r *Request) {
-	spec, n := r.Model.Spec, r.Latent.grid(r.Model.Spec).Tokens()*r.Model.Spec.Width
+func controlled(r *request.Request) {
+	spec, n := r.Model.Spec, r.Latent.Grid(r.Model.Spec).Tokens()*r.Model.Spec.Width
 	last := len(spec.Blocks) - 1
 	r.Branches[0].Entries[0].Residuals = []rank.Residual{
 		{Blocks: []int{0, last}, Rows: golden.Input("control0", n)},
@@ -263,15 +264,15 @@ func TestBadResidualsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	for _, c := range []struct {
 		model string
-		spoil func(*Entry)
+		spoil func(*request.Entry)
 		want  string
 	}{
-		{"flux-c", func(e *Entry) { e.Residuals[0].Rows = e.Residuals[0].Rows[1:] }, "another family"},
-		{"flux-c", func(e *Entry) { e.Residuals[0].Blocks[0] = 99 }, "want blocks 0 to"},
-		{"flux-c", func(e *Entry) { e.Residuals[1].Blocks[0] = 0 }, "each once"},
-		{"flux-c", func(e *Entry) { e.Area = Area{H: 4, W: 4} }, "an area"},
-		{"flux-c", func(e *Entry) { e.Residuals[0].Rows[5] = float32(math.NaN()) }, "not finite"},
-		{"pixart-b", func(e *Entry) { e.Residuals[0].Blocks = nil }, "do not take"},
+		{"flux-c", func(e *request.Entry) { e.Residuals[0].Rows = e.Residuals[0].Rows[1:] }, "another family"},
+		{"flux-c", func(e *request.Entry) { e.Residuals[0].Blocks[0] = 99 }, "want blocks 0 to"},
+		{"flux-c", func(e *request.Entry) { e.Residuals[1].Blocks[0] = 0 }, "each once"},
+		{"flux-c", func(e *request.Entry) { e.Area = request.Area{H: 4, W: 4} }, "an area"},
+		{"flux-c", func(e *request.Entry) { e.Residuals[0].Rows[5] = float32(math.NaN()) }, "not finite"},
+		{"pixart-b", func(e *request.Entry) { e.Residuals[0].Blocks = nil }, "do not take"},
 	} {
 		g := openGolden(t, c.model)
 		r := parityRequest(t, g, c.model, 1, 4, 6, 1)

@@ -1,6 +1,10 @@
 package parallel
 
-import "math"
+import (
+	"math"
+
+	"patchbay/parallel/request"
+)
 
 // cacheStride is the distance between the rows and columns that are compared.
 const cacheStride = 8
@@ -9,10 +13,10 @@ const cacheStride = 8
 // carries what the other parts need of a decision.
 type reuser struct {
 	d        *denoiser
-	cache    Cache
+	cache    request.Cache
 	from, to float32 // sigmas: evaluations are answered while to < sigma <= from
 	meter    meter
-	change   CacheChange // of the current evaluation
+	change   request.CacheChange // of the current evaluation
 
 	// CacheEasy: the measured prediction (-1: none yet) and the rows and columns of its latent.
 	first int
@@ -20,7 +24,7 @@ type reuser struct {
 
 	places  map[*layout]*places
 	reused  []int
-	changes []CacheChange
+	changes []request.CacheChange
 }
 
 func newReuser(d *denoiser) *reuser {
@@ -38,12 +42,12 @@ func newReuser(d *denoiser) *reuser {
 // decide returns which predictions of an evaluation the network must make, and which the cache answers.
 func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	nan := float32(math.NaN())
-	r.change = CacheChange{Evaluation: evaluation, Input: nan, Expected: nan, Measured: nan}
+	r.change = request.CacheChange{Evaluation: evaluation, Input: nan, Expected: nan, Measured: nan}
 	var a answer
 	switch {
 	case !(q.sigma > r.to):
 		a = answer{run: q.active}
-	case r.cache.Rule == CacheLazy: // an answer replaces everything from the latent to its guided prediction
+	case r.cache.Rule == request.CacheLazy: // an answer replaces everything from the latent to its guided prediction
 		a = answer{run: q.active, lazy: true}
 		if q.sigma <= r.from && r.small(s, r.d.whole, q.x) {
 			a = answer{lazy: true, reused: true}
@@ -78,7 +82,7 @@ type meter struct {
 
 // small adds the change expected for input x and reports whether the sum stays below the threshold. If it does not, the
 // sum restarts at 0.
-func (m *meter) small(x []float32, c *CacheChange) bool {
+func (m *meter) small(x []float32, c *request.CacheChange) bool {
 	if m.input == nil {
 		return false
 	}
@@ -97,7 +101,7 @@ func (m *meter) small(x []float32, c *CacheChange) bool {
 }
 
 // learn records an evaluation that ran: input and output at the compared elements, and the mean absolute output.
-func (m *meter) learn(x, y []float32, norm float32, c *CacheChange) {
+func (m *meter) learn(x, y []float32, norm float32, c *request.CacheChange) {
 	if m.output != nil {
 		measured := meanDistance(y, m.output)
 		c.Measured = measured / m.norm

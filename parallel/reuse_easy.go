@@ -1,6 +1,10 @@
 package parallel
 
-import "slices"
+import (
+	"slices"
+
+	"patchbay/parallel/request"
+)
 
 // easyCall is the predictions that ComfyUI would make with one call of the network. The call that contains the measured
 // entry decides for itself and for later calls; earlier calls have run by then.
@@ -65,7 +69,7 @@ func (r *reuser) resized(s *latentPart, entry int) bool {
 // each call takes the first prediction that is left and all others like it, in reverse order.
 func (d *denoiser) calls(active []int) [][]int {
 	rest := slices.Clone(active)
-	if d.req.Guider.Kind == GuideDual { // ComfyUI evaluates negative, cond2, cond1
+	if d.req.Guider.Kind == request.GuideDual { // ComfyUI evaluates negative, cond2, cond1
 		slices.SortStableFunc(rest, func(a, b int) int { return d.preds[b].branch - d.preds[a].branch })
 	}
 	var out [][]int

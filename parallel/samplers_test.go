@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/models/sampling"
+	"patchbay/parallel/request"
 )
 
 // TestEverySamplerOnPatches checks that one sampler instance per patch, with shared random draws, gives the result of
@@ -22,7 +23,7 @@ func TestEverySamplerOnPatches(t *testing.T) {
 			for _, b := range r.Branches {
 				b.Entries = b.Entries[:1]
 			}
-			r.Mask = Latent{B: 1, C: 1, Y: 5, X: 7, Data: rectangle(5, 7)}
+			r.Mask = request.Latent{B: 1, C: 1, Y: 5, X: 7, Data: rectangle(5, 7)}
 			want, err := e.Sample(context.Background(), r, nil)
 			if err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 )
 
 // session is one request on a team, as the leader sees it.
@@ -262,7 +263,7 @@ func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int)
 }
 
 // close ends the session on all ranks and adds what each of them sent and computed to stats.
-func (s *session) close(stats *Stats) error {
+func (s *session) close(stats *request.Stats) error {
 	t := s.team
 	replies, err := t.all(func(int) *rank.Command { return &rank.Command{Session: s.id, Close: true} })()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/models/tiny"
+	"patchbay/parallel/request"
 )
 
 // TestStalePicturesDependOnPatchesAlone checks that patches and warm-up alone decide what is stale: any number of
@@ -49,7 +50,7 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 }
 
 // flatRequest is tinyRequest on the few tokens that PixArt accepts, whose rows plus columns must exceed 65.
-func flatRequest(t *testing.T, family string, steps int) *Request {
+func flatRequest(t *testing.T, family string, steps int) *request.Request {
 	t.Helper()
 	y, x := 9, 8
 	switch family {

@@ -10,6 +10,7 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/request"
 )
 
 // TestKilledAndStoppedProcesses checks that a process that is killed, or stopped, while the other one waits for it
@@ -41,7 +42,7 @@ func TestKilledAndStoppedProcesses(t *testing.T) {
 			if long.Sigmas, err = sampling.MakeSigmas(r.Sampling, "simple", 1000); err != nil {
 				t.Fatal(err)
 			}
-			_, err = e.Sample(t.Context(), &long, func(at Progress) error {
+			_, err = e.Sample(t.Context(), &long, func(at request.Progress) error {
 				if at.Step == 2 {
 					_ = syscall.Kill(p.pids[1], c.signal)
 				}

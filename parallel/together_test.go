@@ -9,11 +9,12 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // alikeRequest is tinyRequest with two entries in each branch, all of the same shapes but with different values.
-func alikeRequest(t *testing.T, family string, y, x int) *Request {
+func alikeRequest(t *testing.T, family string, y, x int) *request.Request {
 	t.Helper()
 	r := tinyRequest(t, family, 2, y, x, 3)
 	first := r.Branches[0].Entries[0]
@@ -93,18 +94,18 @@ func TestEntriesTogether(t *testing.T) {
 
 // TestEntriesApart checks that entries that differ, or have too many rows, are evaluated one after the other.
 func TestEntriesApart(t *testing.T) {
-	whole := Area{H: 4, W: 4}
-	for name, change := range map[string]func(r *Request, p *plan.Plan){
-		"other text":    func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Context.Rows-- },
-		"area":          func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Area = whole },
-		"times":         func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Ranged = true },
-		"guidance":      func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Guidance = new(float32) },
-		"biases":        func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Biases = make([]dit.Bias, 1) },
-		"residuals":     func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Residuals = make([]rank.Residual, 1) },
-		"rows":          func(r *Request, _ *plan.Plan) { r.Latent.Y *= 32 },
-		"the same bits": func(_ *Request, p *plan.Plan) { p.Deterministic = true },
-		"uneven groups": func(r *Request, p *plan.Plan) { p.CFG, r.Branches[1].Entries = 2, r.Branches[1].Entries[:1] },
-		"a single entry": func(r *Request, _ *plan.Plan) {
+	whole := request.Area{H: 4, W: 4}
+	for name, change := range map[string]func(r *request.Request, p *plan.Plan){
+		"other text":    func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Context.Rows-- },
+		"area":          func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Area = whole },
+		"times":         func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Ranged = true },
+		"guidance":      func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Guidance = new(float32) },
+		"biases":        func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Biases = make([]dit.Bias, 1) },
+		"residuals":     func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Residuals = make([]rank.Residual, 1) },
+		"rows":          func(r *request.Request, _ *plan.Plan) { r.Latent.Y *= 32 },
+		"the same bits": func(_ *request.Request, p *plan.Plan) { p.Deterministic = true },
+		"uneven groups": func(r *request.Request, p *plan.Plan) { p.CFG, r.Branches[1].Entries = 2, r.Branches[1].Entries[:1] },
+		"a single entry": func(r *request.Request, _ *plan.Plan) {
 			r.Branches = r.Branches[:1]
 			r.Branches[0].Entries = r.Branches[0].Entries[:1]
 		},

@@ -3,13 +3,15 @@ package parallel
 import (
 	"context"
 	"testing"
+
+	"patchbay/parallel/request"
 )
 
 // TestWarmupCountsEvaluationsThatRan checks that warm-up counts runs of the network: a step of Heun's method has two,
 // and one answered from a cache none. Each rank's micro-steps show which evaluations were synchronous.
 func TestWarmupCountsEvaluationsThatRan(t *testing.T) {
 	e := newEngine(t)
-	check := func(name string, r *Request) *Result {
+	check := func(name string, r *request.Request) *request.Result {
 		t.Helper()
 		got, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
@@ -33,7 +35,7 @@ func TestWarmupCountsEvaluationsThatRan(t *testing.T) {
 		t.Errorf("heun: %d evaluations in 4 steps, want 7", n)
 	}
 
-	for _, rule := range []CacheRule{CacheEasy, CacheLazy} {
+	for _, rule := range []request.CacheRule{request.CacheEasy, request.CacheLazy} {
 		r := cachedRequest(t, "flux-c", rule, 12)
 		r.Cache.Start, r.Plan = 0, "pipe=2,patches=3,warmup=4"
 		stats := check("cache", r).Stats

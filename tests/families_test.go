@@ -22,7 +22,7 @@ var namedAnyway = map[string]string{
 	"models/latent/formats.go":        "an autoencoder that other families use too",
 	"models/sampling/model.go":        aFormula,
 	"models/sampling/model_tables.go": aFormula, "models/sampling/schedule_curves.go": aFormula,
-	"node/value/client_request.go":           aClass,
+	"node/value/client_request.go": aClass,
 	"node/classes/conditioning.go": aClass, "node/classes/image_resize.go": aClass, "node/classes/latent.go": aClass,
 	"node/classes/load.go": aClass, "node/classes/model.go": aClass, "node/classes/samplers.go": aClass,
 	"node/classes/text.go": aClass,

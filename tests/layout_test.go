@@ -31,7 +31,7 @@ func rooms() map[string][]string {
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
 			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
-			"rank", "process", "forecast", "remote", ".",
+			"rank", "process", "forecast", "remote", "request", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "rights", "broker", "jobs", "serve", "worker"},
 	}

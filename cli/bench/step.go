@@ -16,6 +16,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/request"
 )
 
 // stepFlags are the flags of bench step.
@@ -79,7 +80,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 		return nil, err
 	}
 	var steps, runs []float64
-	var last parallel.Stats
+	var last request.Stats
 	for i := range f.warmup + f.runs {
 		res, err := eng.Sample(ctx, req, nil)
 		if err != nil {
@@ -141,7 +142,7 @@ func deviceBytesInUse(ctx context.Context, eng *parallel.Leader) (bytes int64, e
 }
 
 // keep runs once more with profiling and saves the rates.
-func (f *stepFlags) keep(ctx context.Context, eng *parallel.Leader, req *parallel.Request) error {
+func (f *stepFlags) keep(ctx context.Context, eng *parallel.Leader, req *request.Request) error {
 	profiled := *req
 	profiled.Profile = true
 	res, err := eng.Sample(ctx, &profiled, nil)

@@ -15,6 +15,7 @@ import (
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // check runs a plan on ranks of this process and prints predicted values beside measured ones. Ranks run one at a
@@ -55,7 +56,7 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 }
 
 // machine returns the rates that --rates names, or those of a run on one rank.
-func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Machine, error) {
+func (f *Flags) machine(ctx context.Context, one request.Request) (forecast.Machine, error) {
 	if f.rates != "" {
 		m, err := daemon.ReadMachine(f.rates)
 		if err != nil {
@@ -75,7 +76,7 @@ func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Mac
 const checkedRuns = 4
 
 // profiled runs a request a few times and returns what the run with the shortest steps measured.
-func profiled(ctx context.Context, cfg parallel.Config, r *parallel.Request) (stats parallel.Stats, err error) {
+func profiled(ctx context.Context, cfg parallel.Config, r *request.Request) (stats request.Stats, err error) {
 	e, err := parallel.NewLeader(cfg)
 	if err != nil {
 		return stats, err
@@ -110,7 +111,7 @@ type comparison struct {
 	wall         float64             // seconds of the steps, ranks one at a time
 }
 
-func compare(r *parallel.Request, m forecast.Machine, stats parallel.Stats) (c comparison, err error) {
+func compare(r *request.Request, m forecast.Machine, stats request.Stats) (c comparison, err error) {
 	w := r.Workload()
 	w.Device = m.Device
 	if stats.Plan != plan.OneRank().String() {

@@ -15,7 +15,7 @@ import (
 	"patchbay/models/published"
 	"patchbay/models/sampling"
 	"patchbay/models/source"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Trial is a run of a model on noise with made-up conditioning, for measuring.
@@ -33,7 +33,7 @@ type Trial struct {
 }
 
 // Open reads the header of the model and returns the request.
-func (f *Trial) Open() (*parallel.Request, error) {
+func (f *Trial) Open() (*request.Request, error) {
 	if f.Random {
 		return f.random()
 	}
@@ -58,7 +58,7 @@ func (f *Trial) Open() (*parallel.Request, error) {
 		return nil, console.BadInput(err)
 	}
 	w := source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}}
-	r.Model = parallel.Model{Key: w.Key(), Spec: &d.Spec, Weights: w}
+	r.Model = request.Model{Key: w.Key(), Spec: &d.Spec, Weights: w}
 	return r, nil
 }
 
@@ -72,7 +72,7 @@ func Wave(n int) []float32 {
 }
 
 // random returns the request for a release with random weights.
-func (f *Trial) random() (*parallel.Request, error) {
+func (f *Trial) random() (*request.Request, error) {
 	d, release, err := published.Random(f.Model)
 	if err != nil {
 		return nil, console.BadInput(fmt.Errorf("--random-weights: %w", err))
@@ -82,14 +82,14 @@ func (f *Trial) random() (*parallel.Request, error) {
 	if err != nil {
 		return nil, console.BadInput(err)
 	}
-	r.Model = parallel.Model{
-		Key: "random " + f.Model, Spec: &d.Spec, Weights: parallel.LoadFunc(d.Load), WeightBytes: 2 * d.Spec.Params,
+	r.Model = request.Model{
+		Key: "random " + f.Model, Spec: &d.Spec, Weights: request.LoadFunc(d.Load), WeightBytes: 2 * d.Spec.Params,
 	}
 	return r, nil
 }
 
 // request returns a run on noise; the caller must set its Model.
-func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
+func (f *Trial) request(d *family.Diffusion) (*request.Request, error) {
 	w, h, err := settings.Pixels(f.Size, 16, 4096)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 		return nil, err
 	}
 	spec := d.Spec
-	entry := parallel.Entry{Strength: 1}
+	entry := request.Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: f.Text, Cols: spec.ContextDim, Data: Wave(f.Text * spec.ContextDim)}
 	entry.Pooled = Wave(spec.PooledDim)
 	if spec.Context2Dim > 0 { // HunyuanDiT has fixed lengths of 77 and 256 tokens
@@ -118,16 +118,16 @@ func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: Wave(256 * spec.Context2Dim)}
 	}
 	scale := d.Latent.Pixels()
-	latent := parallel.NewLatent(1, spec.Channels, h/scale, w/scale)
-	noise := parallel.NewLatent(1, spec.Channels, h/scale, w/scale)
+	latent := request.NewLatent(1, spec.Channels, h/scale, w/scale)
+	noise := request.NewLatent(1, spec.Channels, h/scale, w/scale)
 	noise.Data = Wave(noise.Len())
-	r := &parallel.Request{
+	r := &request.Request{
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.Plan, Compute: compute,
-		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},
+		Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{entry}}},
 	}
 	if f.Entries == 2 {
-		r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: 4}
-		r.Branches = append(r.Branches, parallel.Branch{Name: "negative", Entries: []parallel.Entry{entry}})
+		r.Guider = request.Guider{Kind: request.GuideCFG, CFG: 4}
+		r.Branches = append(r.Branches, request.Branch{Name: "negative", Entries: []request.Entry{entry}})
 	}
 	return r, nil
 }

@@ -29,7 +29,7 @@ type SampleRequest struct {
 	Conds CondsRef     `json:"conds"`
 	Dual  *DualRef     `json:"dual,omitempty"`  // nil: guidance with one scale
 	Cache *CacheRef    `json:"cache,omitempty"` // nil: every evaluation runs
-	// Norm is the strength of ComfyUI's CFGNorm (parallel.Guider.Norm); nil: no CFGNorm.
+	// Norm is the strength of ComfyUI's CFGNorm (request.Guider.Norm); nil: no CFGNorm.
 	Norm *float64 `json:"cfg_norm,omitempty"`
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
@@ -100,7 +100,7 @@ type SamplingRef struct {
 }
 
 // CacheRef holds the settings of ComfyUI's nodes EasyCache and LazyCache: evaluations that are expected to change
-// little are answered without running the network (see parallel.Cache for the rule).
+// little are answered without running the network (see request.Cache for the rule).
 type CacheRef struct {
 	// "easy" measures at the network, and has no effect on families that ComfyUI calls without wrappers; "lazy"
 	// measures at the latent
@@ -119,7 +119,7 @@ type CondsRef struct {
 }
 
 // DualRef is what DualCFGGuider adds to positive (its cond1), negative and cfg (its cfg_conds): a second conditioning
-// between the two, cond2, and its scale against the negative. parallel.Guider has the formulas.
+// between the two, cond2, and its scale against the negative. request.Guider has the formulas.
 type DualRef struct {
 	Middle []CondRef `json:"middle"`
 	CFG2   float64   `json:"cfg2"`             // cfg_cond2_negative

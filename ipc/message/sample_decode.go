@@ -12,8 +12,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // ParseSample reads and checks the body of sample, and generates an id if there is none. With forward, large tensors
@@ -161,7 +161,7 @@ func or(p *float64, preset float64) float64 {
 }
 
 // plain checks and copies the fields that are not tensors.
-func (q *SampleRequest) plain(r *parallel.Request) error {
+func (q *SampleRequest) plain(r *request.Request) error {
 	switch {
 	case q.Model.File == "":
 		return wire.BadField("model.file", "is missing")
@@ -192,31 +192,31 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 }
 
 // lower converts the cache settings to those of package parallel, which checks the numbers.
-func (c *CacheRef) lower() (*parallel.Cache, error) {
+func (c *CacheRef) lower() (*request.Cache, error) {
 	if c == nil {
 		return nil, nil
 	}
-	rule := slices.Index([]string{"easy", "lazy"}, c.Rule) // the order of parallel.CacheRule
+	rule := slices.Index([]string{"easy", "lazy"}, c.Rule) // the order of request.CacheRule
 	switch {
 	case rule < 0:
 		return nil, wire.BadField("cache.rule", "%q: want easy or lazy", wire.Shown(c.Rule))
 	case c.Threshold == nil:
 		return nil, wire.BadField("cache.threshold", "is missing")
 	}
-	return &parallel.Cache{
-		Rule: parallel.CacheRule(rule), Threshold: float32(*c.Threshold), Start: or(c.Start, 0), End: or(c.End, 1),
+	return &request.Cache{
+		Rule: request.CacheRule(rule), Threshold: float32(*c.Threshold), Start: or(c.Start, 0), End: or(c.End, 1),
 		Verbose: c.Verbose,
 	}, nil
 }
 
 // guide fills in the guider and the branches of r.
-func (q *SampleRequest) guide(r *parallel.Request, reader TensorReader) error {
+func (q *SampleRequest) guide(r *request.Request, reader TensorReader) error {
 	cfg := or(q.CFG, 1)
 	positive, err := q.branch("conds.positive", q.Conds.Positive, reader)
 	if err != nil {
 		return err
 	}
-	r.Branches = []parallel.Branch{positive}
+	r.Branches = []request.Branch{positive}
 	if q.Conds.Negative == nil {
 		if q.Dual != nil {
 			return wire.BadField("conds.negative", "is missing; dual guidance takes it")
@@ -224,25 +224,25 @@ func (q *SampleRequest) guide(r *parallel.Request, reader TensorReader) error {
 		if cfg != 1 {
 			return wire.BadField("conds.negative", "is missing; without it cfg must be 1, not %v", cfg)
 		}
-		r.Guider = parallel.Guider{Kind: parallel.GuideBasic}
+		r.Guider = request.Guider{Kind: request.GuideBasic}
 		return nil
 	}
-	r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
+	r.Guider = request.Guider{Kind: request.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
 	if d := q.Dual; d != nil {
 		middle, err := q.branch("dual.middle", d.Middle, reader)
 		if err != nil {
 			return err
 		}
 		r.Branches = append(r.Branches, middle)
-		r.Guider.Kind, r.Guider.CFG2, r.Guider.Nested = parallel.GuideDual, float32(d.CFG2), d.Nested
+		r.Guider.Kind, r.Guider.CFG2, r.Guider.Nested = request.GuideDual, float32(d.CFG2), d.Nested
 	}
 	negative, err := q.branch("conds.negative", *q.Conds.Negative, reader)
 	r.Branches = append(r.Branches, negative)
 	return err
 }
 
-func (q *SampleRequest) branch(path string, list []CondRef, reader TensorReader) (parallel.Branch, error) {
-	out := parallel.Branch{Name: path[strings.LastIndexByte(path, '.')+1:]}
+func (q *SampleRequest) branch(path string, list []CondRef, reader TensorReader) (request.Branch, error) {
+	out := request.Branch{Name: path[strings.LastIndexByte(path, '.')+1:]}
 	for i := range list {
 		e, err := list[i].entry(fmt.Sprintf("%s[%d]", path, i), reader)
 		if err != nil {
@@ -265,8 +265,8 @@ func (reader TensorReader) leftToWorker(t *wire.Tensor) bool {
 // always is ComfyUI's sigma for 0 percent of a discrete model: it is above every sigma.
 const always = 999999999.9
 
-func (c *CondRef) entry(path string, reader TensorReader) (parallel.Entry, error) {
-	e := parallel.Entry{Strength: float32(or(c.Strength, 1)), MaskStrength: float32(or(c.MaskStrength, 1))}
+func (c *CondRef) entry(path string, reader TensorReader) (request.Entry, error) {
+	e := request.Entry{Strength: float32(or(c.Strength, 1)), MaskStrength: float32(or(c.MaskStrength, 1))}
 	if c.TimestepStart != nil || c.TimestepEnd != nil {
 		e.Ranged, e.SigmaStart, e.SigmaEnd = true, float32(or(c.TimestepStart, always)), float32(or(c.TimestepEnd, 0))
 	}
@@ -274,7 +274,7 @@ func (c *CondRef) entry(path string, reader TensorReader) (parallel.Entry, error
 		if len(c.Area) != 4 {
 			return e, wire.BadField(path+".area", "has %d numbers: want [height, width, y, x] in latent pixels", len(c.Area))
 		}
-		e.Area = parallel.Area{H: c.Area[0], W: c.Area[1], Y: c.Area[2], X: c.Area[3]}
+		e.Area = request.Area{H: c.Area[0], W: c.Area[1], Y: c.Area[2], X: c.Area[3]}
 	}
 	if c.Mask != nil {
 		var err error
@@ -302,7 +302,7 @@ func (c *CondRef) entry(path string, reader TensorReader) (parallel.Entry, error
 		if err != nil {
 			return e, err
 		}
-		e.Residuals = append(e.Residuals, parallel.Residual{Blocks: add.Blocks, Rows: rows})
+		e.Residuals = append(e.Residuals, request.Residual{Blocks: add.Blocks, Rows: rows})
 	}
 	if c.ModelConds["c_crossattn"] == nil {
 		return e, wire.BadField(path+".model_conds.c_crossattn", "is missing")
@@ -427,26 +427,26 @@ func (reader TensorReader) values(path string, t *wire.Tensor, dims int) ([]int,
 }
 
 // latent reads [B, C, Y, X]; dims 3 means [B, Y, X] as one channel, dims 5 also allows [B, C, layers, Y, X].
-func (reader TensorReader) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
+func (reader TensorReader) latent(path string, t *wire.Tensor, dims int) (request.Latent, error) {
 	if dims == 5 && (t == nil || len(t.Shape) != dims) {
 		dims = 4
 	}
 	s, data, err := reader.values(path, t, dims)
 	if err != nil {
-		return parallel.Latent{}, err
+		return request.Latent{}, err
 	}
 	if slices.Contains(s, 0) {
-		return parallel.Latent{}, wire.BadField(path, "has shape %v: it is empty", s)
+		return request.Latent{}, wire.BadField(path, "has shape %v: it is empty", s)
 	}
 	if dims == 3 {
 		s = []int{s[0], 1, s[1], s[2]}
 	}
-	l, _ := parallel.LatentOf(s, data)
+	l, _ := request.LatentOf(s, data)
 	return l, nil
 }
 
 // LatentTensor is the inverse of TensorReader.latent for the first items of the batch; items 0 means all.
-func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
+func LatentTensor(l request.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B
 	}

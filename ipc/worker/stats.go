@@ -4,8 +4,8 @@ import (
 	"math"
 
 	"patchbay/engine/profile"
-	"patchbay/parallel"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // maxSpans bounds the spans of a profile in one metrics event, so that it fits a message on every carrier.
@@ -14,7 +14,7 @@ const maxSpans = 4000
 // statsOf returns the entry of one sampling run in a metrics event: plan, work, bytes that each rank sent by axis,
 // tokens that each rank computed, and the profile if one was asked for. Spans are [rank, layer, operation, start us,
 // duration us, bytes].
-func statsOf(s parallel.Stats) map[string]any {
+func statsOf(s request.Stats) map[string]any {
 	out := map[string]any{
 		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows,
 		"load_seconds": s.LoadSeconds, "step_seconds": orEmpty(s.StepSeconds), "peak_bytes": s.PeakBytes,
@@ -68,7 +68,7 @@ func statsOf(s parallel.Stats) map[string]any {
 }
 
 // changesOf lists what a verbose cache recorded for each evaluation; numbers that are unknown are left out.
-func changesOf(changes []parallel.CacheChange) []any {
+func changesOf(changes []request.CacheChange) []any {
 	out := []any{}
 	for _, c := range changes {
 		row := map[string]any{"evaluation": c.Evaluation, "reused": c.Reused}

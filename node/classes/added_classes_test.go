@@ -16,7 +16,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/scratch"
 )
 
@@ -126,7 +126,7 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 // empty latent was made for, and that sampling fits the latent to the model and drops the scale.
 func TestLatentsKeepTheirScale(t *testing.T) {
 	values := map[string]given{
-		"Source": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 4, 16, 16), Scale: 16}},
+		"Source": {"LATENT", &value.Latent{Samples: request.NewLatent(1, 4, 16, 16), Scale: 16}},
 		"Mask":   {"MASK", rectangle(4, 4)}, "Model": {"MODEL", analyticModel(t)}, "Sigmas": {"SIGMAS", value.Sigmas{}},
 		"Text": {"CONDITIONING", value.Conditioning{{Entry: dit.Entry{
 			Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{0}},

@@ -15,12 +15,12 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // analytic is the denoiser of samplers.json as a diffusion model, so that those cases can run through nodes and
-// parallel.Request: denoised = x/(1+s*s) + c*x/(1+|x|), where c is the only value of the text states. As a flow model
+// request.Request: denoised = x/(1+s*s) + c*x/(1+|x|), where c is the only value of the text states. As a flow model
 // it predicts (x - denoised)/s.
 type analytic struct{ spec *dit.Spec }
 
@@ -83,7 +83,7 @@ func analyticModel(t *testing.T) *value.Model {
 	return &value.Model{
 		Name: "analytic", Key: "analytic", Spec: m.spec,
 		Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
-		Weights: parallel.LoadFunc(func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil }),
+		Weights: request.LoadFunc(func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil }),
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[stri
 			MaskStrength: 1,
 		}}}
 	}
-	l := &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
+	l := &value.Latent{Samples: request.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
 	if c.Latent != nil {
 		l.Samples.Data = golden.Input(*c.Latent, l.Samples.Len())
 	}

@@ -14,7 +14,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // zeros returns a tensor of zeros.
@@ -273,7 +273,7 @@ func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	m := analyticModel(t)
 	of := func(text dit.Array) value.Conditioning { return value.Conditioning{{Entry: dit.Entry{Context: text}}} }
 	g := &value.Guider{
-		Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1},
+		Model: m, Rule: request.Guider{Kind: request.GuideDual, CFG: 1, CFG2: 1},
 		Branches: []value.GuiderBranch{
 			{Name: "cond1", Conditioning: of(dit.Array{Rows: 1, Cols: 1, Data: []float32{1}})},
 			{Name: "cond2", Conditioning: of(dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}})},
@@ -282,7 +282,7 @@ func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	}
 	_, err := value.Lower(value.Lowering{
 		Guider: *g, Sampler: value.Sampler{Name: "euler"}, Sigmas: value.Sigmas{1, 0},
-		Latent: &value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)},
+		Latent: &value.Latent{Samples: request.NewLatent(1, 4, 2, 2)},
 	})
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {

@@ -13,7 +13,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -49,7 +49,7 @@ func TestLoraOnBorrowedTensors(t *testing.T) {
 			"TheHint": {"IMAGE", &picture.Image{
 				B: 1, Y: 45, X: 33, C: 3, Data: golden.Fill("borrowed/hint", 45*33*3, 1, 0.5),
 			}},
-			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4)}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: request.NewLatent(1, 16, 6, 4)}},
 		}
 		positive, model := g.add("TheText"), g.add("UNETLoader", "unet_name", "qwen-a.safetensors", "weight_dtype", "default")
 		negative := positive

@@ -8,7 +8,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // conditioningClasses returns the classes that modify conditionings or how models use them.
@@ -176,7 +176,7 @@ const maxEntries = 1024
 
 // setArea converts the area from pixels to latent pixels.
 func setArea(c *graph.Call) ([]any, error) {
-	area := parallel.Area{H: c.Whole("height") / 8, W: c.Whole("width") / 8, Y: c.Whole("y") / 8, X: c.Whole("x") / 8}
+	area := request.Area{H: c.Whole("height") / 8, W: c.Whole("width") / 8, Y: c.Whole("y") / 8, X: c.Whole("x") / 8}
 	strength := float32(c.Decimal("strength"))
 	return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
 		e.Area, e.AreaPart, e.MaskBounds = area, nil, false
@@ -188,7 +188,7 @@ func setAreaPart(c *graph.Call) ([]any, error) {
 	part := [4]float64{c.Decimal("height"), c.Decimal("width"), c.Decimal("y"), c.Decimal("x")}
 	strength := float32(c.Decimal("strength"))
 	return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
-		e.Area, e.AreaPart, e.MaskBounds = parallel.Area{}, &part, false
+		e.Area, e.AreaPart, e.MaskBounds = request.Area{}, &part, false
 		e.Strength, e.HasStrength = strength, true
 	})}, nil
 }

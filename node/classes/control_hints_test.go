@@ -12,7 +12,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -90,7 +90,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			}
 			values[class] = given{"CONDITIONING", value.Conditioning{text}}
 		}
-		l := parallel.NewLatent(r.Latent[0], r.Latent[1], r.Latent[2], r.Latent[3])
+		l := request.NewLatent(r.Latent[0], r.Latent[1], r.Latent[2], r.Latent[3])
 		values["TheLatent"] = given{"LATENT", &value.Latent{Samples: l}}
 		values["TheModel"] = given{"MODEL", (&e2eCase{Model: r.Model}).model(t)}
 		values["TheSight"] = given{"CLIP_VISION_OUTPUT", value.VisionOutput{

@@ -10,7 +10,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // unionTypes lists the types of union nets in the order of their rows (ComfyUI comfy/cldm/control_types.py).
@@ -171,19 +171,19 @@ func hints(c *graph.Call) value.HintFunc {
 // rest turns gray.
 func encodeHint(
 	c *graph.Call, ctl *value.Control, im, keep *picture.Image, y, x int, method string,
-) (parallel.Latent, error) {
+) (request.Latent, error) {
 	y, x = 8*y, 8*x
 	if im == nil {
 		im = &picture.Image{B: 1, Y: y, X: x, C: 3, Data: slices.Repeat([]float32{0.5}, 3*y*x)}
 	}
 	im, err := resizedImage(im, x, y, method, resample.CropCenter, "image")
 	if err != nil {
-		return parallel.Latent{}, err
+		return request.Latent{}, err
 	}
 	if keep != nil {
 		keep, err = resizedImage(keep, x, y, resample.Bilinear, resample.CropCenter, "mask")
 		if err != nil {
-			return parallel.Latent{}, err
+			return request.Latent{}, err
 		}
 		im = &picture.Image{B: im.B, Y: y, X: x, C: im.C, Data: slices.Clone(im.Data)}
 		for i, v := range im.Data {

@@ -18,6 +18,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -96,7 +97,7 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 				B: 1 + r.many, Y: 33, X: 21, C: 3, Data: golden.Fill("nets/hint", (1+r.many)*33*21*3, 1, 0.5),
 			}},
 			"TheMask":   {"MASK", r.mask},
-			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4+r.wide)}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: request.NewLatent(1, 16, 6, 4+r.wide)}},
 		}, got)...),
 	})
 	check(r.t, err)

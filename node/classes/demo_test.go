@@ -14,7 +14,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 func demoRoots() files.Roots {
@@ -180,7 +180,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &value.Guider{
-		Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5},
+		Model: m, Rule: request.Guider{Kind: request.GuideCFG, CFG: 3.5},
 		Branches: []value.GuiderBranch{
 			{Name: "positive", Conditioning: pos.(value.Conditioning)},
 			{Name: "negative", Conditioning: neg.(value.Conditioning)},
@@ -188,7 +188,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	}
 	req, err := value.Lower(value.Lowering{
 		Guider: *g, Noise: value.Noise{Seed: 1}, Sampler: value.Sampler{Name: "euler"}, Sigmas: want("sigmas"),
-		Latent: &value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)},
+		Latent: &value.Latent{Samples: request.NewLatent(1, 16, 16, 16)},
 	})
 	if err != nil {
 		t.Fatal(err)

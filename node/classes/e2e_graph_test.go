@@ -11,6 +11,7 @@ import (
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -57,7 +58,7 @@ func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 		cond.Context2, cond.Context2Len = array("t5", e.T5), e.MaskLengthT5
 	}
 	if r := e.ConcatImage; r != nil {
-		cond.ConcatImage = parallel.NewLatent(r.Shape[0], r.Shape[1], r.Shape[2], r.Shape[3])
+		cond.ConcatImage = request.NewLatent(r.Shape[0], r.Shape[1], r.Shape[2], r.Shape[3])
 		cond.ConcatImage.Data = golden.Input(r.Input, cond.ConcatImage.Len())
 	}
 	if r := e.ConcatMask; r != nil { // values 0..1
@@ -123,7 +124,7 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 			link = g.add("ConditioningZeroOut", "conditioning", link)
 		}
 		for k, r := range e.References {
-			l := parallel.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1])
+			l := request.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1])
 			l.Data = golden.Input(r.Input, l.Len())
 			link = g.add("ReferenceLatent", "conditioning", link, "latent",
 				give(fmt.Sprintf("%sReference%d", name, k), "LATENT", &value.Latent{Samples: l}))
@@ -164,7 +165,7 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 		return g.add("EmptyQwenImageLayeredLatentImage", "batch_size", int64(c.Shape[0]), "layers",
 			int64(c.Shape[2]-1), "height", int64(8*c.Shape[3]+5), "width", int64(8*c.Shape[4]+3))
 	}
-	l := &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
+	l := &value.Latent{Samples: request.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
 	switch {
 	case strings.HasPrefix(c.Latent, "input:"):
 		l.Samples.Data = golden.Input(strings.TrimPrefix(c.Latent, "input:"), l.Samples.Len())

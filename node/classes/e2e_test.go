@@ -14,6 +14,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -157,7 +158,7 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := value.NewModel(c.Model, c.Model, d, 1<<20, parallel.LoadFunc(d.Load))
+	m, err := value.NewModel(c.Model, c.Model, d, 1<<20, request.LoadFunc(d.Load))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/graph"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -70,7 +70,7 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 		got := map[string]*value.Latent{}
 		values := map[string]given{
 			"TheModel": {"MODEL", m}, "Plus": {"CONDITIONING", conditioning(0)}, "Minus": {"CONDITIONING", conditioning(1)},
-			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: request.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
 		}
 		g := newGraph()
 		model := g.add(c.Node, "model", g.add("TheModel"), "reuse_threshold", c.Threshold, "start_percent", c.Start,

@@ -11,7 +11,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
 )
@@ -82,7 +82,7 @@ func (r *fluxRun) sample(g *graphMaker, model, positive any) {
 func (r *fluxRun) values() map[string]given {
 	return map[string]given{
 		"ThePositive": {"CONDITIONING", r.text("pos")}, "TheNegative": {"CONDITIONING", r.text("neg")},
-		"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(r.Shape[0], r.Shape[1], r.Shape[2], r.Shape[3])}},
+		"TheLatent": {"LATENT", &value.Latent{Samples: request.NewLatent(r.Shape[0], r.Shape[1], r.Shape[2], r.Shape[3])}},
 	}
 }
 

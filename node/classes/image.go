@@ -17,7 +17,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // imageClasses returns the classes that load, save and show pictures.
@@ -241,7 +241,7 @@ func fileChange(field string) func(*graph.Call) (string, error) {
 }
 
 // encodeLatent returns the content of SaveLatent's file.
-func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
+func encodeLatent(s request.Latent, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	values := engine.FromF32(s.Data, len(s.Data))
 	err := safetensors.Write(&b, meta, []safetensors.Entry{

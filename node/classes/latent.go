@@ -11,7 +11,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // latentClasses returns the classes that make, save and load latents, split batches and latents, and compute with them.
@@ -110,7 +110,7 @@ func emptyLatent(c *graph.Call, channels, pixels, t int) ([]any, error) {
 		return nil, fault.Bad("batch_size", "%d latents of %d x %d are more than this program holds (%d values)", b*max(1, t),
 			x, y, value.MaxValues)
 	}
-	out := &value.Latent{Samples: parallel.NewLatent(b, channels, max(1, t)*y, x), Scale: pixels}
+	out := &value.Latent{Samples: request.NewLatent(b, channels, max(1, t)*y, x), Scale: pixels}
 	if t > 0 {
 		out.Samples.T, out.Scale = t, 0
 	}
@@ -168,7 +168,7 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	if err := value.Finite(v); err != nil {
 		return nil, fault.Bad("latent", "%s: %v", name, err)
 	}
-	samples, _ := parallel.LatentOf(e.Shape, v)
+	samples, _ := request.LatentOf(e.Shape, v)
 	return []any{&value.Latent{Samples: samples}}, nil
 }
 
@@ -240,7 +240,7 @@ func latentCutToBatch(c *graph.Call) ([]any, error) {
 }
 
 // secondLatent returns samples2 resized to samples1. With fill its batch is also repeated or cut to the same length.
-func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, error) {
+func secondLatent(c *graph.Call, l *value.Latent, fill bool) (request.Latent, error) {
 	a, b := l.Samples, c.Latent("samples2").Samples
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
 		return b, err
@@ -249,7 +249,7 @@ func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, e
 	if err != nil || !fill || a.B == b.B {
 		return b, err
 	}
-	out := parallel.NewLatent(a.B, a.C, a.Y, a.X)
+	out := request.NewLatent(a.B, a.C, a.Y, a.X)
 	for i := range out.Data {
 		out.Data[i] = b.Data[i%len(b.Data)]
 	}
@@ -263,7 +263,7 @@ func combineLatents(c *graph.Call, f func(a, b float32) float32) ([]any, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := parallel.NewLatent(b.B, b.C, b.Y, b.X)
+	out := request.NewLatent(b.B, b.C, b.Y, b.X)
 	for i, v := range l.Samples.Data {
 		out.Data[i] = f(v, b.Data[i])
 	}
@@ -290,7 +290,7 @@ func latentInterpolate(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	a, plane := l.Samples, b.Y*b.X
-	out := parallel.NewLatent(a.B, a.C, a.Y, a.X)
+	out := request.NewLatent(a.B, a.C, a.Y, a.X)
 	r, rest := float32(ratio), float32(1-ratio)
 	mixed := make([]float32, a.C)
 	for i := range a.B * plane {
@@ -337,7 +337,7 @@ func latentBatch(c *graph.Call) ([]any, error) {
 	if err := checkSize("samples2", a.B+b.B, a.C, a.Y, a.X); err != nil {
 		return nil, err
 	}
-	out := l.With(parallel.Latent{
+	out := l.With(request.Latent{
 		B: a.B + b.B, C: a.C, Y: a.Y, X: a.X,
 		Data: slices.Concat(a.Data, b.Data),
 	})

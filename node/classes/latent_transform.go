@@ -5,7 +5,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // transformLatentClasses returns the classes that crop, flip, rotate, combine and resize latents. They keep noise masks
@@ -110,8 +110,8 @@ func latentRotate(c *graph.Call) ([]any, error) {
 }
 
 // moved returns latents of y rows and x columns whose pixel (r, k) is the pixel of s at from(r, k).
-func moved(s parallel.Latent, y, x int, from func(r, k int) (row, column int)) parallel.Latent {
-	out := parallel.NewLatent(s.B, s.C, y, x)
+func moved(s request.Latent, y, x int, from func(r, k int) (row, column int)) request.Latent {
+	out := request.NewLatent(s.B, s.C, y, x)
 	for p := range s.B * s.C {
 		plane, source := out.Data[p*y*x:], s.Data[p*s.Y*s.X:]
 		for r := range y {
@@ -136,7 +136,7 @@ func latentBlend(c *graph.Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := parallel.NewLatent(max(a.B, b.B), a.C, a.Y, a.X)
+	out := request.NewLatent(max(a.B, b.B), a.C, a.Y, a.X)
 	wa, wb := float32(f), float32(1-f)
 	for i := range out.Data {
 		out.Data[i] = float32(a.Data[i%len(a.Data)]*wa) + float32(b.Data[i%len(b.Data)]*wb)
@@ -171,7 +171,7 @@ func latentComposite(c *graph.Call) ([]any, error) {
 	}
 	h, w := min(from.Y, to.Y-y), min(from.X, to.X-x)
 	mask := compositeMask(h, w, feather, [4]bool{y != 0, y+h < to.Y, x != 0, x+w < to.X})
-	out := parallel.NewLatent(to.B, to.C, to.Y, to.X)
+	out := request.NewLatent(to.B, to.C, to.Y, to.X)
 	copy(out.Data, to.Data)
 	for p := range to.B * to.C {
 		source := from.Data[p%(from.B*from.C)*from.Y*from.X:]
@@ -256,14 +256,14 @@ func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any
 }
 
 // fittedLatent center-crops samples2 to the aspect ratio of samples1 and scales it to its size.
-func fittedLatent(s, to parallel.Latent, method string) (parallel.Latent, error) {
+func fittedLatent(s, to request.Latent, method string) (request.Latent, error) {
 	if s.Y == to.Y && s.X == to.X {
 		return s, nil
 	}
 	return resizedLatent(s, to.X, to.Y, method, resample.CropCenter, "samples2")
 }
 
-func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (parallel.Latent, error) {
+func resizedLatent(s request.Latent, x, y int, method, crop, field string) (request.Latent, error) {
 	if err := checkSize(field, s.B, s.C, y, x); err != nil {
 		return s, err
 	}
@@ -272,5 +272,5 @@ func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (par
 	if err != nil {
 		return s, fault.Bad(field, "%v", err)
 	}
-	return parallel.Latent{B: m.B, C: m.C, Y: m.Y, X: m.X, Data: m.Data}, nil
+	return request.Latent{B: m.B, C: m.C, Y: m.Y, X: m.X, Data: m.Data}, nil
 }

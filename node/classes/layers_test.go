@@ -15,7 +15,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -51,7 +51,7 @@ func TestQwenImageLayeredFromFilesToPicture(t *testing.T) {
 func TestLayersBecomePictures(t *testing.T) {
 	root := t.TempDir()
 	writeGoldenModel(t, "wanvae-b", "", filepath.Join(root, "vae/rgba.safetensors"))
-	l, _ := parallel.LatentOf([]int{1, 16, 3, 4, 5}, golden.Input("wanvae-b/layers", 16*3*4*5))
+	l, _ := request.LatentOf([]int{1, 16, 3, 4, 5}, golden.Input("wanvae-b/layers", 16*3*4*5))
 	var got *picture.Image
 	cat := All(append(giving(map[string]given{"TheLatent": {"LATENT", &value.Latent{Samples: l}}}, nil), graph.Class{
 		Name: "KeepImage", Output: true, Inputs: []graph.Input{graph.Bare("image", "IMAGE")},
@@ -97,7 +97,7 @@ func TestLayersBecomePictures(t *testing.T) {
 // TestLayersAreRefusedWhereOneIsMeant checks the errors for layered latents in nodes that support only rows and
 // columns, with models of other families, with masks and as references.
 func TestLayersAreRefusedWhereOneIsMeant(t *testing.T) {
-	layers, _ := parallel.LatentOf([]int{1, 16, 3, 4, 5}, make([]float32, 16*3*4*5))
+	layers, _ := request.LatentOf([]int{1, 16, 3, 4, 5}, make([]float32, 16*3*4*5))
 	masked := &value.Latent{Samples: layers, NoiseMask: rectangle(4, 5)}
 	values := map[string]given{
 		"Layers": {"LATENT", &value.Latent{Samples: layers}}, "Masked": {"LATENT", masked},

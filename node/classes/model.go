@@ -9,7 +9,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // modelClasses returns the classes that change a MODEL's sampling, its use of masks, or its step cache.
@@ -60,8 +60,8 @@ func modelClasses() []graph.Class {
 				return nil
 			}),
 		},
-		cacheRow("EasyCache", "measured at the network.", parallel.CacheEasy),
-		cacheRow("LazyCache", "measured at the latent; for every model.", parallel.CacheLazy),
+		cacheRow("EasyCache", "measured at the network.", request.CacheEasy),
+		cacheRow("LazyCache", "measured at the latent; for every model.", request.CacheLazy),
 	}
 }
 
@@ -86,7 +86,7 @@ func modelSamplingFlux(c *graph.Call, m *value.Model) (err error) {
 
 // cacheRow returns a class that lets a MODEL reuse predictions between steps. A new cache replaces the old one.
 // EasyCache only works for networks that ComfyUI calls through wrappers; others run without it, there and here.
-func cacheRow(name, measured string, rule parallel.CacheRule) graph.Class {
+func cacheRow(name, measured string, rule request.CacheRule) graph.Class {
 	part := func(name string, preset float64, tip string) graph.Input {
 		return graph.Float(name, tip, preset, 0, 1, 0.01).AsAdvanced()
 	}
@@ -101,13 +101,13 @@ func cacheRow(name, measured string, rule parallel.CacheRule) graph.Class {
 			graph.Bool("verbose", "tell for every step what was expected and measured", false).AsAdvanced(),
 		},
 		Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) error {
-			if rule == parallel.CacheEasy && m.Traits.NoStepCache {
+			if rule == request.CacheEasy && m.Traits.NoStepCache {
 				c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI; LazyCache works on all", c.ID,
 					m.Spec.Family)
 				return nil
 			}
 			verbose, _ := c.Raw("verbose").(bool)
-			m.Cache = &parallel.Cache{
+			m.Cache = &request.Cache{
 				Rule: rule, Threshold: float32(c.Decimal("reuse_threshold")),
 				Start: c.Decimal("start_percent"), End: c.Decimal("end_percent"), Verbose: verbose,
 			}

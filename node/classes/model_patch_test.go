@@ -14,6 +14,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -54,7 +55,7 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Leader, root, name string) 
 		"TheModel":  {"MODEL", m},
 		"ThePrompt": {"CONDITIONING", text("positive")}, "TheOther": {"CONDITIONING", text("negative")},
 		"TheLatent": {"LATENT", &value.Latent{
-			Samples: parallel.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1]),
+			Samples: request.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1]),
 		}},
 	}
 	g := newGraph()

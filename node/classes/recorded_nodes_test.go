@@ -13,7 +13,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -86,7 +86,7 @@ func tensorValue(o *pyjson.Object) any {
 	}
 	v := golden.Fill(o.At("tensor").(string), n, o.At("scale").(float64), o.At("offset").(float64))
 	if o.At("latent") != nil {
-		l, _ := parallel.LatentOf(shape, v)
+		l, _ := request.LatentOf(shape, v)
 		return &value.Latent{Samples: l}
 	}
 	if len(shape) == 3 {

@@ -16,7 +16,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
 )
@@ -41,7 +41,7 @@ func fakeCatalogue() *graph.Catalogue {
 	c.Class("KSampler").Run = func(call *graph.Call) ([]any, error) {
 		n := call.Integer("steps")
 		for i := range n {
-			if err := reportProgress(call, &value.Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
+			if err := reportProgress(call, &value.Model{}, request.Progress{Step: i + 1, Steps: n}); err != nil {
 				return nil, err
 			}
 		}

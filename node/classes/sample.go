@@ -9,7 +9,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // sampleClasses returns the two KSampler classes.
@@ -77,7 +77,7 @@ func runKSampler(c *graph.Call, noise value.Noise, denoise float64, start, last 
 // guided returns the guider of a node with a model, two conditionings and a CFG scale.
 func guided(c *graph.Call) *value.Guider {
 	return &value.Guider{
-		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.Decimal("cfg"))},
+		Model: c.Model("model"), Rule: request.Guider{Kind: request.GuideCFG, CFG: float32(c.Decimal("cfg"))},
 		Branches: branches(c, "positive", "negative"),
 	}
 }
@@ -108,7 +108,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	began := time.Now()
-	result, err := c.Use().Sample(req, m, func(p parallel.Progress) error { return reportProgress(c, m, p) })
+	result, err := c.Use().Sample(req, m, func(p request.Progress) error { return reportProgress(c, m, p) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -128,7 +128,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 }
 
 // reportProgress emits the progress of a step, with a preview if the job asked for them.
-func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
+func reportProgress(c *graph.Call, m *value.Model, p request.Progress) error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func basicScheduler(c *graph.Call) ([]any, error) {
 
 func basicGuider(c *graph.Call) ([]any, error) {
 	return []any{&value.Guider{
-		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
+		Model: c.Model("model"), Rule: request.Guider{Kind: request.GuideBasic, CFG: 1},
 		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: c.Conditioning("conditioning")}},
 	}}, nil
 }
@@ -265,8 +265,8 @@ func samplerCustom(c *graph.Call) ([]any, error) {
 
 func dualGuider(c *graph.Call) ([]any, error) {
 	return []any{&value.Guider{
-		Model: c.Model("model"), Rule: parallel.Guider{
-			Kind: parallel.GuideDual, CFG: float32(c.Decimal("cfg_conds")), CFG2: float32(c.Decimal("cfg_cond2_negative")),
+		Model: c.Model("model"), Rule: request.Guider{
+			Kind: request.GuideDual, CFG: float32(c.Decimal("cfg_conds")), CFG2: float32(c.Decimal("cfg_cond2_negative")),
 			Nested: c.Str("style") == "nested",
 		},
 		Branches: branches(c, "cond1", "cond2", "negative"),
@@ -287,7 +287,7 @@ func addNoise(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	if noise.None {
-		req.Noise = parallel.NewLatent(req.Latent.B, req.Latent.C, req.Latent.Y, req.Latent.X)
+		req.Noise = request.NewLatent(req.Latent.B, req.Latent.C, req.Latent.Y, req.Latent.X)
 	}
 	scale := sigmas[0]
 	if len(sigmas) > 1 {

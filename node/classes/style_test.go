@@ -13,7 +13,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -93,7 +93,7 @@ func TestReduxMatchesComfyUI(t *testing.T) {
 		entry := e2eEntry{Tag: "pos", Context: c.Context, Pooled: []int{1, 32}}
 		values := map[string]given{
 			"TheModel": {"MODEL", c.model(t)}, "TheText": {"CONDITIONING", c.raw(entry)},
-			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: request.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
 			"TheSight": {"CLIP_VISION_OUTPUT", value.VisionOutput{
 				Rows: 9, Cols: 28, Data: golden.Input("redux-a/last_hidden_state", 9*28),
 			}},

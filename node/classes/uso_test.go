@@ -16,6 +16,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
@@ -69,7 +70,7 @@ func (r *usoRun) run(
 			}, Pooled: golden.Input(name+"/pooled", 32)},
 			Strength: 1, MaskStrength: 1,
 		}}},
-		"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, r.Shape[1], r.Shape[2], r.Shape[3])}},
+		"TheLatent": {"LATENT", &value.Latent{Samples: request.NewLatent(1, r.Shape[1], r.Shape[2], r.Shape[3])}},
 	}
 	g := newGraph()
 	at := g.add("TheModel")
@@ -85,7 +86,7 @@ func (r *usoRun) run(
 	}
 	text := g.add("FluxGuidance", "conditioning", g.add("ThePrompt"), "guidance", 3.5)
 	for i, shape := range r.Refs {
-		class, l := fmt.Sprint("TheReference", i), parallel.NewLatent(1, 16, shape[0], shape[1])
+		class, l := fmt.Sprint("TheReference", i), request.NewLatent(1, 16, shape[0], shape[1])
 		l.Data = golden.Input(fmt.Sprintf("%s/ref%d", name, i), l.Len())
 		values[class] = given{"LATENT", &value.Latent{Samples: l}}
 		text = g.add("ReferenceLatent", "conditioning", text, "latent", g.add(class))

@@ -13,6 +13,7 @@ import (
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // vaeClasses returns the classes that encode and decode, whole or in tiles, and those that attach masks to latents.
@@ -126,7 +127,7 @@ func vaeEncode(c *graph.Call) ([]any, error) {
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them. Alpha is dropped if it takes none.
-func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out parallel.Latent, err error) {
+func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out request.Latent, err error) {
 	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
 	}
@@ -140,7 +141,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out parallel.L
 			return err
 		}
 		s := net.Config.Scale()
-		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s}
+		out = request.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s}
 		out.Data, err = d.Encode(net, pixels, im.B, y, x, plan.Bands())
 		return err
 	})
@@ -148,7 +149,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out parallel.L
 }
 
 // decodePixels is the identity with ComfyUI's clamping: [B, 3, Y, X] -> [B, Y, X, 3].
-func decodePixels(l parallel.Latent) ([]any, error) {
+func decodePixels(l request.Latent) ([]any, error) {
 	if l.C != 3 {
 		return nil, fault.Family("vae", "%s takes latents of 3 channels, got %d", value.PixelSpace, l.C)
 	}
@@ -163,8 +164,8 @@ func decodePixels(l parallel.Latent) ([]any, error) {
 }
 
 // encodePixels is the inverse of decodePixels.
-func encodePixels(im *picture.Image) parallel.Latent {
-	out := parallel.NewLatent(im.B, 3, im.Y, im.X)
+func encodePixels(im *picture.Image) request.Latent {
+	out := request.NewLatent(im.B, 3, im.Y, im.X)
 	n := im.Y * im.X
 	for i := range im.B * n {
 		for ch := range 3 {
@@ -199,7 +200,7 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 }
 
 // pictures converts the raw output of an autoencoder for the latents l to pictures.
-func pictures(l parallel.Latent, cfg vae.Config, out []float32) *picture.Image {
+func pictures(l request.Latent, cfg vae.Config, out []float32) *picture.Image {
 	vae.ToImage(out)
 	return &picture.Image{B: l.B, Y: cfg.Scale() * l.Y, X: cfg.Scale() * l.X, C: cfg.Out, Data: out}
 }
@@ -210,7 +211,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	if v.Key == value.PixelSpace {
 		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
 	}
-	var out parallel.Latent
+	var out request.Latent
 	var pixels []float32
 	var y, x int
 	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (n int, err error) {
@@ -229,7 +230,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 		return n, nil
 	}, func(net *vae.VAE, env vae.Env) (err error) {
 		s := net.Config.Scale()
-		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s}
+		out = request.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s}
 		out.Data, err = net.EncodeTiled(env, pixels, im.B, y, x, t)
 		return err
 	})
@@ -310,11 +311,11 @@ func inpaintConditioning(c *graph.Call) ([]any, error) {
 // Depth), and returns an empty latent of its size.
 func pixToPix(c *graph.Call) ([]any, error) {
 	l, err := encodeImage(c, c.VAE("vae"), c.Image("pixels"))
-	return beside(c, l, nil, &value.Latent{Samples: parallel.NewLatent(l.B, l.C, l.Y, l.X)}), err
+	return beside(c, l, nil, &value.Latent{Samples: request.NewLatent(l.B, l.C, l.Y, l.X)}), err
 }
 
 // beside returns both conditionings with a picture and a mask for the network to read, and then the latent.
-func beside(c *graph.Call, l parallel.Latent, mask *picture.Mask, latent *value.Latent) (out []any) {
+func beside(c *graph.Call, l request.Latent, mask *picture.Mask, latent *value.Latent) (out []any) {
 	for _, side := range []string{"positive", "negative"} {
 		out = append(out, c.Conditioning(side).Each(func(e *value.Cond) {
 			e.ConcatImage = l

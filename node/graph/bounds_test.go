@@ -7,14 +7,14 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // TestBounds checks values at every limit and just above it.
 func TestBounds(t *testing.T) {
 	b := Bounds{Pixels: 4096, Steps: 7}
 	latent := func(n, y, x int) *value.Latent {
-		return &value.Latent{Samples: parallel.Latent{B: n, C: 16, Y: y, X: x}}
+		return &value.Latent{Samples: request.Latent{B: n, C: 16, Y: y, X: x}}
 	}
 	for _, row := range []struct {
 		name string

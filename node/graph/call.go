@@ -8,7 +8,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Call is one execution of a node: its inputs, and what its function may ask of the runner. Inputs have the types that
@@ -108,7 +108,7 @@ func (c *Call) Use() value.Use {
 }
 
 // Sampled records a run of the denoise loop that took so many seconds, loading included.
-func (c *Call) Sampled(stats parallel.Stats, seconds float64) {
+func (c *Call) Sampled(stats request.Stats, seconds float64) {
 	r := c.of.result
 	r.Stats = append(r.Stats, stats)
 	r.Timings.Load += stats.LoadSeconds

@@ -6,13 +6,14 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Sample runs a request of a client. The latent of the result stays in model space. Errors are *fault.Failure,
 // whose Field names the part of the message.
 func (r *Runner) Sample(ctx context.Context, q *value.ClientRequest,
 	observe func(value.ClientProgress) error,
-) (*parallel.Result, error) {
+) (*request.Result, error) {
 	l := q.Request.Latent
 	if err := r.bounds.Client([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
 		return nil, err

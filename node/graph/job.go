@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"patchbay/node/files"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Job is one run of a workflow.
@@ -49,7 +49,7 @@ type Result struct {
 	Timings  Timings
 	Executed []string // nodes that ran, in order
 	Cached   []string // nodes whose values came from the cache
-	Stats    []parallel.Stats
+	Stats    []request.Stats
 	Warnings []string // things the user should know though the job went on
 }
 

@@ -6,7 +6,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/picture"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // TestConditioningsCountAllTheyHold checks that the memory of each array that an entry refers to is counted.
@@ -18,8 +18,8 @@ func TestConditioningsCountAllTheyHold(t *testing.T) {
 		"second context": {Entry: dit.Entry{Context2: dit.Array{Data: data}}},
 		"pooled":         {Entry: dit.Entry{Pooled: data}}, "size": {Entry: dit.Entry{Size: data}},
 		"mask":                {Mask: &picture.Mask{Data: data}},
-		"references":          {Latents: []parallel.Latent{{Data: data[:400]}, {Data: data[400:]}}},
-		"concatenated latent": {ConcatImage: parallel.Latent{Data: data}},
+		"references":          {Latents: []request.Latent{{Data: data[:400]}, {Data: data[400:]}}},
+		"concatenated latent": {ConcatImage: request.Latent{Data: data}},
 		"concatenated mask":   {ConcatMask: &picture.Mask{Data: data}},
 		"hints": {Controls: []*value.Control{
 			{Image: &picture.Image{Data: data[:300]}}, {Image: &picture.Image{Data: data[300:]}},

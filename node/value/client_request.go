@@ -12,6 +12,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // ModelFile names a diffusion model in the models folders.
@@ -26,7 +27,7 @@ type ModelFile struct {
 // projector the picture encoder's states that it reads, [len(text.Deep()), 1, L, E].
 type NetFile struct {
 	Name, Fingerprint string
-	Hint              parallel.Latent
+	Hint              request.Latent
 	Strength          float32
 }
 
@@ -43,18 +44,18 @@ type ClientRequest struct {
 	Model    ModelFile
 	TimeLine *TimeLine // nil: as the file says
 	Options  map[string]any
-	Request  parallel.Request
+	Request  request.Request
 }
 
 // ClientProgress is the progress of a ClientRequest after a step; Preview renders its picture.
 type ClientProgress struct {
-	parallel.Progress
+	request.Progress
 	Preview func() []byte // JPEG of the first item of X0; nil without X0 or if the model has no previews
 }
 
 // fitsHost rejects inputs that the model would ignore or that have the wrong size: ignoring them would give a plausible
 // but wrong picture. It fills in sizes and text padding that the host left out.
-func (m *Model) fitsHost(req *parallel.Request) error {
+func (m *Model) fitsHost(req *request.Request) error {
 	for _, b := range req.Branches {
 		for i := range b.Entries {
 			e, l := &b.Entries[i], req.Latent
@@ -178,9 +179,9 @@ func OpenNet(kind string, h files.Header, base *Model) (*ModelPatch, error) {
 }
 
 // nets attaches the model patches of a host to all entries of a request.
-func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
+func (m *Model) nets(u Use, req *request.Request, list []NetFile) error {
 	opened, err := m.openNets(u.Store.roots, list, false)
-	var out []parallel.Control
+	var out []request.Control
 	for i, p := range opened {
 		h, part := list[i].Hint, fmt.Sprintf("model.nets[%d].", i)
 		if p.sizes != nil {
@@ -284,7 +285,7 @@ func (s *Store) evict(match func(key string) bool) int64 {
 // the message at fault.
 func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 	observe func(ClientProgress) error,
-) (*parallel.Result, error) {
+) (*request.Result, error) {
 	if s.engine == nil {
 		return nil, noDevice("sampling")
 	}
@@ -299,7 +300,7 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 			return nil, err
 		}
 	}
-	if c := req.Cache; c != nil && c.Rule == parallel.CacheEasy && m.Traits.NoStepCache {
+	if c := req.Cache; c != nil && c.Rule == request.CacheEasy && m.Traits.NoStepCache {
 		req.Cache = nil // as in ComfyUI
 	}
 	sampler, err := sampling.FindSampler(req.Sampler)
@@ -316,7 +317,7 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 	if err := m.nets(u, &req, q.Model.Nets); err != nil {
 		return nil, fault.Of(ctx, err)
 	}
-	out, err := u.Sample(&req, m, func(p parallel.Progress) error {
+	out, err := u.Sample(&req, m, func(p request.Progress) error {
 		if observe == nil {
 			return ctx.Err()
 		}

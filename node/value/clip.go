@@ -18,6 +18,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 )
 
 // Clip is a CLIP handle: the text encoders of a family, described but not loaded.
@@ -270,7 +271,7 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 		File: e.file, Adapters: source.ForPart(e.kind, c.Loras),
 		Encoder: &source.Encoder{Kind: e.kind, Prefix: e.prefix, Config: e.config, DType: l.DType},
 	}}
-	m := parallel.Model{Key: w.Key(), Weights: w}
+	m := request.Model{Key: w.Key(), Weights: w}
 	ranks, err = read(e.file, "clip", func(file *weights.File) (int, error) {
 		set := e.set(file, l.DType)
 		wide := set.Dequantized(engine.BF16) // as the loader reads it

@@ -5,19 +5,19 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // concat builds the extra channels that a network with more input channels than a latent reads beside it (ComfyUI
 // model_base.Flux.concat_cond): the entry's second latent, resized to l and in model space, and, if the network has
 // channels left for it, a mask with the 8 x 8 pixels of each latent position as channels. noise is the mask of l.
-func (m *Model) concat(c *Cond, branch string, l parallel.Latent, noise *picture.Mask) (dit.Reference, error) {
+func (m *Model) concat(c *Cond, branch string, l request.Latent, noise *picture.Mask) (dit.Reference, error) {
 	if m.Spec.Concat == 0 {
 		return dit.Reference{}, nil
 	}
 	out, image, want := dit.Reference{Y: l.Y, X: l.X}, c.ConcatImage, m.Format.Channels
 	if image.B == 0 {
-		image = parallel.NewLatent(1, want, l.Y, l.X)
+		image = request.NewLatent(1, want, l.Y, l.X)
 	}
 	if image.B != 1 || image.C != want {
 		return out, fault.Family(branch, "concat_latent_image has %d pictures of %d channels, the %s model takes one of "+

@@ -7,17 +7,17 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/fault"
 	"patchbay/node/picture"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // TestConcatenatedChannelsAreRefusedByName checks the errors for channels concatenated to the noise that do not fit it:
 // those of a conditioning, and those that a client passes as c_concat.
 func TestConcatenatedChannelsAreRefusedByName(t *testing.T) {
 	fill, plain := tinyModel(t, "fill-a"), tinyModel(t, "kontext-a")
-	l := parallel.NewLatent(1, 16, 4, 6)
+	l := request.NewLatent(1, 16, 4, 6)
 	for want, c := range map[string]Cond{
-		"2 pictures of 16 channels": {ConcatImage: parallel.NewLatent(2, 16, 4, 6)},
-		"1 pictures of 4 channels":  {ConcatImage: parallel.NewLatent(1, 4, 4, 6)},
+		"2 pictures of 16 channels": {ConcatImage: request.NewLatent(2, 16, 4, 6)},
+		"1 pictures of 4 channels":  {ConcatImage: request.NewLatent(1, 4, 4, 6)},
 		"batch of 2":                {ConcatMask: &picture.Mask{B: 2, Y: 1, X: 1, Data: []float32{1, 1}}},
 	} {
 		if _, err := fill.concat(&c, "positive", l, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -37,9 +37,9 @@ func TestConcatenatedChannelsAreRefusedByName(t *testing.T) {
 		{fill, dit.Reference{Y: 6, X: 4, Data: make([]float32, 80*24)}, "for 6 x 4"},
 		{plain, dit.Reference{Y: 4, X: 6, Data: make([]float32, 16*24)}, "takes no c_concat"},
 	} {
-		e := parallel.Entry{Entry: dit.Entry{Context: context, Concat: c.data}}
-		err := c.m.fitsHost(&parallel.Request{
-			Latent: l, Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{e}}},
+		e := request.Entry{Entry: dit.Entry{Context: context, Concat: c.data}}
+		err := c.m.fitsHost(&request.Request{
+			Latent: l, Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{e}}},
 		})
 		if f := fault.From(err); f == nil || f.Field != "conds.positive.c_concat" || !strings.Contains(f.Message, c.want) {
 			t.Errorf("got %v, want a failure at c_concat that says %q", err, c.want)

@@ -15,6 +15,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type selected for a union net.
@@ -38,11 +39,11 @@ func OpenControlNet(h files.Header) (*ControlNet, error) {
 
 // Look returns the output of a picture-reading net's own layers for pictures [B, 8*Y, 8*X, 3]; it replaces their
 // latent.
-func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err error) {
+func (n *ControlNet) Look(u Use, im *picture.Image) (out request.Latent, err error) {
 	open := func(l *parallel.Workspace, file *weights.File) (*control.Picture, error) {
 		return control.OpenPicture(l.Ops, file.Set().For(l.DType))
 	}
-	out = parallel.Latent{B: im.B, C: n.Hint, Y: im.Y / 8, X: im.X / 8}
+	out = request.Latent{B: im.B, C: n.Hint, Y: im.Y / 8, X: im.X / 8}
 	err = on(u, lazy{n.Name, n.file}, "control_net", open, func(l *parallel.Workspace, p *control.Picture) error {
 		rgb, size := im.First(3).Data, 3*im.Y*im.X
 		for b := range im.B {
@@ -111,8 +112,8 @@ func (c *Control) Bytes() (n int64) {
 // Hint is what a control net reads, in the VAE's space: the hint, for nets that fill in also the picture to be filled
 // in, of the same size, and the masks [masks, y, x], nil if there are none.
 type Hint struct {
-	parallel.Latent
-	Fill parallel.Latent
+	request.Latent
+	Fill request.Latent
 	Mask []float32
 }
 
@@ -145,9 +146,9 @@ const oneFrame = 4
 
 // spread assigns hints to b pictures, and masks to hints, cycling through those that exist (ComfyUI
 // comfy/controlnet.py, broadcast_image_to). A single hint is not repeated.
-func (n *ControlNet) spread(hint parallel.Latent, masks []float32, b int) parallel.Latent {
+func (n *ControlNet) spread(hint request.Latent, masks []float32, b int) request.Latent {
 	plane := hint.Y * hint.X
-	item, out := hint.C*plane, parallel.Latent{B: b, C: hint.C, Y: hint.Y, X: hint.X}
+	item, out := hint.C*plane, request.Latent{B: b, C: hint.C, Y: hint.Y, X: hint.X}
 	if hint.B == 1 {
 		out.B = 1
 	}
@@ -166,8 +167,8 @@ func (n *ControlNet) spread(hint parallel.Latent, masks []float32, b int) parall
 }
 
 // controls lowers the patches of a model and the control nets of a conditioning to a request for a latent.
-func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintFunc) ([]parallel.Control, error) {
-	var out []parallel.Control
+func (m *Model) controls(c *Cond, branch string, l request.Latent, encode HintFunc) ([]request.Control, error) {
+	var out []request.Control
 	for _, ctl := range slices.Concat(m.Patches, c.Controls) {
 		n := ctl.Net
 		refused := func(code, format string, args ...any) error {
@@ -239,9 +240,9 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 }
 
 // whole pads a hint of odd size with zeros to whole tokens.
-func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
+func whole(h request.Latent, s dit.Spec) request.Latent {
 	y, x := s.HintSize(h.Y, h.X)
-	out := parallel.NewLatent(h.B, h.C, y, x)
+	out := request.NewLatent(h.B, h.C, y, x)
 	for i := range h.B * h.C * h.Y {
 		copy(out.Data[(i/h.Y*y+i%h.Y)*x:], h.Data[i*h.X:(i+1)*h.X])
 	}
@@ -301,13 +302,13 @@ func (n *ControlNet) WithBorrowed(m *Model) (*ControlNet, error) {
 
 // control returns the net for an entry of a request, with a hint in model space, active during the whole run; callers
 // narrow SigmaStart and SigmaEnd.
-func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
+func (n *ControlNet) control(hint request.Latent, strength float32) request.Control {
 	w := source.Weights{Model: source.Model{File: n.file, Beside: n.beginning}, Loader: &source.Loader{}}
 	if n.Root {
 		strength = float32(math.Sqrt(math.Max(float64(strength), 0)))
 	}
-	made := parallel.Control{
-		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes() + n.Borrowed},
+	made := request.Control{
+		Net:   request.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes() + n.Borrowed},
 		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
 		SigmaStart: math.MaxFloat32,
 	}

@@ -3,7 +3,7 @@ package value
 import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Single returns an error if the latent has several layers; field is the input it came from.
@@ -17,7 +17,7 @@ func (l *Latent) Single(field string) error {
 
 // side returns the number of layers (t), rows (y) or columns (x) of a latent and the stride between neighbors in Data.
 // A latent without a layer axis has one layer.
-func side(s parallel.Latent, dim string) (n, stride int) {
+func side(s request.Latent, dim string) (n, stride int) {
 	layers := max(1, s.T)
 	switch dim {
 	case "x":
@@ -30,7 +30,7 @@ func side(s parallel.Latent, dim string) (n, stride int) {
 
 // Cut returns n layers, rows or columns of a latent starting at from, like torch's narrow. A negative from counts from
 // the end. The range is clamped to the latent but always includes at least one (ComfyUI's LatentCut).
-func Cut(s parallel.Latent, dim string, from, n int) parallel.Latent {
+func Cut(s request.Latent, dim string, from, n int) request.Latent {
 	size, stride := side(s, dim)
 	if from >= 0 {
 		from = min(from, size-1)
@@ -56,10 +56,10 @@ func Cut(s parallel.Latent, dim string, from, n int) parallel.Latent {
 
 // SplitToBatch splits every item of s into batch items of n layers, rows or columns each and drops the remainder
 // (ComfyUI's LatentCutToBatch).
-func SplitToBatch(s parallel.Latent, dim string, n int) parallel.Latent {
+func SplitToBatch(s request.Latent, dim string, n int) request.Latent {
 	size, _ := side(s, dim)
 	n = min(n, size)
-	var out parallel.Latent
+	var out request.Latent
 	for b := range s.B {
 		item := s
 		item.B, item.Data = 1, s.Data[b*len(s.Data)/s.B:(b+1)*len(s.Data)/s.B]
@@ -73,7 +73,7 @@ func SplitToBatch(s parallel.Latent, dim string, n int) parallel.Latent {
 }
 
 // layered returns an error if the latent has several layers and the model does not support that, or if there are masks.
-func (m *Model) layered(l parallel.Latent, noise *picture.Mask, branches []GuiderBranch) error {
+func (m *Model) layered(l request.Latent, noise *picture.Mask, branches []GuiderBranch) error {
 	if l.T <= 1 {
 		return nil
 	}

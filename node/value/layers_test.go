@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"patchbay/models/latent"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
 
 // TestPreviewShowsTheFirstLayer checks that the preview of a layered latent shows the whole image, its first layer.
 func TestPreviewShowsTheFirstLayer(t *testing.T) {
 	m := &Model{Format: latent.Wan21()}
-	layers, _ := parallel.LatentOf([]int{1, 16, 3, 4, 5}, golden.Input("layers", 16*3*4*5))
-	first := parallel.NewLatent(1, 16, 4, 5)
+	layers, _ := request.LatentOf([]int{1, 16, 3, 4, 5}, golden.Input("layers", 16*3*4*5))
+	first := request.NewLatent(1, 16, 4, 5)
 	for i := range first.Data {
 		first.Data[i] = layers.Data[i/20*60+i%20]
 	}

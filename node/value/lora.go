@@ -13,11 +13,12 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // use makes req load its weights through the store's loader, which shares base weights. Bases that are loaded stay
 // loaded until the returned function is called, even if their last handle is evicted to make room for the request.
-func (s *Store) use(req *parallel.Model) func() {
+func (s *Store) use(req *request.Model) func() {
 	w, ok := req.Weights.(source.Weights)
 	if !ok {
 		return func() {}

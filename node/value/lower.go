@@ -9,7 +9,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Lowering holds the inputs that every sampling node boils down to.
@@ -24,7 +24,7 @@ type Lowering struct {
 
 // Lower builds the sampling request: latent in model space, noise for the whole batch, mask at latent size, entries
 // with their sigma ranges.
-func Lower(r Lowering) (*parallel.Request, error) {
+func Lower(r Lowering) (*request.Request, error) {
 	m := r.Model
 	start, err := m.widen(r.Latent)
 	if err == nil {
@@ -33,7 +33,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := &parallel.Request{
+	req := &request.Request{
 		Model: m.Request(), Sampling: m.Sampling, Sampler: r.Sampler.Name, Options: r.Sampler.Options, Sigmas: r.Sigmas,
 		Latent: start, Seed: r.Seed, Guider: r.Rule,
 	}
@@ -84,7 +84,7 @@ func noiseDraws(index []int, batch, item int) []int {
 
 // widen gives an empty latent the model's channels, and rescales it to cover the picture it was made for. Other latents
 // must already have the model's channels.
-func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
+func (m *Model) widen(latent *Latent) (request.Latent, error) {
 	l, want, own := latent.Samples, m.Format.Channels, m.Format.Pixels()
 	resized := latent.Scale != 0 && latent.Scale != own
 	if l.C == want && !resized {
@@ -103,7 +103,7 @@ func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
 		side := func(n int) int { return int(math.RoundToEven(float64(n) * float64(latent.Scale) / float64(own))) }
 		y, x = max(1, side(y)), max(1, side(x))
 	}
-	return parallel.NewLatent(l.B, want, y, x), nil
+	return request.NewLatent(l.B, want, y, x), nil
 }
 
 func allZero(v []float32) bool {
@@ -111,15 +111,15 @@ func allZero(v []float32) bool {
 }
 
 // branch lowers one conditioning list. noise is the mask of the latent, nil if there is none.
-func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, hint HintFunc) (parallel.Branch, error) {
-	out, err := parallel.Branch{Name: b.Name}, error(nil)
+func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hint HintFunc) (request.Branch, error) {
+	out, err := request.Branch{Name: b.Name}, error(nil)
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
 		if c.Context.Cols != m.Spec.ContextDim {
 			return out, fault.Family(b.Name, "the text states have %d channels, the %s model takes %d: load the text encoders "+
 				"of that family", c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
 		}
-		e := parallel.Entry{
+		e := request.Entry{
 			Entry: c.Entry, Strength: 1, MaskStrength: 1, Area: c.area(l), Ranged: c.Ranged,
 		}
 		e.Context, e.Prefix = m.filled(c.Context), m.Prefix
@@ -186,7 +186,7 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 
 // sizeCond returns the network's picture size input (dit.Entry.Size), nil if it has none: for pixels [height, width] if
 // given, else for the size of the whole latent, even if the entry has an area (ComfyUI encode_model_conds).
-func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
+func (m *Model) sizeCond(pixels [2]int, l request.Latent) []float32 {
 	if m.Traits.SizeCond == nil {
 		return nil
 	}
@@ -197,18 +197,18 @@ func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
 }
 
 // area returns the entry's area in latent pixels, resolving a relative one to at least one row and column.
-func (c *Cond) area(l parallel.Latent) parallel.Area {
+func (c *Cond) area(l request.Latent) request.Area {
 	if c.AreaPart == nil {
 		return c.Area
 	}
 	part := func(i, n int) int { return int(math.RoundToEven(c.AreaPart[i] * float64(n))) }
-	return parallel.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
+	return request.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
 }
 
 // fitMask scales a mask to latent size and repeats or truncates its batch: [B, Y, X] -> [b, 1, y, x].
-func fitMask(m *picture.Mask, y, x, b int) parallel.Latent {
+func fitMask(m *picture.Mask, y, x, b int) request.Latent {
 	scaled := resample.Linear(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y)
-	out := parallel.NewLatent(b, 1, y, x)
+	out := request.NewLatent(b, 1, y, x)
 	for i := range b {
 		copy(out.Data[i*y*x:(i+1)*y*x], scaled.Data[(i%m.B)*y*x:])
 	}

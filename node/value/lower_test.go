@@ -6,13 +6,13 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // TestTellsTheWholePicture checks that PixArt-Alpha and HunyuanDiT get the size of the whole image even if an entry
 // covers a part of it, or the size set by CLIPTextEncodePixArtAlpha.
 func TestTellsTheWholePicture(t *testing.T) {
-	latent := parallel.NewLatent(1, 4, 16, 24)
+	latent := request.NewLatent(1, 4, 16, 24)
 	for _, c := range []struct {
 		family string
 		pixels [2]int
@@ -28,7 +28,7 @@ func TestTellsTheWholePicture(t *testing.T) {
 		n := m.Spec.ContextDim
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}},
-			Area:  parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
+			Area:  request.Area{H: 8, W: 8}, Pixels: c.pixels,
 		}}}, latent, nil, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func tinyModel(t *testing.T, family string) *Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := NewModel(family, family, d, 0, parallel.LoadFunc(d.Load))
+	m, err := NewModel(family, family, d, 0, request.LoadFunc(d.Load))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,17 +56,17 @@ func tinyModel(t *testing.T, family string) *Model {
 // TestEmptyLatentsAreResized checks that an empty latent made for a size in pixels is converted to the model's shape
 // for that size. The latent of an encoded image stays as it is and must have the model's channels.
 func TestEmptyLatentsAreResized(t *testing.T) {
-	m, picture := tinyModel(t, "flux2"), parallel.NewLatent(1, 128, 4, 6)
+	m, picture := tinyModel(t, "flux2"), request.NewLatent(1, 128, 4, 6)
 	picture.Data[0] = 1
-	other := parallel.NewLatent(1, 16, 4, 6)
+	other := request.NewLatent(1, 16, 4, 6)
 	other.Data[0] = 1
 	for name, c := range map[string]struct {
 		l    Latent
 		want [4]int // all 0: refused
 	}{
-		"of FLUX.2":            {Latent{Samples: parallel.NewLatent(2, 128, 4, 6), Scale: 16}, [4]int{2, 128, 4, 6}},
-		"of 4 channels":        {Latent{Samples: parallel.NewLatent(1, 4, 8, 13), Scale: 8}, [4]int{1, 128, 4, 6}},
-		"nobody said for what": {Latent{Samples: parallel.NewLatent(1, 4, 8, 12)}, [4]int{1, 128, 8, 12}},
+		"of FLUX.2":            {Latent{Samples: request.NewLatent(2, 128, 4, 6), Scale: 16}, [4]int{2, 128, 4, 6}},
+		"of 4 channels":        {Latent{Samples: request.NewLatent(1, 4, 8, 13), Scale: 8}, [4]int{1, 128, 4, 6}},
+		"nobody said for what": {Latent{Samples: request.NewLatent(1, 4, 8, 12)}, [4]int{1, 128, 8, 12}},
 		"a picture":            {Latent{Samples: picture, Scale: 8}, [4]int{1, 128, 4, 6}},
 		"another's picture":    {Latent{Samples: other}, [4]int{}},
 	} {

@@ -8,8 +8,8 @@ import (
 	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/node/picture"
-	"patchbay/parallel"
 	"patchbay/parallel/process"
+	"patchbay/parallel/request"
 )
 
 // Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or another
@@ -23,14 +23,14 @@ type Model struct {
 	Traits   family.Traits
 	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
 	Differential *float32
-	// Norm is CFGNorm's strength (parallel.Guider.Norm); nil: guidance is not rescaled.
+	// Norm is CFGNorm's strength (request.Guider.Norm); nil: guidance is not rescaled.
 	Norm *float32
 	// Patches are layers that run behind its blocks, in the order in which they were added.
 	Patches []*Control
 	// Prefix holds rows that go in front of the text of every entry.
 	Prefix dit.Array
 	// Cache is set by EasyCache or LazyCache; nil: every evaluation runs.
-	Cache   *parallel.Cache
+	Cache   *request.Cache
 	Weights process.Weights // nil: those of the file
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
@@ -43,12 +43,12 @@ type Model struct {
 }
 
 // Request returns the model in the form that package parallel takes.
-func (m *Model) Request() parallel.Model {
+func (m *Model) Request() request.Model {
 	if m.Weights != nil {
-		return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
+		return request.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
 	}
 	w := source.Weights{Model: source.Model{File: m.file, Adapters: m.Loras}, Loader: &source.Loader{}}
-	out := parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes(), Blocks: m.blocks}
+	out := request.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes(), Blocks: m.blocks}
 	if m.wide > 0 {
 		out.WideBytes = m.wide + w.Bytes() - m.file.Size // adapters
 	}
@@ -57,7 +57,7 @@ func (m *Model) Request() parallel.Model {
 
 // Preview renders the first layer of the first item of a model-space latent as JPEG, by ComfyUI's latent2rgb. It
 // returns nil if the format has no preview.
-func (m *Model) Preview(x0 parallel.Latent) []byte {
+func (m *Model) Preview(x0 request.Latent) []byte {
 	x0 = Cut(x0, "t", 0, 1)
 	pixels := m.Format.RGB(x0.Data[:x0.C*x0.Y*x0.X], x0.Y, x0.X)
 	if pixels == nil {

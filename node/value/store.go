@@ -11,6 +11,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/lru"
 	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // resident is a loaded network that a Store keeps between jobs.
@@ -80,7 +81,7 @@ func (u Use) do(what string, f func(*parallel.Workspace) error) error {
 }
 
 // Sample runs a request on a model, with the weights and adapters of its handle.
-func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progress) error) (*parallel.Result, error) {
+func (u Use) Sample(req *request.Request, m *Model, observe func(request.Progress) error) (*request.Result, error) {
 	s := u.Store
 	if s == nil || s.engine == nil {
 		return nil, noDevice("sampling")

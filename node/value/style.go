@@ -20,6 +20,7 @@ import (
 	"patchbay/parallel"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/request"
 )
 
 // VisionEncoder is a CLIP_VISION: a picture encoder whose weights are read on demand.
@@ -204,7 +205,7 @@ func (p *ModelPatch) Forecast(w *forecast.Workload) error {
 		w.Prefix += len(text.Deep()) * p.sizes.Rows
 		return nil
 	}
-	c := p.control(parallel.Latent{C: p.Hint}, 1)
+	c := p.control(request.Latent{C: p.Hint}, 1)
 	net := c.Forecast(w.Spec)
 	for i := range w.Text {
 		net.Entries = append(net.Entries, i)

@@ -8,7 +8,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/node/picture"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // The values that travel along links. All are read-only once a node has returned them: caches and several readers share
@@ -16,7 +16,7 @@ import (
 
 // Latent is a latent in the VAE's space: [B, C, Y, X] f32.
 type Latent struct {
-	Samples parallel.Latent
+	Samples request.Latent
 	// NoiseMask is 1 where the picture may change, in pixels of any size; nil: everywhere.
 	NoiseMask *picture.Mask
 	// BatchIndex gives each item its position in a larger batch, whose noise at that position it gets; nil: its own
@@ -38,11 +38,11 @@ type Cond struct {
 	// height and width to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
 	Pixels [2]int
 
-	Latents []parallel.Latent // reference latents (reference_latents), in the VAE's space
+	Latents []request.Latent // reference latents (reference_latents), in the VAE's space
 
 	// Extra channels for networks that read more than a latent: a latent in the VAE's space (B = 0: zeros), and a mask
 	// in pixels of any size (nil: that of the run's latent, else all ones).
-	ConcatImage parallel.Latent
+	ConcatImage request.Latent
 	ConcatMask  *picture.Mask
 	Controls    []*Control // control nets, in the order they were applied
 
@@ -51,7 +51,7 @@ type Cond struct {
 
 	Strength     float32 // 1 by default; 0 only counts with HasStrength
 	HasStrength  bool
-	Area         parallel.Area // in latent pixels
+	Area         request.Area  // in latent pixels
 	AreaPart     *[4]float64   // height, width, y, x as fractions of the latent; replaces Area
 	Mask         *picture.Mask // in pixels of any size
 	MaskStrength float32
@@ -94,7 +94,7 @@ type Sampler struct {
 // Guider is a model with its conditionings and the rule that combines their predictions.
 type Guider struct {
 	Model    *Model
-	Rule     parallel.Guider
+	Rule     request.Guider
 	Branches []GuiderBranch
 }
 
@@ -115,14 +115,14 @@ func Finite(v []float32) error {
 }
 
 // With returns a copy of l with other samples.
-func (l *Latent) With(s parallel.Latent) *Latent {
+func (l *Latent) With(s request.Latent) *Latent {
 	out := *l
 	out.Samples = s
 	return &out
 }
 
 // Fitted returns a copy of l with samples that a model has taken or made: their size needs no more fitting.
-func (l *Latent) Fitted(s parallel.Latent) *Latent {
+func (l *Latent) Fitted(s request.Latent) *Latent {
 	out := l.With(s)
 	out.Scale = 0
 	return out

@@ -11,7 +11,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // Tensor is the wire form of an array: row-major, little-endian.
@@ -142,7 +142,7 @@ func (c *Cond) export() []any {
 	put(c.Ranged, "start_percent", c.Start)
 	put(c.Ranged, "end_percent", c.End)
 	put(c.HasStrength, "strength", float64(c.Strength))
-	put(c.Area != parallel.Area{}, "area", integers([]int{c.Area.H, c.Area.W, c.Area.Y, c.Area.X}))
+	put(c.Area != request.Area{}, "area", integers([]int{c.Area.H, c.Area.W, c.Area.Y, c.Area.X}))
 	if p := c.AreaPart; p != nil {
 		o.Set("area", []any{"percentage", p[0], p[1], p[2], p[3]})
 	}
@@ -248,7 +248,7 @@ func importLatent(v any) (*Latent, error) {
 		return nil, fmt.Errorf("samples: %w", err)
 	}
 	l := &Latent{}
-	l.Samples, _ = parallel.LatentOf(t.Shape, data)
+	l.Samples, _ = request.LatentOf(t.Shape, data)
 	if m := o.At("noise_mask"); m != nil {
 		mask, err := importTensor("MASK", squeezed(m))
 		if err != nil {
@@ -355,7 +355,7 @@ func importBiases(v any) (out []dit.Bias, err error) {
 }
 
 // importLatents reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
-func importLatents(v any) (out []parallel.Latent, err error) {
+func importLatents(v any) (out []request.Latent, err error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("takes a list of tensors")
@@ -371,7 +371,7 @@ func importLatents(v any) (out []parallel.Latent, err error) {
 }
 
 // importPlanes reads a tensor [B, C, Y, X] or [B, C, 1, Y, X].
-func importPlanes(v any) (l parallel.Latent, err error) {
+func importPlanes(v any) (l request.Latent, err error) {
 	t, ok := v.(*Tensor)
 	if ok && len(t.Shape) == 5 && t.Shape[2] == 1 { // one frame
 		t = &Tensor{DType: t.DType, Shape: slices.Delete(slices.Clone(t.Shape), 2, 3), Data: t.Data}
@@ -379,7 +379,7 @@ func importPlanes(v any) (l parallel.Latent, err error) {
 	if !ok || len(t.Shape) != 4 {
 		return l, fmt.Errorf("takes a tensor [1, channels, rows, columns]")
 	}
-	l = parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
+	l = request.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
 	l.Data, err = t.finite()
 	return l, err
 }
@@ -449,7 +449,7 @@ func (c *Cond) set(key string, v any) (err error) {
 	case "concat_latent_image":
 		c.ConcatImage, err = importPlanes(v)
 	case "concat_mask":
-		var l parallel.Latent
+		var l request.Latent
 		if l, err = importPlanes(v); err == nil && l.C != 1 {
 			return fmt.Errorf("takes a tensor [B, 1, rows, columns]")
 		}
@@ -503,7 +503,7 @@ func (c *Cond) setArea(v any) error {
 		}
 		n[i] = int(k)
 	}
-	c.Area = parallel.Area{H: n[0], W: n[1], Y: n[2], X: n[3]}
+	c.Area = request.Area{H: n[0], W: n[1], Y: n[2], X: n[3]}
 	return nil
 }
 

@@ -9,7 +9,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
-	"patchbay/parallel"
+	"patchbay/parallel/request"
 )
 
 // rows returns an array of 0, 0.5, 1 ...
@@ -57,7 +57,7 @@ func TestValuesTravel(t *testing.T) {
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)
 	}
-	l = &Latent{Samples: parallel.Latent{B: 1, C: 1, T: 2, Y: 2, X: 2, Data: []float32{1, 2, 3, 4}}}
+	l = &Latent{Samples: request.Latent{B: 1, C: 1, T: 2, Y: 2, X: 2, Data: []float32{1, 2, 3, 4}}}
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent of two layers came back as %+v, %v", got, err)
 	}
@@ -109,8 +109,8 @@ func TestWrongKindsAreRefused(t *testing.T) {
 // TestConditioningsTravelWhole checks that no field of an entry is lost in export and import, and that an entry with
 // control nets, which have no serialized form, cannot be exported.
 func TestConditioningsTravelWhole(t *testing.T) {
-	plane := func(n int) parallel.Latent {
-		return parallel.Latent{B: 1, C: n, Y: 1, X: 2, Data: rows(n, 2).Data}
+	plane := func(n int) request.Latent {
+		return request.Latent{B: 1, C: n, Y: 1, X: 2, Data: rows(n, 2).Data}
 	}
 	mask, g := &picture.Mask{B: 1, Y: 1, X: 2, Data: []float32{0, 1}}, float32(2.5)
 	list := Conditioning{
@@ -120,9 +120,9 @@ func TestConditioningsTravelWhole(t *testing.T) {
 				Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
 				Size:   []float32{4, 5}, Method: "index", Guidance: &g,
 			},
-			Pixels: [2]int{64, 96}, Latents: []parallel.Latent{plane(2), plane(1)},
+			Pixels: [2]int{64, 96}, Latents: []request.Latent{plane(2), plane(1)},
 			ConcatImage: plane(3), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
-			HasStrength: true, Area: parallel.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
+			HasStrength: true, Area: request.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
 		},
 		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}

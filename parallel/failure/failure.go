@@ -8,7 +8,7 @@ import "fmt"
 // Code classifies an Error for clients.
 type Code string
 
-// The codes. BadRequest: the request is invalid; Field, if set, is a field of parallel.Request. PlanRefused: the plan
+// The codes. BadRequest: the request is invalid; Field, if set, is a field of request.Request. PlanRefused: the plan
 // cannot run. OutOfMemory: a rank or device has too little memory; if that was known before work started, Text says how
 // much is needed. Cancelled: the caller ended the request. Panic: a bug in a rank, a sampler or a kernel.
 const (

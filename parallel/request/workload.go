@@ -1,4 +1,4 @@
-package parallel
+package request
 
 import (
 	"cmp"
@@ -86,8 +86,8 @@ func sameShapes(a, b *dit.Entry) bool {
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
 }
 
-// hasArea reports whether any entry is limited to a part of the picture.
-func (r *Request) hasArea() bool {
+// HasArea reports whether any entry is limited to a part of the picture.
+func (r *Request) HasArea() bool {
 	for _, b := range r.Branches {
 		for _, e := range b.Entries {
 			if e.Rectangle() != (Area{}) {
@@ -98,12 +98,12 @@ func (r *Request) hasArea() bool {
 	return false
 }
 
-// weightBytes returns the size of a model's weights in the memory of the ranks, which may widen them.
-func (m Model) weightBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
+// LoadedBytes returns the size of a model's weights in the memory of the ranks, which may widen them.
+func (m Model) LoadedBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
 
-// heldBytes estimates the memory of a part of the weights. Weights kept in parts also take room for two gathered
+// HeldBytes estimates the memory of a part of the weights. Weights kept in parts also take room for two gathered
 // blocks.
-func (m Model) heldBytes(held dit.Held) int64 {
+func (m Model) HeldBytes(held dit.Held) int64 {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
 		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))

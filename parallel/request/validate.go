@@ -1,4 +1,4 @@
-package parallel
+package request
 
 import (
 	"math"
@@ -15,8 +15,8 @@ const maxSteps = 10000
 
 func finite(v float32) bool { return math.Abs(float64(v)) <= math.MaxFloat32 }
 
-// validate refuses requests that cannot run, with an error that names the field. It reads no weights.
-func (r *Request) validate() error {
+// Validate refuses requests that cannot run, with an error that names the field. It reads no weights.
+func (r *Request) Validate() error {
 	switch l := r.Latent; {
 	case r.Model.Spec == nil || r.Model.Weights == nil || r.Model.Key == "":
 		return failure.Refuse("model", "no model given")
@@ -155,7 +155,7 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 // validateResiduals checks the residuals, control nets and model patches of an entry.
 func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	spec, seen := r.Model.Spec, map[int]bool{}
-	n := r.Latent.grid(spec).Tokens()
+	n := r.Latent.Grid(spec).Tokens()
 	for k, c := range e.Residuals {
 		if len(c.Rows) != n*spec.Width && len(c.Rows) != r.Latent.B*n*spec.Width {
 			return failure.Refuse(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is "+
@@ -210,8 +210,8 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	return nil
 }
 
-// fits refuses a plan that cannot run the request.
-func (r *Request) fits(p plan.Plan) error {
+// Fits refuses a plan that cannot run the request.
+func (r *Request) Fits(p plan.Plan) error {
 	entries := 0
 	for _, b := range r.Branches {
 		entries += len(b.Entries)
@@ -230,6 +230,6 @@ func (r *Request) fits(p plan.Plan) error {
 			}
 		}
 	}
-	g := r.Latent.grid(r.Model.Spec)
+	g := r.Latent.Grid(r.Model.Spec)
 	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), g.Y*g.X)
 }

@@ -1,4 +1,7 @@
-package parallel
+// Package request defines what one sampling run is asked to do, and what it returns: the model, the latent, noise and
+// sigmas, the conditioning of each branch, the plan (request.go), the settings of a step cache (cache.go), what is
+// refused before anything is loaded (validate.go) and what the planner must know (workload.go). It runs nothing.
+package request
 
 import (
 	"patchbay/engine"
@@ -12,8 +15,7 @@ import (
 )
 
 // Request is one sampling run, the only input of the denoise loop. Sampling nodes are lowered to it, and the sample
-// message is decoded into it. It is plain data (except for Model and the callbacks of Sample), so that it can be sent
-// to another process.
+// message is decoded into it. It is plain data except for Model and the callbacks of Sample.
 type Request struct {
 	Model Model
 	// conversions between sigma, timestep and noise level, including overrides by the graph
@@ -76,8 +78,8 @@ func LatentOf(shape []int, data []float32) (l Latent, ok bool) {
 	return l, false
 }
 
-// grid returns the latent's token grid.
-func (l Latent) grid(spec *dit.Spec) dit.Grid { return spec.FrameTokens(l.T, l.Y, l.X) }
+// Grid returns the latent's token grid.
+func (l Latent) Grid(spec *dit.Spec) dit.Grid { return spec.FrameTokens(l.T, l.Y, l.X) }
 
 // Len returns B*C*Y*X.
 func (l Latent) Len() int { return l.B * l.C * l.Y * l.X }
