@@ -10,6 +10,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
@@ -128,7 +129,7 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 		}
 	}
 	defer rank.CloseOps(ops...)
-	all := comm.Group{Name: what, Ranks: make([]int, ranks), Deadline: rendezvous}
+	all := comm.Group{Name: what, Ranks: make([]int, ranks), Deadline: leader.Rendezvous}
 	for r := range all.Ranks {
 		all.Ranks[r] = r
 	}
@@ -198,14 +199,14 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byt
 func (e *Leader) ask(ctx context.Context, ranks int, key string, question []byte) ([]byte, error) {
 	e.next++
 	t, id := e.team, e.next
-	wait := t.all(func(r int) *rank.Command {
+	wait := t.All(func(r int) *rank.Command {
 		if r >= ranks {
 			return nil
 		}
 		own := plan.HeldKey(key, dit.Held{Rank: r, Ranks: ranks})
 		return &rank.Command{Session: id, Task: &rank.TaskCommand{Model: own, Question: question}}
 	})
-	stop := context.AfterFunc(ctx, newSession(t, id).cancel)
+	stop := context.AfterFunc(ctx, leader.NewSession(t, id).Cancel)
 	defer stop()
 	replies, err := wait()
 	if ctx.Err() != nil {

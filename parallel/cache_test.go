@@ -155,7 +155,7 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 		if err := e.assemble(p, w.Spec); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range e.team.members {
+		for _, l := range e.team.Members {
 			rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 		}
 		res, err := e.Sample(context.Background(), r, nil)

@@ -10,6 +10,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/leader"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
@@ -17,7 +18,7 @@ import (
 
 // ranks is what a run works on.
 type ranks struct {
-	team     *team
+	team     *leader.Team
 	session  uint64                // number of the run's session, different from that of every other one
 	device   forecast.Device       // stages are balanced by its rates
 	deviceOf func(rank int) string // nil: no device has memory of its own
@@ -49,29 +50,29 @@ func run(ctx context.Context, req *request.Request, observe request.Observe, sta
 			d.stats.Devices = append(d.stats.Devices, of(r))
 		}
 	}
-	d.session = newSession(on.team, on.session)
+	d.session = leader.NewSession(on.team, on.session)
 	d.progress = newProgress(d, observe)
-	stop := context.AfterFunc(ctx, d.session.cancel)
+	stop := context.AfterFunc(ctx, d.session.Cancel)
 	defer stop()
-	defer d.team.scheduler.Enter()()
+	defer d.team.Scheduler.Enter()()
 	if err := d.open(on.memory); err != nil {
 		return nil, err
 	}
 	result, err := d.sample()
 	if err != nil {
-		if scope.AsError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
-			d.team.inStep = true
+		if scope.AsError(err).Code == failure.Cancelled && !d.team.Interruptible && d.session.Close(&d.stats) == nil {
+			d.team.InStep = true
 		}
 		return nil, err
 	}
-	return result, d.session.close(&result.Stats)
+	return result, d.session.Close(&result.Stats)
 }
 
 // denoiser is the leader's side of one run: what the samplers and evaluations of all parts have in common.
 type denoiser struct {
 	ctx       context.Context
-	team      *team
-	session   *session
+	team      *leader.Team
+	session   *leader.Session
 	progress  *progress
 	evaluator *evaluator
 	reuser    *reuser // nil: no cache
@@ -137,7 +138,7 @@ func (d *denoiser) open(budget int64) error {
 	}
 	w := d.req.Workload()
 	w.Device = d.device
-	d.session.merged = w.Together(d.team.Plan)
+	d.session.Merged = w.Together(d.team.Plan)
 	if d.team.Plan.Pipe > 1 {
 		o.Lanes = forecast.NewPartition(w, d.team.Plan).Lanes
 	}
@@ -161,7 +162,7 @@ func (d *denoiser) open(budget int64) error {
 			in.Control = append(in.Control, rank.ControlInput{
 				Model: c.Net.Key, Entry: told, Strength: c.Strength, Start: c.SigmaStart, End: c.SigmaEnd, Patch: c.Patch,
 			})
-			d.session.nets = d.session.nets || !c.Patch
+			d.session.Nets = d.session.Nets || !c.Patch
 		}
 		o.Entries = append(o.Entries, in)
 		branches[i] = p.branch
@@ -180,7 +181,7 @@ func (d *denoiser) open(budget int64) error {
 		}
 	}
 	d.stats.Plan, d.stats.Compute = d.team.Plan.String(), d.req.Compute
-	d.stats.PeakBytes, err = d.session.open(d.req.Model.Spec, o, branches)
+	d.stats.PeakBytes, err = d.session.Open(d.req.Model.Spec, o, branches)
 	return err
 }
 
@@ -205,7 +206,7 @@ func (d *denoiser) sample() (*request.Result, error) {
 			Step: func(i int, _, x0 []float32) error { return d.progress.step(s, i, x0) },
 		}
 	}
-	g, scheduler := scope.New(evaluate.abort), d.team.scheduler
+	g, scheduler := scope.New(evaluate.abort), d.team.Scheduler
 	for i, r := range runs {
 		name := fmt.Sprintf("sampler %s, patch %d", d.sampler.Name, i)
 		task := scheduler.Join(name)
@@ -220,7 +221,7 @@ func (d *denoiser) sample() (*request.Result, error) {
 		})
 	}
 	if scheduler != nil {
-		scheduler.Block(false, func() bool { return scheduler.AtMost(len(d.team.members) + 1) })
+		scheduler.Block(false, func() bool { return scheduler.AtMost(len(d.team.Members) + 1) })
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {

@@ -20,7 +20,7 @@ import (
 // begun returns the number of blocks that each rank of the leader's team has begun.
 func begun(e *Leader) []int64 {
 	var out []int64
-	for _, l := range e.team.members {
+	for _, l := range e.team.Members {
 		out = append(out, rankOf(l).Pos.Blocks())
 	}
 	return out
@@ -51,7 +51,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 		var atStop []int64
 		e = faultyEngine(t, &left, func() {
 			cancel()
-			for _, l := range e.team.members {
+			for _, l := range e.team.Members {
 				for !rankOf(l).Stopped(e.next) {
 					time.Sleep(10 * time.Microsecond)
 				}
@@ -81,7 +81,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			}
 			if err != nil {
 				stopped++
-				for r, l := range team.members {
+				for r, l := range team.Members {
 					if n := rankOf(l).Pos.Blocks(); n > atStop[r] {
 						t.Errorf("%q: rank %d began %d blocks after the cancellation at product %d", plan, r, n-atStop[r], at)
 					}
@@ -196,7 +196,7 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 	if after.processes > before.processes+32<<20 {
 		t.Errorf("%d MB of the process in memory after %d jobs, %d before", after.processes>>20, jobs, before.processes>>20)
 	}
-	if n := len(e.team.members); n != 2 {
+	if n := len(e.team.Members); n != 2 {
 		t.Errorf("%d ranks are left, the last plan has 2", n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
@@ -123,8 +124,8 @@ type Leader struct {
 	chosen      map[string]forecast.Candidate // plans for shares, see fastest; guarded by resident
 	at          []int                         // of a part: its places in the whole leader
 	totalPlaces int                           // of a part: how many places the whole leader has
-	lost        *team                         // team of a request that hung, until all its ranks have returned; nil: none
-	team        *team                         // ranks of the last plan; nil before the first request and after a failure
+	lost        *leader.Team                  // team of a request that hung, until all its ranks have returned; nil: none
+	team        *leader.Team                  // ranks of the last plan; nil before the first request and after a failure
 	cluster     forecast.Cluster              // one rank as the planner sees it
 	home        *process.Local                // this process
 	resident    sync.Mutex                    // guards hosts, parts and chosen
@@ -245,7 +246,7 @@ const lossGracePeriod = time.Second
 // must hold e.work.
 func (e *Leader) abandon(err error) error {
 	cause := scope.AsError(err)
-	if hangs := e.lost != nil || e.team != nil && e.team.hangs.Load(); e.cfg.Processes == nil && hangs &&
+	if hangs := e.lost != nil || e.team != nil && e.team.Hangs.Load(); e.cfg.Processes == nil && hangs &&
 		cause.Code == failure.PeerLost && e.cfg.Lost != nil {
 		e.cfg.Lost(err)
 	}
@@ -255,7 +256,7 @@ func (e *Leader) abandon(err error) error {
 	}
 	e.stop()
 	if e.lost != nil {
-		<-e.lost.ended // returns soon: its processes have ended
+		<-e.lost.Ended // returns soon: its processes have ended
 		e.lost = nil
 	}
 	if !lost {
@@ -302,8 +303,8 @@ func (e *Leader) dismiss() {
 	if e.team == nil {
 		return
 	}
-	e.team.close()
-	if e.team.hangs.Load() {
+	e.team.Close()
+	if e.team.Hangs.Load() {
 		e.lost = e.team
 	}
 	e.team = nil
@@ -321,13 +322,13 @@ func (e *Leader) usable() error {
 		return nil
 	}
 	select {
-	case <-e.lost.ended:
+	case <-e.lost.Ended:
 		e.lost = nil
 		return nil
 	default:
 		return &failure.Error{
 			Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker",
-			Cause: e.lost.verdict(),
+			Cause: e.lost.Verdict(),
 		}
 	}
 }
@@ -335,7 +336,7 @@ func (e *Leader) usable() error {
 // assemble makes the ranks of a plan the current team. The caller must hold e.work.
 func (e *Leader) assemble(p plan.Plan, spec *dit.Spec) error {
 	folded := p.Pipe > 1 && plan.Skips(spec)
-	if e.team != nil && e.team.Plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
+	if e.team != nil && e.team.Plan == p && e.team.Mesh.Plan.Pipe == p.Stops(folded) {
 		return nil
 	}
 	e.dismiss()
@@ -344,8 +345,8 @@ func (e *Leader) assemble(p plan.Plan, spec *dit.Spec) error {
 	if e.at != nil && e.cfg.Processes != nil { // process.Local.Share accounts for this otherwise
 		of.Concurrent = (p.Ranks()*e.totalPlaces + len(e.at) - 1) / len(e.at)
 	}
-	t, err := newTeam(of, teamConfig{
-		processes: e.processes, owned: e.cfg.Processes != nil, patience: e.cfg.Patience, scheduler: e.scheduler,
+	t, err := leader.NewTeam(of, leader.TeamConfig{
+		Processes: e.processes, Owned: e.cfg.Processes != nil, Patience: e.cfg.Patience, Scheduler: e.scheduler,
 	})
 	e.team = t
 	return err
@@ -523,8 +524,8 @@ func (e *Leader) attempt(ctx context.Context, req *request.Request, plan plan.Pl
 		})
 		return err
 	})
-	if err != nil && e.team.inStep {
-		e.team.inStep = false
+	if err != nil && e.team.InStep {
+		e.team.InStep = false
 		return nil, err
 	}
 	if err != nil {

@@ -49,13 +49,13 @@ func (ev *evaluator) abort(err error) {
 	}
 	ev.mu.Unlock()
 	ev.moved.Broadcast()
-	ev.d.session.cancel()
-	ev.d.team.scheduler.Wake()
+	ev.d.session.Cancel()
+	ev.d.team.Scheduler.Wake()
 }
 
 // wait blocks until there is an error or ready holds. The caller must hold ev.mu.
 func (ev *evaluator) wait(ready func() bool) {
-	b := ev.d.team.scheduler
+	b := ev.d.team.Scheduler
 	for ev.err == nil && !ready() {
 		if b == nil {
 			ev.moved.Wait()
@@ -110,7 +110,7 @@ func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 	if len(a.run) > 0 {
 		c := ev.command(timestep, a.run, s.tokens, s.index)
 		c.Sigma = q.sigma
-		wait = ev.d.session.begin(c)
+		wait = ev.d.session.Begin(c)
 	}
 	ev.advance()
 	ev.mu.Unlock()
@@ -152,7 +152,7 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 		c := ev.command(ev.d.req.Sampling.Timestep(sigma), active, all, 0)
 		c.Whole, c.Sigma = true, sigma
 		ev.mu.Unlock() // it is this part's turn until advance: the others wait
-		ev.whole, err = ev.d.session.begin(c)()
+		ev.whole, err = ev.d.session.Begin(c)()
 		ev.mu.Lock()
 		if err != nil && ev.err == nil {
 			ev.err = err
@@ -168,7 +168,7 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 		return ev.whole, nil
 	}
 	out := make([][]float32, len(active))
-	b, f := ev.d.req.Latent.B, ev.d.session.features.out
+	b, f := ev.d.req.Latent.B, ev.d.session.Features.Out
 	for k := range out {
 		out[k] = rank.CutRows(ev.whole[k], b, dit.Range{End: b}, s.tokens, f)
 	}
@@ -208,7 +208,7 @@ func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, p
 			rows[l] = in
 		}
 		c.Inputs = append(c.Inputs, in)
-		if d.session.nets && patch == 0 { // rows of the other patches are a step old
+		if d.session.Nets && patch == 0 { // rows of the other patches are a step old
 			all := dit.Range{End: l.grid.Tokens()}
 			if tokens != all && l == d.whole {
 				in = l.read(d.req.Latent.B, d.n, all, ev.full)

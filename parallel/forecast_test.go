@@ -12,6 +12,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
@@ -184,11 +185,11 @@ func TestForecastEqualsExecutor(t *testing.T) {
 
 // checkMemory compares the memory of every rank's lanes with the formulas, and the reported peak with the rank that
 // needs most according to the planner.
-func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
+func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *leader.Team, peak int64) {
 	t.Helper()
 	o, took := forecast.NewPartition(w, p), make([]int64, p.Ranks())
-	for i, l := range ranks.members {
-		at := ranks.mesh.At(i)
+	for i, l := range ranks.Members {
+		at := ranks.Mesh.At(i)
 		k := at.Pipe
 		at.Pipe = o.Stage(k)
 		want := o.LaneMemory(at, k, value)

@@ -153,7 +153,7 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 			if err := e.assemble(p, w.Spec); err != nil {
 				t.Fatal(err)
 			}
-			for _, l := range e.team.members {
+			for _, l := range e.team.Members {
 				rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 			}
 			if _, err := e.Sample(context.Background(), &r, nil); err != nil {

@@ -82,7 +82,7 @@ func checkReadings(t *testing.T, r *request.Request, text []int, active [][]int)
 	if err := e.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range e.team.members {
+	for _, l := range e.team.Members {
 		rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 	}
 	if _, err := e.Sample(context.Background(), r, nil); err != nil {

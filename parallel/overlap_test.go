@@ -26,8 +26,8 @@ type rankMicro struct {
 }
 
 func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
-	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.members) {
-		at := rankMicro{w.rank, rankOf(team.members[w.rank]).Pos.Now()}
+	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.Members) {
+		at := rankMicro{w.rank, rankOf(team.Members[w.rank]).Pos.Now()}
 		w.mu.Lock()
 		if n := len(*w.seen); n == 0 || (*w.seen)[n-1] != at {
 			*w.seen = append(*w.seen, at)
@@ -135,13 +135,13 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			}
 			cpu.PerHost = p.Ranks()
 			sim := forecast.Simulate(r.Workload(), p, cpu)
-			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.team.mesh.Plan.Pipe
+			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.team.Mesh.Plan.Pipe
 			for _, s := range sim.Spans {
 				if s.Kind == forecast.Working {
 					program[s.Actor] = append(program[s.Actor], s.Micro)
 				}
 			}
-			did := make([][]plan.Micro, len(e.team.members))
+			did := make([][]plan.Micro, len(e.team.Members))
 			for _, s := range seen {
 				if s.m == (plan.Micro{}) { // opening the session: evaluation 0 is always synchronous
 					continue
@@ -151,7 +151,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 				}
 			}
 			for rank, got := range did {
-				at := e.team.mesh.At(rank)
+				at := e.team.Mesh.At(rank)
 				want := program[(at.Data*p.CFG+at.CFG)*lanes+at.Pipe]
 				if !slices.Equal(got, want) {
 					t.Errorf("rank %d did %v, the program has %v", rank, got, want)

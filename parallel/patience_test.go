@@ -27,8 +27,8 @@ func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 		}
 	}
 	run()
-	look := e.team.stalled
-	after := func(d time.Duration) { e.team.watch.since = e.team.watch.since.Add(-d) } // as if that much time passed
+	look := e.team.Stalled
+	after := func(d time.Duration) { e.team.Watch.Since = e.team.Watch.Since.Add(-d) } // as if that much time passed
 	if err := look(); err != nil {
 		t.Fatalf("at the first look: %v", err)
 	}

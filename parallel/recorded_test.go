@@ -116,7 +116,7 @@ func TestMembersAreRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := forecast.NewPartition(workloadOf(r), planOf(t, text))
-		for member := range e.team.members {
+		for member := range e.team.Members {
 			if want, _ := e.team.Device(member); o.RankOf(member) != want {
 				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))
 			}

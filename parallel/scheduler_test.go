@@ -51,7 +51,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 				if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
 					t.Errorf("%q, order %d: differs from the free run by %.3g", plan, seed, rel)
 				}
-				traces = append(traces, strings.Join(e.team.scheduler.Trace, ", "))
+				traces = append(traces, strings.Join(e.team.Scheduler.Trace, ", "))
 			}
 			e.Close()
 			if traces[0] != traces[1] {
@@ -87,7 +87,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	if err := e.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	victim = rankOf(e.team.members[1]).End(plan.AxisPipe)
+	victim = rankOf(e.team.Members[1]).End(plan.AxisPipe)
 	_, err = e.Sample(context.Background(), r, nil)
 	var pe *failure.Error
 	if !errors.As(err, &pe) || pe.Code != failure.PeerLost ||

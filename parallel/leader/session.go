@@ -1,4 +1,4 @@
-package parallel
+package leader
 
 import (
 	"slices"
@@ -11,25 +11,25 @@ import (
 	"patchbay/parallel/request"
 )
 
-// session is one request on a team, as the leader sees it.
-type session struct {
-	team     *team
+// Session is one request on a team, as the leader sees it.
+type Session struct {
+	team     *Team
 	id       uint64
 	batch    []dit.Range // items of each data part
 	cfgOf    []int       // cfg group of each entry
 	entries  []plan.Sequence
-	features struct{ in, out int }
-	nets     bool // entries have control nets
-	merged   int  // entries that the ranks of a cfg group evaluate as one batch; 1: one by one
+	Features struct{ in, Out int }
+	Nets     bool // entries have control nets
+	Merged   int  // entries that the ranks of a cfg group evaluate as one batch; 1: one by one
 
 	mu   sync.Mutex
 	sent map[int][]comm.Traffic // by member: what it has sent so far, from its last reply
 }
 
-func newSession(t *team, id uint64) *session { return &session{team: t, id: id} }
+func NewSession(t *Team, id uint64) *Session { return &Session{team: t, id: id} }
 
 // note records what the members have sent so far.
-func (s *session) note(replies []rank.Reply) {
+func (s *Session) note(replies []rank.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sent == nil {
@@ -42,8 +42,8 @@ func (s *session) note(replies []rank.Reply) {
 	}
 }
 
-// bytes adds up what all members have sent so far, by axis.
-func (s *session) bytes() []int64 {
+// Bytes adds up what all members have sent so far, by axis.
+func (s *Session) Bytes() []int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]int64, plan.AxisCount)
@@ -55,14 +55,14 @@ func (s *session) bytes() []int64 {
 	return out
 }
 
-// open starts the session on all ranks and returns the bytes of the rank that needs most; a folded stage counts both of
+// Open starts the session on all ranks and returns the bytes of the rank that needs most; a folded stage counts both of
 // its lanes.
-func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
-	t, p := s.team, s.team.mesh.Plan
+func (s *Session) Open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
+	t, p := s.team, s.team.Mesh.Plan
 	s.batch = t.Plan.Items(o.Batch)
 	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
 	token := spec.PatchSize * spec.PatchSize
-	s.features.in, s.features.out = spec.Channels*token, spec.OutChannels*token
+	s.Features.in, s.Features.Out = spec.Channels*token, spec.OutChannels*token
 	for i, e := range o.Entries {
 		s.cfgOf[i] = plan.CFGCoord(branches, i, p.CFG)
 		lt := 0
@@ -71,8 +71,8 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		}
 		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
 	}
-	replies, err := t.all(func(at int) *rank.Command {
-		c := t.mesh.At(at)
+	replies, err := t.All(func(at int) *rank.Command {
+		c := t.Mesh.At(at)
 		own := o
 		device, _ := t.Device(at)
 		own.Model = plan.HeldKey(o.Model, t.Plan.Held(o.Lanes, plan.Mesh{Plan: t.Plan}.At(device)))
@@ -93,8 +93,8 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 				}
 			}
 		}
-		if s.merged > 1 {
-			own.Batch *= s.merged
+		if s.Merged > 1 {
+			own.Batch *= s.Merged
 			own.Entries = s.merge(own.Entries, p.CFG)
 		}
 		return &rank.Command{Session: s.id, Open: &own}
@@ -112,7 +112,7 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 }
 
 // merge combines the entries of each cfg group into one.
-func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput {
+func (s *Session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput {
 	out := make([]rank.EntryInput, groups)
 	for i, e := range entries {
 		all := &out[s.cfgOf[i]]
@@ -123,7 +123,7 @@ func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput
 }
 
 // hints returns the hints for the items of the member at c; a single hint for all items is returned as it is.
-func (s *session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
+func (s *Session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 	if b := all.Rows / tokens; b > 1 {
 		all.Data = rank.CutRows(all.Data, b, s.batch[c.Data], dit.Range{End: tokens}, all.Cols)
 		all.Rows = s.batch[c.Data].Len() * tokens
@@ -132,8 +132,8 @@ func (s *session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 }
 
 // residuals returns the residuals of entry i that the member at c adds: for its blocks, its items and its rows.
-func (s *session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c plan.Coord) (own []rank.Residual) {
-	p, size := s.team.mesh.Plan, s.entries[i]
+func (s *Session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c plan.Coord) (own []rank.Residual) {
+	p, size := s.team.Mesh.Plan, s.entries[i]
 	rows := rank.Own(p, size, c.SequenceRank(p), c.Tensor)
 	for _, r := range all {
 		blocks := r.Blocks
@@ -149,10 +149,10 @@ func (s *session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c pl
 	return own
 }
 
-// begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each
+// Begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each
 // entry, results [B, tokens, out].
-func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
-	t, p := s.team, s.team.mesh.Plan
+func (s *Session) Begin(c rank.EvaluateCommand) func() ([][]float32, error) {
+	t, p := s.team, s.team.Mesh.Plan
 	total := s.batch[len(s.batch)-1].End
 	spread := c.Whole && p.Spread
 	shares := t.Plan.Places(spread)
@@ -166,9 +166,9 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		}
 		return at.SequenceRank(p)
 	}
-	first := func(at plan.Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.mesh.StageCount() }
+	first := func(at plan.Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.Mesh.StageCount() }
 	last := func(at plan.Coord) bool {
-		return at.Pipe == p.Pipe-1 && !spread || spread && at.Pipe < t.mesh.StageCount()
+		return at.Pipe == p.Pipe-1 && !spread || spread && at.Pipe < t.Mesh.StageCount()
 	}
 	rows := func(k int, at plan.Coord) dit.Range { // counted from the first token of the evaluation
 		r := p.Kept(places[k][place(at)], at.Tensor).Image
@@ -177,13 +177,13 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		}
 		return r
 	}
-	wait := t.all(func(member int) *rank.Command {
-		at := t.mesh.At(member)
+	wait := t.All(func(member int) *rank.Command {
+		at := t.Mesh.At(member)
 		if spread && !first(at) {
 			return nil
 		}
 		cut := func(v []float32, r dit.Range) []float32 {
-			return rank.CutRows(v, total, s.batch[at.Data], r, s.features.in)
+			return rank.CutRows(v, total, s.batch[at.Data], r, s.Features.in)
 		}
 		own := c
 		own.Entries, own.Inputs, own.Latents = nil, nil, nil
@@ -203,10 +203,10 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 				own.Inputs = append(own.Inputs, cut(c.Inputs[k], rows(k, at)))
 			}
 		}
-		if s.merged > 1 && len(own.Entries) > 0 { // all entries read the same rows, even those not asked for now
+		if s.Merged > 1 && len(own.Entries) > 0 { // all entries read the same rows, even those not asked for now
 			own.Entries = []int{at.CFG}
 			if first(at) {
-				own.Inputs = []dit.Floats{slices.Repeat(own.Inputs[0], s.merged)}
+				own.Inputs = []dit.Floats{slices.Repeat(own.Inputs[0], s.Merged)}
 			}
 		}
 		if len(own.Entries) == 0 && p.Parts() == 1 { // else it must join gathers of weights
@@ -222,14 +222,14 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		s.note(replies)
 		out := make([][]float32, len(c.Entries))
 		for k := range out {
-			out[k] = make([]float32, len(c.Inputs[k])/s.features.in*s.features.out)
+			out[k] = make([]float32, len(c.Inputs[k])/s.Features.in*s.Features.Out)
 		}
-		for rank := range t.members {
-			at := t.mesh.At(rank)
+		for rank := range t.Members {
+			at := t.Mesh.At(rank)
 			i := 0
 			for k, e := range c.Entries {
 				if s.cfgOf[e] == at.CFG && last(at) && (at.Tensor == 0 || p.Scatter) {
-					pasteRows(out[k], total, s.output(replies[rank].Outputs, i, e), s.batch[at.Data], rows(k, at), s.features.out)
+					pasteRows(out[k], total, s.output(replies[rank].Outputs, i, e), s.batch[at.Data], rows(k, at), s.Features.Out)
 					i++
 				}
 			}
@@ -239,8 +239,8 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 }
 
 // output returns what a rank computed for an entry, the i-th of those that it was asked for.
-func (s *session) output(all []dit.Floats, i, entry int) []float32 {
-	if s.merged == 1 {
+func (s *Session) output(all []dit.Floats, i, entry int) []float32 {
+	if s.Merged == 1 {
 		return all[i]
 	}
 	at := 0 // among the entries of the cfg group
@@ -249,7 +249,7 @@ func (s *session) output(all []dit.Floats, i, entry int) []float32 {
 			at++
 		}
 	}
-	n := len(all[0]) / s.merged
+	n := len(all[0]) / s.Merged
 	return all[0][at*n : (at+1)*n]
 }
 
@@ -262,10 +262,10 @@ func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int)
 	}
 }
 
-// close ends the session on all ranks and adds what each of them sent and computed to stats.
-func (s *session) close(stats *request.Stats) error {
+// Close ends the session on all ranks and adds what each of them sent and computed to stats.
+func (s *Session) Close(stats *request.Stats) error {
 	t := s.team
-	replies, err := t.all(func(int) *rank.Command { return &rank.Command{Session: s.id, Close: true} })()
+	replies, err := t.All(func(int) *rank.Command { return &rank.Command{Session: s.id, Close: true} })()
 	if err != nil {
 		return err
 	}
@@ -293,13 +293,13 @@ func (s *session) close(stats *request.Stats) error {
 	return nil
 }
 
-// cancel stops the session's evaluations on all ranks before their next block, if exchanges can be interrupted.
+// Cancel stops the session's evaluations on all ranks before their next block, if exchanges can be interrupted.
 // Otherwise the samplers ask for no more evaluations, and what is queued runs to its end.
-func (s *session) cancel() {
-	if !s.team.interruptible {
+func (s *Session) Cancel() {
+	if !s.team.Interruptible {
 		return
 	}
-	for _, l := range s.team.members {
+	for _, l := range s.team.Members {
 		l.Cancel(s.id)
 	}
 }

@@ -1,4 +1,4 @@
-package parallel
+package leader
 
 import (
 	"fmt"
@@ -22,52 +22,52 @@ type watchdog struct {
 
 	mu    sync.Mutex
 	moves int64     // of all ranks together, at the last look
-	since time.Time // when moves last changed
+	Since time.Time // when moves last changed
 	lost  error     // error of the ranks that stand still; nil: none do
 }
 
 // await waits for the reply of one rank. If no rank of the team moves for the limit, it aborts all exchanges and
 // returns an error that names the ranks that stand still and where every rank is. A rank that does not return even then
 // is left behind.
-func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
+func (t *Team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	select {
 	case r := <-done:
 		return r, nil
 	default:
 	}
-	if t.scheduler != nil {
-		t.scheduler.Block(false, func() bool { return len(done) > 0 || t.verdict() != nil })
-		if err := t.verdict(); err != nil {
+	if t.Scheduler != nil {
+		t.Scheduler.Block(false, func() bool { return len(done) > 0 || t.Verdict() != nil })
+		if err := t.Verdict(); err != nil {
 			return rank.Reply{}, err
 		}
 		return <-done, nil
 	}
-	tick := time.NewTicker(max(t.watch.limit/8, time.Millisecond))
+	tick := time.NewTicker(max(t.Watch.limit/8, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
 		case r := <-done:
-			if err := t.verdict(); err != nil { // r only echoes the abort
+			if err := t.Verdict(); err != nil { // r only echoes the abort
 				return rank.Reply{}, err
 			}
 			return r, nil
 		case <-tick.C:
 		}
-		err := t.stalled()
+		err := t.Stalled()
 		if err == nil {
 			continue
 		}
 		select {
 		case <-done:
-		case <-time.After(min(t.watch.limit, time.Second)):
-			t.hangs.Store(true)
+		case <-time.After(min(t.Watch.limit, time.Second)):
+			t.Hangs.Store(true)
 		}
 		return rank.Reply{}, err
 	}
 }
 
-// verdict returns the error of the ranks that stand still, nil if none do.
-func (t *team) verdict() error { return t.watch.verdict() }
+// Verdict returns the error of the ranks that stand still, nil if none do.
+func (t *Team) Verdict() error { return t.Watch.verdict() }
 
 func (w *watchdog) verdict() error {
 	w.mu.Lock()
@@ -75,22 +75,22 @@ func (w *watchdog) verdict() error {
 	return w.lost
 }
 
-// stalled returns an error once no rank has moved for the limit.
-func (t *team) stalled() error {
-	w := &t.watch
+// Stalled returns an error once no rank has moved for the limit.
+func (t *Team) Stalled() error {
+	w := &t.Watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lost != nil {
 		return w.lost
 	}
 	var moves int64
-	for _, l := range t.members {
+	for _, l := range t.Members {
 		moves += l.Progress().Moves
 	}
-	if now := time.Now(); moves != w.moves || w.since.IsZero() {
-		w.moves, w.since = moves, now
+	if now := time.Now(); moves != w.moves || w.Since.IsZero() {
+		w.moves, w.Since = moves, now
 		return nil
-	} else if now.Sub(w.since) < w.limit {
+	} else if now.Sub(w.Since) < w.limit {
 		return nil
 	}
 	if slices.ContainsFunc(t.subteams, process.Subteam.Silent) {
@@ -100,26 +100,26 @@ func (t *team) stalled() error {
 }
 
 // deadlock is called by the scheduler when nothing can go on.
-func (t *team) deadlock() {
-	t.watch.mu.Lock()
-	defer t.watch.mu.Unlock()
+func (t *Team) deadlock() {
+	t.Watch.mu.Lock()
+	defer t.Watch.mu.Unlock()
 	_ = t.condemn("deadlock")
 }
 
 // condemn sets the error of the ranks that stand still and ends all exchanges with it. The caller must hold t.watch.mu.
-func (t *team) condemn(verdict string) error {
-	t.watch.lost = t.accuse(verdict)
-	for _, l := range t.members {
-		l.Abort(t.watch.lost)
+func (t *Team) condemn(verdict string) error {
+	t.Watch.lost = t.accuse(verdict)
+	for _, l := range t.Members {
+		l.Abort(t.Watch.lost)
 	}
-	return t.watch.lost
+	return t.Watch.lost
 }
 
 // accuse returns the error of ranks that stand still. It names those that are busy without waiting for another rank, or
 // if there are none, all that wait.
-func (t *team) accuse(verdict string) *failure.Error {
+func (t *Team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
-	for r, l := range t.members {
+	for r, l := range t.Members {
 		at := l.Progress()
 		name := fmt.Sprintf("rank %d at %s", r, at.Place)
 		if t.names != nil {
