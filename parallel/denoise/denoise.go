@@ -1,4 +1,9 @@
-package parallel
+// Package denoise is the loop of one sampling run. denoise.go opens a session on a team and starts one sampler per part
+// of the latent (latent_part.go: all of it, or one patch of a pipeline), layout.go orders the latent's elements by
+// token, mixing.go blends entries and guidance in x0 space, evaluator.go puts the evaluations of all parts in order,
+// reuse.go answers evaluations without the network, progress.go reports steps. It knows teams and sessions, but neither
+// what is resident nor which plan was chosen.
+package denoise
 
 import (
 	"context"
@@ -16,18 +21,18 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// ranks is what a run works on.
-type ranks struct {
-	team     *leader.Team
-	session  uint64                // number of the run's session, different from that of every other one
-	device   forecast.Device       // stages are balanced by its rates
-	deviceOf func(rank int) string // nil: no device has memory of its own
-	memory   int64                 // bound of a session's memory in bytes, 0: none
+// Ranks is what a run works on.
+type Ranks struct {
+	Team     *leader.Team
+	Session  uint64                // number of the run's session, different from that of every other one
+	Device   forecast.Device       // stages are balanced by its rates
+	DeviceOf func(rank int) string // nil: no device has memory of its own
+	Memory   int64                 // bound of a session's memory in bytes, 0: none
 }
 
-// run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
+// Run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
 // panics.
-func run(ctx context.Context, req *request.Request, observe request.Observe, stats request.Stats, on ranks) (*request.Result, error) {
+func Run(ctx context.Context, req *request.Request, observe request.Observe, stats request.Stats, on Ranks) (*request.Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &request.Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
@@ -44,18 +49,18 @@ func run(ctx context.Context, req *request.Request, observe request.Observe, sta
 		m.InverseNoiseScaling(sigma, x)
 		return &request.Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
-	d.ctx, d.team, d.stats, d.device = ctx, on.team, stats, on.device
-	if of := on.deviceOf; of != nil {
-		for r := range on.team.Plan.Ranks() {
+	d.ctx, d.team, d.stats, d.device = ctx, on.Team, stats, on.Device
+	if of := on.DeviceOf; of != nil {
+		for r := range on.Team.Plan.Ranks() {
 			d.stats.Devices = append(d.stats.Devices, of(r))
 		}
 	}
-	d.session = leader.NewSession(on.team, on.session)
+	d.session = leader.NewSession(on.Team, on.Session)
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.Cancel)
 	defer stop()
 	defer d.team.Scheduler.Enter()()
-	if err := d.open(on.memory); err != nil {
+	if err := d.open(on.Memory); err != nil {
 		return nil, err
 	}
 	result, err := d.sample()

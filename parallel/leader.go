@@ -12,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/denoise"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/leader"
@@ -519,8 +520,8 @@ func (e *Leader) attempt(ctx context.Context, req *request.Request, plan plan.Pl
 		var err error
 		e.next++
 		cluster, _ := e.devices()
-		result, err = run(ctx, req, observe, stats, ranks{
-			team: e.team, session: e.next, device: cluster.Device, deviceOf: e.cfg.DeviceOf, memory: e.cfg.MemoryBytes,
+		result, err = denoise.Run(ctx, req, observe, stats, denoise.Ranks{
+			Team: e.team, Session: e.next, Device: cluster.Device, DeviceOf: e.cfg.DeviceOf, Memory: e.cfg.MemoryBytes,
 		})
 		return err
 	})
