@@ -1,8 +1,11 @@
 package plan
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/failure"
 )
 
 // TestShardRefusals checks that an error names the rule or a plan that works.
@@ -50,7 +53,6 @@ func TestDeterministicIsRefused(t *testing.T) {
 		"tensor=2,deterministic=on":         {"plan.tensor", "ulysses=2"},
 		"pipe=2,warmup=3,deterministic=on":  {"plan.warmup", "patches=1"},
 		"ranks=2,stale=on,deterministic=on": {"plan.stale", "leave out"},
-		"ring=2,heads=halves":               {"plan.heads", "ulysses=2"},
 		"deterministic=yes":                 {"plan.deterministic", "off or on"},
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want[0]) ||
@@ -61,6 +63,21 @@ func TestDeterministicIsRefused(t *testing.T) {
 	p, err := Parse("pipe=2,deterministic=on")
 	if err != nil || p.Warmup != throughout || p.Bands() != 1 {
 		t.Errorf("pipe=2,deterministic=on: got %+v, %v: want warm-up throughout and an autoencoder on one rank", p, err)
+	}
+}
+
+// TestRemovedKeysAreRefused checks that keys of earlier versions are refused by name, whatever their value, and that
+// errors say what to do instead.
+func TestRemovedKeysAreRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"pipe=2,resync=20":       "plan.resync: was removed: it hardly moved the picture; use warmup=2 (or more) instead",
+		"ulysses=2,heads=halves": "plan.heads: was removed: no measurement showed a gain from heads=halves; leave heads out",
+		"ulysses=2,heads=whole":  "plan.heads: was removed: no measurement showed a gain from heads=halves; leave heads out",
+	} {
+		var refused *failure.Error
+		if _, err := Parse(text); !errors.As(err, &refused) || refused.Code != failure.PlanRefused || err.Error() != want {
+			t.Errorf("%s: got %v, want %s: %s", text, err, failure.PlanRefused, want)
+		}
 	}
 }
 
