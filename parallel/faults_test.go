@@ -116,6 +116,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"spread only":  {func(r *Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
 		"spread value": {func(r *Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
 		"resync":       {func(r *Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
+		"cut":          {func(r *Request) { r.Plan = "pipe=2,shard=on,cut=weights" }, "plan.cut", "leave cut out"},
 		"half heads":   {func(r *Request) { r.Plan = "ulysses=2,heads=halves" }, "plan.heads", "leave heads out"},
 		"patches only": {func(r *Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
 		"bias behind": {func(r *Request) {

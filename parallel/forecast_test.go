@@ -107,7 +107,7 @@ func forecastPlans() []string {
 		"tensor=2,form=scatter", "tensor=4,form=scatter", "ring=2,ulysses=2,tensor=2,form=scatter",
 		"cfg=2,data=2,tensor=3,form=scatter",
 		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "pipe=2,patches=3,shard=on",
-		"pipe=4,ulysses=2,patches=2,shard=on,cut=weights",
+		"pipe=4,ulysses=2,patches=2,shard=on",
 		"cfg=2,pipe=3,tensor=2,patches=2,shard=on", "pipe=2,patches=3,kv=fp8", "pipe=3,ring=2,ulysses=3,patches=2,kv=fp8",
 		"ulysses=4,deterministic=on", "ring=2,ulysses=3,deterministic=on",
 		"data=2,ring=3,deterministic=on",
