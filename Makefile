@@ -77,7 +77,7 @@ fmt: tools
 export WATCHED := ./ipc/jobs ./ipc/serve ./ipc/members ./ipc/worker ./ipc/rights ./ipc/client ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire ./models/sampling \
            ./node/files ./node/graph ./node/lru ./node/picture/resample ./parallel/comm ./parallel/scope ./parallel/rank ./parallel/remote
 RACED   := ./parallel ./parallel/comm/stream ./parallel/comm/deferred
-ALIKE   := LateRanksGive|LateAdapters|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|ShardedPlansEqual|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|SharedUnderLimits|Measured(Rates|Stages)
+ALIKE   := LateRanksGive|LateAdapters|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|ShardedPlansEqual|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|SharedUnderLimits|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 # A race report needs no DWARF, and the detector has compiled packages of its own anyway: a quarter less to compile.
 RACE    := -race -gcflags=all=-dwarf=false

@@ -68,9 +68,9 @@ func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCom
 		"cfg=2\tpositive and negative", "tensor=\theads and MLP columns", "pipe=\tblocks over stages",
 		"patches=\tof a pipeline", "warmup=\tsynchronous evaluations of a pipeline", "data=\tpictures of a batch",
 		"shard=on\tbytes of the weights", "deterministic=on\tbits of one rank", "stale=on\twith ranks: pipelines too",
-		"form=scatter\twith tensor: tokens, too", "heads=halves\twith ulysses: exchange beside attention",
+		"form=scatter\twith tensor: tokens, too",
 		"sync=spread\twith pipe: warmup over all stages", "kv=fp8\twith pipe: keys and values in 8 bits",
-		"cut=weights\twith pipe and shard: stages of equal bytes", "speeds=\tof the ranks, as in 100:23",
+		"speeds=\tof the ranks, as in 100:23",
 		"overlap=off\tno transfers beside computation, for measuring",
 	} {
 		name, _, _ := strings.Cut(key, "=")

@@ -75,7 +75,6 @@ func BenchmarkSwitches(b *testing.B) {
 	for _, c := range [][2]string{
 		{"ulysses=2", "ulysses=2,deterministic=on"},
 		{"ring=2", "ring=2,deterministic=on"},
-		{"ulysses=2", "ulysses=2,heads=halves"},
 		{"pipe=2,patches=4,warmup=1,overlap=off", "pipe=2,patches=4,warmup=1"},
 		{"ulysses=2,shard=on,overlap=off", "ulysses=2,shard=on"},
 	} {

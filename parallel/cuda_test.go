@@ -100,7 +100,6 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "", 1e-5, false},
 		{"flux-c", "ulysses=2", 1e-5, true},
 		{"flux-c", "ring=2", 1e-5, false},
-		{"flux-c", "ulysses=2,heads=halves", 1e-5, false},
 		{"flux-c", "tensor=2", 1e-5, false},
 		{"flux-c", "tensor=2,form=scatter", 1e-5, false},
 		{"flux-c", "ulysses=2,shard=on", 1e-5, true},

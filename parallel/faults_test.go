@@ -117,6 +117,8 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"spread only":  {func(r *request.Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
 		"spread value": {func(r *request.Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
 		"resync":       {func(r *request.Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
+		"cut":          {func(r *request.Request) { r.Plan = "pipe=2,shard=on,cut=weights" }, "plan.cut", "leave cut out"},
+		"half heads":   {func(r *request.Request) { r.Plan = "ulysses=2,heads=halves" }, "plan.heads", "leave heads out"},
 		"patches only": {func(r *request.Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
 		"bias behind": {func(r *request.Request) {
 			b := r.Branches[0].Entries[0].Biases

@@ -93,13 +93,12 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 		w, spec := workloadOf(r), r.Model.Spec
 		w.Device = cpuDevice(t)
 		for _, text := range everyNth([]string{
-			"pipe=2,patches=3", "pipe=2,patches=3,cut=weights", "pipe=3,ulysses=2,patches=2",
-			"pipe=4,patches=2,cut=weights", "cfg=2,pipe=2,tensor=2,form=scatter",
+			"pipe=2,patches=3", "pipe=3,ulysses=2,patches=2", "pipe=4,patches=2", "cfg=2,pipe=2,tensor=2,form=scatter",
 		}, i, 4) {
 			t.Run(f.name+"/"+text, func(t *testing.T) {
 				p := planOf(t, text+",shard=on")
 				whole, own := *r, *r
-				whole.Plan, own.Plan = strings.TrimSuffix(text, ",cut=weights"), p.String()
+				whole.Plan, own.Plan = text, p.String()
 				want, err := e.Sample(context.Background(), &whole, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -161,7 +160,7 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, text := range everyNth([]string{
-			"pipe=4,ulysses=3,patches=3,warmup=99,shard=on,cut=weights", "pipe=2,patches=2,warmup=99,shard=on",
+			"pipe=4,ulysses=3,patches=3,warmup=99,shard=on", "pipe=2,patches=2,warmup=99,shard=on",
 			"pipe=3,tensor=2,patches=2,warmup=99,shard=on",
 		}, i, 3) {
 			own := *r
@@ -284,7 +283,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 			t.Errorf("load %d, %s: took %v s", i, text, loaded.Seconds)
 		}
 	}
-	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on,cut=weights"); err == nil {
+	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on"); err == nil {
 		t.Log("four stages fit as well") // half blocks may count twice
 	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
 		t.Error(err)

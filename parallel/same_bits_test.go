@@ -19,7 +19,7 @@ func sameBitsPlans() (out []string) {
 		if strings.Contains(text, "tensor=") { // one speed per rank
 			text = regexp.MustCompile(`,speeds=[\d:]+`).ReplaceAllString(text, "")
 		}
-		text = regexp.MustCompile(`,?(heads=halves|tensor=\d|form=scatter|warmup=\d+)`).ReplaceAllString(text, "")
+		text = regexp.MustCompile(`,?(tensor=\d|form=scatter|warmup=\d+)`).ReplaceAllString(text, "")
 		text = strings.TrimPrefix(text, ",")
 		if text != "" && !seen[text] {
 			out = append(out, text+",deterministic=on")

@@ -14,7 +14,7 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 	plans := []string{
 		"pipe=3", "pipe=4,overlap=off", "cfg=2,data=2,pipe=2", "cfg=3,pipe=3,sync=spread", "pipe=3,ring=2,ulysses=2",
 		"pipe=2,ulysses=3,sync=spread",
-		"pipe=2,tensor=2", "pipe=2,ring=2,tensor=3,form=scatter", "cfg=2,pipe=4,shard=on,cut=weights",
+		"pipe=2,tensor=2", "pipe=2,ring=2,tensor=3,form=scatter", "cfg=2,pipe=4,shard=on",
 	}
 	for k, name := range tiny.Names() {
 		e := newEngine(t)

@@ -27,23 +27,21 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 	d, g, u, r := int64(o.Spec.HeadDim), int64(o.Spec.Group()), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
-	mine, parts := int64(attended(rows[c.SequenceRank(o.plan)], imageOnly)), o.plan.Heads(int(all))
+	mine := int64(attended(rows[c.SequenceRank(o.plan)], imageOnly))
 	if u > 1 {
 		group := int64(o.gathered(rows, c.Ring, imageOnly))
-		v[plan.AxisUlysses].add(int64(2*len(parts)), int64(b)*d*((g+2)*mine*(all-own)+(group-mine)*g*own))
+		v[plan.AxisUlysses].add(2, int64(b)*d*((g+2)*mine*(all-own)+(group-mine)*g*own))
 	}
 	if r == 1 {
 		return
 	}
+	row := int64(b) * 2 * own * d
 	if o.stored() {
-		v[plan.AxisRing].add(1, int64(r-1)*int64(b)*2*own*d*int64(o.gathered(rows, c.Ring, imageOnly)))
+		v[plan.AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
 		return
 	}
-	for _, part := range parts {
-		row := int64(b) * 2 * int64(part[c.Ulysses].Len()) * d
-		for step := range r - 1 {
-			v[plan.AxisRing].add(1, row*int64(o.gathered(rows, (c.Ring+r-step)%r, imageOnly)))
-		}
+	for step := range r - 1 {
+		v[plan.AxisRing].add(1, row*int64(o.gathered(rows, (c.Ring+r-step)%r, imageOnly)))
 	}
 }
 

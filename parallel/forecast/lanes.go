@@ -1,8 +1,6 @@
 package forecast
 
 import (
-	"slices"
-
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
@@ -14,14 +12,11 @@ import (
 // that FLUX was published with.
 const referenceSide, referenceText = 64, 512
 
-// OwnLanes cuts the blocks of a model over stages that own their weights, by the rates of a device or, with ByWeights,
-// by parameters. It returns nil for plans without such stages.
+// OwnLanes cuts the blocks of a model over stages that own their weights, by the rates of a device. It returns nil for
+// plans without such stages.
 func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
 	if !p.Owns() {
 		return nil
-	}
-	if p.ByWeights {
-		return p.LightestLanes(spec)
 	}
 	one := plan.OneRank()
 	one.Pipe, one.Patches, one.Speeds = p.Pipe, p.Pipe, plan.SpeedsOf(p.StageSpeeds())
@@ -52,8 +47,7 @@ func (f Cluster) Speeds(spec *dit.Spec) []float64 {
 	return out
 }
 
-// Share returns p with the speeds of the devices of its ranks, if these differ and p has no speeds: speeds for the
-// model or, with ByWeights, in proportion to their memory.
+// Share returns p with the speeds of the devices of its ranks for the model, if these differ and p has no speeds.
 func (f Cluster) Share(spec *dit.Spec, p plan.Plan) plan.Plan {
 	if p.Ranks() <= len(f.Mixed) && p.Choose == 0 && p.Speeds == (plan.Speeds{}) {
 		f.PerHost = p.Ranks()
@@ -67,12 +61,6 @@ func (f Cluster) shared(p plan.Plan, speeds []float64) plan.Plan {
 	if f.Mixed == nil {
 		return p
 	}
-	speeds = slices.Clone(speeds[:p.Ranks()])
-	for r := range speeds {
-		if free := f.On(r).Free(); p.ByWeights && free > 0 {
-			speeds[r] = float64(free)
-		}
-	}
-	p.Speeds = plan.SpeedsOf(speeds)
+	p.Speeds = plan.SpeedsOf(speeds[:p.Ranks()])
 	return p
 }

@@ -462,29 +462,25 @@ func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b i
 	d, g, u, r := o.Spec.HeadDim, o.Spec.Group(), o.plan.Ulysses, o.plan.Ring
 	mine := attended(rows[c.SequenceRank(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
+	heads := o.heads(c)
+	own, all := heads[c.Ulysses].Len(), heads[u-1].End
 	var sizes []int // all are live until the attention ends
-	for _, heads := range o.plan.Heads(o.heads(c)[u-1].End) {
-		own, all := heads[c.Ulysses].Len(), 0
-		for _, h := range heads {
-			all += h.Len()
+	switch {
+	case r > 1 && o.stored():
+		everyone := 0
+		for i := range r {
+			everyone += o.gathered(rows, i, imageOnly)
 		}
-		switch {
-		case r > 1 && o.stored():
-			everyone := 0
-			for i := range r {
-				everyone += o.gathered(rows, i, imageOnly)
-			}
-			sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
-		case r > 1:
-			most, sums := 0, b*g*own*group*4/s.value // sums of exponentials are f32
-			for i := range r {
-				most = max(most, o.gathered(rows, i, imageOnly))
-			}
-			sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*g*own*d, sums, sums)
+		sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
+	case r > 1:
+		most, sums := 0, b*g*own*group*4/s.value // sums of exponentials are f32
+		for i := range r {
+			most = max(most, o.gathered(rows, i, imageOnly))
 		}
-		if u > 1 {
-			sizes = append(sizes, group*b*(g+2)*own*d, (g+2)*mine*b*all*d, group*b*g*own*d, mine*b*g*all*d)
-		}
+		sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*g*own*d, sums, sums)
+	}
+	if u > 1 {
+		sizes = append(sizes, group*b*(g+2)*own*d, (g+2)*mine*b*all*d, group*b*g*own*d, mine*b*g*all*d)
 	}
 	s.scratch(sizes...)
 }

@@ -10,7 +10,7 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	notFirst := 0
 	for _, text := range []string{
 		"ulysses=5", "ring=3", "cfg=1,tensor=5", "pipe=4", "pipe=8",
-		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,cut=weights",
+		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,speeds=20:100:20:20",
 	} {
 		p := planOf(t, text)
 		ranks := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)

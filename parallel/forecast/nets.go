@@ -32,7 +32,7 @@ func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 		own.Branches = append(own.Branches, branches[i])
 	}
 	p = p.ForNets()
-	p.Shard, p.ByWeights, p.KV8 = false, false, false
+	p.Shard, p.KV8 = false, false
 	return own, p
 }
 

@@ -201,14 +201,12 @@ func (s Search) candidates(n int) []Candidate {
 		out = append(out, c)
 		// sharding is never faster, so it is tried only where whole weights do not fit
 		if p.Shard = true; !c.Fits && p.Possible() == nil && (len(s.Nets) == 0 || p.Parts() == 1) {
-			p.ByWeights = p.Owns()
-			p = s.Cluster.shared(p, speeds)
 			out = append(out, s.weigh(p))
 		}
 		// the last resort: keys and values in 8 bits; p has shard=on where that is possible
 		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits {
 			if p.Possible() != nil {
-				p.Shard, p.ByWeights = false, false
+				p.Shard = false
 			}
 			out = append(out, s.weigh(p))
 		}

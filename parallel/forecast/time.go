@@ -15,8 +15,6 @@ const (
 	mergePasses = 3
 	// launches is how many operations the host launches for one block and stream.
 	launches = 9
-	// halfLaunches is how many more an attention in halves takes: packing, attention and unpacking of the second half.
-	halfLaunches = 3
 	// launchGap is the time in seconds between two operations of a recorded graph, in which the device drains and fills
 	// again. It is the price of many small patches.
 	launchGap = 1e-6
@@ -167,17 +165,7 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 		keys += c.Sequence(entry).Text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
-	work := 4 * float64(b*queries) * float64(keys) * own * g * d
-	l.attention += work
-	if all := c.heads(at)[c.plan.Ulysses-1].End; len(c.plan.Heads(all)) > 1 {
-		// both exchanges of one half of the heads run beside the attention of the other half
-		beside := work / l.on.Attention
-		mine, unit := float64(attended(rows[at.SequenceRank(c.plan)], imageOnly)), float64(b)*d*value
-		come := (g + 2) * mine * (float64(all) - own) * unit * c.wires[plan.AxisUlysses].perByte
-		back := (float64(queries) - mine) * own * g * unit * c.wires[plan.AxisUlysses].perByte
-		l.exchange -= (min(come, beside) + min(back, beside)) / 2
-		l.launches += halfLaunches
-	}
+	l.attention += 4 * float64(b*queries) * float64(keys) * own * g * d
 	if c.plan.KV8 { // every row is read or written once in 8 bits and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * own * d * (1 + value)
 	}

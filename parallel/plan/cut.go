@@ -1,10 +1,6 @@
 package plan
 
-import (
-	"slices"
-
-	"patchbay/models/dit"
-)
+import "patchbay/models/dit"
 
 // BlockCost is the time in seconds that a stage spends on one block in one evaluation: up to and including the residual
 // of its attention, and on the MLP after it. A block that cannot be cut has its whole cost in Attention.
@@ -73,33 +69,6 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []fl
 		}
 	}
 	return out
-}
-
-// LightestLanes cuts by parameters instead of seconds, with or without half blocks, whichever makes the heaviest stage
-// lighter: what both halves of a block read (its modulation) is held on both sides of a cut.
-func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
-	var costs []BlockCost
-	undivided := *spec
-	undivided.Blocks = slices.Clone(spec.Blocks)
-	for i, b := range spec.Blocks {
-		costs = append(costs, BlockCost{Attention: float64(b.Params - b.MLPParams), MLP: float64(b.MLPParams)})
-		undivided.Blocks[i].Splittable = false
-	}
-	ends := [2]float64{float64(spec.EmbedParams), float64(spec.HeadParams)}
-	speeds := p.StageSpeeds()
-	halves, blocks := Cut(spec, costs, ends, speeds), Cut(&undivided, costs, ends, speeds)
-	if p.heaviest(spec, halves, speeds) < p.heaviest(spec, blocks, speeds) {
-		return halves
-	}
-	return blocks
-}
-
-// heaviest returns the largest ratio of the parameters that a stage holds to its speed.
-func (p Plan) heaviest(spec *dit.Spec, lanes []Lane, speeds []float64) (most float64) {
-	for stage := range p.Pipe {
-		most = max(most, float64(HeldParams(spec, p.StageHeld(lanes, stage)))/speeds[stage])
-	}
-	return most
 }
 
 // pieces are what stages are cut from: whole blocks, and the halves of those that can be cut.

@@ -40,16 +40,11 @@ type Plan struct {
 	// Shard splits the bytes of every block over the ranks that would hold the same weights. Blocks are gathered before
 	// their use. With Pipe > 1 nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
-	// ByWeights cuts stages to minimize the largest share of the weights instead of the longest time; only with Shard
-	// and Pipe > 1.
-	ByWeights bool
 	// KV8 stores the keys and values of pipelines in 8 bits; only with Pipe > 1.
 	KV8 bool
 	// Deterministic makes results bit-identical to those of one rank: where other plans sum in the order of the ranks,
 	// inputs are first brought into the order of the sequence, and pipelines are synchronous (ADR 21).
 	Deterministic bool
-	// Halves exchanges one half of a rank's heads while the other half attends; only with Ulysses > 1.
-	Halves bool
 	// Overlap lets transfers run concurrently with computation. Off is for measuring.
 	Overlap bool
 	Speeds  Speeds // of the ranks' devices; work is divided in proportion
@@ -117,11 +112,19 @@ func keys() []key {
 		choice("stale", "off", "on", func(p *Plan) *bool { return &p.Stale }),
 		choice("shard", "off", "on", func(p *Plan) *bool { return &p.Shard }),
 		choice("kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }),
-		choice("cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }),
 		choice("deterministic", "off", "on", func(p *Plan) *bool { return &p.Deterministic }),
-		choice("heads", "whole", "halves", func(p *Plan) *bool { return &p.Halves }),
 		choice("overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }),
 		speeds(),
+	}
+}
+
+// removed says of keys that earlier versions took why they went and what to write instead (ADR 13).
+func removed() map[string]string {
+	return map[string]string{
+		"resync": "it hardly moved the picture; use warmup=2 (or more) instead",
+		"heads":  "no measurement showed a gain from heads=halves; leave heads out",
+		"cut": "stages are cut by time alone; leave cut out, and where they do not fit use more stages or tensor=2 (or " +
+			"more)",
 	}
 }
 
@@ -189,11 +192,6 @@ func (p Plan) Possible() error {
 	case p.Deterministic && p.Patches > 1 && p.Warmup < throughout:
 		return Refuse("warmup", "is %d with deterministic=on, but patches behind it attend to keys and values of the "+
 			"evaluation before, as no other plan does: use patches=1, or leave warmup out", p.Warmup)
-	case p.Halves && (p.Ulysses == 1 || p.Pipe > 1 || p.Deterministic):
-		return Refuse("heads", "is halves, which is for ulysses=2 (or more) without pipe and deterministic: leave heads out")
-	case p.ByWeights && !p.Owns():
-		return Refuse("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or "+
-			"leave cut out")
 	case p.Shard && !p.Owns() && p.Parts() == 1:
 		return Refuse("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, "+
 			"data), or leave shard out")
@@ -213,8 +211,8 @@ func (p Plan) degrees() string {
 }
 
 func (p *Plan) set(name, value string) error {
-	if name == "resync" {
-		return Refuse(name, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
+	if reason, ok := removed()[name]; ok {
+		return Refuse(name, "was removed: %s", reason)
 	}
 	var names []string
 	for _, k := range keys() {

@@ -1,15 +1,18 @@
 package plan
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/failure"
 )
 
 // TestShardRefusals checks that an error names the rule or a plan that works.
 func TestShardRefusals(t *testing.T) {
 	for text, want := range map[string]string{
 		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages",
-		"ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
+		"shard=yes": "off or on",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
@@ -50,7 +53,6 @@ func TestDeterministicIsRefused(t *testing.T) {
 		"tensor=2,deterministic=on":         {"plan.tensor", "ulysses=2"},
 		"pipe=2,warmup=3,deterministic=on":  {"plan.warmup", "patches=1"},
 		"ranks=2,stale=on,deterministic=on": {"plan.stale", "leave out"},
-		"ring=2,heads=halves":               {"plan.heads", "ulysses=2"},
 		"deterministic=yes":                 {"plan.deterministic", "off or on"},
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want[0]) ||
@@ -64,12 +66,31 @@ func TestDeterministicIsRefused(t *testing.T) {
 	}
 }
 
+// TestRemovedKeysAreRefused checks that keys of earlier versions are refused by name, whatever their value, and that
+// errors say what to do instead.
+func TestRemovedKeysAreRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"pipe=2,resync=20":       "plan.resync: was removed: it hardly moved the picture; use warmup=2 (or more) instead",
+		"ulysses=2,heads=halves": "plan.heads: was removed: no measurement showed a gain from heads=halves; leave heads out",
+		"ulysses=2,heads=whole":  "plan.heads: was removed: no measurement showed a gain from heads=halves; leave heads out",
+		"pipe=2,shard=on,cut=weights": "plan.cut: was removed: stages are cut by time alone; leave cut out, and where " +
+			"they do not fit use more stages or tensor=2 (or more)",
+		"pipe=2,cut=time": "plan.cut: was removed: stages are cut by time alone; leave cut out, and where they do not fit " +
+			"use more stages or tensor=2 (or more)",
+	} {
+		var refused *failure.Error
+		if _, err := Parse(text); !errors.As(err, &refused) || refused.Code != failure.PlanRefused || err.Error() != want {
+			t.Errorf("%s: got %v, want %s: %s", text, err, failure.PlanRefused, want)
+		}
+	}
+}
+
 // TestStringIsParsedBack checks that a plan's String parses to the same plan, with one patch or without warm-up too.
 func TestStringIsParsedBack(t *testing.T) {
 	for _, text := range []string{
 		"ulysses=2", "pipe=2", "pipe=2,patches=1", "pipe=4,patches=1,warmup=0", "pipe=2,patches=2,warmup=0,sync=spread",
 		"data=2,pipe=2,patches=1,sync=spread", "pipe=3,patches=5,warmup=2,overlap=off", "ranks=4,stale=on",
-		"cfg=2,pipe=2,tensor=2,form=scatter,shard=on,cut=weights,kv=fp8", "deterministic=on", "ranks=4,deterministic=on",
+		"cfg=2,pipe=2,tensor=2,form=scatter,shard=on,kv=fp8", "deterministic=on", "ranks=4,deterministic=on",
 		"pipe=2,patches=3,deterministic=on", "pipe=2,patches=1,warmup=1,ring=2,deterministic=on",
 	} {
 		want, err := Parse(text)

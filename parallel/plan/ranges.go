@@ -21,22 +21,6 @@ func Balanced(n, parts int) []dit.Range {
 // behind returns r shifted by at.
 func behind(at int, r dit.Range) dit.Range { return dit.Range{Start: at + r.Start, End: at + r.End} }
 
-// Heads returns, by exchange, which of n heads each rank of a Ulysses group exchanges: all of its heads at once, or
-// with Halves, if every rank has at least two, first one half of them and then the other.
-func (p Plan) Heads(n int) [][]dit.Range {
-	whole := p.GroupHeads(n)
-	if !p.Halves || slices.ContainsFunc(whole, func(r dit.Range) bool { return r.Len() < 2 }) {
-		return [][]dit.Range{whole}
-	}
-	halves := [][]dit.Range{make([]dit.Range, p.Ulysses), make([]dit.Range, p.Ulysses)}
-	for u, r := range whole {
-		for i, h := range Balanced(r.Len(), len(halves)) {
-			halves[i][u] = behind(r.Start, h)
-		}
-	}
-	return halves
-}
-
 // sequenceRows divides a sequence of lt text and li image tokens among ranks in proportion to shares, text and image
 // alike in contiguous ranges. With equal shares, text has its larger ranges at the front and image at the back, so that
 // the sums differ by at most one where that is possible.

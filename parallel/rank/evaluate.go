@@ -360,9 +360,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	all, wide, rows := s.rows(c, e)
 	seq := &sequence{
 		ops: env.Ops, arena: s.comm, ulysses: s.comms[plan.AxisUlysses], ring: s.outer(c), rows: all, plan: s.open.Plan,
-		flight: &s.flight, bias: e.bias,
+		bias: e.bias,
 	}
-	s.flight.comm = seq.ulysses
 	run := &entryRun{
 		entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows, wide),
 		attend: seq.attend, fresh: !ok,

@@ -94,7 +94,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			return
 		}
 		heads := s.plan.GroupHeads(a.K.Dim(2))
-		got := s.exchange(a, heads, s.ulysses.Run)
+		got := s.exchange(a, heads)
 		freshK, freshV := keysOf(got)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
 			k, v := kv.slots(a, text, r)
@@ -106,7 +106,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		out := s.results(a, got)
 		k, v := kv.all()
 		s.scores(grouped(out), queriesOf(got), k, v, 0, engine.AttentionArgs{Scale: a.Scale})
-		s.giveBack(a, out, heads, s.ulysses.Run)()
+		s.giveBack(a, out, heads)
 	}
 }
 

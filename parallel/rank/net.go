@@ -194,7 +194,6 @@ func (s *session) follow(env dit.Env, run *entryRun, b int) {
 				n.of.block(env, e.run, e.next)
 			}
 		}
-		n.of.flight.wait() // the model has exchanges of its own
 	}
 }
 
@@ -231,7 +230,6 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 		input := s.upload(env, runs[k], c.Inputs[k])
 		n.model.Embed(env, runs[k].state, input)
 	}
-	defer s.flight.wait() // the model has exchanges of its own
 	return s.blocks(env, s.held, runs)
 }
 

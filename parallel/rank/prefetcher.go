@@ -4,15 +4,17 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/scope"
 )
 
 // prefetcher gathers the weights of one rank's model unit by unit (dit.Shards).
 type prefetcher struct {
-	shards *dit.Shards
-	flight flight // the gather under way
-	plan   *plan.Gathers
-	open   int  // unit that may be read, -1: none
-	ahead  bool // gathers run beside what the rank computes
+	shards  *dit.Shards
+	comm    comm.Comm
+	running bool // a gather, beside what the rank computes; there is at most one
+	plan    *plan.Gathers
+	open    int  // unit that may be read, -1: none
+	ahead   bool // gathers run beside what the rank computes
 }
 
 // newPrefetcher makes the prefetcher of a session; nil if the model holds all its weights.
@@ -21,8 +23,8 @@ func newPrefetcher(shards *dit.Shards, c comm.Comm, ahead bool) *prefetcher {
 		return nil
 	}
 	return &prefetcher{
-		shards: shards, flight: flight{comm: c},
-		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1, ahead: ahead,
+		shards: shards, comm: c, plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }),
+		open: -1, ahead: ahead,
 	}
 }
 
@@ -36,10 +38,10 @@ func (g *prefetcher) use(unit, next int) {
 		return
 	}
 	g.shut()
-	g.flight.wait()
+	g.wait()
 	if len(todo) > 0 && todo[0] == unit {
 		g.start(unit)
-		g.flight.wait()
+		g.wait()
 		todo = todo[1:]
 	}
 	g.shards.Units[unit].Open(true)
@@ -47,7 +49,7 @@ func (g *prefetcher) use(unit, next int) {
 	for _, u := range todo {
 		g.start(u)
 		if !g.ahead {
-			g.flight.wait()
+			g.wait()
 		}
 	}
 }
@@ -55,7 +57,17 @@ func (g *prefetcher) use(unit, next int) {
 // start gathers a unit beside what the rank computes.
 func (g *prefetcher) start(u int) {
 	unit := &g.shards.Units[u]
-	g.flight.begin(comm.NewAllGather(unit.Whole, unit.Mine, unit.Counts))
+	g.wait()
+	g.comm.Begin(comm.NewAllGather(unit.Whole, unit.Mine, unit.Counts))
+	g.running = true
+}
+
+// wait makes later calls wait until no gather is running.
+func (g *prefetcher) wait() {
+	if g.running {
+		g.running = false
+		g.comm.Fetched()
+	}
 }
 
 // shut makes the open unit unreadable.
@@ -72,5 +84,6 @@ func (g *prefetcher) close() {
 		return
 	}
 	g.shut()
-	g.flight.close()
+	// a failed gather has failed the request already
+	_ = scope.Recovered("gather beside", func() error { g.wait(); return nil })
 }

@@ -65,7 +65,6 @@ type session struct {
 	sent       [plan.AxisCount]comm.Traffic // in this session
 	held       plan.Lane                    // blocks of this rank's stage
 	weights    *prefetcher                  // nil: the rank holds whole weights
-	flight     flight                       // of exchanged heads
 	tokens     TokenCount
 	chosen     map[string]int64 // counts before the session
 	stop       func() bool      // reports whether it was cancelled; nil: never
@@ -335,10 +334,9 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	return reply, nil
 }
 
-// close waits for exchanges that run beside the calls of a session.
+// close waits for gathers that run beside the calls of a session.
 func (s *session) close() {
 	s.weights.close()
-	s.flight.close()
 	for _, n := range s.nets {
 		n.of.close()
 	}

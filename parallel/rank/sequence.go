@@ -21,7 +21,6 @@ type sequence struct {
 	ring    comm.Comm
 	rows    []dit.Rows // of every rank of the sequence, ring outside
 	plan    plan.Plan
-	flight  *flight
 	bias    *biasTable // nil: the entry has none
 }
 
@@ -52,24 +51,12 @@ func (s *sequence) attend(a dit.Attention) {
 		s.over(a, a.Groups(a.Out), a.Groups(a.Q), a.K, a.V)
 		return
 	}
-	parts, exchange := s.plan.Heads(a.K.Dim(2)), s.ulysses.Run
-	if len(parts) > 1 {
-		exchange = s.flight.begin
-	}
-	got := make([]engine.Tensor, len(parts))
-	for i, heads := range parts {
-		got[i] = s.exchange(a, heads, exchange)
-	}
-	back := make([]func(), len(parts))
-	for i, heads := range parts { // each part is exchanged beside the attention of the other
-		back[i] = s.giveBack(a, s.attended(a, got[i]), heads, exchange)
-	}
-	for i, unpack := range back {
-		if i == len(parts)-1 {
-			s.flight.wait()
-		}
-		unpack()
-	}
+	heads := s.plan.GroupHeads(a.K.Dim(2))
+	got := s.exchange(a, heads)
+	out := s.results(a, got)
+	k, v := keysOf(got)
+	s.over(a, grouped(out), queriesOf(got), k, v)
+	s.giveBack(a, out, heads)
 }
 
 // For each row, ranks of a Ulysses group send each other the heads of keys and values that the peer works on, each with
@@ -87,34 +74,20 @@ func keysOf(got engine.Tensor) (k, v engine.Tensor) {
 // grouped turns [L, B, G, K, D] into [B, L, K, G, D].
 func grouped(t engine.Tensor) engine.Tensor { return t.Transpose(0, 1).Transpose(2, 3) }
 
-// attended attends with the heads of got [L, B, G+2, K/P, D] and returns [L, B, G, K/P, D].
-func (s *sequence) attended(a dit.Attention, got engine.Tensor) engine.Tensor {
-	out := s.results(a, got)
-	k, v := keysOf(got)
-	s.over(a, grouped(out), queriesOf(got), k, v)
-	return out
-}
-
 // results allocates the results of this rank's heads: [L, B, G, K/P, D].
 func (s *sequence) results(a dit.Attention, got engine.Tensor) engine.Tensor {
 	return s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(2)-2, got.Dim(3), got.Dim(4))
 }
 
-// exchanger starts an exchange of heads: Comm.Run or flight.begin.
-type exchanger func(*comm.Call)
-
 // exchange packs and sends the heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L,
 // B, G+2, K/P, D].
-func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchanger) engine.Tensor {
+func (s *sequence) exchange(a dit.Attention, heads []dit.Range) engine.Tensor {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	q := a.Groups(a.Q)
-	b, l, g, d, all := q.Dim(0), q.Dim(1), q.Dim(3), q.Dim(4), 0
-	for _, h := range heads {
-		all += h.Len()
-	}
+	b, l, g, d := q.Dim(0), q.Dim(1), q.Dim(3), q.Dim(4)
 	got := s.arena.Alloc(a.Q.DType, s.gathered(r, a.ImageOnly), b, g+2, heads[me].Len(), d)
 	send, recv := make([]int, p), make([]int, p)
-	packed := s.arena.Alloc(a.Q.DType, l*b*(g+2)*all*d)
+	packed := s.arena.Alloc(a.Q.DType, l*b*(g+2)*a.K.Dim(2)*d)
 	at := 0
 	for u, h := range heads {
 		send[u] = l * b * (g + 2) * h.Len() * d
@@ -132,35 +105,31 @@ func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchang
 		})
 		at += send[u]
 	}
-	exchange(comm.NewAllToAll(got, packed, recv, send))
+	s.ulysses.Run(comm.NewAllToAll(got, packed, recv, send))
 	return got
 }
 
-// giveBack returns to every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D]. unpack copies them to
-// their places once they have arrived.
-func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, exchange exchanger) (unpack func()) {
+// giveBack returns to every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D].
+func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	to := a.Groups(a.Out)
-	b, l, g, d, all := to.Dim(0), to.Dim(1), to.Dim(3), to.Dim(4), 0
+	b, l, g, d := to.Dim(0), to.Dim(1), to.Dim(3), to.Dim(4)
 	send, recv := make([]int, p), make([]int, p)
 	for u := range p {
 		send[u] = s.count(r, u, a.ImageOnly) * b * g * heads[me].Len() * d
 		recv[u] = l * b * g * heads[u].Len() * d
-		all += recv[u]
 	}
-	back := s.arena.Alloc(a.Q.DType, all)
-	exchange(comm.NewAllToAll(back, out, recv, send))
-	return func() {
-		at := 0
-		for u, h := range heads {
-			if recv[u] > 0 {
-				from := grouped(back.Slice(0, at, at+recv[u]).Split(0, l, b, g, h.Len(), d))
-				for i := range g {
-					s.ops.Copy(to.Slice(2, h.Start, h.End).Index(3, i), from.Index(3, i))
-				}
+	back := s.arena.Alloc(a.Q.DType, l*b*g*a.K.Dim(2)*d)
+	s.ulysses.Run(comm.NewAllToAll(back, out, recv, send))
+	at := 0
+	for u, h := range heads {
+		if recv[u] > 0 {
+			from := grouped(back.Slice(0, at, at+recv[u]).Split(0, l, b, g, h.Len(), d))
+			for i := range g {
+				s.ops.Copy(to.Slice(2, h.Start, h.End).Index(3, i), from.Index(3, i))
 			}
-			at += recv[u]
 		}
+		at += recv[u]
 	}
 }
 
