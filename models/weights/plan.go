@@ -109,7 +109,7 @@ func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
 func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 	full := prefix + t.name
 	at.use = cmp.Or(t.use, at.use)
-	if p.opt.Uses != nil && !p.opt.Uses(at.block, at.use) {
+	if p.opt.Uses != nil && !p.opt.Uses(at.use) {
 		at.held = false
 	}
 	if !f.CanSet() {
