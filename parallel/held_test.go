@@ -60,7 +60,7 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 }
 
 // cpuLanes returns the lanes of stages that own their weights, as the engines of tests cut them: for "cpu".
-func cpuLanes(t *testing.T, p plan.Plan, spec *dit.Spec) []plan.Lane {
+func cpuLanes(t *testing.T, p plan.Plan, spec *dit.Spec) []dit.Range {
 	t.Helper()
 	return forecast.OwnLanes(spec, p, cpuDevice(t))
 }
@@ -83,7 +83,7 @@ func planOf(t *testing.T, text string) plan.Plan {
 	return p
 }
 
-// TestStagesReadTheirOwnWeights checks that with shard=on a stage reads every parameter of its blocks, half blocks and
+// TestStagesReadTheirOwnWeights checks that with shard=on a stage reads every parameter of its blocks and
 // ends once and no other, that it holds about as many bytes as forecast, and that pictures have the bits of shard=off,
 // stale values included.
 func TestStagesReadTheirOwnWeights(t *testing.T) {
@@ -103,7 +103,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				weighed := func(p plan.Plan, lanes []plan.Lane) {
+				weighed := func(p plan.Plan, lanes []dit.Range) {
 					t.Helper()
 					for rank, m := range forecast.MemoryByRank(w, p, 4, 4) {
 						key := plan.HeldKey("", p.Held(lanes, plan.Mesh{Plan: p}.At(rank)))
@@ -284,7 +284,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 		}
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on"); err == nil {
-		t.Log("four stages fit as well") // half blocks may count twice
+		t.Log("four stages fit as well")
 	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
 		t.Error(err)
 	}

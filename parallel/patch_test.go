@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,11 +14,8 @@ import (
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/dit"
-	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/forecast"
-	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 )
@@ -216,105 +212,6 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 				}
 				if rel := relative(got.Latent.Data, want.Latent.Data); !(rel <= 1e-5) {
 					t.Errorf("%s %s: relative difference to one rank %.3g, bound 1e-5", base, plan, rel)
-				}
-			}
-		}
-	}
-}
-
-// deepened returns a recorded set whose 3 numbered blocks repeat until there are n.
-func deepened(t *testing.T, name, blocks string, n int) (*weights.Set, json.RawMessage) {
-	t.Helper()
-	set, config, err := goldenweights.Set(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]weights.Stored{}
-	for _, key := range set.Names() {
-		s, _ := set.Get(key)
-		rest, ok := strings.CutPrefix(key, blocks+".")
-		if !ok {
-			out[key] = s
-			continue
-		}
-		number, rest, _ := strings.Cut(rest, ".")
-		first, err := strconv.Atoi(number)
-		if err != nil || first > 2 {
-			t.Fatalf("%s: want blocks 0 to 2", key)
-		}
-		for i := first; i < n; i += 3 {
-			out[fmt.Sprintf("%s.%d.%s", blocks, i, rest)] = s
-		}
-	}
-	return weights.FromMap(out), config
-}
-
-// TestHalfBlocksRunPatchesOnce checks that where a stage ends in the middle of a block, only the stage that completes
-// the block adds what follows it: patches, residuals and control nets. The recorded model has too few blocks for such
-// a cut.
-func TestHalfBlocksRunPatchesOnce(t *testing.T) {
-	const blocks = 7
-	set, config := deepened(t, "qwen-a", "transformer_blocks", blocks)
-	d, err := models.OpenDiffusion(set, map[string]string{
-		"config": strings.Replace(string(config), `"num_layers": 3`, fmt.Sprintf(`"num_layers": %d`, blocks), 1),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(d.Spec.Blocks) != blocks {
-		t.Fatalf("the model has %d blocks, want %d", len(d.Spec.Blocks), blocks)
-	}
-	layers, _ := deepened(t, "diffsynth-a", "controlnet_blocks", blocks)
-	n, err := models.OpenPatch(layers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := openGolden(t, "qwen-a")
-	g.model = request.Model{Key: "deep", Spec: &d.Spec, Weights: request.LoadFunc(d.Load)}
-	patch := patchOn(t, "diffsynth-a", "hint0", 0.8, nil, 7, 9)
-	patch.Net = request.Model{Key: "deep patch", Spec: &n.Spec, Weights: request.LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}
-	rows := golden.Input("rows", 20*d.Spec.Width)
-	all := func(add func(*request.Entry)) func(*request.Request) {
-		return func(r *request.Request) {
-			for _, b := range r.Branches {
-				for i := range b.Entries {
-					add(&b.Entries[i])
-				}
-			}
-		}
-	}
-	for what, add := range map[string]func(*request.Request){
-		"nothing": func(*request.Request) {},
-		"a patch": all(func(e *request.Entry) { e.Control = []request.Control{patch} }),
-		"residuals": all(func(e *request.Entry) {
-			e.Residuals = []request.Residual{{Blocks: []int{0, 1, 2, 3, 4, 5, 6}, Rows: rows}}
-		}),
-		"control nets": func(r *request.Request) { netted(t, r, "qwen-a") },
-	} {
-		for _, e := range []*Leader{newEngine(t), newDeferredEngine(t, 7)} {
-			r := parityRequest(t, g, "qwen-a", 1, 7, 9, 2)
-			add(r)
-			run := func(text string) []float32 {
-				r.Plan = text
-				w := r.Workload()
-				w.Device = cpuDevice(t)
-				lanes := forecast.NewPartition(w, planOf(t, text)).Lanes
-				if text != "" && !slices.ContainsFunc(lanes, func(l plan.Lane) bool { return l.StartsAtMLP }) {
-					t.Errorf("%s with %s: stages are %v, want one that begins in a block", text, what, lanes)
-				}
-				got, err := e.Sample(context.Background(), r, nil)
-				if err != nil {
-					t.Fatalf("%s: %v", text, err)
-				}
-				return got.Latent.Data
-			}
-			// the compared plans are equally stale, however the first evaluation is computed
-			for text, same := range map[string]string{
-				"pipe=2,patches=2,warmup=99": "", "pipe=3,patches=3,warmup=99": "", "pipe=2,warmup=99,shard=on": "",
-				"pipe=2,patches=2,warmup=1,sync=spread": "pipe=2,patches=2,warmup=1",
-			} {
-				if rel := relative(run(text), run(same)); !(rel <= 1e-5) {
-					t.Errorf("%s with %s: relative difference to %q %.3g, bound 1e-5", text, what, same, rel)
 				}
 			}
 		}

@@ -24,6 +24,9 @@ type Range struct{ Start, End int }
 // Len returns End - Start.
 func (r Range) Len() int { return r.End - r.Start }
 
+// Has reports whether i is in the interval.
+func (r Range) Has(i int) bool { return i >= r.Start && i < r.End }
+
 // Rows names the tokens that one call computes, as global positions in the text and in the image sequence. Either may
 // be empty.
 type Rows struct{ Text, Image Range }
@@ -251,12 +254,10 @@ type BlockSpec struct {
 	GatedAttention bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
-	// Splittable: Block supports Env.Half, that is, it can compute the attention, or what follows it, alone.
-	Splittable bool
-	Params     int64
-	// AttentionParams and MLPParams count the block's ForAttention and ForMLP weights. A half needs its own weights and
-	// those with neither use. Both are 0 where Splittable is false.
-	AttentionParams, MLPParams int64
+	// Serial marks a Single block of one attention, then one MLP, each behind a norm (Krea 2). FLUX's Single blocks have
+	// them in parallel. It is false for Sandwich and AttentionFeedsMLP blocks, although these are serial too.
+	Serial bool
+	Params int64
 }
 
 // Blocks returns n copies of b, each of which attends once and takes no skip input.
@@ -264,32 +265,6 @@ func Blocks(n int, b BlockSpec) []BlockSpec {
 	b.Skip, b.Attends = -1, 1
 	return slices.Repeat([]BlockSpec{b}, n)
 }
-
-// Serial reports whether b is a Splittable Single block, which has its MLP after its attention. FLUX's Single blocks
-// have them in parallel. It is false for Sandwich and AttentionFeedsMLP blocks, although these are serial too.
-func (b *BlockSpec) Serial() bool { return b.Kind == Single && b.Splittable }
-
-// HalfParams returns the number of parameters that a half of the block needs. What both halves read counts for each.
-func (b *BlockSpec) HalfParams(half Half) int64 {
-	switch half {
-	case AttentionHalf:
-		return b.Params - b.MLPParams
-	case MLPHalf:
-		return b.Params - b.AttentionParams
-	}
-	return b.Params
-}
-
-// Half is a part of a block: everything up to and including the residual of its attention, or the MLP after it. Only X
-// passes from one to the other.
-type Half uint8
-
-// The halves. Blocks whose BlockSpec.Splittable is false are always computed whole.
-const (
-	WholeBlock Half = iota
-	AttentionHalf
-	MLPHalf
-)
 
 // Groups returns the number of key and value heads. Ranks split attention by these, each with its query heads.
 func (s *Spec) Groups() int { return cmp.Or(s.KVHeads, s.Heads) }
@@ -381,7 +356,6 @@ type Env struct {
 	Arena  *engine.Arena // activations, in stack order: a call releases what it allocates unless it returns it
 	DType  engine.DType  // of activations: f32 (the zero value) or bf16. Modulations and rotations are always f32
 	Attend func(Attention)
-	Half   Half // what Block and PrepareBlock compute of a block with BlockSpec.Splittable
 	// Reduce sums a partial result over the ranks that hold the other slices of the same weights. nil: this rank holds
 	// whole weights.
 	Reduce func(engine.Tensor)
@@ -505,8 +479,8 @@ type Model interface {
 	// Prepare computes what depends on the entries alone and on no block. All entries must have equal shapes. It
 	// returns an error that names the field if an entry does not fit the model.
 	Prepare(env Env, entries []Entry, grid Grid) (*Prepared, error)
-	// PrepareBlock adds to p what depends on block i, its cross K/V, for the half of it that env.Half names. It does
-	// nothing for blocks that this value does not hold.
+	// PrepareBlock adds to p what depends on block i, its cross K/V. It does nothing for blocks that this value does not
+	// hold.
 	PrepareBlock(env Env, p *Prepared, i int)
 	// Modulate starts the modulations, with the head's, for S timesteps of each entry. timesteps [S*n] are ordered
 	// [S][n] and in the network's range: 0..1000 for SD3, PixArt and HunyuanDiT, 0..1 for the others.

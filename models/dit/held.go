@@ -8,8 +8,6 @@ type Held struct {
 	// Blocks are the ranges of blocks that are held; nil: all. Folded stages of models with skip connections hold two
 	// ranges.
 	Blocks []Range
-	// AttentionOnly and MLPOnly list blocks of which only the AttentionHalf, or only the MLPHalf, is held.
-	AttentionOnly, MLPOnly []int
 	// NoEmbed and NoHead leave out what Embed alone and Head alone need: stages between the first and the last do not
 	// use it.
 	NoEmbed, NoHead bool
@@ -21,21 +19,9 @@ type Held struct {
 	Part, Parts int
 }
 
-// Has reports whether block i is held, whole or in half.
+// Has reports whether block i is held.
 func (h Held) Has(i int) bool {
-	in := func(r Range) bool { return i >= r.Start && i < r.End }
-	return h.Blocks == nil || slices.ContainsFunc(h.Blocks, in)
-}
-
-// Half returns the part of block i that is held, if the block is held at all.
-func (h Held) Half(i int) Half {
-	switch {
-	case slices.Contains(h.MLPOnly, i):
-		return MLPHalf
-	case slices.Contains(h.AttentionOnly, i):
-		return AttentionHalf
-	}
-	return WholeBlock
+	return h.Blocks == nil || slices.ContainsFunc(h.Blocks, func(r Range) bool { return r.Has(i) })
 }
 
 // Use says what a weight is for, where some ranks can do without it.
@@ -43,23 +29,17 @@ type Use string
 
 // The uses. A weight without one is held wherever its block is, or by every rank.
 const (
-	ForEmbed     Use = "embed"     // Embed, and what Prepare computes for it alone
-	ForHead      Use = "head"      // Head, and its modulation
-	ForAttention Use = "attention" // the AttentionHalf of a block that can be cut
-	ForMLP       Use = "mlp"       // its MLPHalf
+	ForEmbed Use = "embed" // Embed, and what Prepare computes for it alone
+	ForHead  Use = "head"  // Head, and its modulation
 )
 
-// Uses reports whether a weight of block i, or outside of blocks, is held as far as its use decides.
-func (h Held) Uses(i int, u Use) bool {
+// Uses reports whether a weight is held as far as its use decides.
+func (h Held) Uses(u Use) bool {
 	switch u {
 	case ForEmbed:
 		return !h.NoEmbed
 	case ForHead:
 		return !h.NoHead
-	case ForAttention:
-		return h.Half(i) != MLPHalf
-	case ForMLP:
-		return h.Half(i) != AttentionHalf
 	}
 	return true
 }

@@ -111,16 +111,8 @@ func count(s *dit.Spec, declared []weights.Declared) {
 		case dit.ForHead:
 			s.HeadParams += n
 		}
-		if d.Block < 0 {
-			continue
-		}
-		b := &s.Blocks[d.Block]
-		b.Params += n
-		switch {
-		case b.Splittable && d.Use == dit.ForAttention:
-			b.AttentionParams += n
-		case b.Splittable && d.Use == dit.ForMLP:
-			b.MLPParams += n
+		if d.Block >= 0 {
+			s.Blocks[d.Block].Params += n
 		}
 	}
 }

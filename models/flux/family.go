@@ -90,7 +90,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Channels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
 		Rotates: true, Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
 		References: c.Concat == 0 && c.Distilled == 0, // these lack the channels of a mask or a second image
-		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Splittable: true}),
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
 			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{Dims: map[string]int{

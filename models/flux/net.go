@@ -40,12 +40,12 @@ type double struct {
 // stream is one side of a double block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
 	Mod   *doubleMod     `weight:"mod"` // nil, as in the structs below: Chroma
-	QKV   *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
-	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D" use:"attention"`
-	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D" use:"attention"`
-	Proj  *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E" use:"attention"`
-	Up    *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F" use:"mlp"`
-	Down  *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F" use:"mlp"`
+	QKV   *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E"`
+	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D"`
+	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D"`
+	Proj  *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E"`
+	Up    *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F"`
+	Down  *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F"`
 }
 
 // single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2

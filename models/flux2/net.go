@@ -32,13 +32,13 @@ type double struct {
 
 // stream is one side of a double block. The MLP's first layer is stored fused.
 type stream struct {
-	QKV   *engine.Weight `weight:"attn.qkv,nobias" shape:"3E,E" split:"rows 3E" use:"attention"`
-	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D" use:"attention"`
-	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D" use:"attention"`
-	Proj  *engine.Weight `weight:"attn.proj,nobias" shape:"E,E" split:"cols E" use:"attention"`
-	Gate  *engine.Weight `weight:"mlp.0,nobias" shape:"2F,E" rows:"0:F" split:"rows F" use:"mlp"`
-	Up    *engine.Weight `weight:"mlp.0,nobias" shape:"2F,E" rows:"F:2F" split:"rows F" use:"mlp"`
-	Down  *engine.Weight `weight:"mlp.2,nobias" shape:"E,F" split:"cols F" use:"mlp"`
+	QKV   *engine.Weight `weight:"attn.qkv,nobias" shape:"3E,E" split:"rows 3E"`
+	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D"`
+	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D"`
+	Proj  *engine.Weight `weight:"attn.proj,nobias" shape:"E,E" split:"cols E"`
+	Gate  *engine.Weight `weight:"mlp.0,nobias" shape:"2F,E" rows:"0:F" split:"rows F"`
+	Up    *engine.Weight `weight:"mlp.0,nobias" shape:"2F,E" rows:"F:2F" split:"rows F"`
+	Down  *engine.Weight `weight:"mlp.2,nobias" shape:"E,F" split:"cols F"`
 }
 
 // single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's two first layers;

@@ -87,7 +87,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, Rotates: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Splittable: true}),
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	for i := range s.Blocks {
 		s.Blocks[i].Skip = c.skip(i)

@@ -26,5 +26,4 @@ func TestBlocksOfStagesEqualTheWhole(t *testing.T) { goldens().Stages(t) }
 func TestSlicesSumToTheWhole(t *testing.T)         { goldens().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
-func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { goldens().Cut(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }

@@ -38,22 +38,16 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
 }
 
-// Block runs block i. Its first half is x = linear(norm([x, skip])) in blocks with a skip input, x +=
-// attention(norm1(x) shifted), x += cross-attention(norm3(x)). Its second half is x += mlp(norm2(x)).
+// Block runs block i: x = linear(norm([x, skip])) in blocks with a skip input, x += attention(norm1(x) shifted), x +=
+// cross-attention(norm3(x)), x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	mark := env.Arena.Mark()
 	b, x := &m.Net.Blocks[i], s.X
-	if env.Half != dit.MLPHalf {
-		b.join(env, x, skip)
-	}
+	b.join(env, x, skip)
 	h := layers.Scratch(env, x, s.B, s.Rows.Len(), m.cfg.Hidden)
-	if env.Half != dit.MLPHalf {
-		m.attentions(env, i, s, h)
-	}
-	if env.Half != dit.AttentionHalf {
-		b.Norm2.apply(env, h, x)
-		b.MLP.Add(env, x, h, engine.Tensor{}, s.Wide)
-	}
+	m.attentions(env, i, s, h)
+	b.Norm2.apply(env, h, x)
+	b.MLP.Add(env, x, h, engine.Tensor{}, s.Wide)
 	env.Arena.Release(mark)
 }
 

@@ -47,14 +47,14 @@ type extraEmbedder struct {
 
 // block attends to the image, then to the text. Shift is the only modulation.
 type block struct {
-	Skip  *skip              `weight:"" use:"attention"` // nil: the block has no skip input
+	Skip  *skip              `weight:""` // nil: the block has no skip input
 	Norm1 shifted            `weight:"norm1"`
 	Shift *engine.Weight     `weight:"default_modulation.1" shape:"E,E"`
-	Attn  self               `weight:"attn1" use:"attention"`
-	Norm3 norm               `weight:"norm3" use:"attention"`
-	Cross cross              `weight:"attn2" use:"attention"`
-	Norm2 norm               `weight:"norm2" use:"mlp"`
-	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
+	Attn  self               `weight:"attn1"`
+	Norm3 norm               `weight:"norm3"`
+	Cross cross              `weight:"attn2"`
+	Norm2 norm               `weight:"norm2"`
+	MLP   layers.FeedForward `weight:"mlp"`
 }
 
 // skip combines a block's input with the result of an earlier block.

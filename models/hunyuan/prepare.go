@@ -33,9 +33,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// PrepareBlock computes the keys and values of the text for block i, unless only its MLP is computed.
+// PrepareBlock computes the keys and values of the text for block i.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
-	if !m.Held.Has(i) || env.Half == dit.MLPHalf {
+	if !m.Held.Has(i) {
 		return
 	}
 	w, d := &m.Net.Blocks[i].Cross, m.Spec().HeadDim

@@ -11,17 +11,13 @@ import (
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark, w := env.Arena.Mark(), &m.Net.Blocks[i]
 	t := layers.OneStream(env, i, s, &layers.Side{Out: w.Attn.Out, Gate: w.MLP.Gate, Up: w.MLP.Up, Down: w.MLP.Down})
-	if env.Half != dit.MLPHalf {
-		m.attend(env, i, s, t)
-	}
-	if env.Half != dit.AttentionHalf {
-		normalise(env, t, 3)
-		t.AddMLP(env)
-	}
+	m.attend(env, i, s, t)
+	normalise(env, t, 3)
+	t.AddMLP(env)
 	env.Arena.Release(mark)
 }
 
-// attend runs the attention half of block i on t.
+// attend runs the attention of block i on t.
 func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream) {
 	mark, w, d := env.Arena.Mark(), &m.Net.Blocks[i].Attn, m.Spec().HeadDim
 	normalise(env, t, 0)

@@ -65,7 +65,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Family: "krea2", Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: patch, Channels: c.Channels,
 		ContextDim: c.Taps * c.TextWidth, Taps: c.Taps, TapsMLP: c.TextMLP, Rotates: true, References: true,
 		NeedsMethod: true, Tables: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Splittable: true, Gated: true, GatedAttention: true}),
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Serial: true, Gated: true, GatedAttention: true}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{

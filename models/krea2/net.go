@@ -24,8 +24,8 @@ type block struct {
 	Table engine.Tensor `weight:"mod.lin" shape:"6E"` // scale, shift, gate of the attention, then of the MLP
 	Norm1 engine.Tensor `weight:"prenorm.scale,plus1" shape:"E"`
 	Norm2 engine.Tensor `weight:"postnorm.scale,plus1" shape:"E"`
-	Attn  attention     `weight:"attn" use:"attention"`
-	MLP   mlp           `weight:"mlp" use:"mlp"`
+	Attn  attention     `weight:"attn"`
+	MLP   mlp           `weight:"mlp"`
 }
 
 type attention struct {

@@ -5,19 +5,16 @@ import (
 	"patchbay/models/dit"
 )
 
-// Double computes block i, which has two streams with one attention over both, or the half of it that env.Half names,
-// on the rows of s: x += gate1 * out(attention(norm1(x))), then x += gate2 * mlp(norm2(x)). The modulations are
-// (shift, scale, gate) of the attention, of the MLP and of a second attention, if any. d is the head dim, eps the
-// epsilon of the norms.
+// Double computes block i, which has two streams with one attention over both, on the rows of s: x += gate1 *
+// out(attention(norm1(x))), then x += gate2 * mlp(norm2(x)). The modulations are (shift, scale, gate) of the attention,
+// of the MLP and of a second attention, if any. d is the head dim, eps the epsilon of the norms.
 func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *Side) {
-	streams, attends := Streams(env, i, s, text, image), env.Half != dit.MLPHalf
-	var attended, again engine.Tensor // both attentions read X before either result is added
-	if attends {
-		qkv := Projections(env, s, streams, image, eps)
-		attended = Scratch(env, s.X, s.B, s.Wide.Len(), image.Out.K())
-		JointAttention(env, i, s, qkv, attended, d, text.Norm, image.Norm)
-	}
-	if w := image.Again; w != nil && attends {
+	streams := Streams(env, i, s, text, image)
+	qkv := Projections(env, s, streams, image, eps)
+	attended := Scratch(env, s.X, s.B, s.Wide.Len(), image.Out.K())
+	JointAttention(env, i, s, qkv, attended, d, text.Norm, image.Norm)
+	var again engine.Tensor // both attentions read X before either result is added
+	if w := image.Again; w != nil {
 		h := s.ImageRows() // empty, if this call has none
 		if s.Wide.Image.Len() > 0 {
 			t := &streams[len(streams)-1]
@@ -30,13 +27,13 @@ func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *S
 	}
 	for _, t := range streams {
 		w := t.Parts[0]
-		if attends && w.Out != nil {
+		if w.Out != nil {
 			t.AddOut(env, attended.Slice(1, t.To.Start, t.To.End))
 		}
-		if attends && w.Again != nil {
+		if w.Again != nil {
 			RowLinear(env, t.X, again, w.Again.Out, Chunk(w.Mod, t.X.Dim(2), 8), t.Of)
 		}
-		if env.Half != dit.AttentionHalf && w.Up != nil {
+		if w.Up != nil {
 			t.Norm(env, 3, eps)
 			t.AddMLP(env)
 		}

@@ -5,14 +5,13 @@ import (
 	"patchbay/models/dit"
 )
 
-// Side is the weights that the text or the image tokens of a block are computed with. Those of a half that is not held
-// are nil.
+// Side is the weights that the text or the image tokens of a block are computed with.
 type Side struct {
 	QKV   []*engine.Weight // to queries, keys and values, one fused weight or three
 	Norm  engine.QKNorm    // of queries and keys
 	Out   *engine.Weight   // after the attention; nil: the side provides queries, keys and values and nothing else
 	Gate  *engine.Weight   // of a gated MLP, beside Up; nil: the MLP is not gated
-	Up    *engine.Weight
+	Up    *engine.Weight   // nil: no MLP
 	Down  *engine.Weight
 	Again *Side // QKV, Norm and Out of a second attention, over image tokens alone; nil: there is none
 }

@@ -45,7 +45,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, Tables: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Splittable: true}),
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{"F": c.MLPHidden, "R": c.Hidden / 3},

@@ -22,7 +22,6 @@ func TestForwardMatchesGolden(t *testing.T)        { goldens().Forward(t) }
 func TestForwardOnCPU(t *testing.T)                { goldens().Levels(t) }
 func TestNothingIsReadEarly(t *testing.T)          { goldens().Deferred(t) }
 func TestRowsOfPartsEqualTheWhole(t *testing.T)    { goldens().Rows(t) }
-func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { goldens().Cut(t) }
 func TestBlocksOfStagesEqualTheWhole(t *testing.T) { goldens().Stages(t) }
 func TestSlicesSumToTheWhole(t *testing.T)         { goldens().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }

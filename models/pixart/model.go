@@ -57,9 +57,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// PrepareBlock computes the keys and values of the text for block i, unless only its MLP is computed.
+// PrepareBlock computes the keys and values of the text for block i.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
-	if !m.Held.Has(i) || env.Half == dit.MLPHalf {
+	if !m.Held.Has(i) {
 		return
 	}
 	w, d := m.Net.Blocks[i].Cross.KV, m.Spec().HeadDim
@@ -129,13 +129,9 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	b, x, e := &m.Net.Blocks[i], s.X, m.cfg.Hidden
 	mod := s.M.Image[i].Index(0, s.Step)
 	h := layers.Scratch(env, x, s.B, s.Rows.Len(), e)
-	if env.Half != dit.MLPHalf {
-		m.attentions(env, i, s, h)
-	}
-	if env.Half != dit.AttentionHalf {
-		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-		b.MLP.Add(env, x, h, layers.Chunk(mod, e, 5), s.Wide)
-	}
+	m.attentions(env, i, s, h)
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+	b.MLP.Add(env, x, h, layers.Chunk(mod, e, 5), s.Wide)
 	env.Arena.Release(mark)
 }
 

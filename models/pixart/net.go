@@ -33,9 +33,9 @@ type caption struct {
 // attention, then of the MLP.
 type block struct {
 	Table engine.Tensor      `weight:"scale_shift_table" shape:"6,E"`
-	Attn  self               `weight:"attn" use:"attention"`
-	Cross cross              `weight:"cross_attn" use:"attention"`
-	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
+	Attn  self               `weight:"attn"`
+	Cross cross              `weight:"cross_attn"`
+	MLP   layers.FeedForward `weight:"mlp"`
 }
 
 type self struct {

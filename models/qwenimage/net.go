@@ -30,10 +30,10 @@ type alphaTable struct {
 type joint struct {
 	ImageMod *engine.Weight `weight:"img_mod.1" shape:"6E,E"` // shift, scale, gate of the attention, then of the MLP
 	TextMod  *engine.Weight `weight:"txt_mod.1" shape:"6E,E"`
-	Image    imageAttention `weight:"attn" use:"attention"`
-	Text     textAttention  `weight:"attn" use:"attention"`
-	ImageMLP mlp            `weight:"img_mlp" use:"mlp"`
-	TextMLP  mlp            `weight:"txt_mlp" use:"mlp"`
+	Image    imageAttention `weight:"attn"`
+	Text     textAttention  `weight:"attn"`
+	ImageMLP mlp            `weight:"img_mlp"`
+	TextMLP  mlp            `weight:"txt_mlp"`
 }
 
 type imageAttention struct {

@@ -85,7 +85,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, PatchSize: c.PatchSize, Channels: c.Channels,
 		ContextDim: c.ContextDim, PooledDim: c.PooledDim,
-		Blocks: dit.Blocks(c.Blocks, dit.BlockSpec{Kind: dit.Double, Splittable: true}),
+		Blocks: dit.Blocks(c.Blocks, dit.BlockSpec{Kind: dit.Double}),
 	}
 	for i := range s.Blocks {
 		s.Blocks[i].LastText = i == c.Blocks-1

@@ -48,24 +48,24 @@ func (j *joint) view() (text, image *stream, second *attention) {
 // stream is one side of a block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
 	Mod  *engine.Weight     `weight:"adaLN_modulation.1" shape:"6E,E"`
-	Attn attention          `weight:"attn" use:"attention"`
-	MLP  layers.FeedForward `weight:"mlp" use:"mlp"`
+	Attn attention          `weight:"attn"`
+	MLP  layers.FeedForward `weight:"mlp"`
 }
 
 // dualStream is an image side that attends twice. Mod continues with shift, scale, gate of the second attention.
 type dualStream struct {
 	Mod   *engine.Weight     `weight:"adaLN_modulation.1" shape:"9E,E"`
-	Attn  attention          `weight:"attn" use:"attention"`
-	Attn2 attention          `weight:"attn2" use:"attention"`
-	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
+	Attn  attention          `weight:"attn"`
+	Attn2 attention          `weight:"attn2"`
+	MLP   layers.FeedForward `weight:"mlp"`
 }
 
 // lastText is the text side of the last block, which provides queries, keys and values and nothing else. Mod gives
 // shift, scale.
 type lastText struct {
 	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
-	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
-	Norm *qkNorm        `weight:"attn" use:"attention"`
+	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E"`
+	Norm *qkNorm        `weight:"attn"`
 }
 
 type attention struct {

@@ -137,7 +137,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 			continue
 		}
 		first := opt.Rank == 0
-		opt.Uses = func(_ int, u dit.Use) bool { return first || u != dit.ForEmbed }
+		opt.Uses = func(u dit.Use) bool { return first || u != dit.ForEmbed }
 		m := &LM{Config: c}
 		for range c.Layers {
 			layer := &lmLayer{Norms: &lmNorms{}}

@@ -20,10 +20,10 @@ type Options struct {
 	// Held reports whether element i of a list (full name, e.g. "double_blocks") should be loaded; nil: all. Names and
 	// shapes of the others are checked too, but no data of them is read.
 	Held func(list string, i int) bool
-	// Uses reports whether weights with a use should be loaded in a block (-1: outside of blocks); nil: all.
-	Uses func(block int, u dit.Use) bool
-	// Block returns the block number of element i of a list; nil: everything is outside of blocks. It matters for Uses
-	// and for Parts > 1.
+	// Uses reports whether weights with a use should be loaded; nil: all.
+	Uses func(u dit.Use) bool
+	// Block returns the block number of element i of a list; nil: everything is outside of blocks. It matters for
+	// Parts > 1.
 	Block func(list string, i int) int
 	// Rank and Ranks select the slice of a tensor group; Ranks 0 or 1: whole weights.
 	Rank, Ranks int
@@ -109,7 +109,7 @@ func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
 func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 	full := prefix + t.name
 	at.use = cmp.Or(t.use, at.use)
-	if p.opt.Uses != nil && !p.opt.Uses(at.block, at.use) {
+	if p.opt.Uses != nil && !p.opt.Uses(at.use) {
 		at.held = false
 	}
 	if !f.CanSet() {

@@ -25,7 +25,7 @@ import (
 //
 // Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" selects a range of stored rows (fused
 // matrices); split:"rows 3E" or split:"cols E+F" says how a tensor group splits the matrix: each named group of rows or
-// columns is shared among the ranks in balanced ranges of whole Options.Units; use:"mlp" says what the weight, or
+// columns is shared among the ranks in balanced ranges of whole Options.Units; use:"embed" says what the weight, or
 // everything in the struct, is for (dit.Use).
 type tag struct {
 	name     string

@@ -45,64 +45,52 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 	}
 }
 
-// reductions returns the rows of every sum over a tensor group that block b, or a half of it, makes for some rows of
-// this rank: one after each row-parallel projection (Megatron-LM, arXiv:1909.08053, sec. 3).
-func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
+// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank: one after
+// each row-parallel projection (Megatron-LM, arXiv:1909.08053, sec. 3).
+func reductions(b dit.BlockSpec, r dit.Rows) (out []dit.Rows) {
 	text, image := r.TextOnly(), r.ImageOnly()
-	var attention, mlp []dit.Rows
 	switch {
 	case b.Sandwich && b.Kind == dit.Cross:
 		return []dit.Rows{image, image}
-	case b.Sandwich:
+	case b.Sandwich || b.Serial || b.AttentionFeedsMLP && b.Kind == dit.Single:
 		return []dit.Rows{r, r}
-	case b.Serial() || b.AttentionFeedsMLP && b.Kind == dit.Single:
-		attention, mlp = []dit.Rows{r}, []dit.Rows{r}
 	case b.Kind == dit.Single:
 		return []dit.Rows{r}
 	case b.Kind == dit.Cross:
-		attention, mlp = []dit.Rows{image, image}, []dit.Rows{image}
-	default:
-		if text.Len() > 0 && !b.LastText {
-			attention, mlp = append(attention, text), append(mlp, text)
-		}
-		if image.Len() > 0 {
-			attention, mlp = append(attention, image), append(mlp, image)
-			if b.Attends > 1 {
-				attention = append(attention, image)
-			}
+		return []dit.Rows{image, image, image}
+	}
+	if text.Len() > 0 && !b.LastText {
+		out = append(out, text, text)
+	}
+	if image.Len() > 0 {
+		out = append(out, image, image)
+		if b.Attends > 1 {
+			out = append(out, image)
 		}
 	}
-	switch half {
-	case dit.AttentionHalf:
-		return attention
-	case dit.MLPHalf:
-		return mlp
-	}
-	return append(attention, mlp...)
+	return out
 }
 
-// block adds what rank c sends in block i, or in a half of it, for the rows of one entry with b items.
-func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
+// block adds what rank c sends in block i for the rows of one entry with b items.
+func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
-	if half != dit.MLPHalf {
-		plan.EachAttention(spec, func(imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
-	}
+	plan.EachAttention(spec, func(imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	mine := rows[c.SequenceRank(o.plan)]
 	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
-		for _, r := range reductions(spec, half, mine) {
+		for _, r := range reductions(spec, mine) {
 			// an all-reduce as reduce-scatter and all-gather sends 2 (P-1)/P of the buffer
 			v[plan.AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
 		}
 	}
 	if o.plan.Scatter {
-		o.scattered(&v[plan.AxisTensor], c, spec, half, mine, b)
+		o.scattered(&v[plan.AxisTensor], c, spec, mine, b)
 	}
 }
 
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), one call for each item and stream.
 // A rank sends its l rows to the P-1 others in a gather, (P-1) l E values, and the rows of the others among the group's
 // L in a scatter, (L - l) E values.
-func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
+func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
 		for _, r := range list {
@@ -115,15 +103,15 @@ func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half 
 			}
 		}
 	}
-	each(gathers(spec, half, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
-	each(reductions(spec, half, mine), func(all, own int) int64 { return int64(all-own) * e })
+	each(gathers(spec, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
+	each(reductions(spec, mine), func(all, own int) int64 { return int64(all-own) * e })
 }
 
-// gathers returns the rows of every gather that a block, or a half of it, makes in the scattered form: one before its
-// column-parallel projections for each sum after its row-parallel ones.
-func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
-	out := reductions(b, half, r)
-	if b.LastText && r.Text.Len() > 0 && half != dit.MLPHalf { // queries, keys and values alone
+// gathers returns the rows of every gather that a block makes in the scattered form: one before its column-parallel
+// projections for each sum after its row-parallel ones.
+func gathers(b dit.BlockSpec, r dit.Rows) []dit.Rows {
+	out := reductions(b, r)
+	if b.LastText && r.Text.Len() > 0 { // queries, keys and values alone
 		out = append(out, r.TextOnly())
 	}
 	return out
@@ -143,7 +131,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 		o.own(c, func(k int) {
 			for _, n := range o.kinds[k] {
 				var one [plan.AxisCount]volume
-				o.block(&one, c, n.block, n.half, rows, b)
+				o.block(&one, c, n.block, rows, b)
 				for a := range v {
 					v[a].add(int64(n.count)*one[a].calls, int64(n.count)*one[a].values)
 				}

@@ -14,7 +14,7 @@ const referenceSide, referenceText = 64, 512
 
 // OwnLanes cuts the blocks of a model over stages that own their weights, by the rates of a device. It returns nil for
 // plans without such stages.
-func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
+func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []dit.Range {
 	if !p.Owns() {
 		return nil
 	}

@@ -65,13 +65,13 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 		m.KV += o.sessionEntry(&session, c, k, i, b)
 	}
 	o.linkBuffers(&comm, c, k, b)
-	whole := held.Range
+	whole := held
 	if o.spreads(k) {
 		whole = dit.Range{End: len(o.Spec.Blocks)}
 	}
 	for n := whole.Start; n < whole.End; n++ {
 		for _, i := range o.entries[c.CFG] {
-			o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.Half(n) == dit.MLPHalf)
+			o.sessionBlock(&session, c, n, i)
 		}
 	}
 	follow := o.sessionNets(&session, c, k)
@@ -104,9 +104,6 @@ func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan
 	for _, i := range o.entries[c.CFG] {
 		rows := o.rows(m, i)
 		for _, n := range o.kinds[k] {
-			if n.half == dit.MLPHalf {
-				continue
-			}
 			plan.EachAttention(o.Spec.Blocks[n.block], func(imageOnly bool) {
 				before := comm.top
 				if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // memory of the attention alone
@@ -160,18 +157,6 @@ func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
 	return w
 }
 
-// halfWeights is tokenWeights for a half of a block: 2 r for the MLP, the rest for the attention.
-func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
-	mlp := 2 * spec.MLPRatio
-	switch half {
-	case dit.MLPHalf:
-		return mlp
-	case dit.AttentionHalf:
-		return tokenWeights(spec, b) - mlp
-	}
-	return tokenWeights(spec, b)
-}
-
 // traits are what the shape of a model implies for its tables: skip-connected models modulate by a shift alone; in
 // models of sandwich blocks the text first goes through such blocks of its own; bare control nets have neither text nor
 // positions.
@@ -179,7 +164,7 @@ type traits struct{ shiftOnly, sandwich, gated, serial, bare bool }
 
 func traitsOf(spec *dit.Spec) traits {
 	first := &spec.Blocks[0]
-	return traits{plan.Skips(spec), first.Sandwich, first.Gated, first.Serial(), spec.ContextDim == 0}
+	return traits{plan.Skips(spec), first.Sandwich, first.Gated, first.Serial, spec.ContextDim == 0}
 }
 
 // modulation returns how many modulation values block n has per timestep, by stream.
@@ -278,7 +263,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		spare := 0
 		for j, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
-				if mine := at.Keeps(j); !mine && (!o.spreads(k) || o.plan.KV8 || back.Keeps(j) || a < spare) {
+				if mine := at.Has(j); !mine && (!o.spreads(k) || o.plan.KV8 || back.Has(j) || a < spare) {
 					continue // other stages' blocks take turns in the spare memory
 				} else if !mine {
 					spare++
@@ -295,7 +280,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	}
 	kv = s.top - before
 	for _, blk := range spec.Blocks {
-		switch own := blk.Skip >= 0 && at.Ends(blk.Skip); {
+		switch own := blk.Skip >= 0 && at.Has(blk.Skip); {
 		case own && o.plan.Pipe == 1:
 			s.alloc(b * o.keptImage(c, i) * e)
 		case own:
@@ -389,10 +374,9 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	s.f32Scratch(rows*256, rows*e)
 }
 
-// sessionBlock adds what is kept of one entry for block n: modulations and, unless only the MLP is computed, keys and
-// values of the text.
-func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
-	if !o.Spec.JointText() && !mlp && !o.bare {
+// sessionBlock adds what is kept of one entry for block n: modulations, and keys and values of the text.
+func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int) {
+	if !o.Spec.JointText() && !o.bare {
 		kv := o.each * o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
 		s.f32Scratch(s.projected(kv))
@@ -445,7 +429,7 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 			s.scratch(b * r.Image.Len() * (spec.Channels + spec.Concat) * token)
 		}
 		for _, n := range o.kinds[k] {
-			o.blockScratch(s, c, n.block, n.half, wide[i], r, b)
+			o.blockScratch(s, c, n.block, wide[i], r, b)
 		}
 	}
 	if o.sends(k) || o.net != nil {

@@ -84,7 +84,7 @@ func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
 		}
 		for blk := 0; blk < len(n.Spec.Blocks) && !n.Spec.Follows; blk++ {
 			for _, i := range mine {
-				own.sessionBlock(s, at, blk, i, false)
+				own.sessionBlock(s, at, blk, i)
 			}
 		}
 		for _, i := range mine {
@@ -98,7 +98,7 @@ func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
 				continue
 			}
 			for blk := range n.Spec.Blocks {
-				if n.Feeds == nil || o.plan.Spread || slices.ContainsFunc(n.Feeds[blk], o.Lanes[k].Ends) {
+				if n.Feeds == nil || o.plan.Spread || slices.ContainsFunc(n.Feeds[blk], o.Lanes[k].Has) {
 					s.alloc(said)
 				}
 			}

@@ -5,9 +5,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// blockScratch adds the buffers of block n, or of a half of it, which computes rows r and keeps the rows own of them
-// between projections.
-func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
+// blockScratch adds the buffers of block n, which computes rows r and keeps the rows own of them between projections.
+func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
 	o.modulated(s, n, o.each) // for a timestep that was not announced
@@ -19,26 +18,24 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 		return
 	}
 	l := b * r.Len()
-	if blk.Skip >= 0 && half != dit.MLPHalf {
+	if blk.Skip >= 0 {
 		s.scratch(2 * b * own.Len() * e)
 	}
 	s.alloc(b * own.Len() * e)
-	if blk.Serial() {
-		o.serialScratch(s, half, local, hidden, r, own, b)
+	if blk.Serial {
+		o.serialScratch(s, local, hidden, r, own, b)
 		s.top = mark
 		return
 	}
 	if blk.AttentionFeedsMLP { // the stream plus the attention's result
 		s.alloc(b * own.Len() * e)
 	}
-	if half != dit.MLPHalf {
-		s.alloc(3 * l * local)
-		o.attentionScratch(s, blk, local, hidden, r, own, b)
-	}
+	s.alloc(3 * l * local)
+	o.attentionScratch(s, blk, local, hidden, r, own, b)
 	switch {
 	case blk.Kind == dit.Single && blk.AttentionFeedsMLP:
 		o.mlpScratch(s, r, own, hidden, b)
-	case blk.Kind == dit.Single || half == dit.AttentionHalf:
+	case blk.Kind == dit.Single:
 	case blk.Kind == dit.Double:
 		if !blk.LastText {
 			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
@@ -69,20 +66,16 @@ func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden i
 }
 
 // serialScratch adds the buffers, besides normalized rows, of a block of one stream whose MLP follows its attention.
-func (o *Partition) serialScratch(s *stack, half dit.Half, local, hidden int, r, own dit.Rows, b int) {
+func (o *Partition) serialScratch(s *stack, local, hidden int, r, own dit.Rows, b int) {
 	mark, l, g := s.top, b*r.Len(), o.Spec.Group()
 	s.scratch(o.zeros(own))
-	if half != dit.MLPHalf {
-		for _, n := range []int{g * local, local, local, g * local, g * local} { // queries, keys, values, gate, result
-			s.alloc(l * n)
-		}
-		s.scratch(o.gatheredSize(r, b))
-		s.scratch(o.partial(r, own, b)...)
-		s.top = mark
+	for _, n := range []int{g * local, local, local, g * local, g * local} { // queries, keys, values, gate, result
+		s.alloc(l * n)
 	}
-	if half != dit.AttentionHalf {
-		o.mlpScratch(s, r, own, hidden, b)
-	}
+	s.scratch(o.gatheredSize(r, b))
+	s.scratch(o.partial(r, own, b)...)
+	s.top = mark
+	o.mlpScratch(s, r, own, hidden, b)
 }
 
 // zeros returns the size of the row of zeros that norms without a shift of their own take as shift, if there are rows.

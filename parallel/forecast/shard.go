@@ -26,8 +26,7 @@ func (o *Partition) unitParams() []int64 {
 	return append(out, o.ends())
 }
 
-// stageParams returns the parameters of rank c where stages own their weights: its tensor slice of the blocks, and half
-// of a block that is cut in two.
+// stageParams returns the parameters of rank c where stages own their weights: its tensor slice of the blocks.
 func (o *Partition) stageParams(c plan.Coord) int64 {
 	h, n := o.plan.Held(o.Lanes, c), o.ends()
 	if h.NoEmbed {
@@ -37,11 +36,9 @@ func (o *Partition) stageParams(c plan.Coord) int64 {
 		n -= o.Spec.HeadParams
 	}
 	for i := range o.Spec.Blocks {
-		if !h.Has(i) {
-			continue
+		if h.Has(i) {
+			n += o.blockParams(i)
 		}
-		b, half := &o.Spec.Blocks[i], h.Half(i)
-		n += int64(float64(o.blockParams(i)) * float64(b.HalfParams(half)) / float64(b.Params))
 	}
 	return n
 }

@@ -1,13 +1,16 @@
 package forecast
 
-import "patchbay/parallel/plan"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
 
 // spread returns the partition of spread evaluations: the ranks are the same, but stages count as places of the ring.
 func (o *Partition) spread() *Partition {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
 	w.mesh = plan.Mesh{Plan: w.plan}
-	w.setLanes(plan.OneLane(len(o.Spec.Blocks)))
+	w.setLanes([]dit.Range{{End: len(o.Spec.Blocks)}})
 	w.cutRows()
 	return &w
 }
@@ -29,9 +32,9 @@ func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
 func (o *Partition) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
 
 // back returns the up lane of the stage of down lane k. It is empty for the last stage and where stages are not folded.
-func (o *Partition) back(k int) plan.Lane {
+func (o *Partition) back(k int) dit.Range {
 	if up := len(o.Lanes) - 1 - k; up >= o.plan.Pipe {
 		return o.Lanes[up]
 	}
-	return plan.Lane{}
+	return dit.Range{}
 }

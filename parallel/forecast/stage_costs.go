@@ -10,7 +10,7 @@ import (
 // blockSeconds returns the costs of all blocks, and of embedding and head, on the first rank of a stage by the rates of
 // the workload's device: the time of the patches of one evaluation one after the other, for all entries of the rank,
 // without exchanges. The simulator works with the same costs, so its predictions for stages are what they were cut by.
-func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
+func (o *Partition) blockSeconds() (blocks []float64, ends [2]float64) {
 	c := &costs{Partition: o, cluster: Cluster{Device: o.Device}}
 	if o.Device == (Device{}) {
 		c.cluster.Device = Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} // every multiply-add alike, and nothing else
@@ -34,18 +34,12 @@ func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 		}
 		return total
 	}
-	half := func(n int, h dit.Half) float64 {
-		return seconds(func(l *load, rows []dit.Rows, i int) { c.addBlock(l, at, n, h, rows, i, b) })
-	}
-	for n, spec := range o.Spec.Blocks {
-		switch {
-		case o.like[n] < n: // blocks of one kind cost the same
+	for n := range o.Spec.Blocks {
+		if o.like[n] < n { // blocks of one kind cost the same
 			blocks = append(blocks, blocks[o.like[n]])
-		case spec.Splittable:
-			blocks = append(blocks, plan.BlockCost{Attention: half(n, dit.AttentionHalf), MLP: half(n, dit.MLPHalf)})
-		default:
-			blocks = append(blocks, plan.BlockCost{Attention: half(n, dit.WholeBlock)})
+			continue
 		}
+		blocks = append(blocks, seconds(func(l *load, rows []dit.Rows, i int) { c.addBlock(l, at, n, rows, i, b) }))
 	}
 	for k := range ends {
 		ends[k] = seconds(func(l *load, rows []dit.Rows, _ int) {

@@ -15,21 +15,6 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// halves converts lanes to ranges of half blocks.
-func halves(lanes []plan.Lane) []dit.Range {
-	out := make([]dit.Range, len(lanes))
-	for i, l := range lanes {
-		out[i] = dit.Range{Start: 2 * l.Start, End: 2 * l.End}
-		if l.StartsAtMLP {
-			out[i].Start++
-		}
-		if l.EndsAtAttention {
-			out[i].End--
-		}
-	}
-	return out
-}
-
 // tiled reports whether the ranges cover [0, n) in order without gaps, and none is empty.
 func tiled(ranges []dit.Range, n int) bool {
 	at := 0
@@ -44,15 +29,12 @@ func tiled(ranges []dit.Range, n int) bool {
 
 // stageSums returns the cost of every stage: its lanes, the embedding on the first stage and the head on that of the
 // last lane.
-func stageSums(lanes []plan.Lane, costs []plan.BlockCost, ends [2]float64, parts int) []float64 {
+func stageSums(lanes []dit.Range, costs []float64, ends [2]float64, parts int) []float64 {
 	sums := make([]float64, parts)
 	at := func(k int) int { return min(k, 2*parts-2-k) } // straight pipelines end before the fold
 	for k, l := range lanes {
 		for b := l.Start; b < l.End; b++ {
-			sums[at(k)] += map[dit.Half]float64{
-				dit.WholeBlock: costs[b].Whole(), dit.AttentionHalf: costs[b].Attention,
-				dit.MLPHalf: costs[b].MLP,
-			}[l.Half(b)]
+			sums[at(k)] += costs[b]
 		}
 	}
 	sums[0] += ends[0]
@@ -90,34 +72,21 @@ func leastDearest(cost []float64, parts int, first, last float64) float64 {
 	return best[n]
 }
 
-// leastStage returns the smallest possible cost of the most expensive stage of a model, cut where its blocks can be
-// cut. A folded stage takes a block and its mirror image.
-func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts int) float64 {
-	n := len(costs)
-	var list []float64
+// leastStage returns the smallest possible cost of the most expensive stage of a model. A folded stage takes a block and
+// its mirror image.
+func leastStage(spec *dit.Spec, costs []float64, ends [2]float64, parts int) float64 {
 	if !plan.Skips(spec) {
-		for b, c := range costs {
-			if spec.Blocks[b].Splittable && n >= 2*parts {
-				list = append(list, c.Attention, c.MLP)
-			} else {
-				list = append(list, c.Whole())
-			}
-		}
-		return leastDearest(list, parts, ends[0], ends[1])
+		return leastDearest(costs, parts, ends[0], ends[1])
 	}
-	for b := range n / 2 {
-		down, up := costs[b], costs[n-1-b]
-		if spec.Blocks[b].Splittable && n/2 >= 2*parts {
-			list = append(list, down.Attention+up.MLP, down.MLP+up.Attention)
-		} else {
-			list = append(list, down.Whole()+up.Whole())
-		}
+	var list []float64
+	for b := range len(costs) / 2 {
+		list = append(list, costs[b]+costs[len(costs)-1-b])
 	}
 	return leastDearest(list, parts, ends[0]+ends[1], 0)
 }
 
 // givenCosts returns block costs to balance: those predicted from device rates, and uneven ones.
-func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() ([]plan.BlockCost, [2]float64) {
+func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() ([]float64, [2]float64) {
 	t.Helper()
 	w := Workload{
 		Spec: m.Spec, Y: 1024 / m.Scale, X: 1024 / m.Scale, Batch: 1,
@@ -125,7 +94,7 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 	}
 	p := plan.OneRank()
 	p.Pipe, p.Patches = parts, parts
-	out := map[string]func() ([]plan.BlockCost, [2]float64){}
+	out := map[string]func() ([]float64, [2]float64){}
 	for _, name := range []string{"H100", "A100-80", "L40", "cpu"} {
 		machine, err := NewMachine(name)
 		if err != nil {
@@ -136,11 +105,11 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 		out[name] = o.blockSeconds
 	}
 	even := out["H100"]
-	scaled := func(f func(b int) float64) func() ([]plan.BlockCost, [2]float64) {
-		return func() ([]plan.BlockCost, [2]float64) {
+	scaled := func(f func(b int) float64) func() ([]float64, [2]float64) {
+		return func() ([]float64, [2]float64) {
 			costs, ends := even()
 			for b := range costs {
-				costs[b].Attention, costs[b].MLP = costs[b].Attention*f(b), costs[b].MLP*f(b)
+				costs[b] *= f(b)
 			}
 			return costs, ends
 		}
@@ -157,19 +126,11 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 		}
 		return 1
 	})
-	out["attention four times dearer"] = func() ([]plan.BlockCost, [2]float64) {
-		costs, ends := even()
-		for b := range costs {
-			costs[b].Attention *= 4
-		}
-		return costs, ends
-	}
 	return out
 }
 
 // indivisible lists the numbers of stages for which, with the rates of some known device, the most expensive stage
-// exceeds 1.03 of the mean because no cut at whole and half blocks is better: FLUX has 38 single blocks that cannot be
-// cut, FLUX.2 20 to 48, and half a block is 4 to 9 % of such a stage.
+// exceeds 1.03 of the mean because no cut is better.
 func indivisible() map[string][]int {
 	return map[string][]int{
 		"flux-dev": {5, 6, 7, 8}, "flux-schnell": {5, 6, 7, 8}, "sd3-medium": {5}, "sd3.5-large": {5, 6, 8},
@@ -181,8 +142,7 @@ func indivisible() map[string][]int {
 }
 
 // TestStagesOfPublishedModels checks that with at least four blocks per stage the most expensive stage, embedding and
-// head included, costs at most 1.03 of the mean, or that no cut at whole and half blocks is better (all cuts are
-// tried). With the rates of known devices the exceptions must be those that indivisible lists. Costs are those of
+// head included, costs at most 1.03 of the mean, or that no cut is better (all cuts are tried). With the rates of known devices the exceptions must be those that indivisible lists. Costs are those of
 // devices, and uneven ones.
 func TestStagesOfPublishedModels(t *testing.T) {
 	within, best := 0, 0
@@ -198,9 +158,9 @@ func TestStagesOfPublishedModels(t *testing.T) {
 			given := givenCosts(t, m, parts)
 			for _, what := range slices.Sorted(maps.Keys(given)) {
 				costs, ends := given[what]()
-				cut := func() []plan.Lane { return plan.Cut(m.Spec, costs, ends, slices.Repeat([]float64{1}, parts)) }
+				cut := func() []dit.Range { return plan.Cut(m.Spec, costs, ends, slices.Repeat([]float64{1}, parts)) }
 				lanes := cut()
-				if !tiled(halves(lanes), 2*n) {
+				if !tiled(lanes, n) {
 					t.Fatalf("%s on %d stages, %s: %v", name, parts, what, lanes)
 				}
 				if again := cut(); !slices.Equal(again, lanes) {
@@ -238,49 +198,46 @@ func TestStagesOfPublishedModels(t *testing.T) {
 }
 
 // TestFoldedStagesMirror checks, for every number of blocks and stages, that a stage of a skip-connected model owns
-// blocks and their mirror images, or halves of them, so that a skip output is made on the stage that consumes it.
+// blocks and their mirror images, so that a skip output is made on the stage that consumes it.
 func TestFoldedStagesMirror(t *testing.T) {
 	for n := 2; n <= 41; n++ {
-		for _, cuts := range []bool{false, true} {
-			spec := &dit.Spec{Width: 8, Heads: 1, HeadDim: 8, PatchSize: 2, Channels: 4, OutChannels: 4, MLPRatio: 4}
-			for i := range n {
-				skip := -1
-				if i > n/2 || n%2 == 0 && i >= n/2 {
-					skip = n - 1 - i
-				}
-				spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1, Splittable: cuts})
+		spec := &dit.Spec{Width: 8, Heads: 1, HeadDim: 8, PatchSize: 2, Channels: 4, OutChannels: 4, MLPRatio: 4}
+		for i := range n {
+			skip := -1
+			if i > n/2 || n%2 == 0 && i >= n/2 {
+				skip = n - 1 - i
 			}
-			for parts := 1; parts <= min(8, plan.MaxStages(spec)); parts++ {
-				p := plan.OneRank()
-				p.Pipe = parts
-				o := NewPartition(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{10}, Evaluations: 3}, p)
-				r := o.Lanes
-				h := halves(r)
-				if !tiled(h, 2*n) || len(r) != 2*parts-1 {
-					t.Fatalf("%d blocks on %d stages: %v", n, parts, r)
+			spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1})
+		}
+		for parts := 1; parts <= min(8, plan.MaxStages(spec)); parts++ {
+			p := plan.OneRank()
+			p.Pipe = parts
+			o := NewPartition(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{10}, Evaluations: 3}, p)
+			r := o.Lanes
+			if !tiled(r, n) || len(r) != 2*parts-1 {
+				t.Fatalf("%d blocks on %d stages: %v", n, parts, r)
+			}
+			for k, lane := range r {
+				if mirror := r[len(r)-1-k]; parts > 1 && (mirror.Start != n-lane.End || mirror.End != n-lane.Start) {
+					t.Fatalf("%d blocks on %d stages: lane %d is %v, its mirror %v", n, parts, k, r[k], r[len(r)-1-k])
 				}
-				for k, lane := range h {
-					if mirror := h[len(r)-1-k]; parts > 1 && (mirror.Start != 2*n-lane.End || mirror.End != 2*n-lane.Start) {
-						t.Fatalf("%d blocks on %d stages: lane %d is %v, its mirror %v", n, parts, k, r[k], r[len(r)-1-k])
+			}
+			for b, blk := range spec.Blocks {
+				if blk.Skip < 0 {
+					continue
+				}
+				made, taken := -1, -1
+				for k, l := range r {
+					if l.Has(blk.Skip) {
+						made = o.Stage(k)
+					}
+					if l.Has(b) {
+						taken = o.Stage(k)
 					}
 				}
-				for b, blk := range spec.Blocks {
-					if blk.Skip < 0 {
-						continue
-					}
-					made, taken := -1, -1
-					for k, l := range r {
-						if l.Ends(blk.Skip) {
-							made = o.Stage(k)
-						}
-						if b >= l.Start && b < l.End && l.Attends(b) {
-							taken = o.Stage(k)
-						}
-					}
-					if made < 0 || made != taken {
-						t.Fatalf("%d blocks on %d stages: block %d takes on stage %d what block %d makes on stage %d", n, parts, b,
-							taken, blk.Skip, made)
-					}
+				if made < 0 || made != taken {
+					t.Fatalf("%d blocks on %d stages: block %d takes on stage %d what block %d makes on stage %d", n, parts, b,
+						taken, blk.Skip, made)
 				}
 			}
 		}
@@ -295,7 +252,7 @@ func TestStagesFollowTheDevice(t *testing.T) {
 	}
 	spec := &dit.Spec{Width: 1536, Heads: 24, HeadDim: 64, PatchSize: 2, Channels: 16, OutChannels: 16, MLPRatio: 4}
 	for i := range 24 { // like SD3.5 medium: blocks at the front attend twice
-		spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1 + (36-i)/24, Splittable: true})
+		spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1 + (36-i)/24})
 	}
 	p := plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 3, Warmup: 1, Overlap: true}
 	w := Workload{Spec: spec, Y: 128, X: 128, Batch: 1, Text: []int{154}, Evaluations: 20, Device: m.Device}

@@ -116,44 +116,36 @@ func (c *costs) compute(l load) float64 {
 	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
 }
 
-// addBlock adds what rank at does in block n, or a half of it, for the rows of one entry with b items.
-func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, entry, b int) {
+// addBlock adds what rank at does in block n for the rows of one entry with b items.
+func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, b int) {
 	spec, blk := c.Spec, c.Spec.Blocks[n]
-	part := 1.0 // share of what is spread evenly over the block
-	if half != dit.WholeBlock {
-		part = 0.5
-	}
 	e, mine := float64(spec.Width), rows[at.SequenceRank(c.plan)]
 	text, image := float64(b*mine.Text.Len()), float64(b*mine.Image.Len())
 	if blk.Kind == dit.Cross {
 		text = 0
 	}
 	share := float64(c.localHeads(at)) / float64(spec.Groups())
-	weights := halfWeights(spec, blk, half) * e * e
+	weights := tokenWeights(spec, blk) * e * e
 	l.gemm += 2 * image * weights * share
-	if blk.LastText && half != dit.MLPHalf {
+	if blk.LastText {
 		weights = 3 * e * e
-	} else if blk.LastText {
-		weights = 0
 	}
 	l.gemm += 2 * text * weights * share
 	kept := 1.0
 	if c.plan.Scatter { // element-wise work is on the rows kept
 		kept = 1 / float64(c.plan.Tensor)
 	}
-	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.cluster.Device.ValueBytes)
+	l.bytes += (text + image) * e * kept * rowPasses * float64(c.cluster.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
 	}
-	l.launches += part * streams * launches
+	l.launches += streams * launches
 	if blk.Kind == dit.Cross && !blk.Sandwich {
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
-	if half != dit.MLPHalf {
-		plan.EachAttention(blk, func(imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
-	}
-	c.addExchanges(l, at, n, half, rows, b)
+	plan.EachAttention(blk, func(imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
+	c.addExchanges(l, at, n, rows, b)
 }
 
 // addAttention adds one attention over the whole sequence.
@@ -172,10 +164,10 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * g * d * mergePasses * value
 }
 
-// addExchanges adds the exchanges of rank at in block n, or a half of it.
-func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, b int) {
+// addExchanges adds the exchanges of rank at in block n.
+func (c *costs) addExchanges(l *load, at plan.Coord, n int, rows []dit.Rows, b int) {
 	var sent [plan.AxisCount]volume
-	c.block(&sent, at, n, half, rows, b)
+	c.block(&sent, at, n, rows, b)
 	for a, v := range sent {
 		hops, w := v.calls, c.wires[a]
 		if plan.Axis(a) == plan.AxisRing && c.stored() { // one gather takes R-1 hops around the ring
@@ -195,7 +187,7 @@ func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 		rows := c.rows(m, i)
 		for _, n := range c.kinds[k] {
 			one := load{on: l.on}
-			c.addBlock(&one, at, n.block, n.half, rows, i, b)
+			c.addBlock(&one, at, n.block, rows, i, b)
 			l.add(one, float64(n.count))
 		}
 		c.addEnds(&l, at, k, rows, b)

@@ -139,7 +139,7 @@ type Partition struct {
 	plan    plan.Plan
 	mesh    plan.Mesh
 	Patches []dit.Range // image tokens of each patch
-	Lanes   []plan.Lane // in the order in which a micro-step runs them
+	Lanes   []dit.Range // in the order in which a micro-step runs them
 	batch   []dit.Range // items of each data part
 	entries [][]int     // by cfg group
 	each    int         // entries that are evaluated as one batch; batch counts the items of all
@@ -228,7 +228,7 @@ func alike(spec *dit.Spec) []int {
 	var kinds []dit.BlockSpec
 	var first []int
 	for n, b := range spec.Blocks {
-		b.Params, b.AttentionParams, b.MLPParams, b.Skip = 0, 0, 0, min(b.Skip, 0)
+		b.Params, b.Skip = 0, min(b.Skip, 0)
 		at := slices.Index(kinds, b)
 		if at < 0 {
 			at, kinds, first = len(kinds), append(kinds, b), append(first, n)
@@ -238,22 +238,17 @@ func alike(spec *dit.Spec) []int {
 	return out
 }
 
-// kind is a set of blocks of a lane that cost the same: the first block with that cost, how many there are, and which
-// part of them is computed.
-type kind struct {
-	block, count int
-	half         dit.Half
-}
+// kind is a set of blocks of a lane that cost the same: the first block with that cost, and how many there are.
+type kind struct{ block, count int }
 
 // setLanes sets Lanes and counts the kinds of their blocks.
-func (o *Partition) setLanes(lanes []plan.Lane) {
+func (o *Partition) setLanes(lanes []dit.Range) {
 	o.Lanes, o.kinds = lanes, make([][]kind, len(lanes))
 	for k, lane := range lanes {
 		for n := lane.Start; n < lane.End; n++ {
-			one := kind{block: o.like[n], half: lane.Half(n)}
-			at := slices.IndexFunc(o.kinds[k], func(k kind) bool { return k.block == one.block && k.half == one.half })
+			at := slices.IndexFunc(o.kinds[k], func(k kind) bool { return k.block == o.like[n] })
 			if at < 0 {
-				at, o.kinds[k] = len(o.kinds[k]), append(o.kinds[k], one)
+				at, o.kinds[k] = len(o.kinds[k]), append(o.kinds[k], kind{block: o.like[n]})
 			}
 			o.kinds[k][at].count++
 		}
@@ -364,9 +359,9 @@ func attended(r dit.Rows, imageOnly bool) int {
 }
 
 // cutLanes cuts the blocks into the lanes of a plan by their costs.
-func (o *Partition) cutLanes() []plan.Lane {
+func (o *Partition) cutLanes() []dit.Range {
 	if o.plan.Stops(plan.Skips(o.Spec)) == 1 {
-		return plan.OneLane(len(o.Spec.Blocks))
+		return []dit.Range{{End: len(o.Spec.Blocks)}}
 	}
 	if o.plan.Owns() {
 		return OwnLanes(o.Spec, o.plan, o.Device)

@@ -138,7 +138,7 @@ func (s *Session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c pl
 	for _, r := range all {
 		blocks := r.Blocks
 		if len(o.Lanes) > 0 && !p.Spread {
-			blocks = slices.DeleteFunc(slices.Clone(blocks), func(b int) bool { return !o.Lanes[c.Pipe].Ends(b) })
+			blocks = slices.DeleteFunc(slices.Clone(blocks), func(b int) bool { return !o.Lanes[c.Pipe].Has(b) })
 		}
 		if len(blocks) > 0 {
 			width := len(r.Rows) / o.Batch / size.Image

@@ -7,33 +7,21 @@ import (
 	"patchbay/models/dit"
 )
 
-// Stages that own their weights (shard=on with pipe): each reads only what its blocks, or its halves of blocks, need;
-// the first one also the embedding, the one with the last lane also the head. Nothing is gathered later.
+// Stages that own their weights (shard=on with pipe): each reads only what its blocks need; the first one also the
+// embedding, the one with the last lane also the head. Nothing is gathered later.
 
 // Owns reports whether every stage holds only its own weights.
 func (p Plan) Owns() bool { return p.Shard && p.Pipe > 1 }
 
 // StageHeld returns the part of the weights that a stage holds. The plan must be one whose stages own their weights.
-func (p Plan) StageHeld(lanes []Lane, stage int) dit.Held {
+func (p Plan) StageHeld(lanes []dit.Range, stage int) dit.Held {
 	last := len(lanes) - 1
 	h := dit.Held{NoEmbed: stage > 0, NoHead: stage < last}
-	mine := []int{stage}
+	h.Blocks = []dit.Range{lanes[stage]}
 	if len(lanes) > p.Pipe { // folded: the way up ends on the first stage
 		h.NoHead = stage > 0
 		if back := last - stage; back != stage {
-			mine = append(mine, back)
-		}
-	}
-	for _, k := range mine {
-		l := lanes[k]
-		h.Blocks = append(h.Blocks, l.Range)
-		for _, b := range []int{l.Start, l.End - 1} {
-			switch l.Half(b) {
-			case dit.MLPHalf:
-				h.MLPOnly = append(h.MLPOnly, b)
-			case dit.AttentionHalf:
-				h.AttentionOnly = append(h.AttentionOnly, b)
-			}
+			h.Blocks = append(h.Blocks, lanes[back])
 		}
 	}
 	return h
@@ -43,9 +31,8 @@ func (p Plan) StageHeld(lanes []Lane, stage int) dit.Held {
 func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	n := spec.Params
 	for i := range spec.Blocks {
-		n -= spec.Blocks[i].Params
-		if h.Has(i) {
-			n += spec.Blocks[i].HalfParams(h.Half(i))
+		if !h.Has(i) {
+			n -= spec.Blocks[i].Params
 		}
 	}
 	if h.NoEmbed {
@@ -57,18 +44,15 @@ func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	return n
 }
 
-// stageName names the blocks of a stage in the key of its weights: "#blocks3m-8,12-15a" has the first and last block of
-// each range, with m for the MLP alone and a for the attention alone.
+// stageName names the blocks of a stage in the key of its weights: "#blocks3-8,12-15" has the first and last block of
+// each range.
 func stageName(h dit.Held) string {
 	if h.Blocks == nil {
 		return ""
 	}
-	part := func(b int) string {
-		return fmt.Sprint(b) + map[dit.Half]string{dit.MLPHalf: "m", dit.AttentionHalf: "a"}[h.Half(b)]
-	}
 	var parts []string
 	for _, r := range h.Blocks {
-		parts = append(parts, part(r.Start)+"-"+part(r.End-1))
+		parts = append(parts, fmt.Sprintf("%d-%d", r.Start, r.End-1))
 	}
 	return "#blocks" + strings.Join(parts, ",")
 }
@@ -82,7 +66,7 @@ func (p Plan) Parts() int {
 }
 
 // Held returns the part of the weights that a rank holds. lanes are only read where stages own their weights.
-func (p Plan) Held(lanes []Lane, c Coord) dit.Held {
+func (p Plan) Held(lanes []dit.Range, c Coord) dit.Held {
 	var h dit.Held
 	if p.Owns() {
 		h = p.StageHeld(lanes, c.Pipe)

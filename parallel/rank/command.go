@@ -30,7 +30,7 @@ type OpenCommand struct {
 	DType     engine.DType // of activations
 	Batch     int          // items of the latent that this rank works on
 	Text      int          // tokens of the longest text of any entry, for cutting patches
-	Lanes     []plan.Lane  // blocks of each lane of a pipeline, cut by the leader; none: every rank has all
+	Lanes     []dit.Range  // blocks of each lane of a pipeline, cut by the leader; none: every rank has all
 	Entries   []EntryInput
 	Timesteps dit.Floats // expected timesteps, whose modulations are computed ahead
 	Profile   int64      // start of a profile in nanoseconds of Unix time, 0: no profile

@@ -59,7 +59,7 @@ func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) 
 // prepare computes what does not depend on the latent: text, and modulations for the expected timesteps.
 func (s *session) prepare() error {
 	spec, split := s.model.Spec(), s.open.Plan
-	s.held = plan.Lane{Range: dit.Range{End: len(spec.Blocks)}}
+	s.held = dit.Range{End: len(spec.Blocks)}
 	if len(s.open.Lanes) > 0 {
 		s.held = s.open.Lanes[s.comms[plan.AxisPipe].Rank()]
 	}
@@ -118,18 +118,15 @@ func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 
 // prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block.
 func (s *session) prepareBlocks() {
-	blocks, env := s.prepared(), s.env
+	blocks := s.prepared()
 	for b := blocks.Start; b < blocks.End; b++ {
 		s.weights.use(b, b+1)
-		if !s.open.Plan.Spread {
-			env.Half = s.held.Half(b)
-		}
 		for _, e := range s.entries {
 			if e.p == nil {
 				continue
 			}
 			layer(s.env, "text")
-			s.model.PrepareBlock(env, e.p, b)
+			s.model.PrepareBlock(s.env, e.p, b)
 			if e.m != nil {
 				layer(s.env, "modulation")
 				s.model.ModulateBlock(s.env, e.m, b)
@@ -151,7 +148,7 @@ func (s *session) keepSkips(entry int, e *sessionEntry) {
 		tokens = own.Image.Len()
 	}
 	for _, b := range spec.Blocks {
-		if b.Skip >= 0 && s.held.Ends(b.Skip) {
+		if b.Skip >= 0 && s.held.Has(b.Skip) {
 			output := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
 			s.skips.put(skipKey{s.id, entry, b.Skip}, kept{output: output})
 			if e.skips != nil {
@@ -190,7 +187,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	pipe, held := s.comms[plan.AxisPipe], s.held
 	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
 	if s.spreads(&c) {
-		held, first, last = plan.Lane{Range: s.prepared()}, true, true
+		held, first, last = s.prepared(), true, true
 	}
 	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
 	ends := len(s.model.Spec().Blocks)
@@ -243,7 +240,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 func (s *session) stopped() bool { return s.stop != nil && s.stop() }
 
 // blocks issues the blocks of a stage.
-func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
+func (s *session) blocks(env dit.Env, held dit.Range, runs []*entryRun) error {
 	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
 		if s.stopped() {
@@ -251,7 +248,6 @@ func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 			return errStopped
 		}
 		s.lookAhead()
-		env.Half = held.Half(b)
 		s.weights.use(b, b+1)
 		for _, run := range runs {
 			s.block(env, run, b)

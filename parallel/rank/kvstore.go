@@ -24,14 +24,12 @@ type stored struct {
 	codes, scale engine.Tensor
 }
 
-// newKVStore takes the memory for the blocks whose attention is in held. heads is the number of heads of this rank.
-func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, size plan.Sequence, b, heads int) *kvStore {
+// newKVStore takes the memory for the blocks in held. heads is the number of heads of this rank.
+func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held dit.Range, size plan.Sequence, b, heads int) *kvStore {
 	s := &kvStore{Sequence: size, heads: heads, at: map[[2]int]stored{}, apart: p.KV8}
 	for i := held.Start; i < held.End; i++ {
 		for k := range max(spec.Blocks[i].Attends, 1) {
-			if held.Attends(i) {
-				s.at[[2]int{i, k}] = s.alloc(env, spec, b, k)
-			}
+			s.at[[2]int{i, k}] = s.alloc(env, spec, b, k)
 		}
 	}
 	return s

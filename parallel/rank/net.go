@@ -88,7 +88,7 @@ func (s *session) newNet(m dit.Control) *net {
 	if f, follows := m.(dit.Follower); follows {
 		n.follows, o.Timesteps = f, nil // it uses those of the model
 	}
-	o.Lanes = []plan.Lane{{Range: dit.Range{End: len(n.feeds)}}}
+	o.Lanes = []dit.Range{{End: len(n.feeds)}}
 	n.of = &session{
 		id: s.id, skips: s.skips, model: m, open: o, env: s.env, act: s.act, comm: s.comm, comms: s.comms, stop: s.stop,
 		pos: s.pos, controlNet: n,
@@ -119,7 +119,7 @@ func (s *session) take(n *net, e *controlled, own *sessionEntry) {
 		return
 	}
 	for k, blocks := range n.feeds {
-		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Ends) {
+		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Has) {
 			e.outputs[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
 		}
 	}
@@ -237,7 +237,7 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 // block reads. In the session of a net it computes the output of the net's block b instead.
 func (s *session) fromNets(env dit.Env, run *entryRun, b int, x engine.Tensor) {
 	r := run.state.Rows.Image
-	if env.Half == dit.AttentionHalf || r.Len() == 0 || x.IsZero() || s.controlNet == nil && len(s.nets) == 0 {
+	if r.Len() == 0 || x.IsZero() || s.controlNet == nil && len(s.nets) == 0 {
 		return
 	}
 	layer(env, "control")

@@ -32,9 +32,6 @@ func (s *session) preparePatch(i int, c ControlInput) error {
 
 // patch applies the model patches of a run's entry to its image rows after block b, one after the other.
 func (s *session) patch(env dit.Env, run *entryRun, b int) {
-	if env.Half == dit.AttentionHalf {
-		return
-	}
 	r := run.state.Rows.Image
 	for _, p := range s.entries[run.entry].patches {
 		layer(env, "patch")

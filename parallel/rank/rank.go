@@ -63,7 +63,7 @@ type session struct {
 	comm       *engine.Arena
 	comms      [plan.AxisCount]comm.Comm
 	sent       [plan.AxisCount]comm.Traffic // in this session
-	held       plan.Lane                    // blocks of this rank's stage
+	held       dit.Range                    // blocks of this rank's stage
 	weights    *prefetcher                  // nil: the rank holds whole weights
 	tokens     TokenCount
 	chosen     map[string]int64 // counts before the session

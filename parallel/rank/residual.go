@@ -26,7 +26,7 @@ func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
 // residuals adds the entry's residuals for block b to the image rows of a run.
 func (s *session) residuals(env dit.Env, run *entryRun, b int) {
 	x := run.state.ImageRows()
-	if env.Half == dit.AttentionHalf || x.Dim(1) == 0 {
+	if x.Dim(1) == 0 {
 		return
 	}
 	for _, r := range s.open.Entries[run.entry].Residuals {

@@ -26,7 +26,7 @@ func (s *session) prepared() dit.Range {
 	if s.open.Plan.Spread && !s.up() {
 		return dit.Range{End: len(s.model.Spec().Blocks)}
 	}
-	return s.held.Range
+	return s.held
 }
 
 // outer returns the comm of the ranks that share K and V: the ring, together with all stages in a spread evaluation.
@@ -78,10 +78,10 @@ func (s *session) widen(entry int, e *sessionEntry) {
 }
 
 // back returns the blocks of the up lane of this stage; none on the last stage and without a fold.
-func (s *session) back() plan.Lane {
+func (s *session) back() dit.Range {
 	k := len(s.open.Lanes) - 1 - s.comms[plan.AxisPipe].Rank()
 	if k < s.open.Plan.Pipe {
-		return plan.Lane{}
+		return dit.Range{}
 	}
 	return s.open.Lanes[k]
 }
@@ -104,7 +104,7 @@ func (s *kvStore) borrow(other *kvStore) {
 
 // widened returns the store for spread evaluations: own blocks keep their places, those of back are left out (they are
 // borrowed), and the others use spare memory, one after the other.
-func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b int, back plan.Lane) *kvStore {
+func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b int, back dit.Range) *kvStore {
 	out := *s
 	out.at = maps.Clone(s.at)
 	if s.apart { // its attentions allocate their own memory
@@ -117,7 +117,7 @@ func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b int, back plan.Lane) *k
 			if _, own := s.at[at]; own {
 				continue
 			}
-			if back.Keeps(i) {
+			if back.Has(i) {
 				if env.Arena.Measuring() { // memory of the other lane
 					lent := env
 					lent.Arena = engine.NewMeasuringArena("lent")
