@@ -28,7 +28,7 @@ test-all:
 # The quick form while working, warm build cache. What takes longest starts first.
 check:
 	@chrt --batch --pid 0 $$PPID || echo "batch scheduling NOT USED" # as tests/run.sh does, for all that make starts
-	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(GPU)|$(LONGER)' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
+	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(GPU)|$(LONGER)' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl -e /tests/clients)
 
 tools: bin/golangci-lint
 bin/golangci-lint: tools/go.mod
@@ -40,9 +40,8 @@ lint: tools
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
 # What drives the daemon from outside: the nats command, which takes as long to compile as a tenth of `make test`, Python with its packages (pip), the examples.
-export CLIENTS := ^Test(NATSCommand|EveryCommand|Examples|InstalledExamplesRun|PythonClient)$$
 clients:
-	$(GO) test -count 1 -timeout 20m -run '$(CLIENTS)' ./tests
+	$(GO) test -count 1 -timeout 20m ./tests/clients
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 export GPU := FakeGPU|^TestCUDA
@@ -97,7 +96,7 @@ bench:
 # the server inside a daemon under the race detector, the emulated levels and the program without cgo. An hour on two processors.
 soak:
 	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip '$(GPU)'
-	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestLossy|TestCluster|TestPower|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
+	$(GO) test -count 1 -timeout 120m -tags soak ./tests/faults ./tests/readme -v
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	$(GO) test -count 1 -timeout 60m -race ./ipc/broker ./daemon
 	$(GO) test -count 1 -tags emulated ./engine/cpu
@@ -105,7 +104,7 @@ soak:
 
 # Every command of README.md, in its order, in a fresh clone of what is committed. Some minutes; needs the module of the nats command.
 readme:
-	$(GO) test -count 1 -timeout 60m -tags soak ./tests -v -run ReadmeCommands
+	$(GO) test -count 1 -timeout 60m -tags soak ./tests/readme -v
 
 # The node package for ComfyUI carries the Python client: it is copied in as one folder. `go test ./tests -run ComfyUI` says when the copy is old.
 vendor-client:

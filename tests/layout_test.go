@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // layers are the top-level folders in the order data flows. A package may import its own layer and those after it.
@@ -73,15 +75,6 @@ type goFile struct {
 	test      bool
 }
 
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // sources calls f with every file below top whose name ends in one of the suffixes, by path relative to top.
 func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
 	t.Helper()
@@ -123,7 +116,7 @@ func parse(t *testing.T) []goFile {
 	if parsed != nil {
 		return parsed
 	}
-	top := root(t)
+	top := harness.Root(t)
 	var out []goFile
 	sources(t, top, func(path string) {
 		syntax, err := parser.ParseFile(token.NewFileSet(), filepath.Join(top, path), nil, parser.ParseComments)
@@ -332,7 +325,7 @@ func TestLayoutRoomsAreSmall(t *testing.T) {
 }
 
 func TestLayoutFilesAreSmall(t *testing.T) {
-	top := root(t)
+	top := harness.Root(t)
 	sources(t, top, func(path string) {
 		if strings.HasPrefix(path, "examples/") {
 			return

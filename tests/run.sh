@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 GO=${GO:-go}
-: "${WATCHED:?is set by the Makefile}" "${CLIENTS:?is set by the Makefile}" "${GPU:?is set by the Makefile}" "${LONGER:?is set by the Makefile}"
+: "${WATCHED:?is set by the Makefile}" "${GPU:?is set by the Makefile}" "${LONGER:?is set by the Makefile}"
 names=() times=() states=()
 declare -A pids
 failed=0
@@ -62,8 +62,8 @@ beside race make -s race
 # beside the others, of which ./parallel takes longest and starts first.
 read -ra watched <<<"$WATCHED"
 mapfile -t packages < <("$GO" list ./... |
-  grep -vxF -f <("$GO" list ./engine/cuda/... ./parallel/comm/localcuda ./parallel/comm/nccl "${watched[@]}" ./tests ./parallel))
-tests=("$GO" test -count 1 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER")
+  grep -vxF -f <("$GO" list ./engine/cuda/... ./parallel/comm/localcuda ./parallel/comm/nccl "${watched[@]}" ./tests ./tests/clients ./tests/faults ./parallel))
+tests=("$GO" test -count 1 -vet off -timeout 40m -skip "$GPU|$LONGER")
 # With LONGER the other packages run whole, without it in their short forms. The emulated forms of AVX-512 take 18
 # processor seconds to compile: with LONGER, and where the processor has not the real ones.
 forms=()
@@ -73,7 +73,7 @@ if [[ $LONGER != NONE ]]; then
 elif [[ $(bin/patchbay version) != *avx512bf16* ]]; then
   forms=(-tags emulated)
 fi
-beside program "${tests[@]}" ./tests
+beside program "${tests[@]}" ./tests/faults ./tests
 part unit "${tests[@]}" "${forms[@]}" -p 3 ./parallel "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...

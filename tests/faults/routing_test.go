@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
@@ -24,78 +25,78 @@ func TestRouting(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: starts nats-server")
 	}
-	program := buildProgram(t)
+	program := harness.Build(t)
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	bare := t.TempDir()
-	has := startServer(t, program, "", "--nats", n.URL)
-	lacks := startServerOn(t, program, "", bare, "--nats", n.URL)
-	has.until("both workers are up", func() bool { return len(has.workerPIDs())+len(lacks.workerPIDs()) == 2 })
-	c := has.client()
+	has := harness.Start(t, program, "", "--nats", n.URL)
+	lacks := harness.StartOn(t, program, "", bare, "--nats", n.URL)
+	has.Until("both workers are up", func() bool { return len(has.WorkerPIDs())+len(lacks.WorkerPIDs()) == 2 })
+	c := has.Client()
 
 	dir := t.TempDir()
 	flow := filepath.Join(dir, "flow.json")
 	if err := os.WriteFile(flow, []byte(chaosFlow(t, 0)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	has.until("the daemons know of each other", func() bool {
-		_, err := client.Submit(context.Background(), dialSocket(t, lacks),
-			&message.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
+	has.Until("the daemons know of each other", func() bool {
+		_, err := client.Submit(context.Background(), harness.Dial(t, lacks),
+			&message.RunRequest{ID: "first", Workflow: harness.DemoFlow(t, 1)})
 		return err == nil
 	})
-	has.waitState(c, "first", message.Done)
-	out, err := exec.Command(program, "run", flow, "--id", "far", "--socket", lacks.socket, "--out", dir).CombinedOutput()
+	has.WaitState(c, "first", message.Done)
+	out, err := exec.Command(program, "run", flow, "--id", "far", "--socket", lacks.Socket, "--out", dir).CombinedOutput()
 	if err != nil {
-		t.Fatalf("run on the daemon without files: %v\n%s\n%s", err, out, lacks.log)
+		t.Fatalf("run on the daemon without files: %v\n%s\n%s", err, out, lacks.Log)
 	}
-	if !bytes.Equal(onlyPicture(t, dir, 0), onlyPicture(t, has.out, 0)) {
+	if !bytes.Equal(onlyPicture(t, dir, 0), onlyPicture(t, has.Out, 0)) {
 		t.Error("the picture that came back is not the one in the output folder of the daemon that made it")
 	}
-	name, err := os.ReadFile(filepath.Join(has.store, "daemon-name"))
+	name, err := os.ReadFile(filepath.Join(has.Store, "daemon-name"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec := has.waitState(c, "far", message.Done); rec.Attempt != 1 || rec.Owner != string(name) ||
+	if rec := has.WaitState(c, "far", message.Done); rec.Attempt != 1 || rec.Owner != string(name) ||
 		len(rec.Files) == 0 || rec.Files[0].Hash == "" || rec.Memory == 0 {
 		t.Errorf("got %+v, want one attempt by %s and the files it needed", rec, name)
 	}
 
-	submit(t, c, "long", demoFlow(t, 5000))
-	has.waitState(c, "long", message.Running)
+	harness.Submit(t, c, "long", harness.DemoFlow(t, 5000))
+	has.WaitState(c, "long", message.Running)
 	for _, id := range []string{"w1", "w2", "w3"} {
-		submit(t, c, id, demoFlow(t, 2))
+		harness.Submit(t, c, id, harness.DemoFlow(t, 2))
 	}
-	submit(t, c, "anywhere", quick) // waits behind them and needs no files
-	if rec := has.waitState(c, "anywhere", message.Done); rec.Owner == string(name) {
+	harness.Submit(t, c, "anywhere", harness.Quick) // waits behind them and needs no files
+	if rec := has.WaitState(c, "anywhere", message.Done); rec.Owner == string(name) {
 		t.Error("the job without files was run by the busy daemon")
 	}
 	for _, id := range []string{"w1", "w2", "w3"} {
-		if rec, err := status(c, id); err != nil || rec.State != message.Queued || rec.Attempt != 0 {
+		if rec, err := harness.Status(c, id); err != nil || rec.State != message.Queued || rec.Attempt != 0 {
 			t.Errorf("%s is %s in attempt %d, %v; want queued", id, rec.State, rec.Attempt, err)
 		}
 	}
-	cancel(t, c, "long")
+	harness.Cancel(t, c, "long")
 	for _, id := range []string{"w1", "w2", "w3"} {
-		if rec := has.waitState(c, id, message.Done); rec.Attempt != 1 || rec.Owner != string(name) {
+		if rec := has.WaitState(c, id, message.Done); rec.Attempt != 1 || rec.Owner != string(name) {
 			t.Errorf("%s took %d attempts on %s", id, rec.Attempt, rec.Owner)
 		}
 	}
 
-	if err := has.stop(); err != nil {
+	if err := has.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	lc := lacks.client()
+	lc := lacks.Client()
 	var refusal *wire.Error
-	lacks.until("the job is refused", func() bool {
-		_, err := client.Submit(context.Background(), lc, &message.RunRequest{Workflow: demoFlow(t, 3)})
+	lacks.Until("the job is refused", func() bool {
+		_, err := client.Submit(context.Background(), lc, &message.RunRequest{Workflow: harness.DemoFlow(t, 3)})
 		return errors.As(err, &refusal)
 	})
 	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || strings.Contains(text, bare) ||
 		refusal.Status != 422 {
 		t.Errorf("got %d %s\nwant a refusal that names the file and not the folder %s", refusal.Status, text, bare)
 	}
-	lacks.until("the log names the folder", func() bool { return strings.Contains(lacks.log.String(), bare) })
+	lacks.Until("the log names the folder", func() bool { return strings.Contains(lacks.Log.String(), bare) })
 	out, err = exec.Command(program, "run", flow, "--nats", n.URL).CombinedOutput()
-	if code := exitCode(t, err); code != 2 || strings.Contains(string(out), bare) {
+	if code := harness.ExitCode(t, err); code != 2 || strings.Contains(string(out), bare) {
 		t.Errorf("run ended with code %d, want 2 without the folder:\n%s", code, out)
 	}
 }
@@ -107,25 +108,25 @@ func TestRoutingByContents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: starts nats-server")
 	}
-	program := buildProgram(t)
+	program := harness.Build(t)
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	other := t.TempDir()
-	damageModels(t, demoModels(t), other)
-	a := startServer(t, program, "", "--nats", n.URL)
-	b := startServerOn(t, program, "", other, "--nats", n.URL)
-	a.until("both workers are up", func() bool { return len(a.workerPIDs())+len(b.workerPIDs()) == 2 })
-	name, err := os.ReadFile(filepath.Join(a.store, "daemon-name"))
+	damageModels(t, harness.DemoModels(t), other)
+	a := harness.Start(t, program, "", "--nats", n.URL)
+	b := harness.StartOn(t, program, "", other, "--nats", n.URL)
+	a.Until("both workers are up", func() bool { return len(a.WorkerPIDs())+len(b.WorkerPIDs()) == 2 })
+	name, err := os.ReadFile(filepath.Join(a.Store, "daemon-name"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 6 {
-		if _, err := client.Submit(context.Background(), dialSocket(t, a),
+		if _, err := client.Submit(context.Background(), harness.Dial(t, a),
 			&message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 6 {
-		if rec := a.waitState(a.client(), chaosID(i), message.Done); rec.Owner != string(name) || rec.Attempt != 1 {
+		if rec := a.WaitState(a.Client(), chaosID(i), message.Done); rec.Owner != string(name) || rec.Attempt != 1 {
 			t.Errorf("job %d took %d attempts on %s, want one on %s", i, rec.Attempt, rec.Owner, name)
 		}
 	}
@@ -151,14 +152,4 @@ func damageModels(t *testing.T, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func dialSocket(t testing.TB, s *server) client.Client {
-	t.Helper()
-	c, err := client.DialSocket(s.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
 }

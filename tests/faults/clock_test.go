@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 )
 
 // TestClockJumps sets the clocks of a daemon and its workers forward and back by an hour and by a day while jobs run,
@@ -32,14 +33,14 @@ func TestClockJumps(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("NOT RUN: the clock of a process can be set on amd64 only")
 	}
-	s := startServer(t, buildProgram(t), "", "--workers", "2", "--keep-for", "2h", "--keep-results", "2h")
-	c := s.client()
+	s := harness.Start(t, harness.Build(t), "", "--workers", "2", "--keep-for", "2h", "--keep-results", "2h")
+	c := s.Client()
 	run := func(id string, steps, ttl, deadline int) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 		defer cancel()
-		flow := quick
+		flow := harness.Quick
 		if steps > 0 {
-			flow = strings.Replace(demoFlow(t, steps), `"seed": 1`, `"seed": 1`+fmt.Sprint(len(id)), 1)
+			flow = strings.Replace(harness.DemoFlow(t, steps), `"seed": 1`, `"seed": 1`+fmt.Sprint(len(id)), 1)
 		}
 		if _, err := client.Submit(ctx, c, &message.RunRequest{
 			ID: id, Workflow: flow, QueueTTLMS: ttl, DeadlineMS: deadline,
@@ -48,7 +49,7 @@ func TestClockJumps(t *testing.T) {
 		}
 	}
 	hold := func(inputs string) string {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 		defer cancel()
 		var r message.ExecReply
 		o, err := wire.Decode([]byte(inputs), wire.JSON, wire.DefaultLimits())
@@ -65,17 +66,17 @@ func TestClockJumps(t *testing.T) {
 		`"clip_name2":"demo_t5.safetensors","type":"flux"},"lease_ms":600000}`)
 	const hour = 3600
 	for _, to := range []int64{24 * hour, 0} {
-		s.setClock(to)
+		setClocks(s, to)
 		hold(fmt.Sprintf(`{"class_type":"CLIPTextEncode","inputs":{"text":"a heart","clip":%s}}`, clip))
 	}
 	run("running", 10_000, 0, 0)
-	s.waitState(c, "running", message.Running)
-	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
-	for _, pid := range s.workerPIDs() {
-		throttle(t, pid)
+	s.WaitState(c, "running", message.Running)
+	s.Until("both workers are up", func() bool { return len(s.WorkerPIDs()) == 2 })
+	for _, pid := range s.WorkerPIDs() {
+		harness.Throttle(t, pid)
 	}
 	var steps atomic.Int64 // the last step reported
-	follower := s.client()
+	follower := s.Client()
 	go func() {
 		for t.Context().Err() == nil { // on a busy machine a silent stream may be given up
 			_, _ = client.Follow(t.Context(), follower, "running", 0, false, &client.Collector{
@@ -91,74 +92,74 @@ func TestClockJumps(t *testing.T) {
 	for i, to := range []int64{hour, 0, 24 * hour, 0} {
 		n := fmt.Sprint(i)
 		run("deadline"+n, 10_000, 0, 1500)
-		s.until("deadline"+n+" has begun", func() bool { // its deadline may end it before it is seen running
-			rec, err := status(c, "deadline"+n)
+		s.Until("deadline"+n+" has begun", func() bool { // its deadline may end it before it is seen running
+			rec, err := harness.Status(c, "deadline"+n)
 			return err == nil && rec.Attempt > 0
 		})
 		run("late"+n, 0, 300, 0)
 		run("patient"+n, 0, 20*60*1000, 0)
-		s.setClock(to)
-		s.waitState(c, "late"+n, message.Expired)
-		if rec := s.waitState(c, "deadline"+n, message.Failed); rec.Error == nil || rec.Error.Code != wire.ErrDeadline {
+		setClocks(s, to)
+		s.WaitState(c, "late"+n, message.Expired)
+		if rec := s.WaitState(c, "deadline"+n, message.Failed); rec.Error == nil || rec.Error.Code != wire.ErrDeadline {
 			t.Errorf("the job with a deadline ended with %v", rec.Error)
 		}
-		s.waitFiles(c, "patient"+n)
+		s.WaitFiles(c, "patient"+n)
 		before := steps.Load()
-		s.until("steps are told after the jump", func() bool { return steps.Load() > before })
+		s.Until("steps are told after the jump", func() bool { return steps.Load() > before })
 		run("patient"+n, 0, 20*60*1000, 0) // its receipt still holds
 		if err := client.Retry(context.Background(), c, "late"+n); err != nil {
 			t.Errorf("retry after the jump: %v", err)
 		}
-		s.waitFiles(c, "late"+n)
+		s.WaitFiles(c, "late"+n)
 	}
-	rec := s.waitState(c, "running", message.Running)
+	rec := s.WaitState(c, "running", message.Running)
 	if rec.Attempt != 1 {
 		t.Errorf("the job that ran through all is in attempt %d", rec.Attempt)
 	}
-	for _, pid := range s.workerPIDs() {
+	for _, pid := range s.WorkerPIDs() {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	s.setClock(-24 * hour) // in the pause before the next attempt
-	s.until("it runs again", func() bool {
-		rec, err := status(c, "running")
+	setClocks(s, -24*hour) // in the pause before the next attempt
+	s.Until("it runs again", func() bool {
+		rec, err := harness.Status(c, "running")
 		return err == nil && rec.State == message.Running && rec.Attempt == 2
 	})
-	s.kill()
-	s.launch() // the clock is a day ahead of the one that the store was written with
-	s.setClock(-24 * hour)
-	c = s.client()
-	s.until("it runs after a start on another day", func() bool {
-		rec, err := status(c, "running")
+	s.Kill()
+	s.Launch() // the clock is a day ahead of the one that the store was written with
+	setClocks(s, -24*hour)
+	c = s.Client()
+	s.Until("it runs after a start on another day", func() bool {
+		rec, err := harness.Status(c, "running")
 		return err == nil && rec.State == message.Running && rec.Attempt == 3
 	})
 	run("second", 10_000, 0, 0)
-	s.waitState(c, "second", message.Running)
+	s.WaitState(c, "second", message.Running)
 	run("waiting", 0, 0, 0)
-	s.kill()
-	s.launch() // and now a day behind
-	c = s.client()
-	cancel(t, c, "running")
-	s.waitState(c, "running", message.Cancelled)
-	s.waitFiles(c, "waiting")
-	cancel(t, c, "second")
+	s.Kill()
+	s.Launch() // and now a day behind
+	c = s.Client()
+	harness.Cancel(t, c, "running")
+	s.WaitState(c, "running", message.Cancelled)
+	s.WaitFiles(c, "waiting")
+	harness.Cancel(t, c, "second")
 	for i := range 4 {
-		s.waitFiles(c, fmt.Sprint("patient", i)) // nothing was forgotten
+		s.WaitFiles(c, fmt.Sprint("patient", i)) // nothing was forgotten
 	}
 }
 
-// setClock sets the clocks of the daemon and its living workers to the given seconds ahead of the machine's.
-func (s *server) setClock(seconds int64) {
-	s.t.Helper()
-	for _, pid := range append(children(s.cmd.Process.Pid), s.cmd.Process.Pid) {
+// setClocks sets the clocks of the daemon and its living workers to the given seconds ahead of the machine's.
+func setClocks(s *harness.Server, seconds int64) {
+	s.T.Helper()
+	for _, pid := range append(harness.Children(s.Cmd.Process.Pid), s.Cmd.Process.Pid) {
 		err := setClock(pid, seconds)
-		if err != nil && pid != s.cmd.Process.Pid && memoryGone(pid) { // a worker that has ended, or is ending
+		if err != nil && pid != s.Cmd.Process.Pid && memoryGone(pid) { // a worker that has ended, or is ending
 			continue
 		}
 		if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EIO) {
-			s.t.Skipf("NOT RUN: this kernel does not let a process write to its child: %v", err)
+			s.T.Skipf("NOT RUN: this kernel does not let a process write to its child: %v", err)
 		}
 		if err != nil {
-			s.t.Fatalf("the clock of process %d: %v", pid, err)
+			s.T.Fatalf("the clock of process %d: %v", pid, err)
 		}
 	}
 }
@@ -174,8 +175,8 @@ func memoryGone(pid int) bool {
 // replaces. setClock overwrites its clock_gettime with a jump to code that asks the kernel and adds. The monotonic
 // clock is unchanged.
 func setClock(pid int, seconds int64) error {
-	turns.Lock()
-	defer turns.Unlock()
+	harness.Turns.Lock()
+	defer harness.Turns.Unlock()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return err

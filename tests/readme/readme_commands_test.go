@@ -1,6 +1,6 @@
 //go:build soak
 
-package tests
+package readme
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"patchbay/tests/harness"
 )
 
 // readmeLine is a command of README.md.
@@ -66,7 +68,8 @@ func readmeCommands(page string) []readmeLine {
 // README uses. It logs what it does not run.
 func TestReadmeCommands(t *testing.T) {
 	r := &readmeRun{t: t, home: t.TempDir(), clone: filepath.Join(t.TempDir(), "patchbay")}
-	if out, err := exec.Command("git", "clone", "-q", "--no-hardlinks", root(t), r.clone).CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "clone", "-q", "--no-hardlinks", harness.Root(t),
+		r.clone).CombinedOutput(); err != nil {
 		t.Fatalf("clone: %v\n%s", err, out)
 	}
 	page, err := os.ReadFile(filepath.Join(r.clone, "README.md"))
@@ -104,11 +107,12 @@ func (r *readmeRun) prepare() {
 	r.address = free.Addr().String()
 	for _, step := range []error{
 		free.Close(),
-		os.Symlink(natsCommand(t), filepath.Join(tools, "nats")),
+		os.Symlink(harness.NATSCommand(t), filepath.Join(tools, "nats")),
 		os.MkdirAll(filepath.Join(r.home, "ComfyUI", "comfy"), 0o755),
 		os.MkdirAll(filepath.Join(r.home, "run"), 0o700),
 		os.Symlink(filepath.Join(r.clone, "examples", "demo"), filepath.Join(r.home, "ComfyUI", "models")),
-		os.WriteFile(filepath.Join(r.clone, "FILE"), []byte(strings.Replace(demoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1)),
+		os.WriteFile(filepath.Join(r.clone, "FILE"), []byte(strings.Replace(harness.DemoFlow(t, 3), `"seed": 1`,
+			`"seed": 77`, 1)),
 			0o644),
 	} {
 		if step != nil {
@@ -186,7 +190,7 @@ func (r *readmeRun) serve(line string) {
 	r.stopDaemon()
 	r.daemon = exec.Command("bash", "-c", "exec "+line+" --listen "+r.address)
 	r.daemon.Dir, r.daemon.Env = r.clone, r.env
-	log := &output{}
+	log := &harness.Output{}
 	r.daemon.Stderr = log
 	r.daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := r.daemon.Start(); err != nil {

@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
@@ -23,7 +24,7 @@ import (
 // so they run in parallel.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := harness.Build(t)
 	for _, c := range []struct {
 		name  string
 		test  func(*testing.T, string)
@@ -54,16 +55,16 @@ const stormClients = 64
 // cancelStorm checks that every job ends exactly once and nothing is left behind while 64 clients submit, follow and
 // cancel jobs at random moments, and some just hang up.
 func cancelStorm(t *testing.T, program string) {
-	s := startServer(t, program, "", "--workers", "2", "--sync", "interval", "--keep-jobs",
+	s := harness.Start(t, program, "", "--workers", "2", "--sync", "interval", "--keep-jobs",
 		fmt.Sprint(stormClients*stormCancels+100))
 	cancelAtRandom(t, s, stormClients, stormCancels)
 }
 
-func cancelAtRandom(t *testing.T, s *server, clients, each int) {
+func cancelAtRandom(t *testing.T, s *harness.Server, clients, each int) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
-	before := census(s.cmd.Process.Pid)
+	s.Until("a worker is up", func() bool { return len(s.WorkerPIDs()) > 0 })
+	before := harness.Census(s.Cmd.Process.Pid)
 	var wg sync.WaitGroup
 	faults := make(chan error, clients)
 	for k := range clients {
@@ -75,15 +76,15 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 			t.Error(err)
 		}
 	}
-	c := s.client()
+	c := s.Client()
 	ends := map[message.State]int{}
 	for k := range clients {
 		for i := range each {
 			id := fmt.Sprintf("c%d-%d", k, i)
 			var rec message.Record
-			s.until(id+" has ended", func() bool {
+			s.Until(id+" has ended", func() bool {
 				var err error
-				rec, err = status(c, id)
+				rec, err = harness.Status(c, id)
 				return err == nil && rec.State.Final()
 			})
 			ends[rec.State]++
@@ -99,33 +100,33 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 		}
 	}
 	t.Logf("jobs ended as %v", ends)
-	if ends[message.Failed] > 0 || ends[message.Cancelled] == 0 || len(s.workerPIDs()) > 2 {
-		t.Errorf("ends %v, workers %v; want none failed, some cancelled, no worker lost", ends, s.workerPIDs())
+	if ends[message.Failed] > 0 || ends[message.Cancelled] == 0 || len(s.WorkerPIDs()) > 2 {
+		t.Errorf("ends %v, workers %v; want none failed, some cancelled, no worker lost", ends, s.WorkerPIDs())
 	}
 	_ = c.Close()
-	s.until("descriptors are given back", func() bool { return census(s.cmd.Process.Pid).files <= before.files+4 })
+	s.Until("descriptors are given back", func() bool { return harness.Census(s.Cmd.Process.Pid).Files <= before.Files+4 })
 }
 
 // fickle is a client that follows, cancels or ignores its jobs at random.
-func fickle(s *server, k, each int, rnd *rand.Rand) error {
+func fickle(s *harness.Server, k, each int, rnd *rand.Rand) error {
 	var c client.Client
 	var err error
 	if k%2 == 0 {
-		c, err = client.DialNATS(s.url)
+		c, err = client.DialNATS(s.URL)
 	} else {
-		c, err = client.DialSocket(s.socket)
+		c, err = client.DialSocket(s.Socket)
 	}
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
 	for i := range each {
 		id := fmt.Sprintf("c%d-%d", k, i)
-		flow := quick
+		flow := harness.Quick
 		if rnd.IntN(2) == 0 {
-			flow = strings.Replace(flowText(3), `"seed": 1`, fmt.Sprintf(`"seed": %d`, k*100+i), 1)
+			flow = strings.Replace(harness.FlowText(3), `"seed": 1`, fmt.Sprintf(`"seed": %d`, k*100+i), 1)
 		}
 		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
 			return fmt.Errorf("submit %s: %w", id, err)
@@ -149,39 +150,39 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 // clientVanishes checks that when clients vanish, a tied run on NATS is cancelled, an untied one finishes, and the
 // daemon takes the next job.
 func clientVanishes(t *testing.T, program string) {
-	s := startServer(t, program, "")
-	c := s.client()
+	s := harness.Start(t, program, "")
+	c := s.Client()
 	dir := t.TempDir()
 	flow := filepath.Join(dir, "flow.json")
 	if err := os.WriteFile(flow, []byte(chaosFlow(t, 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := client.DialNATS(s.url)
+	gone, err := client.DialNATS(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		_, _ = client.Run(context.Background(), gone,
-			&message.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
+			&message.RunRequest{ID: "tied", Workflow: harness.DemoFlow(t, 5000), Tied: true}, &client.Collector{})
 	}()
-	s.until("the tied run is under way", func() bool {
-		rec, err := status(c, "tied")
+	s.Until("the tied run is under way", func() bool {
+		rec, err := harness.Status(c, "tied")
 		return err == nil && rec.State == message.Running
 	})
 	_ = gone.Close()
-	s.waitState(c, "tied", message.Cancelled)
+	s.WaitState(c, "tied", message.Cancelled)
 
-	cmd := exec.Command(program, "run", flow, "--id", "free", "--nats", s.url, "--out", dir)
+	cmd := exec.Command(program, "run", flow, "--id", "free", "--nats", s.URL, "--out", dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the free run is known", func() bool { _, err := status(c, "free"); return err == nil })
+	s.Until("the free run is known", func() bool { _, err := harness.Status(c, "free"); return err == nil })
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	s.waitFiles(c, "free")
-	onlyPicture(t, s.out, 1)
-	submit(t, c, "after", quick)
-	s.waitState(c, "after", message.Done)
+	s.WaitFiles(c, "free")
+	onlyPicture(t, s.Out, 1)
+	harness.Submit(t, c, "after", harness.Quick)
+	s.WaitState(c, "after", message.Done)
 }
 
 // noJetStream checks that a server without JetStream is refused with an error that says what to do, and that it serves
@@ -196,39 +197,39 @@ func noJetStream(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	n.Start()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
 	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.URL, "--socket", "off", "--store", t.TempDir(),
 		"--output", t.TempDir()).CombinedOutput()
-	if exitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) ||
+	if harness.ExitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) ||
 		!bytes.Contains(out, []byte("nats-server -js")) {
 		t.Errorf("got %v, want an error that says what to do:\n%s", err, out)
 	}
-	s := startServer(t, program, "", "--nats", n.URL, "--queue", "memory")
-	submit(t, s.client(), "m", quick)
-	s.waitState(s.client(), "m", message.Done)
+	s := harness.Start(t, program, "", "--nats", n.URL, "--queue", "memory")
+	harness.Submit(t, s.Client(), "m", harness.Quick)
+	s.WaitState(s.Client(), "m", message.Done)
 }
 
 // serverAway checks a job that runs while the NATS server is away for longer than an acknowledgement may take: it is
 // not started again, and its end is recorded once.
 func serverAway(t *testing.T, program string) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
-	s := startServer(t, program, "", "--nats", n.URL)
-	submit(t, s.client(), "short", demoFlow(t, 100)) // ends while the server is away
-	submit(t, s.client(), "waits", quick)
-	s.waitState(s.client(), "short", message.Running)
-	release := throttle(t, s.worker())
+	s := harness.Start(t, program, "", "--nats", n.URL)
+	harness.Submit(t, s.Client(), "short", harness.DemoFlow(t, 100)) // ends while the server is away
+	harness.Submit(t, s.Client(), "waits", harness.Quick)
+	s.WaitState(s.Client(), "short", message.Running)
+	release := harness.Throttle(t, s.Worker())
 	n.Kill()
 	release()
 	time.Sleep(7 * time.Second)
 	n.Start()
-	c := s.client()
+	c := s.Client()
 	for _, id := range []string{"short", "waits"} {
-		s.until(id+" is done", func() bool {
-			rec, err := status(c, id)
+		s.Until(id+" is done", func() bool {
+			rec, err := harness.Status(c, id)
 			return err == nil && rec.State == message.Done
 		})
-		if rec, err := status(c, id); err != nil || rec.Attempt != 1 {
+		if rec, err := harness.Status(c, id); err != nil || rec.Attempt != 1 {
 			t.Errorf("%s took %d attempts (%v), want 1", id, rec.Attempt, err)
 		}
 	}
@@ -239,22 +240,22 @@ func serverAway(t *testing.T, program string) {
 // is recorded and one file made.
 func frozenDaemon(t *testing.T, program string) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
-	a := startServer(t, program, "", "--nats", n.URL)
-	c := a.client()
-	submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 100`, 1))
-	a.waitState(c, chaosID(2), message.Running)
-	release := throttle(t, a.worker())
-	b := startServer(t, program, "", "--nats", n.URL, "--output", a.out)
+	a := harness.Start(t, program, "", "--nats", n.URL)
+	c := a.Client()
+	harness.Submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 100`, 1))
+	a.WaitState(c, chaosID(2), message.Running)
+	release := harness.Throttle(t, a.Worker())
+	b := harness.Start(t, program, "", "--nats", n.URL, "--output", a.Out)
 	release()
-	frozen := []int{a.cmd.Process.Pid, a.worker()}
+	frozen := []int{a.Cmd.Process.Pid, a.Worker()}
 	for _, pid := range frozen {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 	}
-	bc := dialSocket(t, b) // a request on NATS may reach the stopped daemon
-	b.until("the other daemon has the job", func() bool {
-		rec, err := status(bc, chaosID(2))
+	bc := harness.Dial(t, b) // a request on NATS may reach the stopped daemon
+	b.Until("the other daemon has the job", func() bool {
+		rec, err := harness.Status(bc, chaosID(2))
 		return err == nil && rec.Attempt == 2
 	})
 	for _, pid := range frozen {
@@ -262,50 +263,50 @@ func frozenDaemon(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	rec := b.waitState(bc, chaosID(2), message.Done)
-	name, err := os.ReadFile(filepath.Join(b.store, "daemon-name"))
+	rec := b.WaitState(bc, chaosID(2), message.Done)
+	name, err := os.ReadFile(filepath.Join(b.Store, "daemon-name"))
 	if err != nil || rec.Attempt != 2 || rec.Owner != string(name) || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want attempt 2 by %s", rec, err, name)
 	}
-	a.until("the first daemon has dropped its result",
-		func() bool { return strings.Contains(a.log.String(), `"message":"result dropped"`) })
-	b.waitFiles(b.client(), chaosID(2))
-	onlyPicture(t, a.out, 2)
+	a.Until("the first daemon has dropped its result",
+		func() bool { return strings.Contains(a.Log.String(), `"message":"result dropped"`) })
+	b.WaitFiles(b.Client(), chaosID(2))
+	onlyPicture(t, a.Out, 2)
 	checkEnds(t, b, chaosID(2))
-	submit(t, b.client(), "after", quick)
-	b.waitState(b.client(), "after", message.Done)
+	harness.Submit(t, b.Client(), "after", harness.Quick)
+	b.WaitState(b.Client(), "after", message.Done)
 }
 
 // drainWithoutServer checks that SIGTERM ends the daemon in time while the NATS server is away, and that its job runs
 // again after the next start.
 func drainWithoutServer(t *testing.T, program string) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
-	s := startServer(t, program, "", "--nats", n.URL, "--drain", "1s")
-	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 100`, 1))
-	s.waitState(s.client(), chaosID(3), message.Running)
-	throttle(t, s.worker()) // the job is not done when the drain time is over
+	s := harness.Start(t, program, "", "--nats", n.URL, "--drain", "1s")
+	harness.Submit(t, s.Client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 100`, 1))
+	s.WaitState(s.Client(), chaosID(3), message.Running)
+	harness.Throttle(t, s.Worker()) // the job is not done when the drain time is over
 	n.Kill()
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	n.Start()
-	s.launch()
-	c := s.client()
-	s.until("the job is done", func() bool {
-		rec, err := status(c, chaosID(3))
+	s.Launch()
+	c := s.Client()
+	s.Until("the job is done", func() bool {
+		rec, err := harness.Status(c, chaosID(3))
 		return err == nil && rec.State == message.Done
 	})
-	s.waitFiles(s.client(), chaosID(3))
-	onlyPicture(t, s.out, 3)
+	s.WaitFiles(s.Client(), chaosID(3))
+	onlyPicture(t, s.Out, 3)
 }
 
 // checkEnds checks that the stream has exactly one terminal event of each job.
-func checkEnds(t *testing.T, s *server, jobs ...string) {
+func checkEnds(t *testing.T, s *harness.Server, jobs ...string) {
 	t.Helper()
 	for _, id := range jobs {
 		var subjects map[string]uint64
-		s.until(id+" has its terminal event", func() bool {
-			subjects = eventCounts(t, s.url)
+		s.Until(id+" has its terminal event", func() bool {
+			subjects = harness.EventCounts(t, s.URL)
 			return subjects[message.EventSubject(id, message.EventSuccess)] > 0
 		})
 		for _, kind := range []string{message.EventError, message.EventInterrupted, message.EventExpired} {

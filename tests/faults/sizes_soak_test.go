@@ -1,6 +1,6 @@
 //go:build soak
 
-package tests
+package faults
 
 // How much the long tests do in `make soak`.
 const (

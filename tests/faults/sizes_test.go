@@ -1,6 +1,6 @@
 //go:build !soak
 
-package tests
+package faults
 
 // How much the long tests do in `make test-all`; sizes_soak_test.go has the numbers of `make soak`.
 const (

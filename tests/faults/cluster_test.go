@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
@@ -257,12 +258,12 @@ func (c *natsCluster) until(what string, done func(jetstream.JetStream) bool) {
 	c.t.Helper()
 	nc, js := c.dial()
 	defer nc.Close()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(harness.Patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if done(js) {
 			return
 		}
 	}
-	c.t.Fatalf("waited %s in vain: %s", patience, what)
+	c.t.Fatalf("waited %s in vain: %s", harness.Patience, what)
 }
 
 // info returns the state of a stream, or nil if no leader answers.

@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"fmt"
@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // powered is a disk that can lose its power: what was not synced by then is lost.
@@ -76,7 +77,7 @@ func (d *powered) onRoot(f func(fd int) error) {
 // back restores the power once no process has open files on the disk.
 func (d *powered) back() {
 	d.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(harness.Patience); ; time.Sleep(20 * time.Millisecond) {
 		out, err := exec.Command("umount", d.dir).CombinedOutput()
 		if err == nil {
 			break
@@ -111,24 +112,24 @@ func TestPowerFailure(t *testing.T) {
 
 // powerInside puts the store and the output folder of a daemon with an embedded server on one disk.
 func powerInside(t *testing.T) {
-	program, d := buildProgram(t), newDisk(t)
+	program, d := harness.Build(t), newDisk(t)
 	out := filepath.Join(d.dir, "output")
-	s := startServerIn(t, program, "", demoModels(t), filepath.Join(d.dir, "store"),
+	s := harness.StartIn(t, program, "", harness.DemoModels(t), filepath.Join(d.dir, "store"),
 		append(stormArgs(), "--output", out)...)
-	s.out = out
+	s.Out = out
 	powerStorm(t, d, nil, s)
 }
 
 // powerCluster puts all files of two daemons and of three NATS servers on one disk.
 func powerCluster(t *testing.T) {
-	program, d := buildProgram(t), newDisk(t)
+	program, d := harness.Build(t), newDisk(t)
 	c := startCluster(t, serverDisk{d.dir, "always"}, serverDisk{d.dir, "always"}, serverDisk{d.dir, "always"})
-	var all []*server
+	var all []*harness.Server
 	for i := range 2 {
 		out := filepath.Join(d.dir, "output")
-		s := startServerIn(t, program, "", demoModels(t), filepath.Join(d.dir, fmt.Sprint("store", i)),
+		s := harness.StartIn(t, program, "", harness.DemoModels(t), filepath.Join(d.dir, fmt.Sprint("store", i)),
 			append(stormArgs(), "--nats", c.url(i), "--output", out)...)
-		s.out = out
+		s.Out = out
 		all = append(all, s)
 	}
 	powerStorm(t, d, c, all...)
@@ -136,20 +137,21 @@ func powerCluster(t *testing.T) {
 
 // powerStorm submits jobs while the power of daemons and servers fails, and checks that every job with a receipt is
 // done once and that each picture is whole.
-func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*server) {
-	want := quietRun(t, all[0].line[0], powerJobs)
+func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*harness.Server) {
+	want := quietRun(t, all[0].Line[0], powerJobs)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	var url atomic.Value
-	url.Store(all[0].url)
+	url.Store(all[0].URL)
 	submitted := make(chan error, 1)
 	go func() {
 		for i := range want {
 			req := &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
-			for end := time.Now().Add(patience); submitOnce(url.Load().(string), req) != nil; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(harness.Patience); submitOnce(url.Load().(string),
+				req) != nil; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
-					submitted <- fmt.Errorf("no receipt for %s within %s", req.ID, patience)
+					submitted <- fmt.Errorf("no receipt for %s within %s", req.ID, harness.Patience)
 					return
 				}
 			}
@@ -160,7 +162,7 @@ func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*server) {
 		time.Sleep(time.Duration(200+rnd.IntN(1000)) * time.Millisecond)
 		d.cut()
 		for _, s := range all {
-			s.kill()
+			s.Kill()
 		}
 		if c != nil {
 			for _, n := range c.nodes {
@@ -175,16 +177,16 @@ func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*server) {
 			c.ready()
 		}
 		for _, s := range all {
-			s.launch()
+			s.Launch()
 		}
-		url.Store(all[0].url)
+		url.Store(all[0].URL)
 	}
 	if err := <-submitted; err != nil {
 		t.Fatal(err)
 	}
 	s, attempts := all[0], 0
 	for i := range want {
-		attempts += s.waitState(s.client(), chaosID(i), message.Done).Attempt
+		attempts += s.WaitState(s.Client(), chaosID(i), message.Done).Attempt
 	}
 	t.Logf("%d power failures, %d jobs took %d attempts", powerCuts, len(want), attempts)
 	checkStorm(t, s, want)

@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
@@ -74,19 +75,19 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 		disk func(*testing.T, func() int) *disk
 	}{{"Space", smallDisk}, {"Limit", limitedDisk}} {
 		t.Run(way.name, func(t *testing.T) {
-			var s *server
-			d := way.disk(t, func() int { return s.cmd.Process.Pid })
+			var s *harness.Server
+			d := way.disk(t, func() int { return s.Cmd.Process.Pid })
 			store := d.dir
 			if store == "" {
 				store = t.TempDir()
 			}
-			s = startServerIn(t, program, "", demoModels(t), filepath.Join(store, "store"))
+			s = harness.StartIn(t, program, "", harness.DemoModels(t), filepath.Join(store, "store"))
 			refused := fillAndFree(t, s, d, len(want), nil)
 			if refused.Code != wire.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
 				t.Errorf("got %+v, want %s with 507", refused, wire.ErrDiskFull)
 			}
 			checkStorm(t, s, want)
-			if err := s.stop(); err != nil {
+			if err := s.Stop(); err != nil {
 				t.Errorf("the daemon ended with %v", err)
 			}
 		})
@@ -98,7 +99,7 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	d := limitedDisk(t, func() int { return n.Cmd.Process.Pid })
-	s := startServer(t, program, "", "--nats", n.URL)
+	s := harness.Start(t, program, "", "--nats", n.URL)
 	refused := fillAndFree(t, s, d, len(want), func() { n.Kill(); n.Start() })
 	if refused.Status != 503 && refused.Status != 507 {
 		t.Errorf("got %+v, want 503 or 507", refused)
@@ -108,11 +109,11 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 
 // fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the
 // rest, the refused one with it. It returns the refusal when all jobs are done.
-func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wire.Error {
+func fillAndFree(t *testing.T, s *harness.Server, d *disk, jobs int, restart func()) *wire.Error {
 	t.Helper()
-	c := dialSocket(t, s)
+	c := harness.Dial(t, s)
 	ask := func(i int) error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 		defer cancel()
 		_, err := client.Submit(ctx, c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
 		return err
@@ -122,8 +123,8 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 			t.Fatal(err)
 		}
 	}
-	s.until("the first job has begun", func() bool {
-		rec, err := status(c, chaosID(0))
+	s.Until("the first job has begun", func() bool {
+		rec, err := harness.Status(c, chaosID(0))
 		return err == nil && rec.State != message.Queued
 	})
 	d.fill()
@@ -141,7 +142,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 		t.Fatal("all jobs were taken on a full disk")
 	}
 	t.Logf("refused: %v", refused)
-	if _, err := status(c, chaosID(0)); err != nil {
+	if _, err := harness.Status(c, chaosID(0)); err != nil {
 		t.Errorf("status while the disk is full: %v", err)
 	}
 	d.free()
@@ -149,11 +150,11 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 		restart()
 	}
 	for ; next < jobs; next++ {
-		s.until("the job is taken", func() bool { return ask(next) == nil })
+		s.Until("the job is taken", func() bool { return ask(next) == nil })
 	}
 	attempts := 0
 	for i := range jobs {
-		attempts += s.waitState(c, chaosID(i), message.Done).Attempt
+		attempts += s.WaitState(c, chaosID(i), message.Done).Attempt
 	}
 	t.Logf("%d jobs took %d attempts", jobs, attempts)
 	return refused

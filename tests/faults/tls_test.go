@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"crypto/x509"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
@@ -20,15 +21,15 @@ func TestTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: starts nats-server")
 	}
-	program := buildProgram(t)
+	program := harness.Build(t)
 	dir := t.TempDir()
-	ca := authority(t, dir)
+	ca := harness.Authority(t, dir)
 	cert := func(name string, change func(*x509.Certificate)) {
-		c := template("patchbay test")
+		c := harness.Template("patchbay test")
 		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		change(c)
-		writePair(t, filepath.Join(dir, name), c, ca.cert, ca.key)
+		harness.WritePair(t, filepath.Join(dir, name), c, ca.Cert, ca.Key)
 	}
 	good := func(*x509.Certificate) {}
 	cert("server", good)
@@ -39,11 +40,12 @@ func TestTLS(t *testing.T) {
 	both := func(url, want string, args ...string) {
 		t.Helper()
 		serve := []string{
-			"serve", "--nats", url, "--store", filepath.Join(dir, "unused"), "--socket", "off", "--models", demoModels(t),
+			"serve", "--nats", url, "--store", filepath.Join(dir, "unused"), "--socket", "off", "--models",
+			harness.DemoModels(t),
 			"--input", dir, "--output", dir,
 		}
 		for _, line := range [][]string{{"jobs", "--nats", url}, serve} {
-			code, out := try(t, program, nil, append(line, args...)...)
+			code, out := harness.Try(t, program, nil, append(line, args...)...)
 			if code != map[string]int{"jobs": 3, "serve": 2}[line[0]] || !strings.Contains(out, want) {
 				t.Errorf("%s ended with %d, want %q:\n%s", line[0], code, want, out)
 			}
@@ -54,15 +56,15 @@ func TestTLS(t *testing.T) {
 		n.Start()
 	}
 
-	s := startServer(t, program, "", append(trust, "--nats", url)...)
+	s := harness.Start(t, program, "", append(trust, "--nats", url)...)
 	works := func(id string) {
 		t.Helper()
 		flow := filepath.Join(dir, "flow.json")
-		if err := os.WriteFile(flow, []byte(quick), 0o600); err != nil {
+		if err := os.WriteFile(flow, []byte(harness.Quick), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s.until(id+" is done", func() bool {
-			code, _ := try(t, program, nil, append([]string{"run", flow, "--id", id, "--nats", url}, trust...)...)
+		s.Until(id+" is done", func() bool {
+			code, _ := harness.Try(t, program, nil, append([]string{"run", flow, "--id", id, "--nats", url}, trust...)...)
 			return code == 0
 		})
 	}
@@ -74,14 +76,14 @@ func TestTLS(t *testing.T) {
 	cert("server", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	reload()
 	both(url, "its certificate expired at ", trust...)
-	s.until("the daemon says why it has lost the server", func() bool {
-		return strings.Contains(s.log.String(), "its certificate expired at ")
+	s.Until("the daemon says why it has lost the server", func() bool {
+		return strings.Contains(s.Log.String(), "its certificate expired at ")
 	})
 	cert("server", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"gpu.example"} })
 	reload()
 	both(url, "its certificate is for gpu.example: use a name that is in it, or put 127.0.0.1 into it", trust...)
 
-	ca = authority(t, dir) // a new one in the file that all of them have been given
+	ca = harness.Authority(t, dir) // a new one in the file that all of them have been given
 	cert("server", good)
 	reload()
 	works("swapped")

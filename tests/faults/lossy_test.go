@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"fmt"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsproxy"
 	"patchbay/tests/natsserver"
 )
@@ -108,13 +109,13 @@ func TestLossyNetwork(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: starts nats-server and waits for time limits")
 	}
-	program := buildProgram(t)
+	program := harness.Build(t)
 	want := quietRun(t, program, lossyJobs)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	l := startLossy(t, n, seed)
-	s := startServer(t, program, "", append(stormArgs(), "--nats", l.URL)...)
+	s := harness.Start(t, program, "", append(stormArgs(), "--nats", l.URL)...)
 	l.on.Store(true)
 	var url atomic.Value
 	url.Store(l.URL)
@@ -135,10 +136,10 @@ func TestLossyNetwork(t *testing.T) {
 		}
 	}()
 	follower := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(follower, []byte(demoFlow(t, 20)), 0o644); err != nil {
+	if err := os.WriteFile(follower, []byte(harness.DemoFlow(t, 20)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	dir, said := t.TempDir(), &output{}
+	dir, said := t.TempDir(), &harness.Output{}
 	ran := make(chan error, 1)
 	go func() {
 		for {
@@ -153,8 +154,8 @@ func TestLossyNetwork(t *testing.T) {
 			}
 		}
 	}()
-	s.untroubled(len(want), submitted)
-	s.until("run has ended", func() bool { return len(ran) > 0 })
+	untroubled(s, len(want), submitted)
+	s.Until("run has ended", func() bool { return len(ran) > 0 })
 	if err := <-ran; err != nil {
 		t.Errorf("run ended with %v\n%s", err, said)
 	}
@@ -169,11 +170,11 @@ func TestLossyNetwork(t *testing.T) {
 	if spared := l.spared(); len(spared) > 0 {
 		t.Errorf("nothing has happened to a message of %v: the storm proves less than it says", spared)
 	}
-	if followed := filepath.Join(s.out, "demo_00001_.png"); os.Remove(followed) != nil {
+	if followed := filepath.Join(s.Out, "demo_00001_.png"); os.Remove(followed) != nil {
 		t.Errorf("%s is not there", followed)
 	}
 	checkStorm(t, s, want)
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 }
@@ -181,44 +182,45 @@ func TestLossyNetwork(t *testing.T) {
 // untroubled waits until the jobs of a storm are done and their files have names. It fails the test at the first job
 // that fails or takes another attempt, and when no job has got that far for patience: a broken guarantee shows in
 // single jobs, not in how long all of them take.
-func (s *server) untroubled(jobs int, submitted <-chan error) {
-	s.t.Helper()
-	c, moved := s.client(), time.Now()
+func untroubled(s *harness.Server, jobs int, submitted <-chan error) {
+	s.T.Helper()
+	c, moved := s.Client(), time.Now()
 	var rec message.Record
 	for i := 0; i < jobs; time.Sleep(10 * time.Millisecond) {
-		now, err := status(c, chaosID(i))
+		now, err := harness.Status(c, chaosID(i))
 		if err == nil {
 			rec = now
 		}
 		switch {
 		case err == nil && (rec.Attempt > 1 || rec.State.Final() && rec.State != message.Done):
-			s.t.Fatalf("%s is %s in attempt %d, want one attempt and %s: %v %v\n%s", rec.Job, rec.State, rec.Attempt,
-				message.Done, rec.Causes, rec.Error, s.logOf(rec.Job))
+			s.T.Fatalf("%s is %s in attempt %d, want one attempt and %s: %v %v\n%s", rec.Job, rec.State, rec.Attempt,
+				message.Done, rec.Causes, rec.Error, logOf(s, rec.Job))
 		case err == nil && rec.State == message.Done && rec.Outputs[len(rec.Outputs)-1].Filename != "":
 			i, moved = i+1, time.Now()
-		case time.Since(moved) > patience:
-			s.t.Fatalf("for %s nothing becomes of %s: %s, files %v, %v\n%s", patience, chaosID(i), rec.State, rec.Outputs, err,
-				s.logOf(chaosID(i)))
+		case time.Since(moved) > harness.Patience:
+			s.T.Fatalf("for %s nothing becomes of %s: %s, files %v, %v\n%s", harness.Patience, chaosID(i), rec.State,
+				rec.Outputs, err,
+				logOf(s, chaosID(i)))
 		}
 		select {
 		case err := <-submitted:
 			if submitted = nil; err != nil {
-				s.t.Fatal(err)
+				s.T.Fatal(err)
 			}
 		default:
 		}
 	}
 	if submitted != nil { // submitAll asks for every receipt twice
 		if err := <-submitted; err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 }
 
 // logOf returns the daemon's log lines about a job.
-func (s *server) logOf(job string) string {
+func logOf(s *harness.Server, job string) string {
 	var out strings.Builder
-	for line := range strings.Lines(s.log.String()) {
+	for line := range strings.Lines(s.Log.String()) {
 		if strings.Contains(line, fmt.Sprintf("%q", job)) {
 			out.WriteString(line)
 		}

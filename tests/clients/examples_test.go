@@ -1,4 +1,4 @@
-package tests
+package clients
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // TestExamples checks every pipeline example against a real daemon: the shell script with the real nats command, the
@@ -23,7 +24,7 @@ func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command and needs a Python environment")
 	}
-	s := startServer(t, buildProgram(t), "")
+	s := harness.Start(t, harness.Build(t), "")
 	t.Run("Shell", func(t *testing.T) { shellPipeline(t, s) })
 	t.Run("Go", func(t *testing.T) { goConsumer(t, s) })
 	t.Run("Python", func(t *testing.T) { pythonConsumer(t, s) })
@@ -33,11 +34,11 @@ func TestExamples(t *testing.T) {
 // command runs a program of the examples and returns what it printed.
 func command(t *testing.T, env []string, stdin string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env, cmd.Stdin = append(os.Environ(), env...), strings.NewReader(stdin)
-	errs := &output{}
+	errs := &harness.Output{}
 	cmd.Stderr = errs
 	out, err := cmd.Output()
 	if err != nil {
@@ -50,64 +51,64 @@ func command(t *testing.T, env []string, stdin string, args ...string) string {
 func goProgram(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", path, "../examples/"+name).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path, "../../examples/"+name).CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	return path
 }
 
-func shellPipeline(t *testing.T, s *server) {
-	env := []string{"NATS=" + natsCommand(t), "NATS_URL=" + s.url, "XDG_CONFIG_HOME=" + t.TempDir()}
+func shellPipeline(t *testing.T, s *harness.Server) {
+	env := []string{"NATS=" + harness.NATSCommand(t), "NATS_URL=" + s.URL, "XDG_CONFIG_HOME=" + t.TempDir()}
 	flow := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(flow, []byte(demoFlow(t, 2)), 0o644); err != nil {
+	if err := os.WriteFile(flow, []byte(harness.DemoFlow(t, 2)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	const texts = "a \"big\" red heart\nthree & two | blue stars\n"
-	first := command(t, env, texts, "sh", "../examples/pipeline.sh", flow)
+	first := command(t, env, texts, "sh", "../../examples/pipeline.sh", flow)
 	lines := strings.Split(strings.TrimSpace(first), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], "demo_00001_.png") ||
 		!strings.Contains(lines[1], "demo_00002_.png") {
 		t.Fatalf("got\n%s\nwant two jobs with a file each", first)
 	}
-	if again := command(t, env, texts, "sh", "../examples/pipeline.sh", flow); again != first {
+	if again := command(t, env, texts, "sh", "../../examples/pipeline.sh", flow); again != first {
 		t.Errorf("the second time it printed\n%s\nwant the same as before\n%s", again, first)
 	}
-	if files, err := filepath.Glob(filepath.Join(s.out, "demo_*.png")); err != nil || len(files) != 2 {
+	if files, err := filepath.Glob(filepath.Join(s.Out, "demo_*.png")); err != nil || len(files) != 2 {
 		t.Errorf("got files %v, %v; want two", files, err)
 	}
-	rec, err := status(s.client(), strings.Fields(lines[0])[0])
+	rec, err := harness.Status(s.Client(), strings.Fields(lines[0])[0])
 	if err != nil || rec.State != message.Done {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 }
 
-func goConsumer(t *testing.T, s *server) {
+func goConsumer(t *testing.T, s *harness.Server) {
 	program := goProgram(t, "events_go")
-	c := s.client()
-	submit(t, c, "eg1", quick)
-	s.waitState(c, "eg1", message.Done)
+	c := s.Client()
+	harness.Submit(t, c, "eg1", harness.Quick)
+	s.WaitState(c, "eg1", message.Done)
 	// the ends of the shell's two jobs are among them
-	seen := command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "3")
+	seen := command(t, nil, "", program, "--nats", s.URL, "--name", "tester", "--count", "3")
 	if !strings.Contains(seen, "eg1\texecution_success\tquick_") || strings.Count(seen, "\n") != 3 {
 		t.Errorf("got\n%s\nwant three ends, that of eg1 with its file", seen)
 	}
-	submit(t, c, "eg2", quick) // while the consumer does not run
-	submit(t, c, "eg3", demoFlow(t, 5000))
-	s.waitState(c, "eg3", message.Running)
-	cancel(t, c, "eg3")
-	seen = command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "2")
+	harness.Submit(t, c, "eg2", harness.Quick) // while the consumer does not run
+	harness.Submit(t, c, "eg3", harness.DemoFlow(t, 5000))
+	s.WaitState(c, "eg3", message.Running)
+	harness.Cancel(t, c, "eg3")
+	seen = command(t, nil, "", program, "--nats", s.URL, "--name", "tester", "--count", "2")
 	if !strings.Contains(seen, "eg2\texecution_success") ||
 		!strings.Contains(seen, "eg3\texecution_interrupted\tcancelled: ") || strings.Contains(seen, "eg1") {
 		t.Errorf("got\n%s\nwant the ends of eg2 and eg3 alone", seen)
 	}
 }
 
-func pythonConsumer(t *testing.T, s *server) {
+func pythonConsumer(t *testing.T, s *harness.Server) {
 	py := python(t)
-	c := s.client()
-	submit(t, c, "ep1", strings.Replace(demoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1))
-	s.waitState(c, "ep1", message.Done)
-	seen := command(t, nil, "", py, "../examples/events.py", "--nats", s.url, "--all", "--count", "6")
+	c := s.Client()
+	harness.Submit(t, c, "ep1", strings.Replace(harness.DemoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1))
+	s.WaitState(c, "ep1", message.Done)
+	seen := command(t, nil, "", py, "../../examples/events.py", "--nats", s.URL, "--all", "--count", "6")
 	for _, want := range []string{
 		"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_",
 		"eg3\texecution_interrupted",
@@ -118,9 +119,9 @@ func pythonConsumer(t *testing.T, s *server) {
 	}
 }
 
-func bucketRule(t *testing.T, s *server) {
+func bucketRule(t *testing.T, s *harness.Server) {
 	program := goProgram(t, "bucket_rule")
-	nc, err := nats.Connect(s.url)
+	nc, err := nats.Connect(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,17 +130,17 @@ func bucketRule(t *testing.T, s *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
 	from, err := js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: "pictures"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	picture := photo(64)
+	picture := harness.Photo(64)
 	if _, err := from.PutBytes(ctx, "photo.png", picture); err != nil { // before the rule runs
 		t.Fatal(err)
 	}
-	line := []string{program, "--nats", s.url, "--flow", "../examples/invert.json", "--count", "1"}
+	line := []string{program, "--nats", s.URL, "--flow", "../../examples/invert.json", "--count", "1"}
 	if seen := command(t, nil, "", line...); !strings.Contains(seen, "photo.png\trule-") {
 		t.Errorf("got %s", seen)
 	}
@@ -155,7 +156,7 @@ func bucketRule(t *testing.T, s *server) {
 	if seen := command(t, nil, "", line...); seen != "photo.png\tis there\n" {
 		t.Errorf("the second time it said %q", seen)
 	}
-	if files, err := filepath.Glob(filepath.Join(s.out, "inverted_*.png")); err != nil || len(files) != 1 {
+	if files, err := filepath.Glob(filepath.Join(s.Out, "inverted_*.png")); err != nil || len(files) != 1 {
 		t.Errorf("got files %v, %v; want one", files, err)
 	}
 }

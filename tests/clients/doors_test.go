@@ -1,4 +1,4 @@
-package tests
+package clients
 
 import (
 	"context"
@@ -18,12 +18,13 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/rights"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
 // door is a way to reach a daemon: what its users add to the command lines that all users type.
 type door struct {
-	*server
+	*harness.Server
 	program string
 	name    string   // prefix of the ids of its jobs
 	flags   []string // of patchbay as a client
@@ -44,45 +45,45 @@ func TestEveryCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command")
 	}
-	program := buildProgram(t)
-	inside := startServer(t, program, "", "--metrics", "127.0.0.1:0", "--attempts", "1")
+	program := harness.Build(t)
+	inside := harness.Start(t, program, "", "--metrics", "127.0.0.1:0", "--attempts", "1")
 	t.Run("Embedded", func(t *testing.T) {
 		everyDoor(t, &door{
-			server: inside, program: program, name: "in", flags: []string{"--nats", inside.url},
-			cli: []string{"--server", inside.url}, url: inside.url,
+			Server: inside, program: program, name: "in", flags: []string{"--nats", inside.URL},
+			cli: []string{"--server", inside.URL}, url: inside.URL,
 		})
 	})
 	t.Run("Socket", func(t *testing.T) {
-		everyDoor(t, &door{server: inside, program: program, name: "so", flags: []string{"--socket", inside.socket}})
+		everyDoor(t, &door{Server: inside, program: program, name: "so", flags: []string{"--socket", inside.Socket}})
 	})
 	t.Run("External", func(t *testing.T) {
 		n := natsserver.Start(t, natsserver.JetStream(t))
-		s := startServer(t, program, "", "--nats", n.URL, "--metrics", "127.0.0.1:0", "--attempts", "1")
+		s := harness.Start(t, program, "", "--nats", n.URL, "--metrics", "127.0.0.1:0", "--attempts", "1")
 		everyDoor(t, &door{
-			server: s, program: program, name: "ex", flags: []string{"--nats", n.URL},
+			Server: s, program: program, name: "ex", flags: []string{"--nats", n.URL},
 			cli: []string{"--server", n.URL}, url: n.URL, asks: true,
 		})
 	})
 	t.Run("TLSAndCredentials", func(t *testing.T) {
-		dir, o := t.TempDir(), newOperator(t)
-		authority(t, dir).sign(t, filepath.Join(dir, "server"))
-		n := natsserver.Start(t, natsserver.JetStream(t), o.conf,
+		dir, o := t.TempDir(), harness.NewOperator(t)
+		harness.Authority(t, dir).Sign(t, filepath.Join(dir, "server"))
+		n := natsserver.Start(t, natsserver.JetStream(t), o.Conf,
 			fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
 				filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
 		url, ca := strings.Replace(n.URL, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
-		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[rights.RoleDaemon], "--tls-ca", ca, "--metrics",
+		s := harness.Start(t, program, "", "--nats", url, "--creds", o.Creds[rights.RoleDaemon], "--tls-ca", ca, "--metrics",
 			"127.0.0.1:0", "--attempts", "1")
 		cli := func(r rights.Role) []string {
-			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
+			return []string{"--server", url, "--tlsca", ca, "--creds", o.Creds[r], "--inbox-prefix", wire.InboxOf(o.User[r])}
 		}
 		everyDoor(t, &door{
-			server: s, program: program, name: "tls",
-			flags: []string{"--nats", url, "--creds", o.creds[rights.RoleClient], "--tls-ca", ca}, cli: cli(rights.RoleClient),
-			admin: cli(rights.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[rights.RoleClient], CA: ca},
+			Server: s, program: program, name: "tls",
+			flags: []string{"--nats", url, "--creds", o.Creds[rights.RoleClient], "--tls-ca", ca}, cli: cli(rights.RoleClient),
+			admin: cli(rights.RoleAdmin), url: url, access: wire.Access{Creds: o.Creds[rights.RoleClient], CA: ca},
 			asks: true, limited: true,
 		})
-		if strings.Contains(s.log.String(), "iolation") {
-			t.Errorf("the daemon lacks rights:\n%s", s.log)
+		if strings.Contains(s.Log.String(), "iolation") {
+			t.Errorf("the daemon lacks rights:\n%s", s.Log)
 		}
 	})
 }
@@ -93,12 +94,12 @@ func everyDoor(t *testing.T, d *door) {
 	if d.admin == nil {
 		d.admin = d.cli
 	}
-	d.write(t, "quick.json", quick)
-	d.write(t, "other.json", strings.ReplaceAll(quick, "64", "72"))
+	d.write(t, "quick.json", harness.Quick)
+	d.write(t, "other.json", strings.ReplaceAll(harness.Quick, "64", "72"))
 	d.write(t, "bad.json", `{"1":{"class_type":"Nope","inputs":{}}}`)
-	d.write(t, "long.json", demoFlow(t, 5000))
-	d.write(t, "picture.json", demoFlow(t, 2))
-	d.until("a worker is up", func() bool {
+	d.write(t, "long.json", harness.DemoFlow(t, 5000))
+	d.write(t, "picture.json", harness.DemoFlow(t, 2))
+	d.Until("a worker is up", func() bool {
 		code, _ := d.run(t, program(d, "run", "quick.json"))
 		return code == 0
 	})
@@ -116,9 +117,9 @@ func everyDoor(t *testing.T, d *door) {
 		if row.admin {
 			flags = d.admin
 		}
-		d.check(t, row, natsCommand(t), flags)
+		d.check(t, row, harness.NATSCommand(t), flags)
 	}
-	d.until("nats sub has heard the end of the job",
+	d.Until("nats sub has heard the end of the job",
 		func() bool { return strings.Contains(events.String(), d.id(21)+".execution_success") })
 	d.previews(t)
 	t.Logf("%s: %s", d.name, time.Since(began).Round(time.Millisecond))
@@ -220,16 +221,16 @@ func (d *door) natsLines() []typed {
 	long, _ := os.ReadFile(filepath.Join(d.dir, "long.json"))
 	rows := []typed{
 		{
-			line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`},
+			line: req("submit", harness.Quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`},
 			never: "duplicate",
 		},
 		{
-			line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)),
+			line: req("submit", harness.Quick, "-H", "Nats-Msg-Id:"+id(21)),
 			says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`},
 		},
 		{line: req("status."+id(21), ""), state: message.Done, says: []string{`"state":"done"`}},
 		{
-			line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"),
+			line: req("run", harness.Quick, "--wait-for-empty", "--reply-timeout", "30s"),
 			says: []string{`"accepted"`, `"execution_success"`},
 		},
 		{line: req("submit", string(long), "-H", "Nats-Msg-Id:"+id(22)), says: []string{`"job":"` + id(22) + `"`}},
@@ -311,12 +312,12 @@ func program(d *door, line ...string) []string {
 // run runs a command line in the door's folder and returns its exit code and what it printed.
 func (d *door) run(t *testing.T, line []string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = d.dir
-	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home,
-		"PATCHBAY_MODELS="+demoModels(t), "XDG_CONFIG_HOME="+d.dir)
+	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.Home,
+		"PATCHBAY_MODELS="+harness.DemoModels(t), "XDG_CONFIG_HOME="+d.dir)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
@@ -327,12 +328,12 @@ func (d *door) run(t *testing.T, line []string) (int, string) {
 func (d *door) waitJob(t *testing.T, job string, want message.State) {
 	t.Helper()
 	var out string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(harness.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if _, out = d.run(t, program(d, "get", job, "--json")); strings.Contains(out, `"state":"`+string(want)+`"`) {
 			return
 		}
 	}
-	t.Fatalf("%s is not %s within %s:\n%s", job, want, patience, out)
+	t.Fatalf("%s is not %s within %s:\n%s", job, want, harness.Patience, out)
 }
 
 // interrupt checks that Ctrl-C during a run cancels the job.
@@ -340,9 +341,9 @@ func (d *door) interrupt(t *testing.T) {
 	t.Helper()
 	line := program(d, "run", "long.json", "--id", d.id(7))
 	cmd := exec.Command(line[0], line[1:]...)
-	out := &output{}
+	out := &harness.Output{}
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = d.dir, out, out,
-		append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home)
+		append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.Home)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -360,19 +361,19 @@ func (d *door) interrupt(t *testing.T) {
 // watchers checks the endpoints for monitoring.
 func (d *door) watchers(t *testing.T) {
 	t.Helper()
-	if code, text := d.look("/healthz"); code != 200 || strings.TrimSpace(text) != "ok" {
+	if code, text := d.Look("/healthz"); code != 200 || strings.TrimSpace(text) != "ok" {
 		t.Errorf("/healthz: %d\n%s", code, text)
 	}
-	if n := d.scrape()[`patchbay_jobs_ended_total{state="expired"}`]; n < 1 {
+	if n := d.Scrape()[`patchbay_jobs_ended_total{state="expired"}`]; n < 1 {
 		t.Errorf("/metrics tells of %v expired jobs, there was one", n)
 	}
 }
 
 // events starts `nats sub` on all events. It ends with the test.
-func (d *door) events(t *testing.T) *output {
+func (d *door) events(t *testing.T) *harness.Output {
 	t.Helper()
-	cmd := exec.Command(natsCommand(t), append([]string{"sub", "patchbay.v1.events.>"}, d.cli...)...)
-	out := &output{}
+	cmd := exec.Command(harness.NATSCommand(t), append([]string{"sub", "patchbay.v1.events.>"}, d.cli...)...)
+	out := &harness.Output{}
 	cmd.Stdout, cmd.Stderr, cmd.Env = out, out, append(os.Environ(), "XDG_CONFIG_HOME="+d.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -382,7 +383,7 @@ func (d *door) events(t *testing.T) *output {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	d.until("nats sub hears a job", func() bool { // it reports that it has subscribed before it has
+	d.Until("nats sub hears a job", func() bool { // it reports that it has subscribed before it has
 		d.run(t, program(d, "run", "quick.json", "--out", ""))
 		return strings.Contains(out.String(), ".execution_success")
 	})
@@ -398,10 +399,10 @@ func (d *door) previews(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	seen := 0
-	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true},
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: harness.DemoFlow(t, 12), Preview: true},
 		&client.Collector{Preview: func(_ string, jpeg []byte) {
 			if strings.HasPrefix(string(jpeg), "\xff\xd8") {
 				seen++
@@ -420,7 +421,7 @@ func (d *door) previews(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := client.Submit(ctx, c, &message.RunRequest{
-		ID: d.id(31), Workflow: demoFlow(t, 5000),
+		ID: d.id(31), Workflow: harness.DemoFlow(t, 5000),
 		Preview: true,
 	}); err != nil {
 		t.Fatal(err)
@@ -434,7 +435,7 @@ func (d *door) previews(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m, err := mine.NextMsg(patience)
+	m, err := mine.NextMsg(harness.Patience)
 	if err != nil || !strings.HasPrefix(string(m.Data), "\xff\xd8") || m.Header.Get("Patchbay-Job") != d.id(31) {
 		t.Errorf("no preview for %s: %v %v", d.id(31), m, err)
 	}

@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"context"
@@ -20,13 +20,14 @@ import (
 
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // member is the job store, the job table and the log of one daemon whose jobs compute nothing.
 type member struct {
 	store *jobs.JetStream
 	table *jobs.Table
-	log   *output
+	log   *harness.Output
 }
 
 // slow is the prefix of the ids of jobs that take longer than others.
@@ -85,7 +86,7 @@ func startTrial(c *natsCluster, urls ...string) *trial {
 func (tr *trial) keepRevisions() {
 	t := tr.t
 	_, js := tr.dial()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	kept := tr.info(js, "KV_"+message.JobBucket)
 	if kept == nil || kept.Config.Replicas != 3 {
@@ -100,9 +101,9 @@ func (tr *trial) keepRevisions() {
 // join starts a daemon that connects to a list of servers.
 func (tr *trial) join(owner, url string) *member {
 	t := tr.t
-	m := &member{log: &output{}}
+	m := &member{log: &harness.Output{}}
 	log := zerolog.New(m.log).With().Timestamp().Logger()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	var err error
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
@@ -163,7 +164,7 @@ func (tr *trial) submit(from, to int) {
 	tr.t.Helper()
 	for i := from; i < to; i++ {
 		id := fmt.Sprintf("j%03d", i)
-		for end, n := time.Now().Add(patience), i; ; n++ {
+		for end, n := time.Now().Add(harness.Patience), i; ; n++ {
 			err := tr.create(n%2, id)
 			if err == nil {
 				break
@@ -188,7 +189,7 @@ func (tr *trial) create(to int, id string) error {
 // settled waits until every job with a receipt has ended, its terminal event is published and the queue is empty.
 func (tr *trial) settled() {
 	tr.t.Helper()
-	end := time.Now().Add(patience)
+	end := time.Now().Add(harness.Patience)
 	for left := tr.open(); left != ""; left = tr.open() {
 		if time.Now().After(end) {
 			_ = tr.each("KV_"+message.JobBucket, "$KV."+message.JobBucket+".>", func(m jetstream.Msg, seq uint64) {
@@ -196,7 +197,7 @@ func (tr *trial) settled() {
 					tr.t.Logf("%d: %s", seq, m.Data())
 				}
 			})
-			tr.t.Fatalf("waited %s in vain: %s", patience, left)
+			tr.t.Fatalf("waited %s in vain: %s", harness.Patience, left)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
@@ -259,7 +260,7 @@ func (tr *trial) open() string {
 // read reads every revision of every record and every terminal event, starting over until nothing was left out.
 func (tr *trial) read() {
 	tr.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(harness.Patience); ; time.Sleep(200 * time.Millisecond) {
 		records := map[string][]message.Record{}
 		ends, err := tr.events()
 		if err == nil {
@@ -279,7 +280,7 @@ func (tr *trial) read() {
 			return
 		}
 		if time.Now().After(end) {
-			tr.t.Fatalf("waited %s in vain for the history: %v", patience, err)
+			tr.t.Fatalf("waited %s in vain for the history: %v", harness.Patience, err)
 		}
 	}
 }
@@ -443,37 +444,37 @@ func TestCluster(t *testing.T) {
 // clusterDaemon runs a real daemon on the list of servers: clients reach it through any majority, jobs run before and
 // after a server is killed, and doctor reports the copies and the missing server.
 func clusterDaemon(t *testing.T) {
-	program, c := buildProgram(t), startCluster(t)
-	s := startServer(t, program, "", "--nats", c.url(0))
-	submit(t, dialSocket(t, s), "first", quick)
-	s.waitState(dialSocket(t, s), "first", message.Done)
+	program, c := harness.Build(t), startCluster(t)
+	s := harness.Start(t, program, "", "--nats", c.url(0))
+	harness.Submit(t, harness.Dial(t, s), "first", harness.Quick)
+	s.WaitState(harness.Dial(t, s), "first", message.Done)
 	for i := range c.nodes { // the daemon is connected to one of them
 		c.part(i)
 		others := c.nodes[(i+1)%3].URL + "," + c.nodes[(i+2)%3].URL
-		s.until("clients at the others reach the daemon", func() bool {
+		s.Until("clients at the others reach the daemon", func() bool {
 			time.Sleep(200 * time.Millisecond) // an election takes seconds, and each try connects anew
-			return submitOnce(others, &message.RunRequest{ID: fmt.Sprint("part", i), Workflow: quick}) == nil
+			return submitOnce(others, &message.RunRequest{ID: fmt.Sprint("part", i), Workflow: harness.Quick}) == nil
 		})
 		c.part()
 		c.whole("KV_" + message.JobBucket)
 	}
 	for i := range c.nodes {
-		s.waitState(dialSocket(t, s), fmt.Sprint("part", i), message.Done)
+		s.WaitState(harness.Dial(t, s), fmt.Sprint("part", i), message.Done)
 	}
 	gone := c.leader("KV_" + message.JobBucket)
 	c.nodes[gone].Kill()
-	s.until("the job is taken", func() bool {
+	s.Until("the job is taken", func() bool {
 		time.Sleep(200 * time.Millisecond)
-		return submitOnce(c.url(0), &message.RunRequest{ID: "without", Workflow: quick}) == nil
+		return submitOnce(c.url(0), &message.RunRequest{ID: "without", Workflow: harness.Quick}) == nil
 	})
-	s.waitState(dialSocket(t, s), "without", message.Done)
+	s.WaitState(harness.Dial(t, s), "without", message.Done)
 	missing := fmt.Sprintf(": server s%d is away or behind: KV_", gone)
-	s.until("doctor says what is missing", func() bool {
+	s.Until("doctor says what is missing", func() bool {
 		time.Sleep(time.Second)
-		out, _ := exec.Command(program, "doctor", "--nats", c.url(0), "--models", demoModels(t)).Output()
+		out, _ := exec.Command(program, "doctor", "--nats", c.url(0), "--models", harness.DemoModels(t)).Output()
 		return strings.Contains(string(out), "; 3 copies\n") && strings.Contains(string(out), missing)
 	})
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 }

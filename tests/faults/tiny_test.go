@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // TestTinyJobs sends many jobs that compute nothing, more than are remembered, and checks that once the daemon has
@@ -23,14 +24,14 @@ func TestTinyJobs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: 600 jobs")
 	}
-	s := startServer(t, buildProgram(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info",
+	s := harness.Start(t, harness.Build(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info",
 		"--metrics", "127.0.0.1:0")
-	c := s.client()
+	c := s.Client()
 	run := func(from, to int) {
 		for i := from; i < to; i++ {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 			col := &client.Collector{}
-			end, err := client.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
+			end, err := client.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: harness.Quick}, col)
 			cancel()
 			if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 				t.Fatalf("job %d: %+v, %v, %d files", i, end, err, len(col.Files))
@@ -39,39 +40,39 @@ func TestTinyJobs(t *testing.T) {
 	}
 	// The daemon's heap is read as its collector's goal, twice the live heap: resident memory depends on when that
 	// runs.
-	now := func() (daemon, worker count, goroutines int) {
-		daemon, worker = census(s.cmd.Process.Pid), census(s.workerPIDs()[0])
-		daemon.resident = int64(metric(t, s, "go_memstats_next_gc_bytes"))
+	now := func() (daemon, worker harness.Count, goroutines int) {
+		daemon, worker = harness.Census(s.Cmd.Process.Pid), harness.Census(s.WorkerPIDs()[0])
+		daemon.Resident = int64(metric(t, s, "go_memstats_next_gc_bytes"))
 		return daemon, worker, metric(t, s, "go_goroutines")
 	}
 	run(0, tinyJobs/3)
 	daemon, worker, routines := now()
 	run(tinyJobs/3, tinyJobs)
-	s.until("the goroutines of the last jobs have ended", func() bool {
+	s.Until("the goroutines of the last jobs have ended", func() bool {
 		_, _, n := now()
 		return n <= routines+4
 	})
 	const grain = 24 << 20 // twice a block of a stream that the store holds, and what a worker's collector leaves
 	later, child, last := now()
-	for name, at := range map[string][2]count{"daemon": {daemon, later}, "worker": {worker, child}} {
+	for name, at := range map[string][2]harness.Count{"daemon": {daemon, later}, "worker": {worker, child}} {
 		was, is := at[0], at[1]
-		t.Logf("%s after %d and %d jobs: %d and %d MiB, %d and %d descriptors", name, tinyJobs/3, tinyJobs, was.resident>>20,
-			is.resident>>20, was.files, is.files)
-		if is.resident > was.resident+grain || is.files > was.files+4 {
-			t.Errorf("%s: %d bytes and %d descriptors grew to %d and %d", name, was.resident, was.files, is.resident, is.files)
+		t.Logf("%s after %d and %d jobs: %d and %d MiB, %d and %d descriptors", name, tinyJobs/3, tinyJobs, was.Resident>>20,
+			is.Resident>>20, was.Files, is.Files)
+		if is.Resident > was.Resident+grain || is.Files > was.Files+4 {
+			t.Errorf("%s: %d bytes and %d descriptors grew to %d and %d", name, was.Resident, was.Files, is.Resident, is.Files)
 		}
 	}
 	t.Logf("goroutines of the daemon: %d and %d", routines, last)
-	if len(s.workerPIDs()) != 1 {
-		t.Errorf("workers %v, want the first one", s.workerPIDs())
+	if len(s.WorkerPIDs()) != 1 {
+		t.Errorf("workers %v, want the first one", s.WorkerPIDs())
 	}
 }
 
 // metric reads one number of the daemon's metrics page.
-func metric(t *testing.T, s *server, name string) int {
+func metric(t *testing.T, s *harness.Server, name string) int {
 	t.Helper()
 	var now struct{ Metrics string }
-	text, err := os.ReadFile(filepath.Join(s.store, "daemon.json"))
+	text, err := os.ReadFile(filepath.Join(s.Store, "daemon.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &now)
 	}

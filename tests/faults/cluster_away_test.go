@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // hidden keeps servers from advertising addresses to daemons that bypass their cables.
@@ -134,16 +135,16 @@ func halfOpenServers(t *testing.T) {
 // daemonsAway runs three real daemons on three servers. Of two that run a job, one is killed and the other is stopped
 // until the third has both jobs. Both are back for the next round.
 func daemonsAway(t *testing.T) {
-	program, tr := buildProgram(t), &trial{natsCluster: startCluster(t), earlier: map[string]bool{}}
-	var all []*server
-	names := map[string]*server{}
+	program, tr := harness.Build(t), &trial{natsCluster: startCluster(t), earlier: map[string]bool{}}
+	var all []*harness.Server
+	names := map[string]*harness.Server{}
 	for i := range tr.nodes {
 		args := []string{"--nats", tr.url(i)}
 		if i > 0 {
-			args = append(args, "--output", all[0].out)
+			args = append(args, "--output", all[0].Out)
 		}
-		s := startServer(t, program, "", args...)
-		name, err := os.ReadFile(filepath.Join(s.store, "daemon-name"))
+		s := harness.Start(t, program, "", args...)
+		name, err := os.ReadFile(filepath.Join(s.Store, "daemon-name"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,21 +159,21 @@ func daemonsAway(t *testing.T) {
 		tr.awayRound(all, names, 2*round)
 		tr.finish()
 		for name, s := range names {
-			tr.past.runs = append(tr.past.runs, s.started(name, tr.past.receipts)...)
+			tr.past.runs = append(tr.past.runs, started(s, name, tr.past.receipts)...)
 		}
 		for _, why := range tr.past.faults() {
 			t.Error(why)
 		}
 		for _, s := range all {
-			if s.ended == nil {
-				s.launch()
+			if s.Ended == nil {
+				s.Launch()
 			}
 		}
 	}
 	for i := range 2 * awayRounds {
-		onlyPicture(t, all[0].out, i)
+		onlyPicture(t, all[0].Out, i)
 	}
-	if made, err := filepath.Glob(filepath.Join(all[0].out, "quick_*")); err != nil || len(made) != awayJobs*awayRounds {
+	if made, err := filepath.Glob(filepath.Join(all[0].Out, "quick_*")); err != nil || len(made) != awayJobs*awayRounds {
 		t.Errorf("%d jobs made %d files, %v", awayJobs*awayRounds, len(made), err)
 	}
 }
@@ -184,36 +185,36 @@ const resultDropped = `"message":"result dropped"`
 const awayJobs = 8
 
 // awayRound runs one round of daemonsAway, with pictures number first and first+1.
-func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
-	t, c := tr.t, dialSocket(tr.t, all[0])
+func (tr *trial) awayRound(all []*harness.Server, names map[string]*harness.Server, first int) {
+	t, c := tr.t, harness.Dial(tr.t, all[0])
 	submit := func(id, flow string) {
-		all[0].until("a receipt for "+id, func() bool {
+		all[0].Until("a receipt for "+id, func() bool {
 			return submitOnce(tr.url(0), &message.RunRequest{ID: id, Workflow: flow}) == nil
 		})
 		tr.past.receipts = append(tr.past.receipts, id)
 	}
 	ids := []string{chaosID(first), chaosID(first + 1)}
-	var at [2]*server
+	var at [2]*harness.Server
 	var release func()
 	for k, id := range ids { // one after the other: the first one's daemon has no other worker
 		submit(id, strings.Replace(chaosFlow(t, first+k), `"steps": 4`, `"steps": 60`, 1))
-		all[0].until("a daemon runs "+id, func() bool {
-			rec, err := status(c, id)
+		all[0].Until("a daemon runs "+id, func() bool {
+			rec, err := harness.Status(c, id)
 			at[k] = names[rec.Owner]
 			return err == nil && rec.State == message.Running
 		})
-		release = throttle(t, at[k].worker())
+		release = harness.Throttle(t, at[k].Worker())
 	}
 	if at[0] == at[1] {
 		t.Fatalf("one daemon runs both jobs")
 	}
 	for i := range awayJobs {
-		submit(fmt.Sprintf("quick-%d-%d", first, i), quick)
+		submit(fmt.Sprintf("quick-%d-%d", first, i), harness.Quick)
 	}
-	heir := all[slices.IndexFunc(all, func(s *server) bool { return s != at[0] && s != at[1] })]
-	frozen := []int{at[1].cmd.Process.Pid, at[1].worker()}
-	dropped := strings.Count(at[1].log.String(), resultDropped)
-	at[0].kill()
+	heir := all[slices.IndexFunc(all, func(s *harness.Server) bool { return s != at[0] && s != at[1] })]
+	frozen := []int{at[1].Cmd.Process.Pid, at[1].Worker()}
+	dropped := strings.Count(at[1].Log.String(), resultDropped)
+	at[0].Kill()
 	release()
 	for _, pid := range frozen {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -221,10 +222,10 @@ func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 		}
 	}
 	began := time.Now()
-	c = dialSocket(t, heir)
+	c = harness.Dial(t, heir)
 	for _, id := range ids {
-		heir.until("the third daemon has taken "+id, func() bool {
-			rec, err := status(c, id)
+		heir.Until("the third daemon has taken "+id, func() bool {
+			rec, err := harness.Status(c, id)
 			return err == nil && rec.Attempt == 2
 		})
 	}
@@ -234,15 +235,15 @@ func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 			t.Fatal(err)
 		}
 	}
-	at[1].until("the daemon that was stopped has dropped its result", func() bool {
-		return strings.Count(at[1].log.String(), resultDropped) > dropped
+	at[1].Until("the daemon that was stopped has dropped its result", func() bool {
+		return strings.Count(at[1].Log.String(), resultDropped) > dropped
 	})
 }
 
 // started returns the runs of the given jobs that a daemon has logged.
-func (s *server) started(name string, ids []string) []run {
+func started(s *harness.Server, name string, ids []string) []run {
 	var out []run
-	for line := range strings.Lines(s.log.String()) {
+	for line := range strings.Lines(s.Log.String()) {
 		var l struct {
 			Message, Job, Worker string
 			Attempt              int

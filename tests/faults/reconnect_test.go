@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // TestReconnect checks that what follows a job outlives the daemon that runs it: run and watch say what they wait for,
@@ -20,15 +21,15 @@ func TestReconnect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: a job of 300 steps, four times")
 	}
-	program := buildProgram(t)
-	s := startServer(t, program, "")
-	s.line[slices.Index(s.line, "127.0.0.1:0")] = strings.TrimPrefix(s.url, "nats://")
+	program := harness.Build(t)
+	s := harness.Start(t, program, "")
+	s.Line[slices.Index(s.Line, "127.0.0.1:0")] = strings.TrimPrefix(s.URL, "nats://")
 	flow := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(flow, []byte(demoFlow(t, 300)), 0o644); err != nil {
+	if err := os.WriteFile(flow, []byte(harness.DemoFlow(t, 300)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	start := func(args ...string) (*exec.Cmd, *output) {
-		cmd, out := exec.Command(program, args...), &output{}
+	start := func(args ...string) (*exec.Cmd, *harness.Output) {
+		cmd, out := exec.Command(program, args...), &harness.Output{}
 		cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, t.TempDir()
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
@@ -43,13 +44,13 @@ func TestReconnect(t *testing.T) {
 		}
 		return cmd.ProcessState.ExitCode()
 	}
-	for name, to := range map[string][]string{"nats": {"--nats", s.url}, "socket": {"--socket", s.socket}} {
+	for name, to := range map[string][]string{"nats": {"--nats", s.URL}, "socket": {"--socket", s.Socket}} {
 		run, out := start(append([]string{"run", flow, "--id", name, "--set", "6.text=" + name}, to...)...)
-		s.until("steps are shown", func() bool { return strings.Contains(out.String(), " 2/") })
+		s.Until("steps are shown", func() bool { return strings.Contains(out.String(), " 2/") })
 		watch, seen := start(append([]string{"watch", name}, to...)...)
-		s.until("steps are watched", func() bool { return strings.Contains(seen.String(), " 2/") })
-		s.kill()
-		s.launch()
+		s.Until("steps are watched", func() bool { return strings.Contains(seen.String(), " 2/") })
+		s.Kill()
+		s.Launch()
 		for what, end := range map[string]int{"run": code(run), "watch": code(watch)} {
 			// over the socket a job ends with its connection; run starts it again, watch may have seen that end
 			if end != 0 && (what == "run" || name == "nats") {
@@ -65,12 +66,12 @@ func TestReconnect(t *testing.T) {
 		if made, _ := filepath.Glob(filepath.Join(run.Dir, "demo_*.png")); len(made) != 1 {
 			t.Errorf("%s: run saved %v, want one picture\n%s", name, made, out)
 		}
-		s.waitState(s.client(), name, message.Done)
+		s.WaitState(s.Client(), name, message.Done)
 	}
 
-	run, out := start("run", flow, "--id", "frozen", "--set", "3.steps=5000", "--nats", s.url, "--reconnect", "1s")
-	s.until("steps are shown", func() bool { return strings.Contains(out.String(), " 2/") })
-	for _, pid := range append(s.workerPIDs()[len(s.workerPIDs())-1:], s.cmd.Process.Pid) { // alive, but silent
+	run, out := start("run", flow, "--id", "frozen", "--set", "3.steps=5000", "--nats", s.URL, "--reconnect", "1s")
+	s.Until("steps are shown", func() bool { return strings.Contains(out.String(), " 2/") })
+	for _, pid := range append(s.WorkerPIDs()[len(s.WorkerPIDs())-1:], s.Cmd.Process.Pid) { // alive, but silent
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -80,9 +81,9 @@ func TestReconnect(t *testing.T) {
 		!strings.Contains(out.String(), "patchbay get frozen") {
 		t.Errorf("without a daemon run ended with %d, want 3 and what to do next\n%s", end, out)
 	}
-	jobs, out := start("jobs", "--nats", s.url)
+	jobs, out := start("jobs", "--nats", s.URL)
 	if code(jobs) != 3 || !strings.Contains(out.String(), "no daemon answers") {
 		t.Errorf("jobs of a frozen daemon: want exit code 3\n%s", out)
 	}
-	_ = syscall.Kill(s.cmd.Process.Pid, syscall.SIGKILL)
+	_ = syscall.Kill(s.Cmd.Process.Pid, syscall.SIGKILL)
 }

@@ -1,51 +1,15 @@
-package tests
+package clients
 
 import (
 	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
-
-// natsCLIVersion is the version of the nats command that docs/protocol.md shows.
-const natsCLIVersion = "v0.4.0"
-
-// natsCommand builds the nats command in its own module, once. It stays in Go's build cache folder.
-func natsCommand(t *testing.T) string {
-	t.Helper()
-	installing.Lock()
-	defer installing.Unlock()
-	cache, err := exec.Command("go", "env", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(strings.TrimSpace(string(cache)), "patchbay-natscli-"+natsCLIVersion)
-	path := filepath.Join(dir, "nats")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	// The modules that both need in the versions of the program, which are compiled already.
-	mod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod = append(mod, "\nrequire github.com/nats-io/natscli "+natsCLIVersion+"\n"...)
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", "build", "-mod=mod", "-o", path, "github.com/nats-io/natscli/nats")
-	cmd.Dir = dir
-	if b, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the nats command %s (this test needs its module): %v\n%s", natsCLIVersion, err, b)
-	}
-	return path
-}
 
 // TestNATSCommand checks what a person types with the nats command.
 func TestNATSCommand(t *testing.T) {
@@ -53,20 +17,20 @@ func TestNATSCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command")
 	}
-	nats := natsCommand(t)
-	s := startServer(t, buildProgram(t), "")
-	s.until("the worker is up", func() bool { return len(s.workerPIDs()) == 1 })
+	nats := harness.NATSCommand(t)
+	s := harness.Start(t, harness.Build(t), "")
+	s.Until("the worker is up", func() bool { return len(s.WorkerPIDs()) == 1 })
 	var out string // stdout of the last command; do returns stderr with it
 	do := func(stdin string, args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, nats, append([]string{"--server", s.url}, args...)...)
+		cmd := exec.CommandContext(ctx, nats, append([]string{"--server", s.URL}, args...)...)
 		cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+t.TempDir())
 		if stdin != "" {
 			cmd.Stdin = strings.NewReader(stdin)
 		}
-		errs := &output{}
+		errs := &harness.Output{}
 		cmd.Stderr = errs
 		b, err := cmd.Output()
 		if err != nil {
@@ -88,22 +52,24 @@ func TestNATSCommand(t *testing.T) {
 		"patchbay.v1.submit", "worker_pids", "comfy_compat")
 	says("service ping", do("", "service", "ping", "patchbay"), "patchbay")
 
-	do(quick, "req", "patchbay.v1.submit", "--force-stdin", "--no-templates", "--raw")
+	do(harness.Quick, "req", "patchbay.v1.submit", "--force-stdin", "--no-templates", "--raw")
 	var r struct{ Job, State string }
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Job == "" || r.State != "queued" {
 		t.Fatalf("receipt %q: %v", out, err)
 	}
-	s.waitState(s.client(), r.Job, "done")
+	s.WaitState(s.Client(), r.Job, "done")
 	says("status", do("", "req", "patchbay.v1.status."+r.Job, "", "--raw"), `"state":"done"`, `quick_00001_.latent`)
 	says("cancel", do("", "req", "patchbay.v1.cancel."+r.Job, "", "--raw"), `"cancelled":false`)
 
 	// Without the empty message at the end do would kill it.
-	says("run", do("", "req", "patchbay.v1.run", quick, "--raw", "--wait-for-empty", "--no-templates", "--reply-timeout",
+	says("run", do("", "req", "patchbay.v1.run", harness.Quick, "--raw", "--wait-for-empty", "--no-templates",
+		"--reply-timeout",
 		"30s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
 	says("an empty pipe", do("", "req", "patchbay.v1.run", "", "--raw"), "empty_body", "--force-stdin")
 	says("a bad workflow", do("", "req", "patchbay.v1.submit", `{"1":{"class_type":"Nope","inputs":{}}}`), "Nope",
 		"422", "bad_workflow")
 	says("an unknown job", do("", "req", "patchbay.v1.status.nothere", ""), "404", "no_such_job")
-	says("by endpoint name", do(quick, "service", "request", "patchbay", "submit", "--force-stdin", "--raw"), `"accepted"`)
+	says("by endpoint name", do(harness.Quick, "service", "request", "patchbay", "submit", "--force-stdin",
+		"--raw"), `"accepted"`)
 	says("describe", do("", "req", "patchbay.v1.describe", `{"class":"KSampler"}`, "--raw"), "sampler_name", "euler")
 }

@@ -1,4 +1,4 @@
-package tests
+package clients
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // pythonNeeds are the packages of the Python client's tests, by name.
@@ -19,8 +21,8 @@ const pythonNeeds = "msgpack>=1.0 numpy>=1.24 nats-py>=2.6 pytest>=7"
 // the test: the client must not go untested.
 func python(t *testing.T) string {
 	t.Helper()
-	installing.Lock()
-	defer installing.Unlock()
+	harness.Installing.Lock()
+	defer harness.Installing.Unlock()
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		t.Fatalf("go env GOCACHE: %v", err)
@@ -56,7 +58,7 @@ func python(t *testing.T) string {
 // runPython runs a command of the environment and returns what it printed.
 func runPython(t *testing.T, env []string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*patience) // the whole suite of the client is one command
+	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience) // the whole suite of the client is one command
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
@@ -74,12 +76,12 @@ func TestPythonClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN in the short form: needs a Python environment")
 	}
-	py, program := python(t), buildProgram(t)
-	client, err := filepath.Abs("../clients/python")
+	py, program := python(t), harness.Build(t)
+	client, err := filepath.Abs("../../clients/python")
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"PATCHBAY_PROGRAM=" + program, "PATCHBAY_MODELS=" + demoModels(t), "PYTHONPATH=" + client}
+	env := []string{"PATCHBAY_PROGRAM=" + program, "PATCHBAY_MODELS=" + harness.DemoModels(t), "PYTHONPATH=" + client}
 	out := runPython(t, env, py, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60",
 		filepath.Join(client, "tests"))
 	for _, line := range strings.Split(out, "\n") {
@@ -87,16 +89,17 @@ func TestPythonClient(t *testing.T) {
 			t.Log(strings.TrimLeft(line, "."))
 		}
 	}
-	s := startServer(t, program, "")
+	s := harness.Start(t, program, "")
 	dir := t.TempDir()
 	var first []byte
 	for _, door := range [][]string{
-		{"--spawn", program, "--models", demoModels(t)},
-		{"--socket", s.socket},
-		{"--nats", s.url},
+		{"--spawn", program, "--models", harness.DemoModels(t)},
+		{"--socket", s.Socket},
+		{"--nats", s.URL},
 	} {
 		file := filepath.Join(dir, "picture.png")
-		runPython(t, env, append([]string{py, "../examples/python_ksampler.py", "--out", file, "--steps", "4"}, door...)...)
+		runPython(t, env, append([]string{py, "../../examples/python_ksampler.py", "--out", file, "--steps", "4"},
+			door...)...)
 		picture, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

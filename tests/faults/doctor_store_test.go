@@ -1,4 +1,4 @@
-package tests
+package faults
 
 import (
 	"bytes"
@@ -10,19 +10,22 @@ import (
 	"testing"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
-// doctorShowsStore checks that doctor reports how much of the job store is used and left, and after a crash that
+// TestDoctorShowsStore checks that doctor reports how much of the job store is used and left, and after a crash that
 // damaged the records which jobs are lost, done ones too, and what the server reports.
-func doctorShowsStore(t *testing.T, program string) {
-	s := startServer(t, program, "")
+func TestDoctorShowsStore(t *testing.T) {
+	t.Parallel()
+	program := harness.Build(t)
+	s := harness.Start(t, program, "")
 	doctor := func() (string, int) {
-		out, err := exec.Command(program, "doctor", "--nats", s.url, "--models", demoModels(t)).Output()
-		return string(out), exitCode(t, err)
+		out, err := exec.Command(program, "doctor", "--nats", s.URL, "--models", harness.DemoModels(t)).Output()
+		return string(out), harness.ExitCode(t, err)
 	}
 	for _, id := range []string{"kept", "broken", "behind"} {
-		submit(t, s.client(), id, quick)
-		s.waitFiles(s.client(), id)
+		harness.Submit(t, s.Client(), id, harness.Quick)
+		s.WaitFiles(s.Client(), id)
 	}
 	checkEnds(t, s, "kept", "broken", "behind")
 	healthy := regexp.MustCompile(`(?m)^ok    jobs     store of daemon d-\S+: \S+ (?:[KM]i)?B of 8 GiB used, ` +
@@ -30,8 +33,8 @@ func doctorShowsStore(t *testing.T, program string) {
 	if out, code := doctor(); code != 0 || !healthy.MatchString(out) {
 		t.Errorf("doctor of a healthy store ended with %d:\n%s", code, out)
 	}
-	s.kill()
-	msgs := filepath.Join(s.store, "nats", "jetstream", "$G", "streams", "KV_"+message.JobBucket, "msgs")
+	s.Kill()
+	msgs := filepath.Join(s.Store, "nats", "jetstream", "$G", "streams", "KV_"+message.JobBucket, "msgs")
 	blocks, err := filepath.Glob(filepath.Join(msgs, "*.blk"))
 	if err != nil || len(blocks) == 0 {
 		t.Fatalf("no records in %s: %v", msgs, err)
@@ -54,7 +57,7 @@ func doctorShowsStore(t *testing.T, program string) {
 		}
 	}
 	_ = os.Remove(filepath.Join(msgs, "index.db"))
-	s.launch()
+	s.Launch()
 	out, code := doctor()
 	for _, want := range []string{
 		"wrong jobs     daemon d-", "the files of its store are damaged: ", "broken",

@@ -1,4 +1,4 @@
-package tests
+package harness
 
 import (
 	"bufio"
@@ -15,19 +15,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// count is what a process holds.
-type count struct {
-	files    int   // open descriptors
-	resident int64 // bytes
+// Count is what a process holds.
+type Count struct {
+	Files    int   // open descriptors
+	Resident int64 // bytes
 	threads  int
-	cpu      time.Duration // used so far
+	CPU      time.Duration // used so far
 }
 
-// census returns what a process holds, or zeros when it is gone.
-func census(pid int) count {
-	var c count
+// Census returns what a process holds, or zeros when it is gone.
+func Census(pid int) Count {
+	var c Count
 	if entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)); err == nil {
-		c.files = len(entries)
+		c.Files = len(entries)
 	}
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
@@ -38,7 +38,7 @@ func census(pid int) count {
 		n, _ := strconv.ParseInt(fields[1], 10, 64)
 		switch fields[0] {
 		case "VmRSS:":
-			c.resident = n << 10
+			c.Resident = n << 10
 		case "Threads:":
 			c.threads = int(n)
 		}
@@ -47,14 +47,14 @@ func census(pid int) count {
 	if _, rest, ok := bytes.Cut(stat, []byte(") ")); ok {
 		for _, ticks := range strings.Fields(string(rest))[11:13] { // utime and stime, in hundredths of a second
 			n, _ := strconv.ParseInt(ticks, 10, 64)
-			c.cpu += time.Duration(n) * 10 * time.Millisecond
+			c.CPU += time.Duration(n) * 10 * time.Millisecond
 		}
 	}
 	return c
 }
 
-// eventCounts returns how many events the stream has, by subject; none while the server cannot be asked.
-func eventCounts(t testing.TB, url string) map[string]uint64 {
+// EventCounts returns how many events the stream has, by subject; none while the server cannot be asked.
+func EventCounts(t testing.TB, url string) map[string]uint64 {
 	t.Helper()
 	nc, err := nats.Connect(url)
 	if err != nil {
@@ -65,7 +65,7 @@ func eventCounts(t testing.TB, url string) map[string]uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	events, err := js.Stream(ctx, "PATCHBAY_EVENTS_1")
 	if err != nil {
