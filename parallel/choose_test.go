@@ -8,11 +8,15 @@ import (
 
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
+	"patchbay/tests/race"
 )
 
 // TestChosenPlanGivesTheSamePicture checks that ranks=N chooses a plan of at most N ranks, and more than one if N is,
 // whose latent is that of one rank.
 func TestChosenPlanGivesTheSamePicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestExactPlansEqualOneRank runs every kind of plan that is chosen")
+	}
 	e := newEngine(t)
 	run := func(plan string) *Result {
 		req := tinyRequest(t, "flux", 2, 24, 20, 2)
@@ -50,6 +54,9 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 
 // TestChooseMayGoStale checks that with stale=on a pipeline may be chosen, and is where links are slow.
 func TestChooseMayGoStale(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +94,9 @@ func TestChooseIsRefused(t *testing.T) {
 
 // TestChoiceForAreas checks that requests with an area, which pipelines refuse, get the fastest plan without stages.
 func TestChoiceForAreas(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,9 @@ import (
 // of whole exchanges, on ranks whose calls run at once and on ranks whose calls run as late as possible, in several
 // orders: nothing is read before it arrives, or overwritten while it is sent.
 func TestHalvesGiveTheSameBits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: several orders of late ranks; TestExactPlansEqualOneRank runs plans of every kind")
+	}
 	engines := []*Engine{newEngine(t), newDeferredEngine(t, 0), newDeferredEngine(t, 1)}
 	for _, c := range []struct {
 		name  string

@@ -21,6 +21,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // patchRun is a recorded evaluation of a network with model patches (tests/reference/make_patches.py).
@@ -120,6 +121,9 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 
 // TestPatchesMatchComfyUI compares networks with model patches with those of ComfyUI 0.33.0.
 func TestPatchesMatchComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestExactPlansRunPatchesAsOneRank runs the same patches")
+	}
 	e, bases := newEngine(t), map[string]goldenModel{}
 	for _, name := range []string{"qwen-a", "zimage-a"} {
 		bases[name] = openGolden(t, name)
@@ -195,6 +199,9 @@ func patchedRequest(t *testing.T, base string) *Request {
 // TestExactPlansRunPatchesAsOneRank checks exact plans with patches against one rank, however rows, heads, entries and
 // blocks are divided.
 func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	for k, e := range []*Engine{newEngine(t), newDeferredEngine(t, 7)} {
 		for _, base := range []string{"qwen-a", "zimage-a"} {
 			r := patchedRequest(t, base)
@@ -252,6 +259,9 @@ func deepened(t *testing.T, name, blocks string, n int) (*weights.Set, json.RawM
 // the block adds what follows it: patches, residuals and control nets. The recorded model has too few blocks for such
 // a cut.
 func TestHalfBlocksRunPatchesOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestExactPlansRunPatchesAsOneRank runs the same patches")
+	}
 	const blocks = 7
 	set, config := deepened(t, "qwen-a", "transformer_blocks", blocks)
 	d, err := models.OpenDiffusion(set, map[string]string{
@@ -323,6 +333,9 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 // TestPatchesAreForecast checks the forecast of patches: memory against a recorded run, weights against what ranks
 // hold, and time against their share of the products.
 func TestPatchesAreForecast(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	for _, base := range []string{"qwen-a", "zimage-a"} {
 		e, r := newRecordingEngine(t), patchedRequest(t, base)
 		plain := *r

@@ -137,11 +137,7 @@ func (b *badInput) row(t *testing.T, r badRow) {
 		t.Fatal(err)
 	}
 	served := b.ends(t, r, path, filepath.Join(dir, "served"), "--socket", b.server.Socket)
-	name := "local" // left to test-all by the Makefile
-	if r.short {
-		name = "local, always"
-	}
-	t.Run(name, func(t *testing.T) {
+	t.Run("local", func(t *testing.T) {
 		if local := b.ends(t, r, path, filepath.Join(dir, "local"), b.local()...); r.exit != 0 && local != served {
 			t.Errorf("the daemon says\n%s\nand a worker on its own\n%s", served, local)
 		}

@@ -37,6 +37,9 @@ type replayed struct {
 // decodes them on this side.
 func TestComfyUIReplay(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: every graph that a ComfyUI has sent; the tests of node/classes have the same node classes")
+	}
 	var records struct {
 		ComfyUI string              `json:"comfyui"`
 		Cases   map[string]replayed `json:"cases"`

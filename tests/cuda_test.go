@@ -1,3 +1,5 @@
+//go:build fakegpu
+
 package tests
 
 import (
@@ -79,14 +81,6 @@ func pixels(t *testing.T, path string) (levels []int) {
 		t.Fatalf("%s: %v, want a picture of 64x64", path, err)
 	}
 	return channels(img)
-}
-
-// apart returns the largest difference of two pictures in a channel, in levels.
-func apart(a, b []int) (worst int) {
-	for i, v := range a {
-		worst = max(worst, v-b[i], b[i]-v)
-	}
-	return worst
 }
 
 // TestCUDADemo checks that the demo on a fake GPU draws the picture of the CPU, to within one level of 255, and frees

@@ -16,7 +16,7 @@ import (
 func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN under -short: it compiles the program again with one more family")
+		t.Skip("long: it compiles the program again with one more family; tests/sketch is tested alone")
 	}
 	table := filepath.Join(harness.Root(t), "models", "models.go")
 	source, err := os.ReadFile(table)

@@ -66,6 +66,9 @@ func benchHosts(t *testing.T, program string, want []string, transport string, a
 // a host that is absent or busy, and releases the others.
 func TestBenchHosts(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestHosts runs ranks on two hosts")
+	}
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {

@@ -1,3 +1,5 @@
+//go:build fakegpu
+
 package tests
 
 import (
@@ -59,4 +61,15 @@ func TestCUDAHosts(t *testing.T) {
 			t.Errorf("%s: a host was left out:\n%s", name, s.Log)
 		}
 	}
+}
+
+// TestCUDAHostsThatDiffer is TestHostsThatDiffer with two kinds of fake GPUs whose names are in the table of rates.
+func TestCUDAHostsThatDiffer(t *testing.T) {
+	driver := fakegpu.Library(t)
+	t.Setenv("LD_LIBRARY_PATH", driver) // of the hosts and daemons of this test
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	t.Setenv("FAKEGPU_NAMES", "NVIDIA L40,NVIDIA H100 PCIe")
+	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
+	unlikeHosts(t, []string{"--devices", "cuda:0"}, []string{"--devices", "cuda:1"}, 15, 35,
+		"NVIDIA L40: row L40 of the built-in table", "NVIDIA H100 PCIe: row H100 of the built-in table")
 }

@@ -20,7 +20,7 @@ import (
 func TestHostsJoin(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: TestHosts without NATS runs")
+		t.Skip("long: hosts come and go; TestHosts has them without NATS")
 	}
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")

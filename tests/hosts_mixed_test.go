@@ -18,7 +18,6 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/parallel/forecast"
-	"patchbay/tests/fakegpu"
 	"patchbay/tests/harness"
 )
 
@@ -41,17 +40,6 @@ func TestHostsThatDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlikeHosts(t, []string{"--rates", file}, nil, 22, 28, "cpu: measured elsewhere", "cpu: two cores with AVX-512")
-}
-
-// TestCUDAHostsThatDiffer is TestHostsThatDiffer with two kinds of fake GPUs whose names are in the table of rates.
-func TestCUDAHostsThatDiffer(t *testing.T) {
-	driver := fakegpu.Library(t)
-	t.Setenv("LD_LIBRARY_PATH", driver) // of the hosts and daemons of this test
-	t.Setenv("FAKEGPU_DEVICES", "2")
-	t.Setenv("FAKEGPU_NAMES", "NVIDIA L40,NVIDIA H100 PCIe")
-	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
-	unlikeHosts(t, []string{"--devices", "cuda:0"}, []string{"--devices", "cuda:1"}, 15, 35,
-		"NVIDIA L40: row L40 of the built-in table", "NVIDIA H100 PCIe: row H100 of the built-in table")
 }
 
 // unlikeHosts draws a picture on a slow and a fast host with these flags. The slow one must have least to most percent
@@ -147,4 +135,12 @@ func small(s *harness.Server, id, plan string, seed int) (picture []byte, metric
 		return nil, nil
 	}
 	return col.Files[0].Data, metrics
+}
+
+// apart returns the largest difference of two pictures in a channel, in levels.
+func apart(a, b []int) (worst int) {
+	for i, v := range a {
+		worst = max(worst, v-b[i], b[i]-v)
+	}
+	return worst
 }

@@ -188,6 +188,9 @@ func machineKilled(s *harness.Server, m *machine) {
 // side, one on each, and their pictures are bit-identical to those of one process.
 func TestHostsOfTwoDaemons(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestHosts has one daemon with two hosts")
+	}
 	program, n := harness.Build(t), natsserver.Start(t, natsserver.JetStream(t))
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {

@@ -19,6 +19,9 @@ import (
 // levels apart. A level that the processor lacks is refused at once, with those that it has.
 func TestLevelsDrawTheSame(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: the conformance tests of engine/cpu run every level")
+	}
 	program, dir := harness.Build(t), t.TempDir()
 	demo := func(level string) ([]byte, error) {
 		ctx, stop := context.WithTimeout(t.Context(), harness.Patience)

@@ -21,6 +21,9 @@ import (
 // would exceed it are refused, and an idle worker gives its memory back.
 func TestJobsStayWithinMemory(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestAddressSpace bounds a worker")
+	}
 	const limit = 128 << 10 // KiB
 	s := harness.Start(t, harness.Build(t), "", "--memory", "128M", "--free-after", "1s")
 	s.Until("a worker is up", func() bool { return len(s.WorkerPIDs()) > 0 })
@@ -70,6 +73,9 @@ func TestJobsStayWithinMemory(t *testing.T) {
 // kernel's figures for each.
 func TestRanksStayWithinMemory(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestAddressSpace bounds a worker")
+	}
 	const limit = 400 << 10 // KiB
 	s := harness.Start(t, harness.Build(t), "", "--memory", "400M", "--placement", "children")
 	s.Until("a worker is up", func() bool { return len(s.WorkerPIDs()) > 0 })
@@ -138,6 +144,9 @@ func TestAddressSpace(t *testing.T) {
 // address space, and that none of them dies of it.
 func TestAddressSpaceOfRanks(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestAddressSpace bounds a worker")
+	}
 	s := harness.Start(t, harness.Build(t), `ulimit -v 4000000; exec "$@"`, "--placement", "children")
 	c := s.Client()
 	ctx, stop := context.WithTimeout(context.Background(), 2*harness.Patience)

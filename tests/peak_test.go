@@ -33,7 +33,7 @@ import (
 func TestWorkerPeakMemory(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("short: writes and runs a 280 MB checkpoint; `go test ./tests -run WorkerPeak` does")
+		t.Skip("long: a checkpoint of 280 MB; TestAddressSpace bounds a worker with the demo")
 	}
 	program, models := harness.Build(t), t.TempDir()
 	writeWide(t, filepath.Join(models, "diffusion_models", "wide.safetensors"))

@@ -31,6 +31,9 @@ import (
 //	quickflow FILE    write a workflow that needs no weights
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: whole sessions; TestDaemon starts the same commands")
+	}
 	program := harness.Build(t)
 	examples, err := filepath.Abs("../examples")
 	if err != nil {

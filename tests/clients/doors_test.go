@@ -43,7 +43,7 @@ type door struct {
 func TestEveryCommand(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds the nats command")
+		t.Skip("long: builds the nats command")
 	}
 	program := harness.Build(t)
 	inside := harness.Start(t, program, "", "--metrics", "127.0.0.1:0", "--attempts", "1")

@@ -22,7 +22,7 @@ import (
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds the nats command and needs a Python environment")
+		t.Skip("long: builds the nats command and needs a Python environment")
 	}
 	s := harness.Start(t, harness.Build(t), "")
 	t.Run("Shell", func(t *testing.T) { shellPipeline(t, s) })

@@ -13,7 +13,7 @@ import (
 func TestInstalledExamplesRun(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds the program and needs a Python environment")
+		t.Skip("long: builds the program and needs a Python environment")
 	}
 	prefix := t.TempDir()
 	install := exec.Command(filepath.Join(harness.Root(t), "install.sh"), "--prefix", prefix)

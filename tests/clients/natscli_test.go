@@ -15,7 +15,7 @@ import (
 func TestNATSCommand(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds the nats command")
+		t.Skip("long: builds the nats command")
 	}
 	nats := harness.NATSCommand(t)
 	s := harness.Start(t, harness.Build(t), "")

@@ -74,7 +74,7 @@ func runPython(t *testing.T, env []string, args ...string) string {
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN in the short form: needs a Python environment")
+		t.Skip("long: needs a Python environment")
 	}
 	py, program := python(t), harness.Build(t)
 	client, err := filepath.Abs("../../clients/python")

@@ -27,9 +27,6 @@ import (
 // ends early, late or twice.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: jobs that are under way for 10 s")
-	}
 	if runtime.GOARCH != "amd64" {
 		t.Skip("NOT RUN: the clock of a process can be set on amd64 only")
 	}

@@ -350,7 +350,7 @@ func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) err
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server and waits for elections")
+		t.Skip("long: elections of three servers; TestDurable has storms on one")
 	}
 	records := "KV_" + message.JobBucket
 	t.Run("Copies", func(t *testing.T) {

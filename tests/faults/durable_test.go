@@ -29,9 +29,6 @@ import (
 // twice and that all pictures are those of an undisturbed run.
 func TestDurable(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: storms on 30 jobs, a nats-server outside, two daemons on one")
-	}
 	program := harness.Build(t)
 	want := quietRun(t, program, chaosJobs)
 	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })

@@ -28,20 +28,17 @@ func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		test  func(*testing.T, string)
-		short bool
+		waits bool
 	}{
-		{"CancelStorm", cancelStorm, false},
-		{"ClientVanishes", clientVanishes, true},
-		{"NoJetStream", noJetStream, true},
-		{"ServerAway", serverAway, false},
-		{"FrozenDaemon", frozenDaemon, false},
-		{"DrainWithoutServer", drainWithoutServer, false},
+		{"CancelStorm", cancelStorm, true},
+		{"ClientVanishes", clientVanishes, false},
+		{"NoJetStream", noJetStream, false},
+		{"ServerAway", serverAway, true},
+		{"FrozenDaemon", frozenDaemon, true},
+		{"DrainWithoutServer", drainWithoutServer, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if testing.Short() && !c.short {
-				t.Skip("NOT RUN with -short: a storm, or starts nats-server and waits for time limits")
-			}
-			if !c.short {
+			if c.waits {
 				t.Parallel()
 			}
 			c.test(t, program)
@@ -188,9 +185,6 @@ func clientVanishes(t *testing.T, program string) {
 // noJetStream checks that a server without JetStream is refused with an error that says what to do, and that it serves
 // a daemon that keeps its jobs in memory.
 func noJetStream(t *testing.T, program string) {
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server")
-	}
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	n.Kill()
 	if err := os.WriteFile(n.Conf, []byte("listen: "+strings.TrimPrefix(n.URL, "nats://")), 0o600); err != nil {

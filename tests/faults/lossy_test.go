@@ -106,9 +106,6 @@ func (l *lossyNetwork) spared() []string {
 // its picture.
 func TestLossyNetwork(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server and waits for time limits")
-	}
 	program := harness.Build(t)
 	want := quietRun(t, program, lossyJobs)
 	seed := uint64(time.Now().UnixNano())

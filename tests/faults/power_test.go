@@ -94,9 +94,6 @@ func (d *powered) back() {
 // TestPowerFailure checks that no job with a receipt is lost when the disks of daemons and NATS servers lose power.
 func TestPowerFailure(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server and waits for elections")
-	}
 	for name, test := range map[string]func(*testing.T){
 		"Inside": powerInside, "Cluster": powerCluster, "OneServer": powerAtOne, "MostServers": powerAtMost,
 	} {

@@ -18,9 +18,6 @@ import (
 // resume the job under its id and end as it does. When no daemon comes back they end with 3.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: a job of 300 steps, four times")
-	}
 	program := harness.Build(t)
 	s := harness.Start(t, program, "")
 	s.Line[slices.Index(s.Line, "127.0.0.1:0")] = strings.TrimPrefix(s.URL, "nats://")

@@ -22,9 +22,6 @@ import (
 // such jobs are refused.
 func TestRouting(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server")
-	}
 	program := harness.Build(t)
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	bare := t.TempDir()
@@ -105,9 +102,6 @@ func TestRouting(t *testing.T) {
 // that it was checked against.
 func TestRoutingByContents(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server")
-	}
 	program := harness.Build(t)
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	other := t.TempDir()

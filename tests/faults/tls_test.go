@@ -18,9 +18,6 @@ import (
 // them, and that a daemon survives a change of certificate and authority.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: starts nats-server")
-	}
 	program := harness.Build(t)
 	dir := t.TempDir()
 	ca := harness.Authority(t, dir)
