@@ -95,6 +95,9 @@ func quantised(t *testing.T, set *weights.Set, meta map[string]string, kind gguf
 // bounds are relative to the largest value and a little above what was measured. Uniformly distributed test weights
 // are the worst case for 4 bits.
 func TestQuantisedFluxEqualsItsWidenedWeights(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every type of a GGUF file; TestPlansOfInt8Weights has one")
+	}
 	set, meta := tinyFlux(t)
 	exact := predict(t, set, meta)
 	for _, c := range []struct {

@@ -133,6 +133,9 @@ func cacheRows() map[string]request.Cache {
 // the rows tested the table in docs/parallel.md must hold to 1 dB and half an evaluation, and the exact plan must
 // equal one rank. Some row must save a factor of 1.8 in evaluations.
 func TestCacheOnTheDemo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: it measures a table of docs/parallel.md on trained weights")
+	}
 	const steps = 12
 	plain := map[string][][]float32{}
 	if *writeDrift {

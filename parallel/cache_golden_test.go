@@ -151,6 +151,9 @@ func (c cacheCase) calls(t *testing.T) (reused []int, evaluations, rows int) {
 // TestCacheMatchesComfyUI checks that the same evaluations are answered from the cache as in ComfyUI, and that the
 // latents are the same.
 func TestCacheMatchesComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestCacheTakesInLateEntries has the rule on one plan")
+	}
 	cases, want := cacheCases(t)
 	models, ran := map[string]goldenModel{}, 0
 	e := newEngine(t)

@@ -25,6 +25,9 @@ func cachedRequest(t *testing.T, name string, rule request.CacheRule, steps int)
 // the evaluations that one rank does, gives its result, and gives the same bits in a second run after another job.
 // TestCacheMatchesComfyUI checks which evaluations those are.
 func TestCacheOnExactPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestCacheTakesInLateEntries has the rule on one plan")
+	}
 	e := newEngine(t)
 	plans := []string{
 		"ulysses=3", "ring=2", "cfg=3", "cfg=2,ulysses=2", "data=2", "tensor=2", "tensor=2,form=scatter",
@@ -87,6 +90,9 @@ func TestCacheOnExactPlans(t *testing.T) {
 // TestCacheOnPatches checks that the first patch decides for all, and that reused evaluations send nothing to any
 // rank: every rank does only the micro-steps of the evaluations that ran.
 func TestCacheOnPatches(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestCacheTakesInLateEntries has the rule on one plan")
+	}
 	e := newEngine(t)
 	for _, rule := range []request.CacheRule{request.CacheEasy, request.CacheLazy} {
 		for _, text := range []string{
@@ -139,6 +145,9 @@ func TestCacheOnPatches(t *testing.T) {
 // TestCachedStoresHoldWhatTheTableSays checks that reused evaluations leave the stores unchanged, so that what the
 // others read is as old as the table says, counted in evaluations that ran.
 func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestLateEntriesAreSynchronousAtFirst follows the age of every value on one plan")
+	}
 	for _, text := range []string{
 		"pipe=2,patches=4", "pipe=3,patches=3,warmup=2",
 		"pipe=2,ulysses=2,patches=2,sync=spread",

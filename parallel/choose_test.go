@@ -9,11 +9,15 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
+	"patchbay/tests/race"
 )
 
 // TestChosenPlanGivesTheSamePicture checks that ranks=N chooses a plan of at most N ranks, and more than one if N is,
 // whose latent is that of one rank.
 func TestChosenPlanGivesTheSamePicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestExactPlansEqualOneRank runs every kind of plan that is chosen")
+	}
 	e := newEngine(t)
 	run := func(plan string) *request.Result {
 		req := tinyRequest(t, "flux", 2, 24, 20, 2)
@@ -51,6 +55,9 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 
 // TestChooseMayGoStale checks that with stale=on a pipeline may be chosen, and is where links are slow.
 func TestChooseMayGoStale(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	e, err := NewLeader(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +95,9 @@ func TestChooseIsRefused(t *testing.T) {
 
 // TestChoiceForAreas checks that requests with an area, which pipelines refuse, get the fastest plan without stages.
 func TestChoiceForAreas(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	e, err := NewLeader(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)

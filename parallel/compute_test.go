@@ -30,6 +30,9 @@ func snr(got, want []float32) float64 {
 // latent stays near that of f32, that a second run has the same bits, and that exchanges carry half the bytes. The
 // weights are random, so errors grow faster than in a trained model.
 func TestBF16ActivationsStayNearF32(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestSameBits runs every other plan in bf16")
+	}
 	e := newEngine(t)
 	for k, family := range tiny.Names() {
 		t.Run(family, func(t *testing.T) {
@@ -100,6 +103,9 @@ func TestComputeIsChecked(t *testing.T) {
 // each plan rounds in other places and few steps of a stochastic sampler amplify that most, they are at most 6 dB
 // farther from one rank than bf16 is from f32 (seen: 3).
 func TestBF16PicturesOfPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestSameBits runs every other plan in bf16")
+	}
 	b := newDriftBench(t)
 	plans := []string{
 		"tensor=2", "ulysses=2", "ulysses=4", "ring=2", "tensor=2,form=scatter", "cfg=2", "pipe=2,patches=2,warmup=99",

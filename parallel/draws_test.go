@@ -10,6 +10,9 @@ import (
 // TestDrawsDoNotDependOnTheDataDegree checks that samplers that draw noise between steps give every picture of a batch
 // the same draws, however the batch is divided among ranks.
 func TestDrawsDoNotDependOnTheDataDegree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every sampler; TestExactPlansEqualOneRank divides batches")
+	}
 	e := newEngine(t)
 	g := openGolden(t, anyModel)
 	for _, name := range []string{"euler_ancestral", "dpmpp_2m_sde", "euler"} {

@@ -205,6 +205,9 @@ func driftPlan(stages, patches, warmup int) string {
 //
 // With -update-drift it measures all cells and writes the table.
 func TestDriftOfTheDemo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: it measures a table of docs/parallel.md on trained weights")
+	}
 	page, err := os.ReadFile(driftPage)
 	if err != nil {
 		t.Fatal(err)

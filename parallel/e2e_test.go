@@ -374,6 +374,9 @@ func newEngine(t *testing.T) *Leader {
 // TestEndToEndMatchesComfyUI checks every recorded run against ComfyUI, at the Request level, within the tolerance of
 // tests/golden/README.md section 2.
 func TestEndToEndMatchesComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every recorded run; node/classes runs some of them through the nodes")
+	}
 	runs := map[string]goldenRun{}
 	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
 		if err := golden.JSON(file, &runs); err != nil {

@@ -16,6 +16,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
+	"patchbay/tests/race"
 )
 
 // searchFor returns the planner's search for a request on devices like those of the tests' engines, with memory bytes
@@ -54,6 +55,9 @@ func recordedOn(t *testing.T, r *request.Request, base, name string) {
 // byte, what a recorded run of the executor takes: nets of all kinds, with one hint or one for each picture, types,
 // masks, reference latents of the model, and two nets on one entry.
 func TestNetsAreForecast(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestHintsOfPartsAreForecast compares the same formulas on fewer nets")
+	}
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans()} {
 		plans = append(plans, list...)
@@ -101,6 +105,9 @@ func TestNetsAreForecast(t *testing.T) {
 // TestHintsOfPartsAreForecast checks the case in which each rank has few rows of the picture, so that computing the
 // whole hint sets a net's peak.
 func TestHintsOfPartsAreForecast(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	e := newRecordingEngine(t)
 	for base, net := range map[string]string{"qwen-a": "cn-fun-a", "hydit-a": "cn-hydit-a", "sd3-b": "cn-sd3-a"} {
 		for _, compute := range []engine.DType{engine.F32, engine.BF16} {

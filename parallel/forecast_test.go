@@ -153,6 +153,9 @@ func taken(r *request.Request, text string) string {
 // axis, and the memory of each rank, equal the formulas exactly. It shows that recorded runs (recorded_test.go) count
 // as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+	}
 	for n, f := range families() {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)

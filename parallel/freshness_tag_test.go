@@ -128,6 +128,9 @@ func wantTags(f plantest.Freshness, w forecast.Workload, p plan.Plan, entry int,
 // row as old as FreshnessTable says, and is read once per attention. Tags are written where keys are made and read
 // where attention begins, so store, exchanges and schedule are all covered.
 func TestStoresHoldWhatTheTableSays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestLateEntriesAreSynchronousAtFirst follows the age of every value on one plan")
+	}
 	const evaluations = 4
 	for k, family := range []string{"flux", "sd3", "hunyuandit"} {
 		e, mu, seen := taggedEngine(t, true)

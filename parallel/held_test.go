@@ -17,6 +17,7 @@ import (
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // library records the loads of a tiny model, by plan.HeldKey: the elements read from the checkpoint, the peak memory
@@ -87,6 +88,9 @@ func planOf(t *testing.T, text string) plan.Plan {
 // ends once and no other, that it holds about as many bytes as forecast, and that pictures have the bits of shard=off,
 // stale values included.
 func TestStagesReadTheirOwnWeights(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
+	}
 	for i, f := range families() {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 3)
@@ -152,6 +156,9 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 // TestOwnWeightsAreExactWithWarmUp checks that stages with their own weights and only synchronous evaluations give the
 // picture of one rank.
 func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
+	}
 	for i, f := range families() {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 2)
@@ -179,6 +186,9 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 // TestAdaptersGoToTheirStage checks that a LoRA adapter is packed once, on the stage of its block, and that the
 // picture has the bits of shared weights.
 func TestAdaptersGoToTheirStage(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	stored := func(name string, shape ...int) weights.Stored {
 		n := shape[0] * shape[1]
 		s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*n)}

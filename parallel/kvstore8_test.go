@@ -11,6 +11,9 @@ import (
 // stale, but stays close. On some it also checks that kv=fp8 has the bits of kv=full if every evaluation is
 // synchronous, and that job A has the same bits before and after job B.
 func TestStoresInEightBits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every family; TestLateRanksGiveTheSameBits has stores of 8 bits")
+	}
 	for i, f := range families() {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
@@ -63,6 +66,9 @@ func TestStoresInEightBits(t *testing.T) {
 // TestDriftOfEightBitStores checks that pictures of the trained demo model with kv=fp8 have at least 30 dB against
 // those with kv=full, and lose at most 1 dB against one rank. Measured values are in docs/parallel.md.
 func TestDriftOfEightBitStores(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: it measures pictures of trained weights")
+	}
 	b := newDriftBench(t)
 	plans := []string{"pipe=2,patches=4,warmup=1", "pipe=2,patches=2,warmup=1", "pipe=4,patches=8,warmup=2"}
 	if !soak {

@@ -8,6 +8,7 @@ import (
 	"patchbay/engine/profile"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/tests/race"
 )
 
 // TestMeasuredRates checks that rates are the work of a run, as Simulate counts it, divided by the time of its
@@ -44,6 +45,9 @@ func TestMeasuredRates(t *testing.T) {
 // TestMeasuredStages measures this machine with a profiled run, cuts stages accordingly, and logs their measured and
 // predicted times. It does not judge times, but the sum over the stages must exist for every rank.
 func TestMeasuredStages(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: times of a slowed program say nothing")
+	}
 	plain := newEngine(t)
 	r := tinyRequest(t, "flux", 1, 32, 32, 4)
 	r.Profile = true

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/tests/race"
 )
 
 // watching is an Ops that records which rank works on which micro-step, in the order of their first products.
@@ -41,6 +42,9 @@ func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilog
 // patches of e to do, so that only the warm-up and the two ends of a run are serial. Seeds fix the order of ranks, so
 // the counts are reproducible.
 func TestEvaluationsOverlapInThePipe(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: ranks run one at a time")
+	}
 	for _, c := range []struct {
 		plan string
 		last int // last rank
@@ -97,6 +101,9 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 // TestExecutorFollowsTheProgram checks that every rank does the micro-steps of its lane in the simulator's program, in
 // the same order.
 func TestExecutorFollowsTheProgram(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: ranks run one at a time")
+	}
 	for _, c := range []struct{ model, plan string }{
 		{"flux-c", ""},
 		{"flux-c", "ulysses=2"},

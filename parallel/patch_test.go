@@ -18,6 +18,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // patchRun is a recorded evaluation of a network with model patches (tests/reference/make_patches.py).
@@ -117,6 +118,9 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 
 // TestPatchesMatchComfyUI compares networks with model patches with those of ComfyUI 0.33.0.
 func TestPatchesMatchComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestExactPlansRunPatchesAsOneRank runs the same patches")
+	}
 	e, bases := newEngine(t), map[string]goldenModel{}
 	for _, name := range []string{"qwen-a", "zimage-a"} {
 		bases[name] = openGolden(t, name)
@@ -192,6 +196,9 @@ func patchedRequest(t *testing.T, base string) *request.Request {
 // TestExactPlansRunPatchesAsOneRank checks exact plans with patches against one rank, however rows, heads, entries and
 // blocks are divided.
 func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	for k, e := range []*Leader{newEngine(t), newDeferredEngine(t, 7)} {
 		for _, base := range []string{"qwen-a", "zimage-a"} {
 			r := patchedRequest(t, base)
@@ -221,6 +228,9 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 // TestPatchesAreForecast checks the forecast of patches: memory against a recorded run, weights against what ranks
 // hold, and time against their share of the products.
 func TestPatchesAreForecast(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	for _, base := range []string{"qwen-a", "zimage-a"} {
 		e, r := newRecordingEngine(t), patchedRequest(t, base)
 		plain := *r

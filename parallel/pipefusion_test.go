@@ -8,6 +8,7 @@ import (
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
+	"patchbay/tests/race"
 )
 
 // psnr returns the PSNR of two latents in dB, with the peak of the reference, or -Inf if their lengths differ.
@@ -27,6 +28,9 @@ func psnr(got, want []float32) float64 {
 // TestStalePipelineStaysClose checks that stale K/V make the result drift by a bounded amount, and that a second run
 // gives the same bits.
 func TestStalePipelineStaysClose(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
 	r := parityRequest(t, g, "flux-c", 1, 12, 12, 8)
@@ -65,6 +69,9 @@ func TestStalePipelineStaysClose(t *testing.T) {
 
 // TestFoldedStagesStayClose checks the drift of a skip-connected model on stale folded stages, odd numbers included.
 func TestFoldedStagesStayClose(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: many steps; TestStalePipelineStaysClose measures straight stages")
+	}
 	e := newEngine(t)
 	g := openGolden(t, "hydit-a")
 	r := parityRequest(t, g, "hydit-a", 1, 12, 12, 8)
@@ -94,6 +101,9 @@ func TestFoldedStagesStayClose(t *testing.T) {
 // stage by stage does: after stale evaluations the two differ only by rounding, with entries that begin late, ulysses
 // and ring inside, and any order of the ranks.
 func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: many runs of a folded pipeline; TestExactPlansEqualOneRank has one")
+	}
 	e := newEngine(t)
 	g := openGolden(t, "hydit-a")
 	r := parityRequest(t, g, "hydit-a", 1, 8, 9, 5)
@@ -178,6 +188,9 @@ func TestEntryThatStartsLate(t *testing.T) {
 // overlap changes neither a bit of the result nor the traffic. The order of ranks is fixed, so counts are
 // reproducible.
 func TestReceivesArePostedAhead(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: ranks run one at a time")
+	}
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 12, 12, 8)
 	results := map[bool]*request.Result{}
 	for overlap, plan := range map[bool]string{

@@ -11,6 +11,7 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // prefixed adds rows before the text of every entry.
@@ -28,6 +29,9 @@ func prefixed(r *request.Request, rows int) {
 // TestPrefixesAreForecast checks memory, bytes and calls of each rank against a recorded run, with far more prefix
 // rows than text and with few.
 func TestPrefixesAreForecast(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	e := newRecordingEngine(t)
 	for _, rows := range []int{3, 900} {
 		for _, compute := range []engine.DType{engine.F32, engine.BF16} {
@@ -49,6 +53,9 @@ func TestPrefixesAreForecast(t *testing.T) {
 
 // TestExactPlansRunPrefixesAsOneRank checks exact plans with prefixes against one rank, with references too.
 func TestExactPlansRunPrefixesAsOneRank(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	e := newEngine(t)
 	for k, name := range []string{"kontext-a", "flux-c"} {
 		r := parityRequest(t, openGolden(t, name), name, 2, 5, 7, 2)

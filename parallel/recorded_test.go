@@ -65,6 +65,9 @@ func newRecordingEngine(t *testing.T) *Leader {
 // the tests on every family, in f32 and bf16, with fewer and more evaluations than warm-ups: memory of each rank to
 // the byte, and bytes and calls of each rank and axis.
 func TestForecastEqualsRecordedRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+	}
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans()} {
 		plans = append(plans, list...)

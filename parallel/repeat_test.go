@@ -13,6 +13,9 @@ import (
 // bits, and B has those of a fresh engine: no request leaves anything for the next one, even with stale values, late
 // entries and cached outputs, or with other sizes and types in between.
 func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every kind of request twice; TestStalePipelineStaysClose repeats one")
+	}
 	for _, c := range []struct{ family, plan string }{
 		{"flux", "ulysses=3"},
 		{"flux", "cfg=2,pipe=2,patches=3"},

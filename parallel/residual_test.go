@@ -14,6 +14,7 @@ import (
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // controlRun is a recorded evaluation of a network with the residuals of a control net (tests/golden/modern section
@@ -169,6 +170,9 @@ func controlled(r *request.Request) {
 
 // TestExactPlansAddResidualsAsOneRank checks that every rank adds its rows after its blocks, whatever the plan.
 func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	for k, c := range []struct {
 		name   string
 		y, x   int
@@ -212,6 +216,9 @@ func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
 // TestPatchesAddTheirOwnResiduals checks that residuals do not move a stale pipeline farther from one rank. Adding the
 // rows of other patches would make the difference more than ten times as large (1.0 instead of 0.04).
 func TestPatchesAddTheirOwnResiduals(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
+	}
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
 	r := parityRequest(t, g, "flux-c", 1, 7, 11, 4)
@@ -244,6 +251,9 @@ func TestPatchesAddTheirOwnResiduals(t *testing.T) {
 
 // TestForecastsHoldWithResiduals checks that residuals take no extra memory: they use what a block has released.
 func TestForecastsHoldWithResiduals(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: planning has no goroutines of its own")
+	}
 	for _, f := range families() {
 		if f.name != "flux" && f.name != "sd3" && f.name != "qwenimage" {
 			continue

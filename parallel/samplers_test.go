@@ -11,6 +11,9 @@ import (
 // TestEverySamplerOnPatches checks that one sampler instance per patch, with shared random draws, gives the result of
 // one instance over the whole latent, on an odd latent and with a mask, if all evaluations are synchronous.
 func TestEverySamplerOnPatches(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestStalePipelineStaysClose runs patches with one sampler")
+	}
 	e := newEngine(t)
 	g := openGolden(t, anyModel)
 	for i, s := range sampling.Samplers() {

@@ -12,11 +12,15 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
+	"patchbay/tests/race"
 )
 
 // TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats
 // its order, seeds differ in their orders, and every order gives the bits of the free run.
 func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: ranks run one at a time")
+	}
 	g := openGolden(t, anyModel)
 	free := newEngine(t)
 	seeds := []uint64{1, 2}

@@ -11,6 +11,9 @@ import (
 // TestStalePicturesDependOnPatchesAlone checks that patches and warm-up alone decide what is stale: any number of
 // stages, and any split of the rest, give the same picture.
 func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: many numbers of stages; TestStalePipelineStaysClose has some")
+	}
 	plans := []string{
 		"pipe=3", "pipe=4,overlap=off", "cfg=2,data=2,pipe=2", "cfg=3,pipe=3,sync=spread", "pipe=3,ring=2,ulysses=2",
 		"pipe=2,ulysses=3,sync=spread",

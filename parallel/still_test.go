@@ -9,6 +9,9 @@ import (
 // answer of one rank, as the keys and values of the previous evaluation equal the current ones. Anything that a
 // patch's micro-step takes from the wrong place shows: rows, positions, text, skips, stores.
 func TestStaleValuesOfAStillPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every plan with stages; TestStalePipelineStaysClose has some")
+	}
 	plans := []string{
 		"pipe=4,patches=7", "pipe=2,ulysses=3,patches=3", "pipe=3,ring=2,ulysses=2,patches=4,sync=spread",
 		"pipe=2,tensor=2,patches=3",

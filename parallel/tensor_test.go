@@ -10,6 +10,9 @@ import (
 // five sequence places and two tensor ranks leave places with two or three image tokens, and text of five tokens in
 // the smaller entry. With three tensor ranks some keep none.
 func TestScatteredFormOnFewRows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: one rank with few rows after the other; TestExactPlansEqualOneRank has the scattered form")
+	}
 	e := newEngine(t)
 	for _, f := range []string{"flux", "sd3", "hunyuandit"} {
 		r := tinyRequest(t, f, 1, 6, 8, 1)

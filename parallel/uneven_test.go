@@ -12,6 +12,9 @@ import (
 // time give the result of one rank if every evaluation is synchronous. Commands, and the cuts in them, pass through an
 // encoder.
 func TestUnevenStagesEqualOneRank(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestMeasuredStages cuts uneven stages")
+	}
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)

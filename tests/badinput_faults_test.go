@@ -17,13 +17,14 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 )
 
 // running is a `patchbay run` that goes on while a test interferes with it.
 type running struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	out  *output // stdout and stderr
+	out  *harness.Output // stdout and stderr
 	ends chan error
 }
 
@@ -34,7 +35,7 @@ func (b *badInput) start(t *testing.T, steps int, args ...string) *running {
 	if err := os.WriteFile(path, []byte(flow(t, change{"3", "steps", steps})), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r := &running{t: t, out: &output{}, ends: make(chan error, 1)}
+	r := &running{t: t, out: &harness.Output{}, ends: make(chan error, 1)}
 	r.cmd = b.command(context.Background(), append([]string{path, "--out", ""}, args...))
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
 	if err := r.cmd.Start(); err != nil {
@@ -47,10 +48,10 @@ func (b *badInput) start(t *testing.T, steps int, args ...string) *running {
 // says waits until the run has printed a text the given number of times.
 func (r *running) says(what string, times int) {
 	r.t.Helper()
-	for end := time.Now().Add(patience); strings.Count(r.out.String(),
+	for end := time.Now().Add(harness.Patience); strings.Count(r.out.String(),
 		what) < times; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			r.t.Fatalf("not within %s: %q %d times in\n%s", patience, what, times, tail(r.out.String()))
+			r.t.Fatalf("not within %s: %q %d times in\n%s", harness.Patience, what, times, tail(r.out.String()))
 		}
 	}
 }
@@ -60,10 +61,10 @@ func (r *running) ended() int {
 	r.t.Helper()
 	select {
 	case err := <-r.ends:
-		return exitCode(r.t, err)
-	case <-time.After(patience):
+		return harness.ExitCode(r.t, err)
+	case <-time.After(harness.Patience):
 		_ = r.cmd.Process.Kill()
-		r.t.Fatalf("not ended within %s:\n%s", patience, tail(r.out.String()))
+		r.t.Fatalf("not ended within %s:\n%s", harness.Patience, tail(r.out.String()))
 	}
 	return -1
 }
@@ -78,7 +79,7 @@ func (b *badInput) tooLarge(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	code, text := b.run(t, []string{path, "--socket", b.server.socket, "--out", t.TempDir()})
+	code, text := b.run(t, []string{path, "--socket", b.server.Socket, "--out", t.TempDir()})
 	lift()
 	for _, w := range []string{"out_of_memory", "node 3 (KSampler)", " MB ", "smaller picture"} {
 		if code != 1 || !strings.Contains(text, w) {
@@ -87,7 +88,7 @@ func (b *badInput) tooLarge(t *testing.T) {
 	}
 	b.good(t)
 	if now := b.worker(); now != pid {
-		t.Errorf("worker %d has become %d: it died of the picture\n%s", pid, now, tail(b.server.log.String()))
+		t.Errorf("worker %d has become %d: it died of the picture\n%s", pid, now, tail(b.server.Log.String()))
 	}
 }
 
@@ -107,18 +108,18 @@ func virtual(t *testing.T, pid int) uint64 {
 
 // diskFull limits the file size of the running daemon, as a full disk does, and lifts the limit afterwards.
 func (b *badInput) diskFull(t *testing.T) {
-	before, err := os.ReadDir(b.server.out)
+	before, err := os.ReadDir(b.server.Out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lift := limit(t, b.server.cmd.Process.Pid, unix.RLIMIT_FSIZE, 2048)
+	lift := limit(t, b.server.Cmd.Process.Pid, unix.RLIMIT_FSIZE, 2048)
 	n := b.next()
 	_, err = b.makeGood(n)
 	lift()
 	if err == nil || !strings.Contains(err.Error(), wire.ErrDiskFull) {
 		t.Errorf("got %v, want %s", err, wire.ErrDiskFull)
 	}
-	after, err := os.ReadDir(b.server.out)
+	after, err := os.ReadDir(b.server.Out)
 	if err != nil || len(after) != len(before) {
 		t.Errorf("the output folder has %d entries, %v; want the %d of before", len(after), err, len(before))
 	}
@@ -139,7 +140,7 @@ func (b *badInput) localDiskFull(t *testing.T) {
 	}
 	cmd.Path = shell
 	text, err := cmd.CombinedOutput()
-	if code := exitCode(t, err); code != 1 || !bytes.Contains(text, []byte(wire.ErrDiskFull)) {
+	if code := harness.ExitCode(t, err); code != 1 || !bytes.Contains(text, []byte(wire.ErrDiskFull)) {
 		t.Errorf("exit code %d, want 1 and %s:\n%s", code, wire.ErrDiskFull, short(string(text)))
 	}
 	if files, _ := os.ReadDir(out); len(files) > 0 {
@@ -151,7 +152,7 @@ func (b *badInput) localDiskFull(t *testing.T) {
 // killedAndInterrupted kills the worker in the middle of sampling: the job starts again in another one. Then Ctrl-C
 // ends the job.
 func (b *badInput) killedAndInterrupted(t *testing.T) {
-	r := b.start(t, 10000, "--socket", b.server.socket, "--id", "interrupted")
+	r := b.start(t, 10000, "--socket", b.server.Socket, "--id", "interrupted")
 	r.says("step 3/", 1)
 	if err := syscall.Kill(b.worker(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -165,13 +166,13 @@ func (b *badInput) killedAndInterrupted(t *testing.T) {
 	if code := r.ended(); code != 130 {
 		t.Errorf("exit code %d after Ctrl-C, want 130\n%s", code, tail(r.out.String()))
 	}
-	b.server.waitState(b.socket, "interrupted", message.Cancelled)
+	b.server.WaitState(b.socket, "interrupted", message.Cancelled)
 	b.good(t)
 }
 
 // killedForGood kills every worker that takes the job: after the last attempt the job fails and says why.
 func (b *badInput) killedForGood(t *testing.T) {
-	r := b.start(t, 10000, "--socket", b.server.socket, "--id", "killed")
+	r := b.start(t, 10000, "--socket", b.server.Socket, "--id", "killed")
 	for attempt := 1; attempt <= 3; attempt++ {
 		r.says("step 2/", attempt)
 		if err := syscall.Kill(b.worker(), syscall.SIGKILL); err != nil {

@@ -15,6 +15,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/harness"
 )
 
 // hostile is a models folder full of files that no node may accept, and an input folder of such latents and pictures.
@@ -33,7 +34,7 @@ func rawSafetensors(header string, n int) []byte {
 // demoFile reads a model file of the demo.
 func demoFile(t testing.TB, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(demoModels(t), filepath.FromSlash(name)))
+	b, err := os.ReadFile(filepath.Join(harness.DemoModels(t), filepath.FromSlash(name)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"image/png"
 	"io"
@@ -25,13 +24,14 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 )
 
 // badInput is a daemon that gets one bad job after the other and must make the same picture in between.
 type badInput struct {
 	t       *testing.T
 	program string
-	server  *server
+	server  *harness.Server
 	files   *hostile
 	socket  client.Client // stays open throughout
 	picture []byte        // made by the good job
@@ -42,12 +42,12 @@ type badInput struct {
 // useful error, and that the daemon still works afterwards.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := harness.Build(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
-	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--strict-links", "--models",
+	b.server = harness.Start(t, program, "", "--queue", "memory", "--compute", "f32", "--strict-links", "--models",
 		files.root, "--input", files.input)
-	socket, err := client.DialSocket(b.server.socket)
+	socket, err := client.DialSocket(b.server.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestBadInput(t *testing.T) {
 		}
 		t.Run(c.name, c.test)
 	}
-	if err := b.server.stop(); err != nil {
-		t.Errorf("the daemon ended with %v\n%s", err, b.server.log)
+	if err := b.server.Stop(); err != nil {
+		t.Errorf("the daemon ended with %v\n%s", err, b.server.Log)
 	}
 }
 
@@ -92,7 +92,7 @@ func (b *badInput) good(t *testing.T) {
 	t.Helper()
 	got, err := b.makeGood(b.next())
 	if err != nil {
-		t.Fatalf("the good job after it: %v\n%s", err, tail(b.server.log.String()))
+		t.Fatalf("the good job after it: %v\n%s", err, tail(b.server.Log.String()))
 	}
 	if b.picture == nil {
 		b.picture = got
@@ -116,7 +116,7 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 	in["steps"] = 2
 	nodes["3"] = graphNode{"KSamplerAdvanced", in}
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 64, 64
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
 	var col client.Collector
 	end, err := client.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
@@ -136,12 +136,8 @@ func (b *badInput) row(t *testing.T, r badRow) {
 	if err := os.WriteFile(path, []byte(r.file), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	served := b.ends(t, r, path, filepath.Join(dir, "served"), "--socket", b.server.socket)
-	name := "local" // left to test-all by the Makefile
-	if r.short {
-		name = "local, always"
-	}
-	t.Run(name, func(t *testing.T) {
+	served := b.ends(t, r, path, filepath.Join(dir, "served"), "--socket", b.server.Socket)
+	t.Run("local", func(t *testing.T) {
 		if local := b.ends(t, r, path, filepath.Join(dir, "local"), b.local()...); r.exit != 0 && local != served {
 			t.Errorf("the daemon says\n%s\nand a worker on its own\n%s", served, local)
 		}
@@ -160,7 +156,8 @@ func (b *badInput) ends(t *testing.T, r badRow, path, out string, way ...string)
 // local returns the flags of a run without a daemon that sees the same files.
 func (b *badInput) local() []string {
 	return []string{
-		"--local", "--strict-links", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
+		"--local", "--strict-links", "--compute", "f32", "--models", harness.DemoModels(b.t), "--models",
+		b.files.root, "--input",
 		b.files.input, "--log", "error",
 	}
 }
@@ -218,16 +215,16 @@ func (r *badRow) checkPicture(t *testing.T, way, out string) {
 // run runs `patchbay run` to its end and returns its exit code and stderr.
 func (b *badInput) run(t *testing.T, args []string) (int, string) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
 	cmd := b.command(ctx, args)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		t.Fatalf("%v did not end within %s:\n%s", args, patience, short(errs.String()))
+		t.Fatalf("%v did not end within %s:\n%s", args, harness.Patience, short(errs.String()))
 	}
-	return exitCode(t, err), errs.String()
+	return harness.ExitCode(t, err), errs.String()
 }
 
 func (b *badInput) command(ctx context.Context, args []string) *exec.Cmd {
@@ -235,19 +232,6 @@ func (b *badInput) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+b.t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
-}
-
-func exitCode(t *testing.T, err error) int {
-	t.Helper()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit):
-		return exit.ExitCode()
-	}
-	t.Fatal(err)
-	return -1
 }
 
 // short shortens a text for a message.
@@ -309,7 +293,7 @@ func (b *badInput) jsonErrors(t *testing.T) {
 		if err := os.WriteFile(path, []byte(flow(t, change{"1", c.field, c.value})), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		cmd := b.command(t.Context(), []string{path, "--json", "--socket", b.server.socket})
+		cmd := b.command(t.Context(), []string{path, "--json", "--socket", b.server.Socket})
 		out, err := cmd.Output()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		var last struct {
@@ -354,11 +338,11 @@ func (b *badInput) rawBytes(t *testing.T) {
 		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), wire.ErrBadWorkflow},
 		{"no such verb", []byte(`{"op":"dance","tag":1}`), wire.ErrNoVerb},
 	} {
-		conn, err := net.Dial("unix", b.server.socket)
+		conn, err := net.Dial("unix", b.server.Socket)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(harness.Patience))
 		for _, body := range [][]byte{c.body, []byte(`{"op":"ping","tag":2}`)} {
 			if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
 				t.Errorf("%s: send: %v", c.name, err)
@@ -407,7 +391,7 @@ func (b *badInput) twoAtOnce(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 ||
+			if code, text := b.run(t, []string{path, "--socket", b.server.Socket}); code != 1 ||
 				!strings.Contains(text, "unsupported_format") {
 				t.Errorf("a bad job beside good ones: exit code %d, want 1\n%s", code, text)
 			}
@@ -419,7 +403,7 @@ func (b *badInput) twoAtOnce(t *testing.T) {
 
 // worker returns the process id of the current worker.
 func (b *badInput) worker() int {
-	pids := b.server.workerPIDs()
+	pids := b.server.WorkerPIDs()
 	return pids[len(pids)-1]
 }
 

@@ -11,6 +11,7 @@ import (
 	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/tests/harness"
 )
 
 var update = flag.Bool("update", false, "write the table of node classes in docs/comfyui.md")
@@ -51,7 +52,7 @@ func nodeTable(t *testing.T) string {
 // TestDocsListTheCatalogue keeps the table of node classes in docs/comfyui.md equal to the catalogue: go test ./tests
 // -run Catalogue -update writes it.
 func TestDocsListTheCatalogue(t *testing.T) {
-	path := filepath.Join(root(t), "docs", "comfyui.md")
+	path := filepath.Join(harness.Root(t), "docs", "comfyui.md")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

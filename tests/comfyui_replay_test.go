@@ -21,6 +21,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
+	"patchbay/tests/harness"
 )
 
 // replayed is a case of comfyui.json: what the node sent for a run, with names in place of tensors, and the latent in
@@ -36,6 +37,9 @@ type replayed struct {
 // decodes them on this side.
 func TestComfyUIReplay(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: every graph that a ComfyUI has sent; the tests of node/classes have the same node classes")
+	}
 	var records struct {
 		ComfyUI string              `json:"comfyui"`
 		Cases   map[string]replayed `json:"cases"`
@@ -63,7 +67,7 @@ func TestComfyUIReplay(t *testing.T) {
 			models["model_patches/"+n.(map[string]any)["file"].(string)] = true
 		}
 	}
-	w := startFrames(t, buildProgram(t), goldenModels(t, models))
+	w := startFrames(t, harness.Build(t), goldenModels(t, models))
 	worst, ran := 0.0, 0
 	for name, c := range records.Cases {
 		if strings.HasPrefix(name, "family_") { // the model sampling is ComfyUI's own for the file

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // TestPackageCommentsNameFilesThatExist checks that the files that package comments name, to say in which order to read
@@ -18,7 +20,7 @@ func TestPackageCommentsNameFilesThatExist(t *testing.T) {
 		}
 		for _, m := range name.FindAllStringSubmatch(f.syntax.Doc.Text(), -1) {
 			named++
-			if _, err := os.Stat(filepath.Join(root(t), f.dir, m[2])); err != nil {
+			if _, err := os.Stat(filepath.Join(harness.Root(t), f.dir, m[2])); err != nil {
 				t.Errorf("%s: the package comment names %s, which is not in %s", f.path, m[2], f.dir)
 			}
 		}

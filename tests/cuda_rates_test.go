@@ -1,7 +1,8 @@
+//go:build fakegpu
+
 package tests
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -14,10 +15,9 @@ import (
 	"sync"
 	"testing"
 
-	"patchbay/ipc/client"
-	"patchbay/ipc/message"
 	"patchbay/parallel/forecast"
 	"patchbay/tests/fakegpu"
+	"patchbay/tests/harness"
 )
 
 // TestCUDABenchComm checks that bench comm between three fake GPUs measures what each pair does by the clock of the
@@ -101,38 +101,12 @@ func TestCUDABenchComm(t *testing.T) {
 	}
 }
 
-// small draws the demo in 64x64 pixels and six steps, and returns the picture and the job's metrics. It may be called
-// from any goroutine.
-func (s *server) small(id, plan string, seed int) (picture []byte, metrics map[string]any) {
-	s.t.Helper()
-	flow := strings.NewReplacer(`"width": 128, "height": 128`, `"width": 64, "height": 64`, `"steps": 12`, `"steps": 6`)
-	text, err := os.ReadFile("../examples/demo.json")
-	if err != nil {
-		s.t.Error(err)
-		return nil, nil
-	}
-	job := regexp.MustCompile(`"seed": \d+`).ReplaceAllString(flow.Replace(string(text)), fmt.Sprintf(`"seed": %d`, seed))
-	ctx, end := context.WithTimeout(context.Background(), patience)
-	defer end()
-	col := client.Collector{Event: func(ev message.Event) {
-		if ev.Type == message.EventMetrics {
-			metrics = ev.Data
-		}
-	}}
-	last, err := client.Run(ctx, s.client(), &message.RunRequest{ID: id, Workflow: job, Plan: plan}, &col)
-	if err != nil || last.Error != nil || len(col.Files) == 0 {
-		s.t.Errorf("%s: %v, %+v\n%s", id, err, last, s.log)
-		return nil, nil
-	}
-	return col.Files[0].Data, metrics
-}
-
 // TestCUDAJobsBeside checks that waiting jobs run side by side on two fake GPUs, that a lone job gets both where that
 // is faster, and that the pictures are those of the CPU.
 func TestCUDAJobsBeside(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	alone := startServer(t, program, "", "--devices", "cpu", "--compute", "f32")
+	program := harness.Build(t)
+	alone := harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32")
 	t.Setenv("LD_LIBRARY_PATH", driver)
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
@@ -150,18 +124,18 @@ func TestCUDAJobsBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startServer(t, program, "", "--devices", "cuda:0-1", "--schedule", "auto", "--compute", "f32", "--rates", rates)
+	s := harness.Start(t, program, "", "--devices", "cuda:0-1", "--schedule", "auto", "--compute", "f32", "--rates", rates)
 	const jobs = 3
 	var pictures [jobs + 1][]byte
 	var ran [jobs + 1]map[string]any
 	var all sync.WaitGroup
 	for i := range jobs {
-		all.Go(func() { pictures[i], ran[i] = s.small(fmt.Sprint("beside", i), "", i) })
+		all.Go(func() { pictures[i], ran[i] = small(s, fmt.Sprint("beside", i), "", i) })
 	}
 	all.Wait()
-	pictures[jobs], ran[jobs] = s.small("lone", "", jobs)
+	pictures[jobs], ran[jobs] = small(s, "lone", "", jobs)
 	for i, got := range pictures {
-		want, _ := alone.small(fmt.Sprint("alone", i), "", i)
+		want, _ := small(alone, fmt.Sprint("alone", i), "", i)
 		if t.Failed() {
 			return
 		}
@@ -184,8 +158,8 @@ func TestCUDAJobsBeside(t *testing.T) {
 	if !slices.Contains(on[:jobs], "[cuda:1]") {
 		t.Errorf("jobs that waited ran on %s: no two began beside each other", on[:jobs])
 	}
-	if err := s.stop(); err != nil || strings.Contains(s.log.String(), "fakegpu:") {
-		t.Errorf("%v\n%s", err, s.log)
+	if err := s.Stop(); err != nil || strings.Contains(s.Log.String(), "fakegpu:") {
+		t.Errorf("%v\n%s", err, s.Log)
 	}
 }
 
@@ -209,9 +183,9 @@ func TestCUDADevicesThatDiffer(t *testing.T) {
 			t.Fatalf("bench step: %v\n%s", err, said)
 		}
 	}
-	want, _ := startServer(t, program, "", "--devices", "cpu", "--compute", "f32").small("here", "", 7)
-	s := startServer(t, program, "", "--devices", "cuda:0-1", "--rates", file, "--compute", "f32")
-	got, metrics := s.small("both", "ulysses=2", 7)
+	want, _ := small(harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32"), "here", "", 7)
+	s := harness.Start(t, program, "", "--devices", "cuda:0-1", "--rates", file, "--compute", "f32")
+	got, metrics := small(s, "both", "ulysses=2", 7)
 	if t.Failed() {
 		return
 	}
@@ -229,7 +203,7 @@ func TestCUDADevicesThatDiffer(t *testing.T) {
 	if slow, _ := strconv.Atoi(string(speeds[1])); slow < 20 || slow > 35 { // 4 to 1 by the clock of the fake
 		t.Errorf("ran by speeds 100 to %d, want about 25: %s", slow, text)
 	}
-	log := s.log.String()
+	log := s.Log.String()
 	if !strings.Contains(log, "Fast GPU: patchbay bench step") || strings.Contains(log, "fakegpu:") {
 		t.Errorf("the log does not tell of the rates:\n%s", log)
 	}

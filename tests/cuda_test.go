@@ -1,3 +1,5 @@
+//go:build fakegpu
+
 package tests
 
 import (
@@ -18,6 +20,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/tests/fakegpu"
+	"patchbay/tests/harness"
 )
 
 // ncclOf returns the environment setting by which the program finds the fake NCCL.
@@ -49,10 +52,10 @@ func smallDemo(t *testing.T) (program, flow string) {
 		}
 	}
 	if err == nil {
-		err = os.Link(buildProgram(t), program)
+		err = os.Link(harness.Build(t), program)
 	}
 	if err == nil {
-		err = os.Symlink(demoModels(t), filepath.Join(examples, "demo"))
+		err = os.Symlink(harness.DemoModels(t), filepath.Join(examples, "demo"))
 	}
 	small := strings.NewReplacer(`"width": 128, "height": 128`, `"width": 64, "height": 64`, `"steps": 12`, `"steps": 2`)
 	flow = filepath.Join(examples, "demo.json")
@@ -78,14 +81,6 @@ func pixels(t *testing.T, path string) (levels []int) {
 		t.Fatalf("%s: %v, want a picture of 64x64", path, err)
 	}
 	return channels(img)
-}
-
-// apart returns the largest difference of two pictures in a channel, in levels.
-func apart(a, b []int) (worst int) {
-	for i, v := range a {
-		worst = max(worst, v-b[i], b[i]-v)
-	}
-	return worst
 }
 
 // TestCUDADemo checks that the demo on a fake GPU draws the picture of the CPU, to within one level of 255, and frees
@@ -127,7 +122,7 @@ func TestCUDADemo(t *testing.T) {
 		}
 	}
 	// the same with the denoise loop, the text encoders and the autoencoder in bf16
-	said, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
+	said, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + harness.DemoModels(t)}, "run", flow, "--local",
 		"--devices", "cuda:0", "--out", dir)
 	if err != nil || strings.Contains(said, "fakegpu:") {
 		t.Fatalf("run: %v\n%s", err, said)
@@ -153,7 +148,7 @@ func TestCUDADemo(t *testing.T) {
 		strings.Contains(said, "fakegpu:") {
 		t.Errorf("a plan of two ranks: %v\n%s", err, said)
 	}
-	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
+	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + harness.DemoModels(t)}, "run", flow, "--local",
 		"--devices", "cuda:0",
 		"--device-memory", "5M")
 	if err == nil || !strings.Contains(said, "5.24 MB are free on cuda:0") {
@@ -237,7 +232,7 @@ func TestCUDARefusals(t *testing.T) {
 // TestCUDADoctor checks that doctor lists the driver and the GPUs, and what cannot be used.
 func TestCUDADoctor(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
+	program := harness.Build(t)
 	alone := t.TempDir() // the driver without libraries
 	if err := os.Symlink(filepath.Join(driver, "libcuda.so.1"), filepath.Join(alone, "libcuda.so.1")); err != nil {
 		t.Fatal(err)
@@ -277,12 +272,12 @@ func TestCUDADoctor(t *testing.T) {
 func TestCUDAHostMemory(t *testing.T) {
 	t.Setenv("LD_LIBRARY_PATH", fakegpu.Library(t))
 	const limit, device = 300 << 10, 64 << 10 // KiB
-	s := startServer(t, buildProgram(t), "", "--devices", "cuda:0", "--memory", "300M", "--device-memory", "64M")
-	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
-	pid := s.workerPIDs()[0]
-	c := s.client()
+	s := harness.Start(t, harness.Build(t), "", "--devices", "cuda:0", "--memory", "300M", "--device-memory", "64M")
+	s.Until("a worker is up", func() bool { return len(s.WorkerPIDs()) > 0 })
+	pid := s.WorkerPIDs()[0]
+	c := s.Client()
 	run := func(flow string) error {
-		ctx, stop := context.WithTimeout(context.Background(), patience)
+		ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 		defer stop()
 		end, err := client.Run(ctx, c, &message.RunRequest{Workflow: flow}, &client.Collector{})
 		if err == nil && end.Error != nil {
@@ -324,10 +319,10 @@ func TestCUDARankHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startServer(t, program, "", "--devices", "cuda:0-1", "--placement", "children", "--patience", "15s",
+	s := harness.Start(t, program, "", "--devices", "cuda:0-1", "--placement", "children", "--patience", "15s",
 		"--cuda-libs", filepath.Join(driver, "nccl"))
-	c := s.client()
-	ctx, end := context.WithTimeout(context.Background(), 2*patience)
+	c := s.Client()
+	ctx, end := context.WithTimeout(context.Background(), 2*harness.Patience)
 	defer end()
 	long := strings.Replace(string(text), `"steps": 2`, `"steps": 4`, 1)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: long, Plan: "ulysses=2"}); err != nil {
@@ -340,12 +335,12 @@ func TestCUDARankHangs(t *testing.T) {
 		case ev.Type == message.EventRetrying:
 			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
 		case ev.Type == message.EventProgress && before == nil:
-			before = children(s.workerPIDs()[0])
+			before = harness.Children(s.WorkerPIDs()[0])
 			if err := os.WriteFile(hang, nil, 0o600); err != nil {
 				t.Error(err)
 			}
 		case ev.Type == message.EventProgress && len(retries) > 0:
-			after = children(s.workerPIDs()[0])
+			after = harness.Children(s.WorkerPIDs()[0])
 		}
 	}})
 	if err != nil || len(before) != 2 || len(retries) != 1 || !strings.Contains(retries[0], "no progress for 15s") ||
@@ -355,8 +350,8 @@ func TestCUDARankHangs(t *testing.T) {
 	if len(after) != 2 || slices.Contains(after, before[0]) || slices.Contains(after, before[1]) {
 		t.Errorf("the ranks ran in processes %v, after the retry in %v: want two new ones", before, after)
 	}
-	if got := s.workerPIDs(); len(got) != 1 {
+	if got := s.WorkerPIDs(); len(got) != 1 {
 		t.Errorf("workers were started %d times, want once", len(got))
 	}
-	s.waitState(c, "h", message.Done)
+	s.WaitState(c, "h", message.Done)
 }

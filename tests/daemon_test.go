@@ -9,10 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,86 +17,68 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 )
 
 // TestDaemon runs the real program: its daemon, its workers, its clients.
 func TestDaemon(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := harness.Build(t)
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, string)
 	}{
 		{"TwoJobsAtOnce", twoJobsAtOnce},
 		{"WorkerKilled", workerKilled},
-		{"RankKilled", rankLost(syscall.SIGKILL, "signal: killed")},
-		{"RankStopped", rankLost(syscall.SIGSTOP, "it has said nothing for 5s: signal: killed", "--patience", "5s")},
 		{"CtrlC", ctrlC},
 		{"DiskFull", diskFull},
 		{"Drain", drains},
 		{"DaemonKilled", daemonKilled},
 		{"OneDaemonPerStore", oneDaemonPerStore},
-		{"DoctorShowsStore", doctorShowsStore},
 		{"SameAnswerOnAllCarriers", allCarriers},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, program) })
 	}
 }
 
-func submit(t *testing.T, c client.Client, id, workflow string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: workflow}); err != nil {
-		t.Fatalf("submit %s: %v", id, err)
-	}
-}
-
-func cancel(t *testing.T, c client.Client, id string) {
-	t.Helper()
-	if _, _, err := client.Cancel(context.Background(), c, id); err != nil {
-		t.Fatalf("cancel %s: %v", id, err)
-	}
-}
-
 func twoJobsAtOnce(t *testing.T, program string) {
-	s := startServer(t, program, "", "--workers", "2")
-	c := s.client()
-	submit(t, c, "a", demoFlow(t, 5000))
-	submit(t, c, "b", demoFlow(t, 5001))
-	a := s.waitState(c, "a", message.Running)
-	b := s.waitState(c, "b", message.Running)
+	s := harness.Start(t, program, "", "--workers", "2")
+	c := s.Client()
+	harness.Submit(t, c, "a", harness.DemoFlow(t, 5000))
+	harness.Submit(t, c, "b", harness.DemoFlow(t, 5001))
+	a := s.WaitState(c, "a", message.Running)
+	b := s.WaitState(c, "b", message.Running)
 	if a.Worker == b.Worker {
 		t.Errorf("both jobs run on %s", a.Worker)
 	}
-	submit(t, c, "q", quick) // waits until another one is gone
-	if rec, _ := status(c, "q"); rec.State != message.Queued {
+	harness.Submit(t, c, "q", harness.Quick) // waits until another one is gone
+	if rec, _ := harness.Status(c, "q"); rec.State != message.Queued {
 		t.Errorf("the third job is %s, want queued", rec.State)
 	}
-	cancel(t, c, "a")
-	s.waitState(c, "a", message.Cancelled)
-	s.waitState(c, "q", message.Done)
-	if rec := s.waitState(c, "b", message.Running); rec.Attempt != 1 {
+	harness.Cancel(t, c, "a")
+	s.WaitState(c, "a", message.Cancelled)
+	s.WaitState(c, "q", message.Done)
+	if rec := s.WaitState(c, "b", message.Running); rec.Attempt != 1 {
 		t.Errorf("job b is in attempt %d", rec.Attempt)
 	}
-	cancel(t, c, "b")
-	s.waitState(c, "b", message.Cancelled)
+	harness.Cancel(t, c, "b")
+	s.WaitState(c, "b", message.Cancelled)
 }
 
 func workerKilled(t *testing.T, program string) {
-	s := startServer(t, program, "")
-	c := s.client()
-	submit(t, c, "k", demoFlow(t, 5000))
-	s.waitState(c, "k", message.Running)
-	if err := syscall.Kill(s.workerPIDs()[0], syscall.SIGKILL); err != nil {
+	s := harness.Start(t, program, "")
+	c := s.Client()
+	harness.Submit(t, c, "k", harness.DemoFlow(t, 5000))
+	s.WaitState(c, "k", message.Running)
+	if err := syscall.Kill(s.WorkerPIDs()[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	s.until("attempt 2 runs", func() bool {
-		rec, err := status(c, "k")
+	s.Until("attempt 2 runs", func() bool {
+		rec, err := harness.Status(c, "k")
 		return err == nil && rec.State == message.Running && rec.Attempt == 2
 	})
-	cancel(t, c, "k")
-	s.waitState(c, "k", message.Cancelled)
+	harness.Cancel(t, c, "k")
+	s.WaitState(c, "k", message.Cancelled)
 	var retries []string
 	_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
 		if ev.Type == message.EventRetrying {
@@ -109,107 +88,26 @@ func workerKilled(t *testing.T, program string) {
 	if err != nil || len(retries) != 1 || !strings.Contains(retries[0], "SIGKILL") {
 		t.Errorf("got retries %q, %v; want one that names SIGKILL", retries, err)
 	}
-	submit(t, c, "after", quick)
-	s.waitState(c, "after", message.Done)
-}
-
-// rankLost checks that a job whose rank is killed, or stopped so that its worker kills it, is run again by the same
-// worker in new processes, and that the cause names the process.
-func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.T, string) {
-	return func(t *testing.T, program string) {
-		if testing.Short() {
-			t.Skip("NOT RUN with -short: a job of 60 steps on two processes, twice")
-		}
-		s := startServer(t, program, "", append([]string{"--placement", "children"}, args...)...)
-		c := s.client()
-		ctx, end := context.WithTimeout(context.Background(), patience)
-		defer end()
-		long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 60), Plan: "ulysses=2"}
-		if _, err := client.Submit(ctx, c, long); err != nil {
-			t.Fatal(err)
-		}
-		s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
-		worker := s.workerPIDs()[0]
-		drawing := make(chan struct{})
-		begin := sync.OnceFunc(func() { close(drawing) })
-		go func() { // until the job ends
-			_, _ = client.Follow(ctx, c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
-				if ev.Type == message.EventProgress {
-					begin()
-				}
-			}})
-		}()
-		s.until("the ranks draw", func() bool {
-			select {
-			case <-drawing:
-				return true
-			default:
-				return false
-			}
-		})
-		var ranks []int
-		s.until("two ranks run", func() bool {
-			ranks = children(worker)
-			return len(ranks) == 2
-		})
-		if err := syscall.Kill(ranks[1], signal); err != nil {
-			t.Fatal(err)
-		}
-		sent := time.Now()
-		s.until("the rank ends", func() bool { return !slices.Contains(children(worker), ranks[1]) })
-		ended := time.Now()
-		s.until("two other ranks run", func() bool {
-			now := children(worker)
-			return len(now) == 2 && !slices.Contains(now, ranks[0]) && !slices.Contains(now, ranks[1])
-		})
-		t.Logf("%v after the %v the rank has ended, %v later there are others", ended.Sub(sent), signal, time.Since(ended))
-		s.waitState(c, "k", message.Done)
-		var retries []string
-		_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
-			if ev.Type == message.EventRetrying {
-				retries = append(retries, fmt.Sprint(ev.Data["cause"]))
-			}
-		}})
-		if err != nil || len(retries) != 1 || !strings.Contains(retries[0], want) ||
-			!strings.Contains(retries[0], fmt.Sprintf("pid %d", ranks[1])) {
-			t.Errorf("got retries %q, %v; want one that names process %d and %q", retries, err, ranks[1], want)
-		}
-		if got := s.workerPIDs(); len(got) != 1 {
-			t.Errorf("workers were started %d times, want once", len(got))
-		}
-	}
-}
-
-// children returns the child processes of a parent.
-func children(parent int) (pids []int) {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
-	for _, path := range tasks {
-		text, _ := os.ReadFile(path)
-		for _, f := range strings.Fields(string(text)) {
-			if pid, err := strconv.Atoi(f); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
+	harness.Submit(t, c, "after", harness.Quick)
+	s.WaitState(c, "after", message.Done)
 }
 
 func ctrlC(t *testing.T, program string) {
-	s := startServer(t, program, "")
-	c := s.client()
+	s := harness.Start(t, program, "")
+	c := s.Client()
 	flow := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(flow, []byte(demoFlow(t, 5000)), 0o644); err != nil {
+	if err := os.WriteFile(flow, []byte(harness.DemoFlow(t, 5000)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for i, args := range [][]string{{"--nats", s.url}, {"--socket", s.socket}} {
+	for i, args := range [][]string{{"--nats", s.URL}, {"--socket", s.Socket}} {
 		id := fmt.Sprint("c", i)
 		cmd := exec.Command(program, append([]string{"run", flow, "--id", id}, args...)...)
-		out := &output{}
+		out := &harness.Output{}
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		s.until("steps are shown", func() bool { return strings.Contains(out.String(), "step 2/") })
+		s.Until("steps are shown", func() bool { return strings.Contains(out.String(), "step 2/") })
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
@@ -217,50 +115,50 @@ func ctrlC(t *testing.T, program string) {
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
 			t.Errorf("%v: ended with %v, want exit code 130\n%s", args, err, out)
 		}
-		s.waitState(c, id, message.Cancelled)
+		s.WaitState(c, id, message.Cancelled)
 	}
 	// A client that is killed cannot say goodbye; on the socket its run ends all the same.
-	cmd := exec.Command(program, "run", flow, "--id", "gone", "--socket", s.socket)
+	cmd := exec.Command(program, "run", flow, "--id", "gone", "--socket", s.Socket)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.until("the job runs", func() bool {
-		rec, err := status(c, "gone")
+	s.Until("the job runs", func() bool {
+		rec, err := harness.Status(c, "gone")
 		return err == nil && rec.State == message.Running
 	})
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	s.waitState(c, "gone", message.Cancelled)
+	s.WaitState(c, "gone", message.Cancelled)
 }
 
 // diskFull limits the size of the daemon's files so that its small files fit and pictures do not.
 func diskFull(t *testing.T, program string) {
-	s := startServer(t, program, `ulimit -f 2; exec "$@"`, "--queue", "memory")
-	c := s.client()
-	submit(t, c, "full", quick)
-	submit(t, c, "picture", demoFlow(t, 2))
-	s.until("the job has ended", func() bool {
-		rec, err := status(c, "picture")
+	s := harness.Start(t, program, `ulimit -f 2; exec "$@"`, "--queue", "memory")
+	c := s.Client()
+	harness.Submit(t, c, "full", harness.Quick)
+	harness.Submit(t, c, "picture", harness.DemoFlow(t, 2))
+	s.Until("the job has ended", func() bool {
+		rec, err := harness.Status(c, "picture")
 		return err == nil && rec.State.Final()
 	})
-	rec, err := status(c, "picture")
+	rec, err := harness.Status(c, "picture")
 	if err != nil || rec.State != message.Failed || rec.Error == nil || rec.Error.Code != wire.ErrDiskFull {
-		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, wire.ErrDiskFull, s.log)
+		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, wire.ErrDiskFull, s.Log)
 	}
-	left, err := filepath.Glob(filepath.Join(s.out, "demo*"))
+	left, err := filepath.Glob(filepath.Join(s.Out, "demo*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("files %v are in the output folder, %v", left, err)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 }
 
 func drains(t *testing.T, program string) {
-	s := startServer(t, program, "")
-	c := s.client()
-	submit(t, c, "last", demoFlow(t, 30))
-	submit(t, c, "later", demoFlow(t, 31))
+	s := harness.Start(t, program, "")
+	c := s.Client()
+	harness.Submit(t, c, "last", harness.DemoFlow(t, 30))
+	harness.Submit(t, c, "later", harness.DemoFlow(t, 31))
 	type ending struct {
 		job string
 		ev  *message.Event
@@ -273,15 +171,15 @@ func drains(t *testing.T, program string) {
 			endings <- ending{id, ev, err}
 		}()
 	}
-	s.waitState(c, "last", message.Running)
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	s.until("new jobs are refused", func() bool {
-		_, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: quick})
+	s.WaitState(c, "last", message.Running)
+	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
+	s.Until("new jobs are refused", func() bool {
+		_, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: harness.Quick})
 		var e *wire.Error
 		return errors.As(err, &e) && e.Code == wire.ErrDraining
 	})
-	if err := s.wait(); err != nil {
-		t.Errorf("the daemon ended with %v\n%s", err, s.log)
+	if err := s.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v\n%s", err, s.Log)
 	}
 	for range 2 {
 		select {
@@ -293,30 +191,30 @@ func drains(t *testing.T, program string) {
 			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != wire.ErrDraining) {
 				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, wire.ErrDraining)
 			}
-		case <-time.After(patience):
+		case <-time.After(harness.Patience):
 			t.Fatal("a follower was told nothing")
 		}
 	}
-	if _, err := os.Stat(s.socket); err == nil {
+	if _, err := os.Stat(s.Socket); err == nil {
 		t.Error("the socket file is still there")
 	}
-	s.launch()
-	s.waitState(s.client(), "later", message.Done)
+	s.Launch()
+	s.WaitState(s.Client(), "later", message.Done)
 }
 
 // daemonKilled checks that the workers of a daemon that is killed end within about a second.
 func daemonKilled(t *testing.T, program string) {
-	s := startServer(t, program, "", "--workers", "2")
-	c := s.client()
-	submit(t, c, "x", demoFlow(t, 5000))
-	s.waitState(c, "x", message.Running)
-	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
-	s.kill()
-	began, last := census(s.workerPIDs()[0]).cpu+census(s.workerPIDs()[1]).cpu, time.Duration(0)
-	for _, pid := range s.workerPIDs() {
+	s := harness.Start(t, program, "", "--workers", "2")
+	c := s.Client()
+	harness.Submit(t, c, "x", harness.DemoFlow(t, 5000))
+	s.WaitState(c, "x", message.Running)
+	s.Until("both workers are up", func() bool { return len(s.WorkerPIDs()) == 2 })
+	s.Kill()
+	began, last := harness.Census(s.WorkerPIDs()[0]).CPU+harness.Census(s.WorkerPIDs()[1]).CPU, time.Duration(0)
+	for _, pid := range s.WorkerPIDs() {
 		before := last
-		s.until("the worker is gone", func() bool {
-			last = max(last, before+census(pid).cpu)
+		s.Until("the worker is gone", func() bool {
+			last = max(last, before+harness.Census(pid).CPU)
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 			return err != nil || bytes.Contains(b, []byte(") Z ")) || bytes.Contains(b, []byte(") X "))
 		})
@@ -327,15 +225,15 @@ func daemonKilled(t *testing.T, program string) {
 }
 
 func oneDaemonPerStore(t *testing.T, program string) {
-	s := startServer(t, program, "")
-	port := strings.TrimPrefix(s.url, "nats://")
+	s := harness.Start(t, program, "")
+	port := strings.TrimPrefix(s.URL, "nats://")
 	for _, c := range []struct {
 		args []string
 		says string
 	}{
-		{[]string{"--store", s.store}, "another daemon"},
+		{[]string{"--store", s.Store}, "another daemon"},
 		{[]string{"--store", t.TempDir(), "--listen", port}, "address already in use"},
-		{[]string{"--store", t.TempDir(), "--socket", s.socket}, "another daemon answers"},
+		{[]string{"--store", t.TempDir(), "--socket", s.Socket}, "another daemon answers"},
 		{[]string{"--store", t.TempDir(), "--listen", "0.0.0.0:0"}, "token"},
 		{[]string{"--store", t.TempDir(), "--devices", "abacus"}, "cpu"},
 		{[]string{"--store", t.TempDir(), "--devices", "daemon_test.go"}, "--rates daemon_test.go"},
@@ -347,19 +245,23 @@ func oneDaemonPerStore(t *testing.T, program string) {
 			t.Errorf("%v: ended with %v and said %s; want a failure that says %q", c.args, err, out, c.says)
 		}
 	}
-	submit(t, s.client(), "fine", quick)
-	s.waitState(s.client(), "fine", message.Done)
+	harness.Submit(t, s.Client(), "fine", harness.Quick)
+	s.WaitState(s.Client(), "fine", message.Done)
 }
 
 // allCarriers runs one workflow over NATS, socket and the stdio of a worker, and compares the files and events.
 func allCarriers(t *testing.T, program string) {
-	s := startServer(t, program, "")
+	s := harness.Start(t, program, "")
 	var first []byte
 	var names string
-	for _, args := range [][]string{{"--nats", s.url}, {"--socket", s.socket}, {"--local", "--models", demoModels(t)}} {
+	for _, args := range [][]string{
+		{"--nats", s.URL},
+		{"--socket", s.Socket},
+		{"--local", "--models", harness.DemoModels(t)},
+	} {
 		dir := t.TempDir()
 		flow := filepath.Join(dir, "flow.json")
-		if err := os.WriteFile(flow, []byte(demoFlow(t, 3)), 0o644); err != nil {
+		if err := os.WriteFile(flow, []byte(harness.DemoFlow(t, 3)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(program, append([]string{"run", flow, "--json", "--out", dir}, args...)...)
@@ -409,10 +311,10 @@ func allCarriers(t *testing.T, program string) {
 // BenchmarkQuickWorkflow measures the time from the request to the terminal event of a workflow that computes nothing:
 // transport, graph, file.
 func BenchmarkQuickWorkflow(b *testing.B) {
-	program := buildProgram(b)
-	s := startServer(b, program, "")
-	c := s.client()
-	socket, err := client.DialSocket(s.socket)
+	program := harness.Build(b)
+	s := harness.Start(b, program, "")
+	c := s.Client()
+	socket, err := client.DialSocket(s.Socket)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -423,7 +325,8 @@ func BenchmarkQuickWorkflow(b *testing.B) {
 	}{{"nats", c}, {"socket", socket}} {
 		b.Run(way.name, func(b *testing.B) {
 			for b.Loop() {
-				end, err := client.Run(context.Background(), way.c, &message.RunRequest{Workflow: quick}, &client.Collector{})
+				end, err := client.Run(context.Background(), way.c, &message.RunRequest{Workflow: harness.Quick},
+					&client.Collector{})
 				if err != nil || end == nil || end.Type != message.EventSuccess {
 					b.Fatalf("%+v %v", end, err)
 				}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // TestFamilyIsOneFolderAndOneRow adds a family that is one folder, tests/sketch, to the table of families with one row,
@@ -14,9 +16,9 @@ import (
 func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN under -short: it compiles the program again with one more family")
+		t.Skip("long: it compiles the program again with one more family; tests/sketch is tested alone")
 	}
-	table := filepath.Join(root(t), "models", "models.go")
+	table := filepath.Join(harness.Root(t), "models", "models.go")
 	source, err := os.ReadFile(table)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +44,7 @@ func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	}
 	cmd := exec.Command("go", "test", "-vet", "off", "-overlay", list, "-tags", "sketch", "-run", "^TestRow$", "-v",
 		"./tests/sketch")
-	cmd.Dir = root(t)
+	cmd.Dir = harness.Root(t)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestRow") {
 		t.Fatalf("%v\n%s", err, out)

@@ -1,13 +1,8 @@
 package tests
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,17 +13,18 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 )
 
 // BenchmarkStart measures the time from sending a job to an idle daemon until the worker's execution_start arrives on
 // NATS: request, record, queue, swap, worker and event together. go test ./tests -run '^$' -bench Start -benchtime 200x
 func BenchmarkStart(b *testing.B) {
-	program := buildProgram(b)
+	program := harness.Build(b)
 	for _, mode := range []string{"interval", "always"} {
 		b.Run("sync="+mode, func(b *testing.B) {
-			s := startServer(b, program, "", "--sync", mode, "--log", "error", "--keep-jobs", "100")
-			c := s.client()
-			nc, err := nats.Connect(s.url)
+			s := harness.Start(b, program, "", "--sync", mode, "--log", "error", "--keep-jobs", "100")
+			c := s.Client()
+			nc, err := nats.Connect(s.URL)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -44,7 +40,10 @@ func BenchmarkStart(b *testing.B) {
 			start := func(i int) time.Duration {
 				id := fmt.Sprint("s", i)
 				began := time.Now()
-				if _, err := client.Submit(context.Background(), c, &message.RunRequest{ID: id, Workflow: quick}); err != nil {
+				if _, err := client.Submit(context.Background(), c, &message.RunRequest{
+					ID:       id,
+					Workflow: harness.Quick,
+				}); err != nil {
 					b.Fatal(err)
 				}
 				for subject := range heard {
@@ -53,7 +52,7 @@ func BenchmarkStart(b *testing.B) {
 					}
 				}
 				took := time.Since(began)
-				s.waitState(c, id, message.Done) // the next one finds the daemon idle
+				s.WaitState(c, id, message.Done) // the next one finds the daemon idle
 				return took
 			}
 			start(-1) // once the worker is up
@@ -71,16 +70,16 @@ func BenchmarkStart(b *testing.B) {
 // BenchmarkPicture measures a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the
 // file back to the client.
 func BenchmarkPicture(b *testing.B) {
-	program := buildProgram(b)
+	program := harness.Build(b)
 	input := filepath.Join(b.TempDir(), "input")
 	if err := os.MkdirAll(input, 0o755); err != nil {
 		b.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(input, "photo.png"), photo(1024), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(input, "photo.png"), harness.Photo(1024), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	s := startServer(b, program, "", "--input", input, "--log", "error")
-	c := s.client()
+	s := harness.Start(b, program, "", "--input", input, "--log", "error")
+	c := s.Client()
 	const flow = `{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png"}},` +
 		`"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
 	run := func() time.Duration {
@@ -101,49 +100,29 @@ func BenchmarkPicture(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 }
 
-// photo returns a PNG with smooth colors and some grain, which compresses about as a photograph does.
-func photo(size int) []byte {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	m := image.NewNRGBA(image.Rect(0, 0, size, size))
-	for y := range size {
-		for x := range size {
-			grain := uint8(rnd.IntN(8))
-			m.SetNRGBA(x, y, color.NRGBA{
-				uint8(x*200/size) + grain, uint8(y*200/size) + grain,
-				uint8((x+y)*100/size) + grain, 255,
-			})
-		}
-	}
-	var out bytes.Buffer
-	if err := png.Encode(&out, m); err != nil {
-		panic(err)
-	}
-	return out.Bytes()
-}
-
 // BenchmarkIdle measures what an idle daemon costs: resident memory of the daemon's own process, and the share of a
 // processor that 64 clients take that listen to all events and say nothing. One iteration takes ten seconds.
 func BenchmarkIdle(b *testing.B) {
-	program := buildProgram(b)
-	s := startServer(b, program, "", "--log", "error")
-	s.until("a job has run", func() bool {
-		_, err := client.Submit(context.Background(), s.client(), &message.RunRequest{ID: "once", Workflow: quick})
+	program := harness.Build(b)
+	s := harness.Start(b, program, "", "--log", "error")
+	s.Until("a job has run", func() bool {
+		_, err := client.Submit(context.Background(), s.Client(), &message.RunRequest{ID: "once", Workflow: harness.Quick})
 		return err == nil
 	})
-	s.waitState(s.client(), "once", message.Done)
-	pid := s.cmd.Process.Pid
+	s.WaitState(s.Client(), "once", message.Done)
+	pid := s.Cmd.Process.Pid
 	share := func() float64 {
-		before := census(pid)
+		before := harness.Census(pid)
 		time.Sleep(10 * time.Second)
-		return float64(census(pid).cpu-before.cpu) / float64(10*time.Second) * 100
+		return float64(harness.Census(pid).CPU-before.CPU) / float64(10*time.Second) * 100
 	}
 	alone := share()
 	for i := range 64 {
 		if i%2 == 0 {
-			dialSocket(b, s)
+			harness.Dial(b, s)
 			continue
 		}
-		nc, err := nats.Connect(s.url)
+		nc, err := nats.Connect(s.URL)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -156,7 +135,7 @@ func BenchmarkIdle(b *testing.B) {
 	for b.Loop() {
 		with = share()
 	}
-	b.ReportMetric(float64(census(pid).resident)/(1<<20), "MiB-resident")
+	b.ReportMetric(float64(harness.Census(pid).Resident)/(1<<20), "MiB-resident")
 	b.ReportMetric(alone, "%cpu-alone")
 	b.ReportMetric(with, "%cpu-64-clients")
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // benched is what `patchbay bench comm --hosts ... --json` prints.
@@ -64,7 +66,10 @@ func benchHosts(t *testing.T, program string, want []string, transport string, a
 // a host that is absent or busy, and releases the others.
 func TestBenchHosts(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	if testing.Short() {
+		t.Skip("long: TestHosts runs ranks on two hosts")
+	}
+	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -96,8 +101,8 @@ func TestBenchHosts(t *testing.T) {
 			t.Errorf("%q: %v, want %q in\n%s", c.args, err, c.want, out)
 		}
 	}
-	s := startServer(t, program, "", "--hosts", b.address, "--cluster-key", key)
-	if _, err := s.picture("p", "", 1); err == nil {
+	s := harness.Start(t, program, "", "--hosts", b.address, "--cluster-key", key)
+	if _, err := s.Picture("p", "", 1); err == nil {
 		t.Fatal("a host without models draws a picture")
 	}
 	args := append([]string{"bench", "comm"}, both...)

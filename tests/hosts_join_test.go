@@ -11,6 +11,7 @@ import (
 
 	"patchbay/daemon"
 	"patchbay/ipc/members"
+	"patchbay/tests/harness"
 )
 
 // TestHostsJoin checks that machines that join a group by name on the daemon's NATS server run its ranks, bit-identical
@@ -19,20 +20,20 @@ import (
 func TestHostsJoin(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: TestHosts without NATS runs")
+		t.Skip("long: hosts come and go; TestHosts has them without NATS")
 	}
-	program := buildProgram(t)
+	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	s := startServer(t, program, "", "--hosts", "group:cards", "--cluster-key", key, "--patience", "5s")
-	_, err := s.picture("none", "", 3)
+	s := harness.Start(t, program, "", "--hosts", "group:cards", "--cluster-key", key, "--patience", "5s")
+	_, err := s.Picture("none", "", 3)
 	if err == nil || !strings.Contains(err.Error(), "no host has joined yet") {
 		t.Errorf("without hosts: %v", err)
 	}
 	var now daemon.Runtime
-	if b, err := os.ReadFile(daemon.RuntimePath(s.store)); err != nil || json.Unmarshal(b, &now) != nil {
+	if b, err := os.ReadFile(daemon.RuntimePath(s.Store)); err != nil || json.Unmarshal(b, &now) != nil {
 		t.Fatal(err)
 	}
 	group, err := members.Join(t.Context(), members.Config{URL: now.NATS, Group: "cards"})
@@ -42,35 +43,36 @@ func TestHostsJoin(t *testing.T) {
 	defer group.Close()
 	go group.Announce(t.Context(), members.Member{Address: "old.example:7117", Version: "0.1"}, nil, nil)
 	join := []string{"--join", "cards", "--nats", now.NATS}
-	_, b := startMachine(t, program, key, demoModels(t), join...), startMachine(t, program, key, demoModels(t), join...)
-	list := filepath.Join(s.store, "hosts-cards")
+	_, b := startMachine(t, program, key, harness.DemoModels(t), join...), startMachine(t, program, key,
+		harness.DemoModels(t), join...)
+	list := filepath.Join(s.Store, "hosts-cards")
 	listed := func(n int) func() bool {
 		return func() bool {
 			text, err := os.ReadFile(list)
 			return err == nil && strings.Count(string(text), "\n") == n
 		}
 	}
-	s.until("two hosts have joined", listed(2))
-	s.logged("a host of another version is left out: install the same on both", "old.example:7117")
-	want, err := startServer(t, program, "").picture("here", "ulysses=2", 4)
+	s.Until("two hosts have joined", listed(2))
+	s.Logged("a host of another version is left out: install the same on both", "old.example:7117")
+	want, err := harness.Start(t, program, "").Picture("here", "ulysses=2", 4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.picture("joined", "ulysses=2", 4)
+	got, err := s.Picture("joined", "ulysses=2", 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) || len(got) == 0 {
 		t.Error("the picture has not the bits of one process")
 	}
-	s.machineKilled(b)
-	s.until("the host that was killed is in the list no more", listed(1))
+	machineKilled(s, b)
+	s.Until("the host that was killed is in the list no more", listed(1))
 	b.start()
-	s.until("it has joined again", listed(2))
+	s.Until("it has joined again", listed(2))
 	seed := 10
-	s.until("it is used again", func() bool {
+	s.Until("it is used again", func() bool {
 		seed++
-		if _, err := s.picture(strings.Repeat("a", seed), "ulysses=2", seed); err != nil {
+		if _, err := s.Picture(strings.Repeat("a", seed), "ulysses=2", seed); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(b.log.String(), "a leader has come")

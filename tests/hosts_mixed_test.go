@@ -1,8 +1,12 @@
 package tests
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +15,10 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 	"patchbay/parallel/forecast"
-	"patchbay/tests/fakegpu"
+	"patchbay/tests/harness"
 )
 
 // TestHostsThatDiffer checks that a machine whose file of rates says that it is four times as slow as the other gets a
@@ -36,35 +42,24 @@ func TestHostsThatDiffer(t *testing.T) {
 	unlikeHosts(t, []string{"--rates", file}, nil, 22, 28, "cpu: measured elsewhere", "cpu: two cores with AVX-512")
 }
 
-// TestCUDAHostsThatDiffer is TestHostsThatDiffer with two kinds of fake GPUs whose names are in the table of rates.
-func TestCUDAHostsThatDiffer(t *testing.T) {
-	driver := fakegpu.Library(t)
-	t.Setenv("LD_LIBRARY_PATH", driver) // of the hosts and daemons of this test
-	t.Setenv("FAKEGPU_DEVICES", "2")
-	t.Setenv("FAKEGPU_NAMES", "NVIDIA L40,NVIDIA H100 PCIe")
-	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
-	unlikeHosts(t, []string{"--devices", "cuda:0"}, []string{"--devices", "cuda:1"}, 15, 35,
-		"NVIDIA L40: row L40 of the built-in table", "NVIDIA H100 PCIe: row H100 of the built-in table")
-}
-
 // unlikeHosts draws a picture on a slow and a fast host with these flags. The slow one must have least to most percent
 // of the speed of the other, and the log must name the rates of both.
 func unlikeHosts(t *testing.T, slow, fast []string, least, most int, rates ...string) {
 	t.Helper()
-	program := buildProgram(t)
+	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var list []string
 	for _, args := range [][]string{slow, fast} {
-		m := startMachine(t, program, key, demoModels(t), append(args, "--patience", "1m")...)
+		m := startMachine(t, program, key, harness.DemoModels(t), append(args, "--patience", "1m")...)
 		list = append(list, m.address)
 	}
-	want, _ := startServer(t, program, "", "--devices", "cpu", "--compute", "f32").small("here", "", 7)
-	s := startServer(t, program, "", "--devices", "cpu", "--compute", "f32", "--cluster-key", key, "--patience", "1m",
+	want, _ := small(harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32"), "here", "", 7)
+	s := harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32", "--cluster-key", key, "--patience", "1m",
 		"--hosts", strings.Join(list, ","))
-	got, metrics := s.small("both", "ring=2", 7)
+	got, metrics := small(s, "both", "ring=2", 7)
 	if t.Failed() {
 		return
 	}
@@ -84,6 +79,68 @@ func unlikeHosts(t *testing.T, slow, fast []string, least, most int, rates ...st
 	}
 	for i, rate := range rates {
 		part := fmt.Sprintf(`"host":"host %s","rates":"%s`, list[i], rate)
-		s.until("the log tells "+part, func() bool { return strings.Contains(s.log.String(), part) })
+		s.Until("the log tells "+part, func() bool { return strings.Contains(s.Log.String(), part) })
 	}
+}
+
+// channelsApart returns the largest difference of two pictures in a channel, in levels.
+func channelsApart(t *testing.T, a, b []byte) int {
+	t.Helper()
+	var levels [2][]int
+	for i, raw := range [][]byte{a, b} {
+		img, err := png.Decode(bytes.NewReader(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		levels[i] = channels(img)
+	}
+	if len(levels[0]) != len(levels[1]) {
+		t.Fatalf("pictures of %d and %d values", len(levels[0]), len(levels[1]))
+	}
+	return apart(levels[0], levels[1])
+}
+
+// channels returns the channels of all pixels, 0 to 255.
+func channels(img image.Image) (levels []int) {
+	for y := range img.Bounds().Dy() {
+		for x := range img.Bounds().Dx() {
+			r, g, b, _ := img.At(x, y).RGBA()
+			levels = append(levels, int(r>>8), int(g>>8), int(b>>8))
+		}
+	}
+	return levels
+}
+
+// small draws the demo in 64x64 pixels and six steps, and returns the picture and the job's metrics. It may be called
+// from any goroutine.
+func small(s *harness.Server, id, plan string, seed int) (picture []byte, metrics map[string]any) {
+	s.T.Helper()
+	flow := strings.NewReplacer(`"width": 128, "height": 128`, `"width": 64, "height": 64`, `"steps": 12`, `"steps": 6`)
+	text, err := os.ReadFile("../examples/demo.json")
+	if err != nil {
+		s.T.Error(err)
+		return nil, nil
+	}
+	job := regexp.MustCompile(`"seed": \d+`).ReplaceAllString(flow.Replace(string(text)), fmt.Sprintf(`"seed": %d`, seed))
+	ctx, end := context.WithTimeout(context.Background(), harness.Patience)
+	defer end()
+	col := client.Collector{Event: func(ev message.Event) {
+		if ev.Type == message.EventMetrics {
+			metrics = ev.Data
+		}
+	}}
+	last, err := client.Run(ctx, s.Client(), &message.RunRequest{ID: id, Workflow: job, Plan: plan}, &col)
+	if err != nil || last.Error != nil || len(col.Files) == 0 {
+		s.T.Errorf("%s: %v, %+v\n%s", id, err, last, s.Log)
+		return nil, nil
+	}
+	return col.Files[0].Data, metrics
+}
+
+// apart returns the largest difference of two pictures in a channel, in levels.
+func apart(a, b []int) (worst int) {
+	for i, v := range a {
+		worst = max(worst, v-b[i], b[i]-v)
+	}
+	return worst
 }

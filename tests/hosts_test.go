@@ -3,7 +3,6 @@ package tests
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
 
@@ -27,7 +27,7 @@ type machine struct {
 	args    []string
 	address string
 	cmd     *exec.Cmd
-	log     *output
+	log     *harness.Output
 }
 
 // startMachine starts a host with its own models folder.
@@ -43,7 +43,7 @@ func startMachine(t *testing.T, program, key, models string, args ...string) *ma
 // start starts the host, or restarts it at the same address.
 func (m *machine) start() {
 	m.t.Helper()
-	m.log = &output{}
+	m.log = &harness.Output{}
 	m.cmd = exec.Command(m.program, append(m.args, "--listen", m.address)...)
 	m.cmd.Stderr = m.log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -51,7 +51,7 @@ func (m *machine) start() {
 		m.t.Fatal(err)
 	}
 	ready := regexp.MustCompile(`"address":"([^"]+)"`)
-	for limit := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(harness.Patience); ; time.Sleep(10 * time.Millisecond) {
 		if found := ready.FindStringSubmatch(m.log.String()); found != nil {
 			m.address = found[1]
 			return
@@ -76,38 +76,38 @@ func (m *machine) kill() {
 // one is named.
 func TestHosts(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	models := filepath.Join(t.TempDir(), "models")
-	if err := os.CopyFS(models, os.DirFS(demoModels(t))); err != nil {
+	if err := os.CopyFS(models, os.DirFS(harness.DemoModels(t))); err != nil {
 		t.Fatal(err)
 	}
-	a, b := startMachine(t, program, key, demoModels(t)), startMachine(t, program, key, models)
-	here := startServer(t, program, "")
-	s := startServer(t, program, "", "--hosts", a.address+","+b.address, "--cluster-key", key, "--patience", "5s")
+	a, b := startMachine(t, program, key, harness.DemoModels(t)), startMachine(t, program, key, models)
+	here := harness.Start(t, program, "")
+	s := harness.Start(t, program, "", "--hosts", a.address+","+b.address, "--cluster-key", key, "--patience", "5s")
 	for seed, plan := range []string{"cfg=2", "ulysses=2", ""} {
 		id := fmt.Sprint("bits", len(plan))
-		want, err := here.picture(id, plan, seed)
+		want, err := here.Picture(id, plan, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.picture(id, plan, seed)
+		got, err := s.Picture(id, plan, seed)
 		if err != nil {
-			t.Fatalf("%q: %v\n%s", plan, err, s.log)
+			t.Fatalf("%q: %v\n%s", plan, err, s.Log)
 		}
 		if !bytes.Equal(got, want) || len(got) == 0 {
 			t.Errorf("%q: the picture has not the bits of one process", plan)
 		}
 	}
-	s.machineKilled(b)
+	machineKilled(s, b)
 	b.start()
 	seed := 10
-	s.until("the host is used again", func() bool {
+	s.Until("the host is used again", func() bool {
 		seed++
-		if _, err := s.picture(fmt.Sprint("again", seed), "ulysses=2", seed); err != nil {
+		if _, err := s.Picture(fmt.Sprint("again", seed), "ulysses=2", seed); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(b.log.String(), "a leader has come")
@@ -121,58 +121,40 @@ func TestHosts(t *testing.T) {
 	if err := os.WriteFile(file, changed, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.refusesFile("other", b, "is another file than the leader's", models)
+	refusesFile(s, "other", b, "is another file than the leader's", models)
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	s.refusesFile("missing", b, "is not in its models folders", models)
-}
-
-// picture runs three steps of the demo with a seed that no job has had, so that no cached result answers.
-func (s *server) picture(id, plan string, seed int) ([]byte, error) {
-	flow := regexp.MustCompile(`"seed": \d+`).ReplaceAllString(demoFlow(s.t, 3), fmt.Sprintf(`"seed": %d`, seed))
-	ctx, end := context.WithTimeout(context.Background(), patience)
-	defer end()
-	var col client.Collector
-	last, err := client.Run(ctx, s.client(), &message.RunRequest{ID: id, Workflow: flow, Plan: plan}, &col)
-	switch {
-	case err != nil:
-		return nil, err
-	case last.Error != nil:
-		return nil, last.Error
-	case len(col.Files) == 0:
-		return nil, errors.New("there is no picture")
-	}
-	return col.Files[0].Data, nil
+	refusesFile(s, "missing", b, "is not in its models folders", models)
 }
 
 // refusesFile checks that a job whose model is another file on one machine, or missing there, fails with an error that
 // names both, without the folders of that machine.
-func (s *server) refusesFile(id string, m *machine, want, folder string) {
-	s.t.Helper()
-	_, err := s.picture(id, "ulysses=2", 1000+len(id))
+func refusesFile(s *harness.Server, id string, m *machine, want, folder string) {
+	s.T.Helper()
+	_, err := s.Picture(id, "ulysses=2", 1000+len(id))
 	if err == nil {
-		s.t.Fatalf("%s: it ran", id)
+		s.T.Fatalf("%s: it ran", id)
 	}
 	for _, text := range []string{"host " + m.address, "diffusion_models/demo_flux.safetensors", want} {
 		if !strings.Contains(err.Error(), text) {
-			s.t.Errorf("got %v, want %q in it", err, text)
+			s.T.Errorf("got %v, want %q in it", err, text)
 		}
 	}
 	if strings.Contains(err.Error(), folder) {
-		s.t.Errorf("%v tells of folders of another machine", err)
+		s.T.Errorf("%v tells of folders of another machine", err)
 	}
 }
 
 // machineKilled checks that a job on two machines, one of which is killed, is done by the other.
-func (s *server) machineKilled(m *machine) {
-	s.t.Helper()
-	c := s.client()
-	ctx, end := context.WithTimeout(context.Background(), patience)
+func machineKilled(s *harness.Server, m *machine) {
+	s.T.Helper()
+	c := s.Client()
+	ctx, end := context.WithTimeout(context.Background(), harness.Patience)
 	defer end()
-	long := &message.RunRequest{ID: "k", Workflow: demoFlow(s.t, 60), Plan: "ulysses=2"}
+	long := &message.RunRequest{ID: "k", Workflow: harness.DemoFlow(s.T, 60), Plan: "ulysses=2"}
 	if _, err := client.Submit(ctx, c, long); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	moving := make(chan struct{})
 	var once sync.Once
@@ -192,13 +174,13 @@ func (s *server) machineKilled(m *machine) {
 	<-moving
 	m.kill()
 	if err := <-ended; err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	if len(retries) != 1 || !strings.Contains(retries[0], "host "+m.address+" has gone") {
-		s.t.Errorf("got retries %q, want one that names host %s", retries, m.address)
+		s.T.Errorf("got retries %q, want one that names host %s", retries, m.address)
 	}
-	if rec := s.waitState(c, "k", message.Done); rec.Attempt != 2 {
-		s.t.Errorf("it was done in attempt %d", rec.Attempt)
+	if rec := s.WaitState(c, "k", message.Done); rec.Attempt != 2 {
+		s.T.Errorf("it was done in attempt %d", rec.Attempt)
 	}
 }
 
@@ -206,26 +188,29 @@ func (s *server) machineKilled(m *machine) {
 // side, one on each, and their pictures are bit-identical to those of one process.
 func TestHostsOfTwoDaemons(t *testing.T) {
 	t.Parallel()
-	program, n := buildProgram(t), natsserver.Start(t, natsserver.JetStream(t))
+	if testing.Short() {
+		t.Skip("long: TestHosts has one daemon with two hosts")
+	}
+	program, n := harness.Build(t), natsserver.Start(t, natsserver.JetStream(t))
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	var daemons []*server
+	var daemons []*harness.Server
 	for range 2 {
-		m := startMachine(t, program, key, demoModels(t), "--ranks", "2")
-		daemons = append(daemons, startServer(t, program, "", "--nats", n.URL, "--hosts", m.address, "--cluster-key", key,
+		m := startMachine(t, program, key, harness.DemoModels(t), "--ranks", "2")
+		daemons = append(daemons, harness.Start(t, program, "", "--nats", n.URL, "--hosts", m.address, "--cluster-key", key,
 			"--patience", "5s"))
 	}
-	c, owners := daemons[0].client(), map[string]bool{}
+	c, owners := daemons[0].Client(), map[string]bool{}
 	for i := range 2 {
-		job := &message.RunRequest{ID: fmt.Sprint("long", i), Workflow: demoFlow(t, 400+i), Plan: "ulysses=2"}
+		job := &message.RunRequest{ID: fmt.Sprint("long", i), Workflow: harness.DemoFlow(t, 400+i), Plan: "ulysses=2"}
 		if _, err := client.Submit(t.Context(), c, job); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 2 {
-		owners[daemons[0].waitState(c, fmt.Sprint("long", i), message.Running).Owner] = true
+		owners[daemons[0].WaitState(c, fmt.Sprint("long", i), message.Running).Owner] = true
 	}
 	if len(owners) != 2 {
 		t.Errorf("two jobs run at daemons %v, want one at each", owners)
@@ -235,15 +220,15 @@ func TestHostsOfTwoDaemons(t *testing.T) {
 		if _, _, err := client.Cancel(t.Context(), c, id); err != nil {
 			t.Fatal(err)
 		}
-		daemons[0].waitState(c, id, message.Cancelled)
+		daemons[0].WaitState(c, id, message.Cancelled)
 	}
-	here := startServer(t, program, "")
+	here := harness.Start(t, program, "")
 	for i, d := range daemons {
-		got, err := d.picture(fmt.Sprint("far", i), "ulysses=2", i)
+		got, err := d.Picture(fmt.Sprint("far", i), "ulysses=2", i)
 		if err != nil {
-			t.Fatalf("%v\n%s", err, d.log)
+			t.Fatalf("%v\n%s", err, d.Log)
 		}
-		want, err := here.picture(fmt.Sprint("here", i), "ulysses=2", i)
+		want, err := here.Picture(fmt.Sprint("here", i), "ulysses=2", i)
 		if err != nil || !bytes.Equal(got, want) || len(got) == 0 {
 			t.Errorf("picture %d has not the bits of one process, %v", i, err)
 		}

@@ -7,13 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // TestComfyUIInstallNode checks that the node package is installed into a folder that looks like ComfyUI, over an older
 // one, and nowhere else.
 func TestComfyUIInstallNode(t *testing.T) {
 	t.Parallel()
-	program, tree := buildProgram(t), t.TempDir()
+	program, tree := harness.Build(t), t.TempDir()
 	install := func(dir string) (string, bool) {
 		out, err := exec.Command(program, "install-node", dir).CombinedOutput()
 		return string(out), err == nil

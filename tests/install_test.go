@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // installer is install.sh in its own small tree. Go, make, compiler and apt-get are stand-ins, so that nothing is built
@@ -31,7 +33,7 @@ func stands() map[string]string {
 func newInstaller(t *testing.T) *installer {
 	t.Helper()
 	i := &installer{t, t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "a prefix")}
-	script, err := os.ReadFile(filepath.Join(root(t), "install.sh"))
+	script, err := os.ReadFile(filepath.Join(harness.Root(t), "install.sh"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,44 +168,6 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	}
 	if out := i.must("--uninstall"); !strings.Contains(out, "nothing") {
 		t.Errorf("second uninstall:\n%s", out)
-	}
-}
-
-// TestInstalledExamplesRun installs from this tree and uses the result as a person would, away from the tree.
-func TestInstalledExamplesRun(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds the program and needs a Python environment")
-	}
-	prefix := t.TempDir()
-	install := exec.Command(filepath.Join(root(t), "install.sh"), "--prefix", prefix)
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("install.sh: %v\n%s", err, out)
-	}
-	program, examples := filepath.Join(prefix, "bin/patchbay"), filepath.Join(prefix, "share/patchbay/examples")
-	made := t.TempDir()
-	for _, line := range [][]string{
-		{"go", "vet", "./events_go", "./bucket_rule"},
-		{program, "run", "--local", "--models", "demo", "demo.json", "--set", "3.steps=1", "--out", made},
-		{
-			python(t), "python_ksampler.py", "--spawn", program, "--models", "demo", "--steps", "1",
-			"--out", filepath.Join(made, "k.png"),
-		},
-	} {
-		cmd := exec.Command(line[0], line[1:]...)
-		cmd.Dir, cmd.Env = examples, append(os.Environ(), "PYTHONPATH=", "PYTHONDONTWRITEBYTECODE=1", "GOFLAGS=-mod=readonly")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%v: %v\n%s", line, err, out)
-		}
-	}
-	for _, name := range []string{"demo_00001_.png", "k.png"} {
-		if _, err := os.Stat(filepath.Join(made, name)); err != nil {
-			t.Error(err)
-		}
-	}
-	out, err := exec.Command(filepath.Join(root(t), "install.sh"), "--prefix", prefix, "--uninstall").CombinedOutput()
-	if left, _ := filepath.Glob(prefix + "/*"); err != nil || len(left) > 0 {
-		t.Errorf("after uninstall there is %v: %v\n%s", left, err, out)
 	}
 }
 

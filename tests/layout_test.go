@@ -11,12 +11,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // layers are the top-level folders in the order data flows. A package may import its own layer and those after it.
@@ -74,15 +75,6 @@ type goFile struct {
 	test      bool
 }
 
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // sources calls f with every file below top whose name ends in one of the suffixes, by path relative to top.
 func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
 	t.Helper()
@@ -124,7 +116,7 @@ func parse(t *testing.T) []goFile {
 	if parsed != nil {
 		return parsed
 	}
-	top := root(t)
+	top := harness.Root(t)
 	var out []goFile
 	sources(t, top, func(path string) {
 		syntax, err := parser.ParseFile(token.NewFileSet(), filepath.Join(top, path), nil, parser.ParseComments)
@@ -333,7 +325,7 @@ func TestLayoutRoomsAreSmall(t *testing.T) {
 }
 
 func TestLayoutFilesAreSmall(t *testing.T) {
-	top := root(t)
+	top := harness.Root(t)
 	sources(t, top, func(path string) {
 		if strings.HasPrefix(path, "examples/") {
 			return
@@ -414,33 +406,61 @@ func TestLayoutComparisonsSeeNaN(t *testing.T) {
 	}
 }
 
-// TestLayoutLongerTestsAreRun checks that LONGER in the Makefile matches no test of a WATCHED package. Those packages
-// run only under the race detector and always leave out LONGER, so such a test would never run, not even in test-all.
-func TestLayoutLongerTestsAreRun(t *testing.T) {
-	text, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]string{}
-	lines := strings.ReplaceAll(string(text), "\\\n", " ")
-	for _, m := range regexp.MustCompile(`(?m)^export (LONGER|WATCHED) := (.*)$`).FindAllStringSubmatch(lines, -1) {
-		found[m[1]] = m[2]
-	}
-	longer, watched := regexp.MustCompile(found["LONGER"]), strings.Fields(found["WATCHED"])
-	named := 0
+// TestLayoutSkipsHaveReasons checks that whatever skips a test says why, and that each kind of silence is noticed.
+func TestLayoutSkipsHaveReasons(t *testing.T) {
+	found := 0
 	for _, f := range parse(t) {
-		for _, d := range f.syntax.Decls {
-			fn, ok := d.(*ast.FuncDecl)
-			if !ok || !f.test || !strings.HasPrefix(fn.Name.Name, "Test") || !longer.MatchString(fn.Name.Name) {
-				continue
-			}
-			named++
-			if slices.Contains(watched, "./"+f.dir) {
-				t.Errorf("%s: LONGER of the Makefile names %s, which then runs nowhere", f.path, fn.Name.Name)
-			}
+		silent, all := skips(f.syntax)
+		found += all
+		for _, s := range silent {
+			t.Errorf("%s: a test is skipped without a reason: %s", f.path, s)
 		}
 	}
-	if named < 40 || len(watched) < 10 {
-		t.Errorf("%d tests in LONGER, %d packages in WATCHED: the Makefile was not understood", named, len(watched))
+	if found < 100 {
+		t.Errorf("found %d skips, want 100 or more", found)
 	}
+	for _, planted := range []string{
+		`t.SkipNow()`, `t.Skip()`, `t.Skip("")`, `t.Skip(" ")`, "b.Skip(``)", `tb.Skipf("", x)`, `s.T.Skipf("%v")`,
+	} {
+		text := "package p\n\nfunc f() { " + planted + " }\n"
+		file, err := parser.ParseFile(token.NewFileSet(), "planted.go", text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if silent, _ := skips(file); len(silent) != 1 {
+			t.Errorf("%s passes for a reason", planted)
+		}
+	}
+}
+
+// skips returns the calls in a file that skip a test without a text of two words, and how many skip one at all.
+func skips(file *ast.File) (silent []string, all int) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		s, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || s.Sel.Name != "Skip" && s.Sel.Name != "Skipf" && s.Sel.Name != "SkipNow" {
+			return true
+		}
+		of := s.X // a test: t, b, tb, or the field t of something
+		if field, ok := of.(*ast.SelectorExpr); ok {
+			of = field.Sel
+		}
+		if id, ok := of.(*ast.Ident); !ok || !slices.Contains([]string{"t", "T", "b", "tb", "tt", "f"}, id.Name) {
+			return true
+		}
+		all++
+		if len(call.Args) > 0 {
+			if text, ok := call.Args[0].(*ast.BasicLit); ok && text.Kind == token.STRING {
+				if reason, err := strconv.Unquote(text.Value); err == nil && len(strings.Fields(reason)) > 1 {
+					return true
+				}
+			}
+		}
+		silent = append(silent, s.Sel.Name)
+		return true
+	})
+	return silent, all
 }

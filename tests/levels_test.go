@@ -11,15 +11,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/tests/harness"
 )
 
 // TestLevelsDrawTheSame forces every CPU level in turn and checks that the demo's pictures are at most one of 255
 // levels apart. A level that the processor lacks is refused at once, with those that it has.
 func TestLevelsDrawTheSame(t *testing.T) {
 	t.Parallel()
-	program, dir := buildProgram(t), t.TempDir()
+	if testing.Short() {
+		t.Skip("long: the conformance tests of engine/cpu run every level")
+	}
+	program, dir := harness.Build(t), t.TempDir()
 	demo := func(level string) ([]byte, error) {
-		ctx, stop := context.WithTimeout(t.Context(), patience)
+		ctx, stop := context.WithTimeout(t.Context(), harness.Patience)
 		defer stop()
 		file := filepath.Join(dir, level+".png")
 		cmd := exec.CommandContext(ctx, program, "demo", "--out", file)
@@ -57,7 +62,8 @@ func TestLevelsDrawTheSame(t *testing.T) {
 			t.Errorf("%s: the picture is %d levels from that of generic, at most 1 is allowed", level, n)
 		}
 	}
-	run := exec.Command(program, "run", filepath.Join("..", "examples", "demo.json"), "--local", "--models", demoModels(t),
+	run := exec.Command(program, "run", filepath.Join("..", "examples", "demo.json"), "--local", "--models",
+		harness.DemoModels(t),
 		"--out", dir)
 	run.Env = append(os.Environ(), "PATCHBAY_CPU=avx9")
 	for name, refused := range map[string]func() ([]byte, error){

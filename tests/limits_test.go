@@ -10,6 +10,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
+	"patchbay/tests/harness"
 )
 
 // TestLimits checks limits from flags and environment in the real program, on both carriers: what a workflow names in
@@ -17,18 +18,18 @@ import (
 // in either way.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
-	s := startServer(t, program, `PATCHBAY_MAX_STEPS=5 exec "$@"`, "--max-pixels", "16K", "--max-message", "64K",
+	program := harness.Build(t)
+	s := harness.Start(t, program, `PATCHBAY_MAX_STEPS=5 exec "$@"`, "--max-pixels", "16K", "--max-message", "64K",
 		"--max-queue", "1", "--max-client-jobs", "2")
-	c := s.client()
-	sock, err := client.DialSocket(s.socket)
+	c := s.Client()
+	sock, err := client.DialSocket(s.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
-	linked := strings.Replace(demoFlow(t, 4), `"steps": 4`, `"steps": ["90", 0]`, 1)
+	linked := strings.Replace(harness.DemoFlow(t, 4), `"steps": 4`, `"steps": ["90", 0]`, 1)
 	linked = strings.TrimSuffix(strings.TrimSpace(linked), "}") +
 		`,"90":{"class_type":"PrimitiveInt","inputs":{"value":6}}}`
 	wide := `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":["3",0],"height":128,"batch_size":1}},
@@ -40,15 +41,16 @@ func TestLimits(t *testing.T) {
 	for _, row := range []struct {
 		name, flow, node, says string
 	}{
-		{"steps", demoFlow(t, 6), "", "steps: 6 steps, at most 5"},
+		{"steps", harness.DemoFlow(t, 6), "", "steps: 6 steps, at most 5"},
 		{
-			"pixels", strings.Replace(strings.Replace(quick, `"width":64`, `"width":256`, 1), `"height":64`, `"height":128`, 1),
+			"pixels", strings.Replace(strings.Replace(harness.Quick, `"width":64`, `"width":256`, 1), `"height":64`,
+				`"height":128`, 1),
 			"1", "at most 16384",
 		},
 		{"linked steps", linked, "", "steps: 6 steps, at most 5"},
 		{"linked pixels", wide, "1", "width: 32768 pixels, at most 16384"},
 		{"pixels that a node makes", grown, "4", "at most 16384"},
-		{"bytes", strings.Replace(quick, "quick", strings.Repeat("q", 70000), 1), "", "the limit is 65536"},
+		{"bytes", strings.Replace(harness.Quick, "quick", strings.Repeat("q", 70000), 1), "", "the limit is 65536"},
 	} {
 		for name, c := range map[string]client.Client{"nats": c, "socket": sock} {
 			end, err := client.Run(ctx, c, &message.RunRequest{Workflow: row.flow}, &client.Collector{})
@@ -62,7 +64,8 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	}
-	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`,
+	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(harness.Quick,
+		`"width":64,"height":64`,
 		`"width":128,"height":128`, 1)}, &client.Collector{}); err != nil || end.Type != message.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
@@ -78,14 +81,14 @@ func TestLimits(t *testing.T) {
 	if !errors.As(err, &e) || e.Status != 413 || e.Input != "width" {
 		t.Errorf("exec of a picture of 32768 pixels: %v", err)
 	}
-	submit(t, c, "runs", strings.Replace(demoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
+	harness.Submit(t, c, "runs", strings.Replace(harness.DemoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
 	for _, c := range []client.Client{c, sock} {
 		if b, err := client.LimitsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 ||
 			b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
 			t.Errorf("describe tells %+v, %v", b, err)
 		}
 	}
-	if _, out := try(t, program, nil, "doctor", "--nats", s.url); !strings.Contains(out,
+	if _, out := harness.Try(t, program, nil, "doctor", "--nats", s.URL); !strings.Contains(out,
 		"messages of 64 KiB on NATS and 64 KiB elsewhere, 64 levels deep; "+
 			"1 waiting jobs, 2 jobs a client; 16384 pixels, 5 steps") {
 		t.Errorf("doctor prints\n%s", out)
@@ -98,12 +101,14 @@ func TestLimits(t *testing.T) {
 		{"--max-queue", "0"},
 		{"--max-client-jobs", "-1"},
 	} {
-		if code, out := try(t, program, nil, append([]string{"serve", "--store", t.TempDir()}, args...)...); code != 2 ||
+		if code, out := harness.Try(t, program, nil, append([]string{"serve", "--store", t.TempDir()},
+			args...)...); code != 2 ||
 			!strings.Contains(out, args[0]) {
 			t.Errorf("serve %v ended with %d:\n%s", args, code, out)
 		}
 	}
-	if code, out := try(t, program, []string{"PATCHBAY_MAX_QUEUE=many"}, "serve", "--store", t.TempDir()); code != 2 ||
+	if code, out := harness.Try(t, program, []string{"PATCHBAY_MAX_QUEUE=many"}, "serve", "--store",
+		t.TempDir()); code != 2 ||
 		!strings.Contains(out, `PATCHBAY_MAX_QUEUE: "many"`) {
 		t.Errorf("with a bad variable it ended with %d:\n%s", code, out)
 	}
@@ -113,17 +118,17 @@ func TestLimits(t *testing.T) {
 // that none is opened and nothing is written outside.
 func TestNamesStayInTheirRoots(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, buildProgram(t), "")
-	sock, err := client.DialSocket(s.socket)
+	s := harness.Start(t, harness.Build(t), "")
+	sock, err := client.DialSocket(s.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), patience)
+	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
 	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
 	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
-	for name, c := range map[string]client.Client{"nats": s.client(), "socket": sock} {
+	for name, c := range map[string]client.Client{"nats": s.Client(), "socket": sock} {
 		for _, path := range []string{
 			"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",
 			"\x00", "/proc/self/environ", "~/x",
@@ -182,7 +187,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
 func answerOf(ctx context.Context, c client.Client, verb string, body any) *wire.Error {
-	ctx, stop := context.WithTimeout(ctx, patience)
+	ctx, stop := context.WithTimeout(ctx, harness.Patience)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)
 	if err != nil {

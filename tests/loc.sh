@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Counts lines by top folder: of the files named on stdin, and of all _test.go files beside them.
+# Counts lines by top folder: of the Go files that the program is made of, and of all _test.go files beside them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declare -A code test
@@ -8,7 +8,9 @@ while read -r file; do
   top=${file%%/*}
   [[ $file == */* ]] || top=.
   code[$top]=$((${code[$top]:-0} + $(wc -l <"$file")))
-done < <(grep .)
+done < <("${GO:-go}" list -deps -f '{{if .Module}}{{if .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}
+{{end}}{{range .CgoFiles}}{{$d}}/{{.}}
+{{end}}{{end}}{{end}}' . | grep .)
 total=0 tests=0
 printf '%-10s %7s %7s\n' folder code test
 for top in $(printf '%s\n' "${!code[@]}" | sort); do

@@ -13,6 +13,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 )
 
 // TestJobsStayWithinMemory checks that --memory bounds weights, activations, kept pictures and what the runtime holds
@@ -20,13 +21,16 @@ import (
 // would exceed it are refused, and an idle worker gives its memory back.
 func TestJobsStayWithinMemory(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestAddressSpace bounds a worker")
+	}
 	const limit = 128 << 10 // KiB
-	s := startServer(t, buildProgram(t), "", "--memory", "128M", "--free-after", "1s")
-	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
-	pid := s.workerPIDs()[0]
-	c := s.client()
+	s := harness.Start(t, harness.Build(t), "", "--memory", "128M", "--free-after", "1s")
+	s.Until("a worker is up", func() bool { return len(s.WorkerPIDs()) > 0 })
+	pid := s.WorkerPIDs()[0]
+	c := s.Client()
 	run := func(flow string) error {
-		ctx, stop := context.WithTimeout(context.Background(), patience)
+		ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 		defer stop()
 		end, err := client.Run(ctx, c, &message.RunRequest{Workflow: flow}, &client.Collector{})
 		if err == nil && end.Error != nil {
@@ -59,8 +63,8 @@ func TestJobsStayWithinMemory(t *testing.T) {
 	if most := statusKiB(t, pid, "VmHWM"); most > limit+limit/10 {
 		t.Errorf("refused jobs took %d KiB of --memory %d KiB", most, limit)
 	}
-	s.until("an idle worker gives its memory back", func() bool { return statusKiB(t, pid, "VmRSS") < limit/2 })
-	if pids := s.workerPIDs(); len(pids) != 1 {
+	s.Until("an idle worker gives its memory back", func() bool { return statusKiB(t, pid, "VmRSS") < limit/2 })
+	if pids := s.WorkerPIDs(); len(pids) != 1 {
 		t.Errorf("workers %v, want the first one only", pids)
 	}
 }
@@ -69,11 +73,14 @@ func TestJobsStayWithinMemory(t *testing.T) {
 // kernel's figures for each.
 func TestRanksStayWithinMemory(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: TestAddressSpace bounds a worker")
+	}
 	const limit = 400 << 10 // KiB
-	s := startServer(t, buildProgram(t), "", "--memory", "400M", "--placement", "children")
-	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
-	pid := s.workerPIDs()[0]
-	c := s.client()
+	s := harness.Start(t, harness.Build(t), "", "--memory", "400M", "--placement", "children")
+	s.Until("a worker is up", func() bool { return len(s.WorkerPIDs()) > 0 })
+	pid := s.WorkerPIDs()[0]
+	c := s.Client()
 	for i, job := range []struct{ flow, plan string }{
 		{sized(t, 256, 1), "ulysses=2"},
 		{picturesOf(3, 768, 2), ""},
@@ -89,7 +96,7 @@ func TestRanksStayWithinMemory(t *testing.T) {
 			t.Errorf("job %d: %v", i, err)
 		}
 	}
-	most, ranks := statusKiB(t, pid, "VmHWM"), children(pid)
+	most, ranks := statusKiB(t, pid, "VmHWM"), harness.Children(pid)
 	for _, rank := range ranks {
 		most += statusKiB(t, rank, "VmHWM")
 	}
@@ -104,16 +111,16 @@ func TestRanksStayWithinMemory(t *testing.T) {
 // it.
 func TestAddressSpace(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	program := harness.Build(t)
 	// Under some 1.7 GB the Go runtime may die before main: it cannot map a stack for one of its first threads.
 	refused := exec.Command("sh", "-c", `ulimit -v 2000000; exec "$@"`, "sh", program, "serve", "--store", t.TempDir())
 	out, _ := refused.CombinedOutput()
 	if refused.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "ulimit -v unlimited") {
 		t.Errorf("under 2 GB serve ended with %d:\n%s", refused.ProcessState.ExitCode(), out)
 	}
-	s := startServer(t, program, `ulimit -v 2400000; exec "$@"`)
-	c := s.client()
-	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
+	s := harness.Start(t, program, `ulimit -v 2400000; exec "$@"`)
+	c := s.Client()
+	ctx, stop := context.WithTimeout(context.Background(), 2*harness.Patience)
 	defer stop()
 	for i := range 6 {
 		end, err := client.Run(ctx, c, &message.RunRequest{Workflow: sized(t, 128+64*i, i)}, &client.Collector{})
@@ -128,7 +135,7 @@ func TestAddressSpace(t *testing.T) {
 	if e := message.ErrorOf(err); e == nil || e.Code != wire.ErrTooLarge {
 		t.Errorf("one picture of 64 MP: %v, want too_large", e)
 	}
-	if pids := s.workerPIDs(); len(pids) != 1 {
+	if pids := s.WorkerPIDs(); len(pids) != 1 {
 		t.Errorf("workers %v, want the first one only", pids)
 	}
 }
@@ -137,21 +144,24 @@ func TestAddressSpace(t *testing.T) {
 // address space, and that none of them dies of it.
 func TestAddressSpaceOfRanks(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, buildProgram(t), `ulimit -v 4000000; exec "$@"`, "--placement", "children")
-	c := s.client()
-	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
+	if testing.Short() {
+		t.Skip("long: TestAddressSpace bounds a worker")
+	}
+	s := harness.Start(t, harness.Build(t), `ulimit -v 4000000; exec "$@"`, "--placement", "children")
+	c := s.Client()
+	ctx, stop := context.WithTimeout(context.Background(), 2*harness.Patience)
 	defer stop()
 	for i, plan := range []string{"ulysses=2", "ring=2,ulysses=2", "tensor=4"} {
 		job := &message.RunRequest{Workflow: sized(t, 512, i), Plan: plan}
 		end, err := client.Run(ctx, c, job, &client.Collector{})
 		if err != nil || end.Type != message.EventSuccess {
-			t.Fatalf("%s: %+v %v\n%s", plan, end, err, s.log)
+			t.Fatalf("%s: %+v %v\n%s", plan, end, err, s.Log)
 		}
-		if rec := s.waitState(c, end.Job, message.Done); rec.Attempt != 1 {
+		if rec := s.WaitState(c, end.Job, message.Done); rec.Attempt != 1 {
 			t.Errorf("%s was done in attempt %d", plan, rec.Attempt)
 		}
 	}
-	if ranks := children(s.workerPIDs()[0]); len(ranks) != 4 {
+	if ranks := harness.Children(s.WorkerPIDs()[0]); len(ranks) != 4 {
 		t.Errorf("%d ranks run", len(ranks))
 	}
 }
@@ -169,7 +179,7 @@ func picturesOf(n, side, color int) string {
 
 // sized returns the demo in one step, side pixels wide and high.
 func sized(t *testing.T, side, seed int) string {
-	flow := demoFlow(t, 1)
+	flow := harness.DemoFlow(t, 1)
 	for field, v := range map[string]int{"width": side, "height": side, "seed": seed} {
 		flow = regexp.MustCompile(`"`+field+`": *\d+`).ReplaceAllString(flow, fmt.Sprintf(`"%s": %d`, field, v))
 	}

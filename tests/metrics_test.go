@@ -1,16 +1,10 @@
 package tests
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,59 +14,9 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
+	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
-
-// scrape reads /metrics as Prometheus does: one number for every name with its labels.
-func (s *server) scrape() map[string]float64 {
-	s.t.Helper()
-	code, body := s.look("/metrics")
-	if code != http.StatusOK {
-		s.t.Fatalf("/metrics: %d\n%s", code, body)
-	}
-	out := map[string]float64{}
-	lines := bufio.NewScanner(strings.NewReader(body))
-	for lines.Scan() {
-		name, value, ok := strings.Cut(lines.Text(), "} ")
-		if !ok {
-			name, value, ok = strings.Cut(lines.Text(), " ")
-		} else {
-			name += "}"
-		}
-		if !ok || strings.HasPrefix(name, "#") {
-			continue
-		}
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			s.t.Fatalf("line %q: %v", lines.Text(), err)
-		}
-		out[name] = v
-	}
-	return out
-}
-
-// look requests a path from the daemon's metrics server and returns the status and the body.
-func (s *server) look(path string) (int, string) {
-	s.t.Helper()
-	var file struct{ Metrics string }
-	b, err := os.ReadFile(filepath.Join(s.store, "daemon.json"))
-	if err == nil {
-		err = json.Unmarshal(b, &file)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r, err := http.Get("http://" + file.Metrics + path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return r.StatusCode, string(text)
-}
 
 // measured sums what the metrics events of jobs report.
 type measured struct {
@@ -117,12 +61,12 @@ func (m *measured) add(t *testing.T, ev message.Event) {
 // TestMetrics runs jobs in the real program and compares its metrics with what happened.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0")
-	c := s.client()
+	s := harness.Start(t, harness.Build(t), "", "--metrics", "127.0.0.1:0")
+	c := s.Client()
 	m := measured{bytes: map[string]float64{}}
 	const jobs, steps = 3, 4
 	for i := range jobs {
-		flow := strings.Replace(demoFlow(t, steps), `"seed": 1`, fmt.Sprintf(`"seed": %d`, i+1), 1)
+		flow := strings.Replace(harness.DemoFlow(t, steps), `"seed": 1`, fmt.Sprintf(`"seed": %d`, i+1), 1)
 		end, err := client.Run(context.Background(), c,
 			&message.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &client.Collector{
 				Event: func(ev message.Event) { m.add(t, ev) },
@@ -135,10 +79,10 @@ func TestMetrics(t *testing.T) {
 		&message.RunRequest{Workflow: pyjson.NewObject("1", pyjson.NewObject("class_type", "Nope"))}); err == nil {
 		t.Fatal("a workflow with an unknown class was taken")
 	}
-	submit(t, c, "long", demoFlow(t, 5000))
-	s.waitState(c, "long", message.Running)
-	submit(t, c, "next", quick)
-	got := s.scrape()
+	harness.Submit(t, c, "long", harness.DemoFlow(t, 5000))
+	s.WaitState(c, "long", message.Running)
+	harness.Submit(t, c, "next", harness.Quick)
+	got := s.Scrape()
 	of := `{model="demo_flux.safetensors",plan="ulysses=2"}`
 	for name, want := range map[string]float64{
 		"patchbay_job_seconds_count" + of:                               jobs,
@@ -168,17 +112,17 @@ func TestMetrics(t *testing.T) {
 	if m.steps != jobs*steps || m.bytes["ulysses"] == 0 || m.cached == 0 || got["patchbay_job_seconds_sum"+of] <= 0 {
 		t.Errorf("the workers measured %+v, %v s in all", m, got["patchbay_job_seconds_sum"+of])
 	}
-	s.until("steps a second are known", func() bool {
-		_, out := try(t, s.line[0], nil, "top", "--once", "--nats", s.url)
+	s.Until("steps a second are known", func() bool {
+		_, out := harness.Try(t, s.Line[0], nil, "top", "--once", "--nats", s.URL)
 		return regexp.MustCompile(`long +[0-9]+/5000 +[0-9]`).MatchString(out)
 	})
-	s.logged("job started", `"job":"m0"`)
-	s.logged("node begins", `"job":"m0"`, `"node":"`)
-	s.logged("step done", `"job":"m2"`, `"node":"`, `"step":4`)
-	s.logged("rank done", `"job":"m1"`, `"rank":1`, `"ulysses_bytes":`)
+	s.Logged("job started", `"job":"m0"`)
+	s.Logged("node begins", `"job":"m0"`, `"node":"`)
+	s.Logged("step done", `"job":"m2"`, `"node":"`, `"step":4`)
+	s.Logged("rank done", `"job":"m1"`, `"rank":1`, `"ulysses_bytes":`)
 	// The same numbers over both carriers, and live ones of the job that runs.
-	for _, args := range [][]string{{"--nats", s.url}, {"--socket", s.socket}} {
-		code, out := try(t, s.line[0], nil, append([]string{"top", "--once", "--json"}, args...)...)
+	for _, args := range [][]string{{"--nats", s.URL}, {"--socket", s.Socket}} {
+		code, out := harness.Try(t, s.Line[0], nil, append([]string{"top", "--once", "--json"}, args...)...)
 		var st struct {
 			Daemons []message.Stats
 			Jobs    []message.Record
@@ -195,54 +139,37 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("top %v: worker %+v", args, w)
 		}
 	}
-	if code, body := s.look("/healthz"); code != 200 || body != "ok\n" {
+	if code, body := s.Look("/healthz"); code != 200 || body != "ok\n" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
-	if err := syscall.Kill(s.workerPIDs()[0], syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(s.WorkerPIDs()[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	s.until("/healthz tells that the worker is gone", func() bool {
-		code, body := s.look("/healthz")
+	s.Until("/healthz tells that the worker is gone", func() bool {
+		code, body := s.Look("/healthz")
 		return code == 503 && body == "workers: none of 1 is up\n"
 	})
-	s.until("/healthz tells that it is back", func() bool { code, _ := s.look("/healthz"); return code == 200 })
-	if got := s.scrape(); got[`patchbay_worker_restarts_total{worker="worker-0"}`] != 1 {
+	s.Until("/healthz tells that it is back", func() bool { code, _ := s.Look("/healthz"); return code == 200 })
+	if got := s.Scrape(); got[`patchbay_worker_restarts_total{worker="worker-0"}`] != 1 {
 		t.Errorf("%v restarts, want 1", got[`patchbay_worker_restarts_total{worker="worker-0"}`])
 	}
-	cancel(t, c, "long")
-	s.waitState(c, "long", message.Cancelled)
+	harness.Cancel(t, c, "long")
+	s.WaitState(c, "long", message.Cancelled)
 }
 
 // TestHealthNamesTheServer checks that /healthz names an external NATS server that is away.
 func TestHealthNamesTheServer(t *testing.T) {
 	t.Parallel()
 	n := natsserver.Start(t, natsserver.JetStream(t))
-	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0", "--nats", n.URL)
-	s.until("/healthz is well", func() bool { code, _ := s.look("/healthz"); return code == 200 })
+	s := harness.Start(t, harness.Build(t), "", "--metrics", "127.0.0.1:0", "--nats", n.URL)
+	s.Until("/healthz is well", func() bool { code, _ := s.Look("/healthz"); return code == 200 })
 	n.Kill()
-	s.until("/healthz names the server", func() bool {
-		code, body := s.look("/healthz")
+	s.Until("/healthz names the server", func() bool {
+		code, body := s.Look("/healthz")
 		return code == 503 && body == "nats: not connected to "+n.URL+"\n"
 	})
 	n.Start()
 	began := time.Now()
-	s.until("/healthz is well again", func() bool { code, _ := s.look("/healthz"); return code == 200 })
+	s.Until("/healthz is well again", func() bool { code, _ := s.Look("/healthz"); return code == 200 })
 	t.Logf("well %s after the server", time.Since(began))
-}
-
-// logged waits for a line of the log that holds all of these.
-func (s *server) logged(message string, parts ...string) {
-	s.t.Helper()
-	s.until(fmt.Sprintf("the log has %q with %q", message, parts), func() bool {
-		for line := range strings.Lines(s.log.String()) {
-			all := strings.Contains(line, `"message":"`+message+`"`)
-			for _, p := range parts {
-				all = all && strings.Contains(line, p)
-			}
-			if all {
-				return true
-			}
-		}
-		return false
-	})
 }

@@ -22,6 +22,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/tests/harness"
 )
 
 // TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark
@@ -32,9 +33,9 @@ import (
 func TestWorkerPeakMemory(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("short: writes and runs a 280 MB checkpoint; `go test ./tests -run WorkerPeak` does")
+		t.Skip("long: a checkpoint of 280 MB; TestAddressSpace bounds a worker with the demo")
 	}
-	program, models := buildProgram(t), t.TempDir()
+	program, models := harness.Build(t), t.TempDir()
 	writeWide(t, filepath.Join(models, "diffusion_models", "wide.safetensors"))
 	cmd := exec.Command(program, "worker", "--models", models, "--models", "../examples/demo", "--compute",
 		"f32", "--log", "error")

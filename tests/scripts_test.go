@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"patchbay/ipc/wire"
+	"patchbay/tests/harness"
 )
 
 // TestScripts runs the sessions in tests/scripts against the real program. Beside testscript's own commands they have:
@@ -30,7 +31,10 @@ import (
 //	quickflow FILE    write a workflow that needs no weights
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	program := buildProgram(t)
+	if testing.Short() {
+		t.Skip("long: whole sessions; TestDaemon starts the same commands")
+	}
+	program := harness.Build(t)
 	examples, err := filepath.Abs("../examples")
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +53,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon": scriptDaemon, "stop": scriptStop, "stdio": scriptStdio,
 			"quickflow": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(quick), 0o644))
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(harness.Quick), 0o644))
 			},
 		},
 	})
@@ -58,7 +62,7 @@ func TestScripts(t *testing.T) {
 // background is a daemon of a script.
 type background struct {
 	cmd   *exec.Cmd
-	log   *output
+	log   *harness.Output
 	ended chan error
 }
 
@@ -67,9 +71,9 @@ func (b *background) stop() error {
 	select {
 	case err := <-b.ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(harness.Patience):
 		_ = b.cmd.Process.Kill()
-		return fmt.Errorf("it did not end within %s of SIGTERM", patience)
+		return fmt.Errorf("it did not end within %s of SIGTERM", harness.Patience)
 	}
 }
 
@@ -79,7 +83,7 @@ func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 		"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"),
 		"--output", ts.MkAbs("output"),
 	}, args...)
-	b := &background{cmd: exec.Command(ts.Getenv("PROGRAM"), line...), log: &output{}, ended: make(chan error, 1)}
+	b := &background{cmd: exec.Command(ts.Getenv("PROGRAM"), line...), log: &harness.Output{}, ended: make(chan error, 1)}
 	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=nats://127.0.0.1:1", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
 		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
 	b.cmd.Stderr = b.log
@@ -88,7 +92,7 @@ func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	go func() { b.ended <- b.cmd.Wait(); close(b.ended) }()
 	ts.Defer(func() { _ = b.stop() })
 	var file struct{ NATS string }
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(harness.Patience); ; time.Sleep(5 * time.Millisecond) {
 		if f, err := os.ReadFile(filepath.Join(store, "daemon.json")); err == nil && json.Unmarshal(f, &file) == nil {
 			break
 		}
@@ -106,12 +110,12 @@ func scriptStop(ts *testscript.TestScript, _ bool, _ []string) {
 	_, err := fmt.Sscan(ts.Getenv("DAEMON"), &pid)
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(harness.Patience); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(ts.MkAbs("store/daemon.json")); os.IsNotExist(err) && syscall.Kill(pid, 0) != nil {
 			return
 		}
 		if time.Now().After(end) {
-			ts.Fatalf("the daemon did not end within %s of SIGTERM", patience)
+			ts.Fatalf("the daemon did not end within %s of SIGTERM", harness.Patience)
 		}
 	}
 }

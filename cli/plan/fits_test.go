@@ -11,6 +11,9 @@ import (
 // TestFits checks rows of the table against sizes of weights known from elsewhere (models/published's tests: 11.9, 8.1
 // and 2.1 billion parameters of 2 or 4 bytes): no card smaller than its part of them fits.
 func TestFits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: it plans for every card; the tests beside it for some")
+	}
 	var out bytes.Buffer
 	f := Flags{Size: "1024x1024", Devices: "4090-pcie", Batch: 1, Warmup: 1, exact: true}
 	if err := f.fits(&out); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/gguf"
+	"patchbay/tests/race"
 )
 
 // blockKinds lists the block formats that are kept packed in memory.
@@ -40,6 +41,9 @@ func anyBlocks(kind gguf.Type, n, k int) engine.Matrix {
 // TestBlocksWeightByWeight multiplies blocks by unit rows, all at once and one row at a time, and checks that every
 // weight is exactly the bf16 number that the file's format defines.
 func TestBlocksWeightByWeight(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestEachCallsEveryTaskOnce has the goroutines of all operations")
+	}
 	const n, k = 67, 512
 	for _, kind := range blockKinds() {
 		m := anyBlocks(kind, n, k)
@@ -88,6 +92,9 @@ func TestBlocksWeightByWeight(t *testing.T) {
 // TestBlocksRowAlone checks that a row has the same bits whether it is multiplied alone, among other rows or as an item
 // of a batch. K is large enough for several passes, whose ends do not coincide with block borders.
 func TestBlocksRowAlone(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestEachCallsEveryTaskOnce has the goroutines of all operations")
+	}
 	const rows, n, k = 9, 70, 53 * 256
 	x := tensor(engine.BF16, 3, rows, k)
 	for _, kind := range blockKinds() {
@@ -121,6 +128,9 @@ func TestBlocksRowAlone(t *testing.T) {
 
 // TestDenseRowAlone is TestBlocksRowAlone for bf16 weights: rows of several register tiles are multiplied in passes.
 func TestDenseRowAlone(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestEachCallsEveryTaskOnce has the goroutines of all operations")
+	}
 	const rows, n, k = 31, 700, 2*6144 + 2*1024 + 38 // enough sums that one wrong last bit changes some rounding
 	x := tensor(engine.BF16, 3, rows, k)
 	eachLevel(t, 2, func(t *testing.T, o *Ops) {

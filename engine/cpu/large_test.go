@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/tests/race"
 )
 
 // The conformance suite uses small shapes. These are large enough for several passes over a panel, several tasks and
@@ -27,6 +28,9 @@ func checkClose(t *testing.T, what string, at int, got float32, want, bound floa
 }
 
 func TestLargeLinear(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestEachCallsEveryTaskOnce has the goroutines of all operations")
+	}
 	for _, s := range []struct{ m, n, k, r int }{
 		{301, 100, 5000, 5},
 		{1, 333, 4100, 0},

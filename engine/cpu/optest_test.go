@@ -8,6 +8,7 @@ import (
 	"patchbay/engine/cpu/emulated"
 	"patchbay/engine/cpu/kernels"
 	"patchbay/engine/optest"
+	"patchbay/tests/race"
 )
 
 // eachLevel runs f for every level, including the emulated ones, and logs the levels that cannot run here.
@@ -30,6 +31,9 @@ func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 }
 
 func TestConformance(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestEachCallsEveryTaskOnce has the goroutines of all operations")
+	}
 	known := &optest.Reference{}
 	eachLevel(t, 3, func(t *testing.T, o *Ops) { optest.Run(t, o, optest.Options{BF16: true, Reference: known}) })
 }

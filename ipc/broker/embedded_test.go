@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -71,7 +70,7 @@ func TestStoreFolderRemoved(t *testing.T) {
 	for _, part := range []string{"", "jetstream", "jetstream/$G/streams/KV_" + message.JobBucket} {
 		dir := filepath.Join(t.TempDir(), "nats")
 		e := start(t, broker.EmbeddedConfig{Store: dir})
-		ctx := wiretest.Within(t, 20*time.Second)
+		ctx := wiretest.Context(t)
 		l, err := jobs.OpenJetStream(ctx, jobs.JetStreamConfig{URL: e.URL(), Owner: "a", Full: e.Full, Log: zerolog.Nop()})
 		if err != nil {
 			t.Fatal(err)

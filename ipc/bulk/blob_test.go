@@ -2,7 +2,6 @@ package bulk
 
 import (
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -38,7 +37,7 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.get(&nats.Msg{Subject: ref.Subject, Reply: sub.Subject, Data: ask})
-	m, err := sub.NextMsgWithContext(wiretest.Within(t, 10*time.Second))
+	m, err := sub.NextMsgWithContext(wiretest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	})
 	c := g.Client(t, "alice")
 	for range 200 {
-		if _, _, err := client.List(wiretest.Within(t, time.Second), c, "", 1); err == nil {
+		if _, _, err := client.List(wiretest.Context(t), c, "", 1); err == nil {
 			return g
 		}
 		time.Sleep(5 * time.Millisecond)

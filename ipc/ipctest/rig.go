@@ -56,10 +56,10 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaks reports goroutines that do not end within 5 s. One of nats.go that fetches while its connection is closed times
-// out after three seconds at most.
+// leaks reports goroutines that do not end within a minute. One of nats.go that fetches while its connection is closed
+// times out after three seconds at most.
 func leaks() (err error) {
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if err = goleak.Find(); err == nil {
 			return nil
 		}
@@ -181,7 +181,7 @@ func RunJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.E
 	t.Helper()
 	var evs []message.Event
 	col := &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }}
-	end, err := client.Run(wiretest.Within(t, 20*time.Second), c, req, col)
+	end, err := client.Run(wiretest.Context(t), c, req, col)
 	if err != nil {
 		t.Fatalf("run: %v", err)
 	}

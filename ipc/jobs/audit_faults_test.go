@@ -60,7 +60,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			t.Parallel()
 			e := jetstreamServer(t, false)
 			j, _ := durable(t, e, "a")
-			l, ctx := storeOf(j), wiretest.Within(t, 60*time.Second)
+			l, ctx := storeOf(j), wiretest.Context(t)
 			for _, id := range []string{"waits", "done", "dropped"} {
 				mustCreate(t, j, &message.RunRequest{ID: id})
 			}
@@ -129,7 +129,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	l, ctx := storeOf(j), wiretest.Within(t, 10*time.Second)
+	l, ctx := storeOf(j), wiretest.Context(t)
 	mustCreate(t, j, &message.RunRequest{ID: "p"})
 	older, err := l.get(ctx, "p")
 	if err != nil {
@@ -174,7 +174,7 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	l, ctx := storeOf(j), wiretest.Within(t, 20*time.Second)
+	l, ctx := storeOf(j), wiretest.Context(t)
 	direct, err := l.nc.SubscribeSync("$JS.API.DIRECT.GET." + message.EventStream + ".>")
 	if err != nil {
 		t.Fatal(err)

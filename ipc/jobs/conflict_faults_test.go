@@ -49,7 +49,7 @@ func TestAnEndThatComesTrueLate(t *testing.T) {
 	t.Parallel()
 	for name, refusal := range map[string]error{"conflict": errConflict, "given up": errors.New("no server leads")} {
 		t.Run(name, func(t *testing.T) {
-			ctx := wiretest.Within(t, 20*time.Second)
+			ctx := wiretest.Context(t)
 			store := &late{refusal: refusal, rev: 1}
 			ends, now := 0, time.Now()
 			j := New(Config{Store: store, Now: func() time.Time { return now }, OnEvent: func(ev message.Event) {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -27,7 +26,7 @@ func TestDamagedRecords(t *testing.T) {
 	for i := range 13 {
 		mustCreate(t, j, &message.RunRequest{ID: fmt.Sprint("j", i), Client: strings.Repeat("x", 500)})
 	}
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	for i := range 13 {
 		for last := (*message.Event)(nil); last == nil; {
 			if ctx.Err() != nil {

@@ -16,7 +16,7 @@ func TestLostAnswers(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	req := &message.RunRequest{ID: "twice", Workflow: "{}"}
 	rec := j.fresh(req, "hash")
 	first, created, err := l.create(ctx, rec, bodyOf(t, req))
@@ -56,7 +56,7 @@ func TestCancelAtEveryState(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	for _, c := range []struct {
 		state message.State // that the job is put into
 		after message.State
@@ -110,7 +110,7 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	mustCreate(t, j, &message.RunRequest{ID: "late", QueueTTLMS: 60_000})
 	if _, _, _, err := j.Take(ctx, "w"); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	j, _ := durable(t, e, "a")
 	e.Close()
 	e.Start()
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	for ; ; time.Sleep(10 * time.Millisecond) { // the connection is restored within a moment
 		if _, err := storeOf(j).daemons.Put(ctx, "a", []byte("x")); err == nil {
 			break
@@ -153,7 +153,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	consumer := func(filter string) {
 		t.Helper()
 		cfg := l.classes[1].CachedInfo().Config

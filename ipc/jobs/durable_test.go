@@ -87,7 +87,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
 	b, _ := durable(t, e, "b")
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	const jobs = 60
 	for i := range jobs {
 		mustCreate(t, a, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: messagetest.Graph("Step 1")})
@@ -146,7 +146,7 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	end()
 	j, _ = durable(t, e, "a")
 	for _, want := range []string{"high", "normal", "low"} {
-		rec, req, _, err := j.Take(wiretest.Within(t, 10*time.Second), "w")
+		rec, req, _, err := j.Take(wiretest.Context(t), "w")
 		if err != nil || rec.Job != want {
 			t.Fatalf("took %s, %v, want %s", rec.Job, err, want)
 		}
@@ -166,7 +166,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			out := t.TempDir()
 			sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 			j, end := durable(t, e, "a")
-			ctx := wiretest.Within(t, 20*time.Second)
+			ctx := wiretest.Context(t)
 			mustCreate(t, j, &message.RunRequest{ID: "p"})
 			rec, _, _, err := j.Take(ctx, "w")
 			if err != nil {
@@ -227,7 +227,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 func checkTerminal(t *testing.T, e *natsserver.Server, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
-	evs, err := storeOf(j).log(wiretest.Within(t, 5*time.Second), job)
+	evs, err := storeOf(j).log(wiretest.Context(t), job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestReconcileRepairs(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	l := storeOf(j)
 	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
 	if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: "mute"})); err != nil {

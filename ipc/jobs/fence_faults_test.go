@@ -43,7 +43,7 @@ func TestLostLease(t *testing.T) {
 			e := jetstreamServer(t, false)
 			a := frozenTable(t, e, "a")
 			b, endB := durable(t, e, "b")
-			ctx := wiretest.Within(t, 20*time.Second)
+			ctx := wiretest.Context(t)
 			mustCreate(t, a, &message.RunRequest{ID: "p"})
 			first, _, stop, err := a.Take(ctx, "w")
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 // failed creates a job that has failed.
 func failed(t *testing.T, j *Table, id string) message.Record {
 	t.Helper()
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	mustCreate(t, j, &message.RunRequest{ID: id})
 	rec, _, _, err := j.Take(ctx, "w")
 	if err != nil {
@@ -34,7 +34,7 @@ func TestRetryWhileForgotten(t *testing.T) {
 	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
 	b, _ := durable(t, e, "b")
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	forget := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -48,8 +48,10 @@ func TestRetryWhileForgotten(t *testing.T) {
 		a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 		a.mu.Unlock()
 		for {
-			a.reconcile(ctx) // the old reference may go only after the retry: then this makes a new one
-			rec, req, _, err := a.Take(wiretest.Within(t, 2*time.Second), "w")
+			a.reconcile(ctx)                                      // the old reference may go only after the retry: then this makes a new one
+			soon, stop := context.WithTimeout(ctx, 2*time.Second) // no guard: the loop looks again
+			rec, req, _, err := a.Take(soon, "w")
+			stop()
 			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a busy machine: look again
 				continue
 			}

@@ -34,7 +34,7 @@ func stockServer(t testing.TB, storeBytes int64) *natsserver.Server {
 // tableOn returns the table of one daemon on a server that has room for limit bytes; 0 means unknown.
 func tableOn(t testing.TB, url, owner string, limit int64) *Table {
 	t.Helper()
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: owner, Limit: limit, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(wiretest.Within(t, 20*time.Second))
+	ctx, stop := context.WithCancel(wiretest.Context(t))
 	defer stop()
 	d := &Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 	done := make(chan struct{})
@@ -133,11 +133,11 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 	if rec.State != message.Done || len(rec.Outputs) != 4096 {
 		t.Fatalf("the job is %s (%v) with %d outputs, want all of 4096", rec.State, rec.Error, len(rec.Outputs))
 	}
-	got, err := storeOf(j).get(wiretest.Within(t, 5*time.Second), "many")
+	got, err := storeOf(j).get(wiretest.Context(t), "many")
 	if err != nil || len(got.Outputs) != 4096 || got.Outputs[4095] != rec.Outputs[4095] {
 		t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
 	}
-	for ctx := wiretest.Within(t, 10*time.Second); ; {
+	for ctx := wiretest.Context(t); ; {
 		told, err := storeOf(j).endPublished(ctx, rec)
 		if err != nil {
 			t.Fatalf("no terminal event in the stream: %v", err)
@@ -176,7 +176,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 func TestLongNewRecord(t *testing.T) {
 	t.Parallel()
 	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
 	if e := message.ErrorOf(err); err == nil || e.Code != wire.ErrTooLarge {
 		t.Fatalf("got %v, want too_large", err)

@@ -94,7 +94,7 @@ func TestFollowBesideLoss(t *testing.T) {
 				}
 				return natsproxy.Pass
 			})
-			ctx := wiretest.Within(t, 20*time.Second)
+			ctx := wiretest.Context(t)
 			made, _ := durable(t, e, "b")
 			mustCreate(t, made, &message.RunRequest{ID: "p"})
 			for log, err := storeOf(made).log(ctx, "p"); len(log) == 0; log, err = storeOf(made).log(ctx, "p") {
@@ -141,7 +141,7 @@ func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all i
 	t.Helper()
 	e := jetstreamServer(t, false)
 	p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), fault)
-	ctx := wiretest.Within(t, 30*time.Second)
+	ctx := wiretest.Context(t)
 	j, end := proxied(ctx, t, p.URL)
 	opened = p.Count()
 	const jobs = 3

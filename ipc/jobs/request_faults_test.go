@@ -38,7 +38,7 @@ func TestRequestThatCannotBeReadNow(t *testing.T) {
 	bad := &shaky{KeyValue: storeOf(b).requests, err: nats.ErrTimeout}
 	bad.left.Store(3)
 	storeOf(b).requests = bad
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	rec, req, _, err := b.Take(ctx, "w")
 	if err != nil || rec.Job != "short" || rec.Attempt != 1 || rec.HandedBack != 0 || req.ID != "short" {
 		t.Fatalf("took %+v, %v; want the job in its first attempt", rec, err)

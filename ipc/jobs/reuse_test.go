@@ -3,7 +3,6 @@ package jobs
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -19,7 +18,7 @@ func TestReuseOutlivesTheDaemon(t *testing.T) {
 	e := jetstreamServer(t, false)
 	out := t.TempDir()
 	sc := OutputsConfig{Stage: out + "/.stage", Output: out, Keep: true}
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	life := func() (Dispatcher, func()) {
 		t.Helper()
 		j, end := durable(t, e, "a")

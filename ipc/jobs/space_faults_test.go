@@ -34,7 +34,7 @@ func weighing(id string, bytes int) *message.RunRequest {
 // create creates a job in a table right after a pass of the reconciler.
 func create(t *testing.T, j *Table, req *message.RunRequest) error {
 	t.Helper()
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	j.reconcile(ctx)
 	_, _, err := j.Create(ctx, req, "hash")
 	return err
@@ -66,7 +66,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
 		t.Run(name, func(t *testing.T) {
 			j := tableOn(t, stockServer(t, testSpace).URL, "a", limit)
-			ctx := wiretest.Within(t, 120*time.Second)
+			ctx := wiretest.Context(t)
 			for i := range 24 {
 				id := fmt.Sprint("done", i)
 				if err := create(t, j, heavy(id)); err != nil {
@@ -154,7 +154,7 @@ func (s *stalling) Purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) 
 func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
 	t.Parallel()
 	j := tableOn(t, stockServer(t, testSpace).URL, "a", testSpace)
-	ctx := wiretest.Within(t, 120*time.Second)
+	ctx := wiretest.Context(t)
 	l := storeOf(j)
 	for i := range 9 {
 		mustCreate(t, j, heavy(fmt.Sprint("fail", i)))
@@ -201,7 +201,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	real := l.requests
 	l.requests = &failing{real, 2}
 	if _, _, err := j.Create(ctx, heavy("half"), "hash"); err == nil {

@@ -42,7 +42,7 @@ func TestConnectionLeavesServerThatIsCutOff(t *testing.T) { // not parallel: ans
 		return nc
 	}
 	const every, after = 100 * time.Millisecond, 1600 * time.Millisecond
-	ctx := wiretest.Within(t, 60*time.Second)
+	ctx := wiretest.Context(t)
 	more := func(i int, n int32) {
 		from := asked[i].Load()
 		eventually(ctx, t, "the server is asked", func() bool { return asked[i].Load() >= from+n })

@@ -20,7 +20,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	e := jetstreamServer(t, false)
 	out := t.TempDir()
 	sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	j, end := durable(t, e, "a")
 	outputs, err := NewOutputs(sc)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 // TestARetryHasFilesOfItsOwn checks that files dropped from the last attempt do not count as dropped in the next one.
 func TestARetryHasFilesOfItsOwn(t *testing.T) {
 	t.Parallel()
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	j, _ := durable(t, jetstreamServer(t, false), "a")
 	mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec, _, _, err := j.Take(ctx, "w")

@@ -95,7 +95,7 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 				if want := !strings.Contains(may, user+" "); want {
 					select {
 					case got = <-violations:
-					case <-time.After(30 * time.Second):
+					case <-time.After(time.Minute):
 						t.Errorf("%s may %s %s, and must not", user, what, row.subject)
 						return
 					}
@@ -125,7 +125,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 0)
 	for _, user := range []string{"alice", "admin"} {
 		c := g.Client(t, user)
-		ctx := wiretest.Within(t, 20*time.Second)
+		ctx := wiretest.Context(t)
 		id := "run-" + user
 		end, err := client.Run(ctx, c, &message.RunRequest{
 			ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"),
@@ -171,19 +171,19 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 			}
 		}
 	}
-	ask := wiretest.Within(t, 5*time.Second)
+	ask := wiretest.Context(t)
 	if _, err := ipctest.Upload(ask, g.Client(t, "admin"), "in", make([]byte, 1<<20)); err != nil {
 		t.Errorf("admin: object: %v", err)
 	}
 	nc, _ := g.Raw(t, "admin")
-	if _, err := nc.Request("$SRV.STATS.patchbay", nil, 30*time.Second); err != nil {
+	if _, err := nc.Request("$SRV.STATS.patchbay", nil, time.Minute); err != nil {
 		t.Errorf("admin: service stats: %v", err)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	kv, err := js.KeyValue(ctx, message.JobBucket)
 	if err != nil {
 		t.Fatalf("admin: bucket: %v", err)
@@ -199,7 +199,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	if err != nil {
 		t.Fatalf("admin: replay: %v", err)
 	}
-	if m, err := oc.Next(jetstream.FetchMaxWait(30 * time.Second)); err != nil ||
+	if m, err := oc.Next(jetstream.FetchMaxWait(time.Minute)); err != nil ||
 		!strings.HasPrefix(m.Subject(), "patchbay.v1.events.") {
 		t.Errorf("admin: replay: %v", err)
 	}
@@ -236,7 +236,7 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 		}
 	}
 	for _, verb := range []string{"describe", "jobs", "submit", "status.nojob", "run"} { // answered after all of the above
-		if _, err := alice.Request(wire.SubjectRoot+verb, []byte(`{"class":"Wait"}`), 30*time.Second); err != nil {
+		if _, err := alice.Request(wire.SubjectRoot+verb, []byte(`{"class":"Wait"}`), time.Minute); err != nil {
 			t.Fatalf("%s: %v", verb, err)
 		}
 	}
@@ -253,11 +253,11 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(wiretest.Within(t, 5*time.Second), message.JobBucket)
+	kv, err := js.KeyValue(wiretest.Context(t), message.JobBucket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e, err := kv.Get(wiretest.Within(t, 5*time.Second), "victim"); err == nil {
+	if e, err := kv.Get(wiretest.Context(t), "victim"); err == nil {
 		t.Errorf("the daemon wrote %q over a record", e.Value())
 	}
 	if n := strings.Count(g.Log.String(), "request dropped"); n < len(victims)*5 {
@@ -283,7 +283,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	if err := <-violations; !strings.Contains(err.Error(), `"_INBOX.>"`) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), g.Client(t, "alice"), "", 1); err != nil {
+	if _, _, err := client.List(wiretest.Context(t), g.Client(t, "alice"), "", 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, sub := range []*nats.Subscription{heard, own} {
@@ -299,7 +299,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx := wiretest.Within(t, 2*time.Second)
+	ctx := wiretest.Context(t)
 	if _, _, err := client.List(ctx, c, "", 1); err == nil || !strings.Contains(err.Error(), "does not allow") ||
 		ctx.Err() != nil {
 		t.Errorf("got %v (%v), want a refusal that says so", err, ctx.Err())

@@ -52,7 +52,7 @@ func payloadRig(t testing.TB, tune func(*serve.NATS), executors ...jobs.Executor
 // chunks.
 func TestTensorsInChunks(t *testing.T) {
 	c, n := payloadRig(t, nil)
-	ctx := wiretest.Within(t, 60*time.Second)
+	ctx := wiretest.Context(t)
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
 		var out message.ExecReply
@@ -113,7 +113,7 @@ func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 // TestObjectsAsPayloads uploads an object with a window, refers to it in several ways, and gets results as objects.
 func TestObjectsAsPayloads(t *testing.T) {
 	c, n := payloadRig(t, nil)
-	ctx := wiretest.Within(t, 60*time.Second)
+	ctx := wiretest.Context(t)
 	data := wiretest.Noise(30<<20 + 17)
 	ref, err := ipctest.Upload(ctx, c, "in/big", data)
 	if err != nil {
@@ -187,7 +187,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 // error, and nothing is left behind.
 func TestHostileStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *serve.NATS) { n.Blobs().Silence = 300 * time.Millisecond })
-	ctx := wiretest.Within(t, 60*time.Second)
+	ctx := wiretest.Context(t)
 	data := wiretest.Noise(3 << 20)
 	chunk := func(number, at int, b []byte) []byte {
 		head := binary.BigEndian.AppendUint32(nil, uint32(number))
@@ -270,7 +270,7 @@ func TestAbandonedStreams(t *testing.T) {
 		n.Blobs().Silence, n.Blobs().Life = 200*time.Millisecond,
 			300*time.Millisecond
 	})
-	ctx := wiretest.Within(t, 30*time.Second)
+	ctx := wiretest.Context(t)
 	ref := n.Blobs().Offer(wiretest.Noise(20<<20), nil)
 	sub, err := c.Conn().SubscribeSync(c.Conn().NewInbox())
 	if err != nil {
@@ -323,7 +323,7 @@ func TestAbandonedStreams(t *testing.T) {
 // TestUploadsAreReadByOthers checks that the NATS library reads an upload.
 func TestUploadsAreReadByOthers(t *testing.T) {
 	c, _ := payloadRig(t, nil)
-	ctx := wiretest.Within(t, 30*time.Second)
+	ctx := wiretest.Context(t)
 	data := wiretest.Noise(5<<20 + 1)
 	ref, err := ipctest.Upload(ctx, c, "a b/ü", data)
 	if err != nil {

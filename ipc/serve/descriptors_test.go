@@ -60,7 +60,7 @@ func noneStays(t testing.TB, before int) {
 func TestTensorsThroughSharedMemory(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
-	ctx := wiretest.Within(t, 30*time.Second)
+	ctx := wiretest.Context(t)
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
-	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
+	if err := child.Ready(wiretest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	before := openFDs(t)

@@ -45,7 +45,7 @@ func TestHandleLeases(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner, 0),
 		&ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	maker := func(lease time.Duration) string {
 		t.Helper()
 		for range 2 { // the executors take turns

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -111,9 +110,9 @@ func TestBoundsOfMessages(t *testing.T) {
 				Conds:  message.CondsRef{Positive: []message.CondRef{}},
 			}, 413, wire.ErrTooLarge, "latent: 147456 pixels"},
 		} {
-			rs, err := c.Ask(wiretest.Within(t, 5*time.Second), row.verb, "", row.body)
+			rs, err := c.Ask(wiretest.Context(t), row.verb, "", row.body)
 			if err == nil {
-				_, err = rs.One(wiretest.Within(t, 5*time.Second))
+				_, err = rs.One(wiretest.Context(t))
 			}
 			var e *wire.Error
 			if !errors.As(err, &e) || e.Status != row.status || e.Code != row.code ||
@@ -125,7 +124,7 @@ func TestBoundsOfMessages(t *testing.T) {
 				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Input)
 			}
 		}
-		if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
+		if _, err := client.Submit(wiretest.Context(t), c,
 			&message.RunRequest{
 				ID:       "fits-" + name,
 				Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9)),
@@ -133,7 +132,7 @@ func TestBoundsOfMessages(t *testing.T) {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
 		ipctest.WaitState(t, r.Jobs, "fits-"+name, message.Done)
-		b, err := client.LimitsOf(wiretest.Within(t, 5*time.Second), c)
+		b, err := client.LimitsOf(wiretest.Context(t), c)
 		if want := (message.LimitsReply{
 			MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3,
 			ClientJobs: 2, Pixels: 1 << 16, Steps: 50,
@@ -156,7 +155,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			strings.Contains(e.Message, says)
 	}
 	for name, c := range clients {
-		ctx := wiretest.Within(t, 20*time.Second)
+		ctx := wiretest.Context(t)
 		send := func(id string, conn any) error {
 			_, err := client.Submit(ctx, c, &message.RunRequest{
 				ID:       id + name,
@@ -210,7 +209,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
-			_, err := client.Submit(wiretest.Within(t, 10*time.Second), alice,
+			_, err := client.Submit(wiretest.Context(t), alice,
 				&message.RunRequest{Workflow: messagetest.Graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
 			errs <- err
 		}()
@@ -229,7 +228,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), g.Client(t, "bob"),
+	if _, err := client.Submit(wiretest.Context(t), g.Client(t, "bob"),
 		&message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
@@ -20,7 +19,7 @@ import (
 func TestClientTextIsBounded(t *testing.T) {
 	_, clients := boundedRig(t)
 	for name, c := range clients {
-		ctx := wiretest.Within(t, 10*time.Second)
+		ctx := wiretest.Context(t)
 		for n, want := range map[int]string{4000: "", 4095: wire.ErrTooLarge, 8000: wire.ErrTooLarge} {
 			_, err := client.Submit(ctx, c, &message.RunRequest{
 				Workflow: messagetest.Graph("Wait 1"), Client: strings.Repeat("x", n),

@@ -2,7 +2,6 @@ package serve_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -29,7 +28,7 @@ func TestFetchesLeaveNothingBehind(t *testing.T) {
 	defer n.Close()
 	before := n.Subscriptions()
 	for range 3 {
-		if files, err := n.Fetch(wiretest.Within(t, 10*time.Second), "j"); err != nil || len(files) != 1 ||
+		if files, err := n.Fetch(wiretest.Context(t), "j"); err != nil || len(files) != 1 ||
 			len(files[0].Data) != 600000 {
 			t.Fatalf("fetched %d files, %v", len(files), err)
 		}

@@ -99,7 +99,7 @@ func TestRunOverNATS(t *testing.T) {
 			t.Errorf("ended with %+v, %d files", end, len(col.Files))
 		}
 	}
-	ctx := wiretest.Within(t, 5*time.Second)
+	ctx := wiretest.Context(t)
 	rec, err := client.Submit(ctx, c, &message.RunRequest{ID: "s1", Workflow: messagetest.Graph("Picture 5")})
 	if err != nil || rec.Job != "s1" {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func text(n int) string {
 // request sends one raw message, as a person with a NATS tool does.
 func (r *natsRig) request(t *testing.T, subject, body string, header nats.Header) *nats.Msg {
 	t.Helper()
-	m, err := r.nc.RequestMsg(&nats.Msg{Subject: subject, Data: []byte(body), Header: header}, 30*time.Second)
+	m, err := r.nc.RequestMsg(&nats.Msg{Subject: subject, Data: []byte(body), Header: header}, time.Minute)
 	if err != nil {
 		t.Fatalf("%s %q: %v", subject, body, err)
 	}
@@ -204,7 +204,7 @@ func TestRunStreamEndsWithAnEmptyMessage(t *testing.T) {
 		}
 		n, beats := 0, 0
 		for {
-			m, err := sub.NextMsg(30 * time.Second)
+			m, err := sub.NextMsg(time.Minute)
 			if err != nil {
 				t.Fatalf("%s: after %d messages: %v", name, n, err)
 			}
@@ -241,13 +241,13 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.client(t)
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
+	if _, err := client.Submit(wiretest.Context(t), c,
 		&message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Wait 20", "Step 1")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for len(got) == 0 || !message.Terminal(got[len(got)-1]) {
-		m, err := events.NextMsg(30 * time.Second)
+		m, err := events.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatalf("after %v: %v", got, err)
 		}
@@ -260,7 +260,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		" ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
-	m, err := previews.NextMsg(30 * time.Second)
+	m, err := previews.NextMsg(time.Minute)
 	if err != nil || string(m.Data) != "jpeg" || m.Header.Get("Patchbay-Job") != "j1" {
 		t.Errorf("preview: %v", err)
 	}
@@ -277,7 +277,7 @@ func TestTiedRunOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := map[bool]string{true: "tied", false: "free"}[tied]
-		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{
+		if _, err := c.Ask(wiretest.Context(t), message.VerbRun, "", &message.RunRequest{
 			ID: id, Tied: tied, Workflow: messagetest.Graph(map[bool]string{true: "Wait 60000", false: "Wait 1200"}[tied]),
 		}); err != nil {
 			t.Fatal(err)
@@ -297,7 +297,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	other := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.OutputsConfig{})
 	serveNATS(t, r.url, n, other)
 	c := r.client(t)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	owned := [2]int{}
 	for i := range 20 {
 		id := "t" + text(i)
@@ -329,7 +329,7 @@ func TestNoDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
+	if _, err := client.Submit(wiretest.Context(t), c,
 		&message.RunRequest{Workflow: messagetest.Graph("Wait 1")}); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no service: %v", err)
 	}

@@ -50,16 +50,16 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 	})
 	for i := range 5 {
 		id, gone := fmt.Sprint("r", i), i < 3
-		rec, err := client.Status(wiretest.Within(t, 5*time.Second), c, id)
+		rec, err := client.Status(wiretest.Context(t), c, id)
 		if err != nil || rec.State != message.Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
 			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
 		}
-		files, err := client.Fetch(wiretest.Within(t, 5*time.Second), c, id)
+		files, err := client.Fetch(wiretest.Context(t), c, id)
 		var e *wire.Error
 		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || len(files) != 1) {
 			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)
 		}
-		end, err := client.Follow(wiretest.Within(t, 5*time.Second), c, id, 0, true, &client.Collector{})
+		end, err := client.Follow(wiretest.Context(t), c, id, 0, true, &client.Collector{})
 		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || end == nil) {
 			t.Errorf("%s: who follows it with its files is told %+v, %v; want them gone: %v", id, end, err, gone)
 		}
@@ -94,7 +94,7 @@ func TestHeartbeatsWhileFilesAreFetched(t *testing.T) {
 		}
 		return nil
 	}
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	files, err := r.Service.FetchFiles(ctx, &serve.Reply{Enc: wire.JSON, Limit: 1 << 20, Send: hears}, "j")
 	if err != nil || beats < 3 || len(files) != 1 || string(files[0].Data) != "j" {
 		t.Errorf("%d heartbeats, files %v, %v", beats, files, err)

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
@@ -17,7 +16,7 @@ import (
 // TestEveryFieldOfSample compares runs of the demo model that differ in one field with what that field must do.
 func TestEveryFieldOfSample(t *testing.T) {
 	c := ipctest.DialRig(t, realRig(t, "../../examples/demo"))
-	ctx := wiretest.Within(t, 120*time.Second)
+	ctx := wiretest.Context(t)
 	const n = 16 * 8 * 8
 	base := func(change ...func(*message.SampleRequest)) *message.SampleRequest {
 		q := demoSample()

@@ -7,7 +7,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/ipctest"
@@ -248,7 +247,7 @@ func TestStyleReferencesThroughSample(t *testing.T) {
 	net := message.NetRef{
 		File: "uso-a.safetensors", Fingerprint: prints["uso-a"], Hint: f32(deep, 3, 9, len(deep)/27),
 	}
-	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
+	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Context(t)
 	results, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
 	if err != nil {
 		t.Fatal(err)

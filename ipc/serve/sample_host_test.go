@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/client"
@@ -100,7 +99,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := ipctest.DialRig(t, realRig(t, "../../examples/demo", root))
-	ctx := wiretest.Within(t, 60*time.Second)
+	ctx := wiretest.Context(t)
 	exec := func(class string, inputs ...any) []any {
 		t.Helper()
 		var out message.ExecReply
@@ -191,7 +190,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 func TestTensorsByHash(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.Enc = enc
 		x := f32(golden.Fill(string(rune('a'+enc)), 4, 1, 0), 1, 1, 2, 2)
@@ -237,7 +236,7 @@ func TestTensorsByHash(t *testing.T) {
 func TestHashesThroughADaemon(t *testing.T) {
 	r, _ := ipctest.ChildRig(t, nil, func(sc *serve.ServiceConfig) { sc.Tensors, sc.Forward = nil, true })
 	c, _ := socketRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	q := smallSample("euler")
 	q.Latent = f32(golden.Fill("big", 1<<20, 1, 0), 1, 16, 256, 256)
 	q.Latent.Hash = q.Latent.Sum()
@@ -259,7 +258,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 func TestSampleIsAJob(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	q := smallSample("euler")
 	for range 2 { // the id may be used again
 		q.ID = "s1"
@@ -320,7 +319,7 @@ func TestSampleIsAJob(t *testing.T) {
 // compares the results of runs.
 func TestNetsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "cn-fun-a")
-	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
+	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Context(t)
 	ref := message.ModelRef{File: "qwen-a.safetensors"}
 	expect := func(nets ...message.NetRef) (message.Forecast, error) {
 		with := ref
@@ -427,7 +426,7 @@ func TestNetsOfHosts(t *testing.T) {
 func TestFunNetsOfHosts(t *testing.T) {
 	const run, y, x, sigma, strength = "zimage-a/7x9-lite", 7, 9, 0.5, -0.6
 	dir, _ := goldenRoot(t, "zimage-a", "fun-lite-a", "uso-a")
-	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
+	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Context(t)
 	f, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
 	if err != nil {
 		t.Fatal(err)

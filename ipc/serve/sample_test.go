@@ -45,7 +45,7 @@ func TestSampleOverFrames(t *testing.T) {
 		q := smallSample("euler")
 		q.ID = "mine"
 		var seen []*message.SampleReply
-		done, err := ipctest.Sample(wiretest.Within(t, 10*time.Second), c, q,
+		done, err := ipctest.Sample(wiretest.Context(t), c, q,
 			func(m *message.SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestSampleOverFrames(t *testing.T) {
 func TestSampleIsCancelled(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	q := smallSample("wait")
 	q.ID = "stop-me"
 	_, err := ipctest.Sample(ctx, c, q, func(*message.SampleReply) {
@@ -100,7 +100,7 @@ func TestSampleIsCancelled(t *testing.T) {
 func TestSampleRefusals(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {
 		return func(q *message.SampleRequest) { q.Conds.Positive[0].ModelConds[key] = x }
 	}
@@ -243,7 +243,7 @@ func expected(ctx context.Context, t *testing.T, c client.Client, ref message.Mo
 func TestModelsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "flux-b", "qwen-a")
 	c := ipctest.DialRig(t, realRig(t, dir))
-	ctx := wiretest.Within(t, 30*time.Second)
+	ctx := wiretest.Context(t)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
 	expected(ctx, t, c, ref)
 	first, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref})
@@ -363,7 +363,7 @@ func TestConditioningTableIsTrue(t *testing.T) {
 // TestSampleInAChild checks sample in a supervised process, which may die of it.
 func TestSampleInAChild(t *testing.T) {
 	_, ch := ipctest.ChildRig(t, nil)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	if err := ch.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -59,7 +58,7 @@ func TestRunOverFrames(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	ask := func(verb string, body any) *wire.Error {
 		t.Helper()
 		rep, err := c.Ask(ctx, verb, "", body)
@@ -171,7 +170,7 @@ func TestHostileFrames(t *testing.T) {
 func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{
 		ID:       "sub",
 		Workflow: messagetest.Graph("Wait 200"),
@@ -194,7 +193,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 func TestCancelQueuedAndRunning(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	for _, id := range []string{"a", "b"} {
 		if _, err := client.Submit(ctx, c, &message.RunRequest{
 			ID:       id,
@@ -241,7 +240,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	if end.Type != message.EventError || end.Error.Code != wire.ErrDeadline {
 		t.Errorf("deadline: %+v", end.Error)
 	}
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{
 		ID:       "long",
 		Workflow: messagetest.Graph("Wait 600"),
@@ -258,7 +257,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 func TestIdempotentJobs(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	req := &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 50", "Picture 9")}
 	var wg sync.WaitGroup
 	for range 5 {
@@ -320,7 +319,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(out, ".stage")); len(left) != 0 {
 		t.Errorf("%d entries are left in the stage", len(left))
 	}
-	files, err := client.Fetch(wiretest.Within(t, 5*time.Second), c, "one")
+	files, err := client.Fetch(wiretest.Context(t), c, "one")
 	if err != nil || len(files) != 2 || !bytes.Equal(files[1].Data, col.Files[1].Data) {
 		t.Errorf("fetch: %d files, %v", len(files), err)
 	}
@@ -328,12 +327,12 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var e *wire.Error
-	if _, err = client.Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) ||
+	if _, err = client.Fetch(wiretest.Context(t), c, "one"); !errors.As(err, &e) ||
 		e.Code != wire.ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
 	ipctest.RunJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
-	if _, err := client.Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) ||
+	if _, err := client.Status(wiretest.Context(t), c, "one"); !errors.As(err, &e) ||
 		e.Code != wire.ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
@@ -343,7 +342,7 @@ func TestExecAndHandles(t *testing.T) {
 	a, b := &ipctest.Fake{Label: "a"}, &ipctest.Fake{Label: "b"}
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, a, b)
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 5*time.Second)
+	ctx := wiretest.Context(t)
 	exec := func(class string, inputs map[string]any) message.ExecReply {
 		t.Helper()
 		var out message.ExecReply
@@ -395,7 +394,7 @@ func TestPreviewsOnlyWhenAsked(t *testing.T) {
 			}
 			n++
 		}}
-		if _, err := client.Run(wiretest.Within(t, 5*time.Second), c,
+		if _, err := client.Run(wiretest.Context(t), c,
 			&message.RunRequest{Preview: want, Workflow: messagetest.Graph("Step 3", "Wait 100", "Step 1", "Wait 100")},
 			col); err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ func TestSocketWithoutDescriptors(t *testing.T) {
 	f := os.NewFile(uintptr(fd), path)
 	c := client.NewFrameClient(f, f, f.Close)
 	defer func() { _ = c.Close() }()
-	if _, _, err := client.List(wiretest.Within(t, 10*time.Second), c, "", 1); err != nil {
+	if _, _, err := client.List(wiretest.Context(t), c, "", 1); err != nil {
 		t.Errorf("the connection that waited: %v", err)
 	}
 	next, err := client.DialSocket(path)
@@ -61,7 +61,7 @@ func TestSocketWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = next.Close() }()
-	if _, _, err := client.List(wiretest.Within(t, 10*time.Second), next, "", 1); err != nil {
+	if _, _, err := client.List(wiretest.Context(t), next, "", 1); err != nil {
 		t.Errorf("a connection after it: %v", err)
 	}
 }
@@ -99,7 +99,7 @@ func TestSocketFileIsMadeAgain(t *testing.T) {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		ctx := wiretest.Within(t, 10*time.Second)
+		ctx := wiretest.Context(t)
 		c, err := client.DialSocket(path)
 		for ; err != nil; c, err = client.DialSocket(path) {
 			if ctx.Err() != nil {

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -73,7 +72,7 @@ func TestOutputsBeforeAFailure(t *testing.T) {
 // cancelAt cancels a job that is still to come, when it executes a node.
 func cancelAt(t *testing.T, r *ipctest.Rig, c client.Client, id, node string) {
 	ipctest.WaitState(t, r.Jobs, id, message.Running)
-	ctx := wiretest.Within(t, 10*time.Second)
+	ctx := wiretest.Context(t)
 	cur, err := r.Jobs.Follow(ctx, id, 0, false)
 	for err == nil {
 		var it jobs.Item

@@ -24,7 +24,7 @@ func TestCommandThatIsNoWorker(t *testing.T) {
 			Name: name, Log: zerolog.Nop(), Start: 2 * time.Second,
 			Command: func() *exec.Cmd { return exec.Command(args[0], args[1:]...) },
 		})
-		if _, err := child.start(wiretest.Within(t, 10*time.Second)); err == nil {
+		if _, err := child.start(wiretest.Context(t)); err == nil {
 			t.Errorf("%s: started", name)
 		}
 		if _, err := os.Stat(end); err == nil {

@@ -54,7 +54,7 @@ func TestWorkerRunsJobs(t *testing.T) {
 // jobs.
 func TestALaterAttemptRunsAnew(t *testing.T) {
 	_, child := ipctest.ChildRig(t, nil)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c := ipctest.DialRig(t, r)
-	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
+	if err := child.Ready(wiretest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	pid := child.PID()
@@ -108,7 +108,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 func TestKillFromOutside(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestKillFromOutside(t *testing.T) {
 // TestJobWaitsForTheNextWorker checks that a worker that dies between being chosen and starting a job costs the job no
 // attempt, and that a single node requested then gets the reason why the worker ended.
 func TestJobWaitsForTheNextWorker(t *testing.T) {
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	dead := func(pause time.Duration) *worker.Child {
 		_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = pause })
 		if err := child.Ready(ctx); err != nil {
@@ -156,7 +156,7 @@ func TestJobWaitsForTheNextWorker(t *testing.T) {
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 			300*time.Millisecond
 	})
 	c := ipctest.DialRig(t, r)
-	ctx := wiretest.Within(t, 20*time.Second)
+	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{
 		ID:       "f",
 		Workflow: messagetest.Graph("Wait 1000"),
@@ -227,7 +227,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that ignores its context must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "",
+	if _, err := c.Ask(wiretest.Context(t), message.VerbRun, "",
 		&message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestOnlyTheDaemonsPairIsTrusted(t *testing.T) {
 		}
 		_ = theirs.Close()
 		c := client.NewFrameClient(out, in, in.Close)
-		_, err = client.Submit(wiretest.Within(t, 10*time.Second), c,
+		_, err = client.Submit(wiretest.Context(t), c,
 			&message.RunRequest{Workflow: messagetest.Graph("Step 1")})
 		if wiretest.Code(err) != wire.ErrBadWorkflow {
 			t.Errorf("a host with %s: got %v, want %s", says, err, wire.ErrBadWorkflow)

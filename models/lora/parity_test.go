@@ -127,6 +127,9 @@ func adaptedFamily(t *testing.T, names ...string) goldenrun.Family {
 // TestUnmergedEqualsMerged compares models with adapters on every matrix with models that have the same adapters merged
 // into their weights.
 func TestUnmergedEqualsMerged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every matrix of every model; TestAdaptedModelsInParts has some")
+	}
 	for _, name := range []string{
 		"flux-c", "sd3-c", "pixart-a", "hydit-b", "zimage-a", "qwen-a", "flux2-a", "krea2-a", "chroma-a", "lumina2-a",
 		"aura-a",

@@ -19,6 +19,9 @@ const blockAllocs = 160
 // TestBlockAllocates checks, with images of 289 and 576 tokens, that a block allocates a small number of Go objects
 // that does not grow with the image.
 func TestBlockAllocates(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: blocks of larger images; TestSteadyCallsAllocateLittle counts for single operations")
+	}
 	ops, err := cpu.New(cpu.Config{Threads: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/tests/race"
 )
 
 // slowJoin is the published algorithm: find the best pair, join all its occurrences from the left, repeat.
@@ -97,6 +99,9 @@ func TestBPEOfAPairTwice(t *testing.T) {
 // TestHugeMergeLists checks that files with more than maxMerges merges of any content, and merges of pieces that the
 // vocabulary lacks, are refused with the reason before they take much memory.
 func TestHugeMergeLists(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: one goroutine computes")
+	}
 	const many = maxMerges + 1
 	vocab := `{"<|startoftext|>":0,"<|endoftext|>":1,"a":2,"aa":3,"!</w>":4}`
 	head := `{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":` + vocab + `,"merges":[`

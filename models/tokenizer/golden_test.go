@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // vocabulary opens one of the vocabularies that are not in the repository. Without it, the test is skipped with a hint.
@@ -120,6 +121,9 @@ func firstDifference(a, b []int) int {
 }
 
 func TestGoldenPrompts(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: one goroutine computes")
+	}
 	for _, use := range []struct {
 		member, vocabulary string
 		layout             Layout
@@ -263,6 +267,9 @@ func TestGoldenPileT5AndBERT(t *testing.T) {
 }
 
 func TestGoldenRaw(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: one goroutine computes")
+	}
 	for _, use := range []struct{ member, vocabulary string }{
 		{"clip_slow_as_used", "clip"},
 		{"t5_tokenizers_library", "t5"},
@@ -283,6 +290,9 @@ func TestGoldenRaw(t *testing.T) {
 }
 
 func TestGoldenT5Options(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: one goroutine computes")
+	}
 	tok := vocabulary(t, "t5")
 	cases := goldenCases(t)
 	for _, name := range []string{"t5_options/0", "t5_options/1"} {

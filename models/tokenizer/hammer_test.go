@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/tests/hammer"
+	"patchbay/tests/race"
 )
 
 // jsonTarget checks that a corrupted tokenizer.json is refused or gives a vocabulary that encodes to valid ids. Reading
@@ -55,6 +56,9 @@ func TestHammeredJSON(t *testing.T) { jsonTarget().Run(t, hammer.Runs/4) }
 // TestLongWords checks that the time to encode a word of n letters grows like n log n, not n^2, whatever the merges
 // are, with words of a million letters.
 func TestLongWords(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: one goroutine computes")
+	}
 	for name, file := range map[string]string{
 		"bpe": `{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"<|startoftext|>":0,"<|endoftext|>":1,"a":2,
 			"a</w>":3,"aa":4,"aaaa":5},"merges":["a a","aa aa"]}}`,

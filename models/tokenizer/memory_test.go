@@ -6,11 +6,16 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"patchbay/tests/race"
 )
 
 // TestMemoryOfHostileFiles bounds the sum of all allocations while a 1 MiB file is read (an upper bound of the peak) by
 // a multiple of its size. The files pack as many entries as possible into few bytes.
 func TestMemoryOfHostileFiles(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: one goroutine computes")
+	}
 	const size = 1 << 20
 	fill := func(head, part, tail string) []byte {
 		return []byte(head + strings.TrimSuffix(strings.Repeat(part, size/len(part)), ",") + tail)

@@ -48,6 +48,9 @@ func writeNet(t *testing.T, root, name string, config map[string]any) {
 // every parallel axis. The items of a batch use the hints in turn, each with its mask. If the autoencoder treats the
 // hints as a video, all items get the first. Attention biases of the text do not apply to the net.
 func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every family on every axis; TestExactPlansRunNetsAsOneRank has each axis")
+	}
 	var runs map[string]*hintRun
 	check(t, golden.JSON("modern33/hints.json", &runs))
 	root, eng := t.TempDir(), engineOf(t, fastOps)

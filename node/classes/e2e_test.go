@@ -16,6 +16,7 @@ import (
 	"patchbay/parallel"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // These tests run the end-to-end goldens as users do: as a workflow of stock sampling nodes, run by a Runner. Only
@@ -120,6 +121,9 @@ func tensorOf(t *testing.T, file, name string) []float32 {
 // TestEndToEndThroughNodes runs all end-to-end goldens through the nodes, with fast operations. The goldens of the
 // model families run on the reference operations, which take ten times as long.
 func TestEndToEndThroughNodes(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestExactPlansDrawTheSamePicture has the goroutines of a run")
+	}
 	cases := map[string]*e2eCase{}
 	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
 		if err := golden.JSON(file, &cases); err != nil {

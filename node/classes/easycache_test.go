@@ -43,6 +43,9 @@ func openCacheRecord(t *testing.T) cacheRecord {
 // TestCacheNodesMatchComfyUI checks that recorded workflows with EasyCache and LazyCache give the same latents with the
 // same number of evaluations.
 func TestCacheNodesMatchComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: recorded workflows; TestCacheTakesInLateEntries has the rule")
+	}
 	record, eng := openCacheRecord(t), engineOf(t, fastOps)
 	names := []string{"flux-c/easy/cfg3-batched", "sd3-a/lazy/cfg4", "flux-a/easy/late", "sd3-a/easy/no-effect"}
 	if testing.Short() { // under the race detector each takes half a minute

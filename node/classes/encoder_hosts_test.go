@@ -60,6 +60,9 @@ func (h *pipedHosts) Start(ranks int) (out []process.Process, err error) {
 // model gives the same bits as in one process on the same plan. Each host of the tensor group must hold a part of the
 // encoder, and none if the plan has no tensor group.
 func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: TestHosts draws on hosts of their own")
+	}
 	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
 	draw := func(e *parallel.Leader, plan string) string {
 		runner, err := graph.NewRunner(graph.Config{Engine: e, Roots: roots, Catalogue: All()})

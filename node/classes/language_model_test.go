@@ -172,6 +172,9 @@ func TestZImageFromFilesToPicture(t *testing.T) {
 
 // TestChromaFromFilesToPicture runs the public workflow with a guidance that is not the default.
 func TestChromaFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "chroma.safetensors", "weight_dtype": "default"}},
 		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "t5.safetensors", "type": "chroma", "device": "default"}},
@@ -189,6 +192,9 @@ func TestChromaFromFilesToPicture(t *testing.T) {
 
 // TestLumina2FromFilesToPicture runs the public workflow with a vocabulary inside the encoder's file.
 func TestLumina2FromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "lumina2.safetensors", "weight_dtype": "default"}},
 		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 6.0}},
@@ -207,6 +213,9 @@ func TestLumina2FromFilesToPicture(t *testing.T) {
 
 // TestAuraFlowFromFilesToPicture runs the public workflow, in which ComfyUI has no type for the encoder.
 func TestAuraFlowFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "aura_flow.safetensors", "weight_dtype": "default"}},
 		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 1.73}},
@@ -225,6 +234,9 @@ func TestAuraFlowFromFilesToPicture(t *testing.T) {
 
 // TestQwenImageFromFilesToPicture runs the public workflow in the same way.
 func TestQwenImageFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "qwen_image.safetensors", "weight_dtype": "default"}},
 		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.1}},
@@ -243,6 +255,9 @@ func TestQwenImageFromFilesToPicture(t *testing.T) {
 
 // TestQwenImageEditFromFilesToPicture edits an image, which both the encoder and the network get as a reference.
 func TestQwenImageEditFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "qwen_image.safetensors", "weight_dtype": "default"}},
 		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.0}},
@@ -266,6 +281,9 @@ func TestQwenImageEditFromFilesToPicture(t *testing.T) {
 // TestKrea2FromFilesToPicture runs the workflow of the official template, whose empty latent has 4 channels, with
 // guidance, so that prompts count.
 func TestKrea2FromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "krea2.safetensors", "weight_dtype": "default"}},
 		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen3vl_4b.safetensors", "type": "krea2",
@@ -284,6 +302,9 @@ func TestKrea2FromFilesToPicture(t *testing.T) {
 // TestKrea2StyleFromFilesToPicture runs the template with a style image, which the encoder gets, and the network too
 // because of the reference method, without which it would not.
 func TestKrea2StyleFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "krea2.safetensors", "weight_dtype": "default"}},
 		"a": {"class_type": "ModelSamplingFlux", "inputs": {"model": ["m", 0], "max_shift": 1.15, "base_shift": 0.5,
@@ -308,6 +329,9 @@ func TestKrea2StyleFromFilesToPicture(t *testing.T) {
 
 // TestFLUX2FromFilesToPicture runs klein's public workflow for editing, with a reference on both conditionings.
 func TestFLUX2FromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "klein.safetensors", "weight_dtype": "default"}},
 		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_3_4b.safetensors", "type": "flux2",
@@ -333,6 +357,9 @@ func TestFLUX2FromFilesToPicture(t *testing.T) {
 
 // TestFLUX2DevFromFilesToPicture runs dev's public workflow with a vocabulary inside the encoder's file.
 func TestFLUX2DevFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux2_dev.safetensors", "weight_dtype": "default"}},
 		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "mistral_3_small.safetensors", "type": "flux2",
@@ -465,6 +492,9 @@ func TestLanguageModelInParts(t *testing.T) {
 // TestLanguageModelThroughNodes compares the states of CLIPLoader and CLIPTextEncode, with the template and the public
 // vocabulary, with ComfyUI's.
 func TestLanguageModelThroughNodes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another vocabulary; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	dir := os.Getenv("PATCHBAY_TEST_TOKENIZERS")
 	if dir == "" {
 		dir = filepath.Join("..", "..", "..", "shared", "tokenizers")

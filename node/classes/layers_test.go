@@ -21,6 +21,9 @@ import (
 
 // TestQwenImageLayeredFromFilesToPicture runs the official template, which separates an image into two layers.
 func TestQwenImageLayeredFromFilesToPicture(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: another family; TestZImageFromFilesToPicture goes from files to a picture")
+	}
 	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "qwen_image_layered.safetensors",
 			"weight_dtype": "default"}},

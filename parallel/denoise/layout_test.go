@@ -82,6 +82,9 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 }
 
 func TestFeatherMatchesComfyUI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: several runs of a model; the tests of node/classes have areas")
+	}
 	// get_area_and_mult on a 1-D strip: an area of 12 at 3 inside 20 is feathered over min(8, 12/4) = 3 at both ends.
 	want := []float32{1. / 3, 2. / 3, 1, 1, 1, 1, 1, 1, 1, 1, 2. / 3, 1. / 3}
 	for i, w := range want {

@@ -44,6 +44,9 @@ func choose(t *testing.T, s Search) *Choice {
 // TestMoreDevicesAreNeverSlower checks that the chosen time never rises with the number of devices, and that unused
 // devices are counted as idle.
 func TestMoreDevicesAreNeverSlower(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: many plannings; TestChosenPlanIsTheFastest has a few")
+	}
 	for _, c := range []struct {
 		model, device string
 		size, steps   int

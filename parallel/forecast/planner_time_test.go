@@ -21,6 +21,9 @@ var choices = []struct {
 
 // TestChoosingIsQuick bounds the plans that are simulated, which take nearly all the time, and the bytes allocated.
 func TestChoosingIsQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: plannings for large machines; TestChosenPlanIsTheFastest has a few")
+	}
 	for _, want := range choices {
 		s := searchFor(t, want.model, 1024, 50, want.devices)
 		var before, after runtime.MemStats

@@ -10,6 +10,9 @@ import (
 // reach 0.95 of the throughput of one job per device where that fits, and that a lone job gets the planner's choice
 // for all devices.
 func TestJobsSideBySide(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: up to 50 jobs; TestGroupsLeaveNobodyAlone has a few")
+	}
 	for _, c := range []struct{ model, devices string }{
 		{"flux-dev", "8xH100-nvlink"}, {"pixart-alpha", "8xL40-pcie"}, {"flux-dev", "8x4090-pcie"},
 	} {

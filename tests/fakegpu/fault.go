@@ -36,8 +36,8 @@ func Faults(t *testing.T, list []struct{ Name, File, Old, New, Test, Want string
 			library := ""
 			if ext := filepath.Ext(f.File); ext == ".go" || ext == ".c" {
 				args = []string{
-					"go", "test", "-count", repeats, "-failfast", "-overlay", overlay(t, change), "-run", pattern, "-timeout",
-					"120s", ".",
+					"go", "test", "-tags", "fakegpu", "-count", repeats, "-failfast", "-overlay", overlay(t, change), "-run", pattern,
+					"-timeout", "120s", ".",
 				}
 				library = Library(t)
 			} else {

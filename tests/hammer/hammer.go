@@ -58,8 +58,8 @@ type Target[T any] struct {
 }
 
 const (
-	sampleEvery = 256              // every such input is measured exactly
-	patience    = 30 * time.Second // limit of one execution, on a loaded machine
+	sampleEvery = 256         // every such input is measured exactly
+	patience    = time.Minute // limit of one execution, on a loaded machine
 )
 
 // Fuzz registers seeds and body with Go's fuzzing.

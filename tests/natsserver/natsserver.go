@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"patchbay/ipc/wire/wiretest"
 )
 
 // patience is how long a server may take to answer on a busy machine.
@@ -78,7 +76,6 @@ func (n *Server) Start() {
 	if err := n.Cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}
-	wiretest.Beside(n.Cmd.Process.Pid)
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		// it may ask for credentials that we lack: its greeting will do
 		if c, err := net.Dial("tcp", strings.TrimPrefix(n.URL, "nats://")); err == nil {

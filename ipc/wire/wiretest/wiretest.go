@@ -7,13 +7,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
-	"os"
-	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -169,64 +164,14 @@ func Noise(n int) []byte {
 	return b
 }
 
-// Within returns a context for one exchange of a test that takes at most d on an idle machine. It ends after this
-// process and those given to Beside have been idle for d, and after 6*d at the latest: time in which they compute, or
-// were preempted, does not count as idle, so a slow or busy machine gets more time.
-func Within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 6*d)
+// patience is how long an exchange of a test may take on a slow and busy machine. Only what hangs takes longer.
+const patience = 5 * time.Minute
+
+// Context returns a context that ends with the test, or after patience.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
-	go func() {
-		tick := time.NewTicker(d / 20)
-		defer tick.Stop()
-		idle, last := time.Duration(0), used()
-		for idle < d {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			now := used()
-			if idle += d / 20; now.cpu-last.cpu > d/1000 || now.preempted != last.preempted {
-				idle = 0
-			}
-			last = now
-		}
-		cancel()
-	}()
 	return ctx
-}
-
-// usage is the CPU time of this process and those given to Beside, and how often this process was preempted.
-type usage struct {
-	cpu       time.Duration
-	preempted int64
-}
-
-// beside holds the process ids given to Beside.
-var beside sync.Map
-
-// Beside makes Within count the CPU time of another process, on which this one waits.
-func Beside(pid int) { beside.Store(pid, nil) }
-
-func used() usage {
-	var r syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
-		return usage{}
-	}
-	u := usage{time.Duration(r.Utime.Nano() + r.Stime.Nano()), r.Nivcsw}
-	beside.Range(func(pid, _ any) bool {
-		stat, _ := os.ReadFile(fmt.Sprint("/proc/", pid, "/stat")) // none if it has ended
-		_, after, _ := bytes.Cut(stat, []byte(") "))
-		if fields := bytes.Fields(after); len(fields) > 12 { // proc_pid_stat(5): fields 14 and 15 in ticks of 10 ms
-			for _, f := range fields[11:13] {
-				ticks, _ := strconv.Atoi(string(f))
-				u.cpu += time.Duration(ticks) * 10 * time.Millisecond
-			}
-		}
-		return true
-	})
-	return u
 }
 
 // HoldsBytes reports whether a decoded value contains byte strings.

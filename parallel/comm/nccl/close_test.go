@@ -1,3 +1,5 @@
+//go:build fakegpu
+
 package nccl
 
 import (

@@ -21,6 +21,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/ref"
 	"patchbay/parallel/comm"
+	"patchbay/tests/race"
 )
 
 // Pair returns the two ends of a Unix socket.
@@ -194,6 +195,9 @@ var limits = map[string]struct {
 // TestSharedUnderLimits checks that processes that may not map, create or open the shared memory exchange through less
 // of it or through the socket, and keep address space for everything else.
 func TestSharedUnderLimits(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: many processes that exchange as those of the other tests do")
+	}
 	name := os.Getenv(limitedCase)
 	if name == "" {
 		for name := range limits {

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The longest forms: every plan on every network, storms with many jobs, the tables of drift, 10,000,000 executions of
+# every parser of bytes from outside, the commands of README.md; then the server inside a daemon under the race
+# detector, the emulated levels and the program without cgo. Two hours on two processors.
+set -euxo pipefail
+cd "$(dirname "$0")/.."
+GO=${GO:-go}
+"$GO" test -count 1 -timeout 90m -tags soak ./parallel -v
+"$GO" test -count 1 -timeout 120m -tags soak ./tests/faults ./tests/readme -v
+"$GO" test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v
+"$GO" test -count 1 -timeout 60m -race ./ipc/broker ./daemon
+"$GO" test -count 1 -tags emulated ./engine/cpu
+CGO_ENABLED=0 "$GO" build -o /dev/null .
