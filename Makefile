@@ -30,8 +30,8 @@ check:
 # The race detector slows Go tenfold, so it watches the packages with goroutines, in the short forms of their tests.
 # Without DWARF, which a report does not need, there is a quarter less to compile.
 race:
-	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 60m -race -gcflags=all=-dwarf=false -short ./ipc/jobs \
-	  ./parallel ./ipc/... ./node/... ./parallel/{comm,group,rank,remote}/... ./models/{sampling,tokenizer} ./engine/cpu
+	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 60m -race -gcflags=all=-dwarf=false -short ./ipc/jobs ./parallel \
+	  ./ipc/... ./node/... ./parallel/{comm,scope,rank,remote,leader,denoise}/... ./models/{sampling,tokenizer} ./engine/cpu
 
 tools: bin/golangci-lint
 bin/golangci-lint: tools/go.mod

@@ -15,7 +15,7 @@ var choices = []struct {
 }{
 	{"hunyuandit", "8xH100-nvlink", 82, 150},
 	{"flux-dev", "8x4090-pcie", 125, 97},
-	{"hunyuandit", "16xH100-nvlink", 101, 660},
+	{"hunyuandit", "16xH100-nvlink", 176, 940},
 	{"sd3.5-large", "2x8xL40-pcie", 151, 719},
 }
 
