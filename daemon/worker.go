@@ -104,7 +104,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	}
 	share := shareOf(room, &limits.Nodes)
 	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
-	eng, err := parallel.NewLeader(ec)
+	eng, err := parallel.NewPool(ec)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
 	}

@@ -17,7 +17,7 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// Workspace is what Leader.Do lends to one piece of work that is not the denoise loop, such as a text encoder or the
+// Workspace is what Pool.Do lends to one piece of work that is not the denoise loop, such as a text encoder or the
 // VAE.
 type Workspace struct {
 	Ops engine.Ops
@@ -29,54 +29,54 @@ type Workspace struct {
 	// DType is the activation type of text encoders and autoencoders.
 	DType engine.DType
 
-	engine *Leader
-	ctx    context.Context
+	pool *Pool
+	ctx  context.Context
 }
 
 // Do runs f on the device. Nothing else runs there at the same time except requests that share its places
 // (Config.Schedule). If memory runs out, Do frees what is kept between requests and calls f again. A panic in f becomes
 // an error that names what.
-func (e *Leader) Do(ctx context.Context, what string, f func(*Workspace) error) error {
-	release, err := e.take(ctx)
+func (p *Pool) Do(ctx context.Context, what string, f func(*Workspace) error) error {
+	release, err := p.whole.take(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { release() }()
-	if e.shares != nil {
-		if err = e.do(ctx, what, f); err == nil || !isFull(err) {
+	if p.places != nil {
+		if err = p.do(ctx, what, f); err == nil || !isFull(err) {
 			return err
 		}
 		release()
-		if release, err = e.takeAll(ctx); err != nil {
+		if release, err = p.takeAll(ctx); err != nil {
 			release = func() {}
 			return err
 		}
 	}
-	if err := e.usable(); err != nil {
+	if err := p.usable(); err != nil {
 		return err
 	}
-	return e.relieved(func() error { return e.do(ctx, what, f) })
+	return p.whole.relieved(func() error { return p.do(ctx, what, f) })
 }
 
-// do is one attempt of Do. The caller must hold e.work.
-func (e *Leader) do(ctx context.Context, what string, f func(*Workspace) error) error {
-	l := &Workspace{Ops: e.ops, DType: e.cfg.EncoderDType, engine: e, ctx: ctx, Check: func() error {
+// do is one attempt of Do. The caller must have taken p.whole.
+func (p *Pool) do(ctx context.Context, what string, f func(*Workspace) error) error {
+	l := &Workspace{Ops: p.ops, DType: p.whole.cfg.EncoderDType, pool: p, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return failure.Cancel(err)
 		}
 		return nil
 	}}
 	l.Arena = func(bytes int) (*engine.Arena, error) {
-		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
+		if p.whole.cfg.MemoryBytes > 0 && int64(bytes) > p.whole.cfg.MemoryBytes {
 			return nil, &failure.Error{
 				Code: failure.OutOfMemory,
-				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20),
+				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, p.whole.cfg.MemoryBytes>>20),
 			}
 		}
-		if err := e.buf.Grow(e.ops, bytes); err != nil {
+		if err := p.buf.Grow(p.ops, bytes); err != nil {
 			return nil, err
 		}
-		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
+		return engine.NewArena(what, p.buf.Mem, p.buf.Bytes), nil
 	}
 	return scope.Recovered(what, func() error { return f(l) })
 }
@@ -90,16 +90,16 @@ type Share struct {
 }
 
 // Loaders returns the Ops that load the weights for Shared: one on the device of each rank of the plan's tensor group.
-// They live as long as the engine. It returns l.Ops alone if the ranks are in other processes, which use Task, or if
+// They live as long as the pool. It returns l.Ops alone if the ranks are in other processes, which use Task, or if
 // Sample would refuse the plan.
 func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
-	if p.Tensor == 1 || l.engine.cfg.Processes != nil || l.engine.cfg.fits(p) != nil {
+	if p.Tensor == 1 || l.pool.whole.cfg.Processes != nil || l.pool.whole.cfg.fits(p) != nil {
 		return []engine.Ops{l.Ops}, nil
 	}
 	out := make([]engine.Ops, p.Tensor)
 	for r := range out {
 		var err error
-		if out[r], err = l.engine.home.OpsOf(r); err != nil {
+		if out[r], err = l.pool.whole.home.OpsOf(r); err != nil {
 			return nil, err
 		}
 	}
@@ -109,7 +109,7 @@ func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
 // Shared runs f concurrently on the given number of ranks in this process. The first error ends all of them.
 func (l *Workspace) Shared(what string, ranks int, f func(Share) error) error {
 	check := l.Check
-	if !l.engine.cfg.transport().Interruptible() {
+	if !l.pool.whole.cfg.transport().Interruptible() {
 		check = nil
 	}
 	return l.joined(what, ranks, func(r int, ops engine.Ops, end comm.Comm) error {
@@ -123,7 +123,7 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {
 		var err error
-		if ops[r], err = l.engine.cfg.NewOps(r, ranks); err != nil {
+		if ops[r], err = l.pool.whole.cfg.NewOps(r, ranks); err != nil {
 			rank.CloseOps(ops[:r]...)
 			return err
 		}
@@ -133,7 +133,7 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	for r := range all.Ranks {
 		all.Ranks[r] = r
 	}
-	ends, err := l.engine.cfg.transport().Connect(all, ops)
+	ends, err := l.pool.whole.cfg.transport().Connect(all, ops)
 	if err != nil {
 		return err
 	}
@@ -150,10 +150,10 @@ func sum(end comm.Comm) func(engine.Tensor) {
 }
 
 // RemoteTaskRanks returns how many ranks in other processes can share a Task under a plan: those of its tensor group.
-// It returns 1 if all ranks are in this process, if requests share the places of the leader, or if Sample would
+// It returns 1 if all ranks are in this process, if requests share the places, or if Sample would
 // refuse the plan.
 func (l *Workspace) RemoteTaskRanks(p plan.Plan) int {
-	if l.engine.cfg.Processes == nil || l.engine.shares != nil || l.engine.cfg.fits(p) != nil {
+	if l.pool.whole.cfg.Processes == nil || l.pool.places != nil || l.pool.whole.cfg.fits(p) != nil {
 		return 1
 	}
 	return p.Tensor
@@ -163,7 +163,7 @@ func (l *Workspace) RemoteTaskRanks(p plan.Plan) int {
 // the weights that m names, and returns the answer. done is false if they cannot run it: a process is missing, or
 // lacks the files or the memory.
 func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byte) (answer []byte, done bool, err error) {
-	e := l.engine
+	e := l.pool.whole
 	if err := e.start(p.Ranks()); err != nil {
 		return nil, false, err
 	}
@@ -197,8 +197,7 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byt
 
 // ask runs a task on the first ranks of the team. The caller must hold e.work.
 func (e *Leader) ask(ctx context.Context, ranks int, key string, question []byte) ([]byte, error) {
-	e.next++
-	t, id := e.team, e.next
+	t, id := e.team, e.last.Add(1)
 	wait := t.All(func(r int) *rank.Command {
 		if r >= ranks {
 			return nil
@@ -295,10 +294,10 @@ func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) 
 }
 
 // bands returns the most bands that a picture may be split into. On devices it is one: the weights are on a single
-// device, which processes the whole picture faster than others could read the weights from it. Deterministic leaders do
+// device, which processes the whole picture faster than others could read the weights from it. Deterministic pools do
 // not use bands either, because sums of group norms over bands round differently.
 func (l *Workspace) bands() int {
-	if l.engine.cfg.DeviceOf != nil || l.engine.cfg.Deterministic {
+	if l.pool.whole.cfg.DeviceOf != nil || l.pool.whole.cfg.Deterministic {
 		return 1
 	}
 	return math.MaxInt

@@ -67,7 +67,7 @@ func BenchmarkHostCost(b *testing.B) {
 			}
 			defer func() { _ = dev.Close() }()
 			dev.Eager = c.eager
-			e, err := NewLeader(Config{
+			e, err := NewPool(Config{
 				Transport: localcuda.Transport{}, DeviceOf: func(int) string { return "cuda:0" },
 				NewOps: func(int, int) (engine.Ops, error) { return dev.NewOps() },
 			})

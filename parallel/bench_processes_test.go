@@ -148,10 +148,10 @@ func BenchmarkPlacements(b *testing.B) {
 			far := *r
 			far.Model.Weights = named{r.Model.Weights, strconv.Itoa(c.width)}
 			p := &processes{dir: b.TempDir()}
-			var engines [2]*Leader
+			var engines [2]*Pool
 			for i, h := range []Processes{nil, p} {
 				var err error
-				if engines[i], err = NewLeader(Config{NewOps: testOps, Processes: h}); err != nil {
+				if engines[i], err = NewPool(Config{NewOps: testOps, Processes: h}); err != nil {
 					b.Fatal(err)
 				}
 				defer engines[i].Close()

@@ -67,7 +67,7 @@ func benchRequest(b testing.TB, width, side int) *request.Request {
 // ratio of time and of CPU time with it to without it over pairs of runs.
 func BenchmarkSwitches(b *testing.B) {
 	r := benchRequest(b, 768, 32)
-	e, err := NewLeader(Config{NewOps: testOps})
+	e, err := NewPool(Config{NewOps: testOps})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func BenchmarkSwitches(b *testing.B) {
 // the median step of all runs, cpu-ms/step the CPU time of everything but loading.
 func BenchmarkPlans(b *testing.B) {
 	r := benchRequest(b, 768, 64)
-	e, err := NewLeader(Config{NewOps: testOps})
+	e, err := NewPool(Config{NewOps: testOps})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	m.Link.Bandwidth, m.Link.Latency, m.Device.Handover, m.Device.Launch = 1e12, 1e-5, 1e-5, 0
 	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9
 	h := &shared{hosts: &hosts{t: t, ops: testOps}, at: make([]*remote.Client, places)}
-	e, err := NewLeader(Config{NewOps: testOps, Machine: &m, Ranks: places, Schedule: ScheduleAuto, Processes: h})
+	e, err := NewPool(Config{NewOps: testOps, Machine: &m, Ranks: places, Schedule: ScheduleAuto, Processes: h})
 	if err != nil {
 		t.Fatal(err)
 	}

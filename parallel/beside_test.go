@@ -21,7 +21,7 @@ import (
 )
 
 // besideEngine returns a leader with that many places on a machine with links so fast that every rank helps.
-func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Leader {
+func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Pool {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -29,7 +29,7 @@ func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Le
 	}
 	m.Link.Bandwidth, m.Link.Latency, m.Device.Handover, m.Device.Launch = 1e12, 1e-5, 1e-5, 0
 	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		NewOps: testOps, Machine: &m, Ranks: places, Schedule: schedule, MemoryBytes: memory,
 	})
 	if err != nil {
@@ -152,7 +152,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 // differs compares a picture with that of one rank on a leader that runs one request at a time.
 func differs(t *testing.T, name string, got *request.Result, r *request.Request) {
 	t.Helper()
-	e, err := NewLeader(Config{NewOps: testOps})
+	e, err := NewPool(Config{NewOps: testOps})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func differs(t *testing.T, name string, got *request.Result, r *request.Request)
 
 // TestPlacesAreSharedOut checks who gets which places, and in which order.
 func TestPlacesAreSharedOut(t *testing.T) {
-	s := newShares(8)
+	s := newPlaces(8)
 	even := func(due, free int) int {
 		if sizes := forecast.ShareSizes(due, free, func(n int) float64 { return 1 / math.Pow(float64(n), 0.9) }); sizes != nil {
 			return sizes[0]
@@ -268,7 +268,7 @@ func TestWeightsInUseStay(t *testing.T) {
 	_, err = turns[0].Sample(t.Context(), model("a"), func(p request.Progress) error {
 		once.Do(func() {
 			close(began)
-			waits := func() bool { e.shares.mu.Lock(); defer e.shares.mu.Unlock(); return len(e.shares.queue) == 1 }
+			waits := func() bool { e.places.mu.Lock(); defer e.places.mu.Unlock(); return len(e.places.queue) == 1 }
 			for end := time.Now().Add(time.Minute); !waits(); time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Error("the second does not wait for the first")
@@ -322,9 +322,9 @@ func TestWorkBesideShares(t *testing.T) {
 			close(evicted)
 		}()
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			e.shares.mu.Lock()
-			n := len(e.shares.queue)
-			e.shares.mu.Unlock()
+			e.places.mu.Lock()
+			n := len(e.places.queue)
+			e.places.mu.Unlock()
 			if n == 1 {
 				break
 			}
@@ -359,7 +359,7 @@ func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 	const jobs, places = 40, 8
 	order := []Schedule{ScheduleOne, ScheduleEach, ScheduleAuto, ScheduleEach, ScheduleAuto, ScheduleEach, ScheduleAuto}
 	for _, schedule := range order {
-		e, err := NewLeader(Config{NewOps: testOps, Ranks: places, Schedule: schedule})
+		e, err := NewPool(Config{NewOps: testOps, Ranks: places, Schedule: schedule})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
 		r := flatRequest(t, c[0], 2)
 		r.Plan = c[1]
 		run := func(room int64) (*request.Result, error) {
-			e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
+			e, err := NewPool(Config{NewOps: testOps, MemoryBytes: room})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -161,10 +161,10 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := workloadOf(r)
-		if err := e.assemble(p, w.Spec); err != nil {
+		if err := e.whole.assemble(p, w.Spec); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range e.team.Members {
+		for _, l := range e.whole.team.Members {
 			rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 		}
 		res, err := e.Sample(context.Background(), r, nil)

@@ -130,7 +130,7 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 	}
 }
 
-// met returns what is known of the processes of the ranks.
+// survey returns what is known of the processes of the ranks.
 func (e *Leader) survey() forecast.Survey {
 	if e.cfg.Processes == nil {
 		return forecast.Survey{}
@@ -172,7 +172,7 @@ func (e *Leader) onDevice(d forecast.Device, m request.Model) forecast.Device {
 	return d.Bounded(e.cfg.DeviceMemory, e.cfg.Reserve)
 }
 
-// Forecast is the expected cost of a run on this leader's devices.
+// Forecast is the expected cost of a run on a pool's devices.
 type Forecast struct {
 	*forecast.Choice
 	Device string // name of one rank's device
@@ -182,30 +182,30 @@ type Forecast struct {
 // Forecast predicts a workload of a model under a plan in the syntax of plan.Parse; for ranks=N it is the fastest plan
 // of at most N ranks. A plan that cannot run the workload or does not fit the memory is refused, if possible with one
 // that can.
-func (e *Leader) Forecast(m request.Model, w forecast.Workload, text string) (*Forecast, error) {
-	p, err := e.parse(text)
+func (p *Pool) Forecast(m request.Model, w forecast.Workload, text string) (*Forecast, error) {
+	asked, err := p.whole.parse(text)
 	if err != nil {
 		return nil, err
 	}
-	s := e.search(m, w, p)
+	s := p.whole.search(m, w, asked)
 	d := s.Cluster.Device
 	out := &Forecast{Device: d.Name, Free: max(0, d.Memory-d.Reserved)}
-	if p.Choose > 0 {
+	if asked.Choose > 0 {
 		out.Choice, err = s.Choose()
-	} else if err = e.cfg.fits(p); err == nil {
-		out.Choice, err = s.Predict(p)
+	} else if err = p.whole.cfg.fits(asked); err == nil {
+		out.Choice, err = s.Predict(asked)
 	}
 	return out, err
 }
 
 // Rates describes where the rates come from that plans are chosen by.
-func (e *Leader) Rates() string {
-	f, _ := e.devices()
-	f.PerHost = max(1, e.cfg.Ranks, len(e.survey().Devices))
+func (p *Pool) Rates() string {
+	f, _ := p.whole.devices()
+	f.PerHost = max(1, p.whole.cfg.Ranks, len(p.whole.survey().Devices))
 	return f.Sources()
 }
 
-// cluster returns one rank of the leader as the planner sees it.
+// cluster returns one rank as the planner sees it.
 func (c *Config) cluster() (forecast.Cluster, error) {
 	if c.Machine != nil {
 		f := forecast.Cluster{Device: c.Machine.Device, Mixed: c.Mixed, Link: c.Machine.Link, Hosts: 1, PerHost: 1}

@@ -58,7 +58,7 @@ func TestChooseMayGoStale(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: planning has no goroutines of its own")
 	}
-	e, err := NewLeader(Config{NewOps: testOps, Devices: "L40-pcie"})
+	e, err := NewPool(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestChooseMayGoStale(t *testing.T) {
 		pipe bool
 	}{{"ranks=8", false}, {"ranks=8,stale=on", true}} {
 		req.Plan = c.plan
-		p, err := e.plan(req)
+		p, err := e.whole.plan(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,18 +98,18 @@ func TestChoiceForAreas(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: planning has no goroutines of its own")
 	}
-	e, err := NewLeader(Config{NewOps: testOps, Devices: "L40-pcie"})
+	e, err := NewPool(Config{NewOps: testOps, Devices: "L40-pcie"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
 	r := tinyRequest(t, "flux", 1, 128, 128, 28)
 	r.Plan = "ranks=8,stale=on"
-	if p, err := e.plan(r); err != nil || p.Pipe == 1 {
+	if p, err := e.whole.plan(r); err != nil || p.Pipe == 1 {
 		t.Fatalf("without an area chose %s (%v): this test needs a pipeline to win", p, err)
 	}
 	r.Branches[0].Entries[1].Area = request.Area{H: 64, W: 64}
-	if p, err := e.plan(r); err != nil || p.Pipe > 1 || p.Ranks() == 1 {
+	if p, err := e.whole.plan(r); err != nil || p.Pipe > 1 || p.Ranks() == 1 {
 		t.Errorf("with an area chose %s (%v), want several ranks without stages", p, err)
 	}
 }

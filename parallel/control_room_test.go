@@ -17,7 +17,7 @@ func TestNetsAreRefusedWhereWeightsDoNotFitTogether(t *testing.T) {
 		room int64
 		fits bool
 	}{{200 << 20, true}, {3*part - 1, false}, {2*part - 1, false}} {
-		e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: c.room})
+		e, err := NewPool(Config{NewOps: testOps, MemoryBytes: c.room})
 		if err != nil {
 			t.Fatal(err)
 		}

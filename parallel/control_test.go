@@ -195,7 +195,7 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 	for k, c := range []struct {
 		name   string
 		y, x   int
-		engine *Leader
+		engine *Pool
 	}{
 		{"flux-c", 5, 13, newEngine(t)}, // 21 tokens: one more text row moves the cut of the picture
 		{"sd3-b", 5, 7, newDeferredEngine(t, 7)},

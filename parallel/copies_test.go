@@ -47,7 +47,7 @@ func TestExchangesCopyOnce(t *testing.T) {
 		{"pipe=2,patches=1,warmup=99", 0, 2},
 	} {
 		var plain, packed atomic.Int64
-		e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+		e, err := NewPool(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 			ops, err := testOps(rank, ranks)
 			return copyCounter{ops, &plain, &packed}, err
 		}})

@@ -29,13 +29,13 @@ import (
 
 // newFakeEngine returns a leader whose ranks take turns on that many fake GPUs. The end of the test fails if memory
 // was not freed.
-func newFakeEngine(t *testing.T, devices int) *Leader {
+func newFakeEngine(t *testing.T, devices int) *Pool {
 	t.Helper()
 	return newFakeEngineBy(t, devices, func(*cuda.Driver, string) comm.Transport { return localcuda.Transport{} })
 }
 
 // newFakeEngineBy is newFakeEngine with the transport that by returns for the driver and the folder of its library.
-func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Leader {
+func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Pool {
 	t.Helper()
 	driver, dir, open := openFakes(t, devices)
 	return newEngineOn(t, open, by(driver, dir))
@@ -72,10 +72,10 @@ func openFakes(t *testing.T, devices int) (driver *cuda.Driver, dir string, open
 }
 
 // newEngineOn returns a leader whose ranks take turns on open devices.
-func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *Leader {
+func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *Pool {
 	t.Helper()
 	devices := len(open)
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		Recode: roundTrip, Transport: transport, Patience: 5 * time.Minute,
 		DeviceOf: func(rank int) string { return fmt.Sprintf("cuda:%d", rank%devices) },
 		NewOps:   func(rank, _ int) (engine.Ops, error) { return open[rank%devices].NewOps() },
@@ -234,7 +234,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 }
 
 // cancelRun runs a request of another size and cancels it.
-func cancelRun(t *testing.T, e *Leader, model string) {
+func cancelRun(t *testing.T, e *Pool, model string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -361,7 +361,7 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	}
 	e := newFakeEngine(t, 2)
 	relieved, lost := 0, 0
-	e.cfg.Relieve, e.cfg.Lost = func() { relieved++ }, func(error) { lost++ }
+	e.whole.cfg.Relieve, e.whole.cfg.Lost = func() { relieved++ }, func(error) { lost++ }
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
 	r.Branches[0].Entries = r.Branches[0].Entries[:1]
 	run := func(plan string) (*request.Result, error) {

@@ -21,10 +21,10 @@ import (
 )
 
 // newDeferredEngine returns a leader whose ranks are streams of one deferred device.
-func newDeferredEngine(t *testing.T, seed uint64) *Leader {
+func newDeferredEngine(t *testing.T, seed uint64) *Pool {
 	t.Helper()
 	device := late.NewDevice(seed)
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		Recode: roundTrip, Transport: deferred.Transport{}, Patience: 2 * time.Minute,
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
 			ops, err := testOps(rank, ranks)
@@ -93,7 +93,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 				t.Fatal(err)
 			}
 			// as late as possible, and in an order of its own. Each plan meets the leftovers of the one before.
-			engines := []*Leader{newDeferredEngine(t, 0), newDeferredEngine(t, uint64(k+1))}
+			engines := []*Pool{newDeferredEngine(t, 0), newDeferredEngine(t, uint64(k+1))}
 			some := everyNth(plans, k, 11)
 			if r.Model.Spec.Context2Dim > 0 && !soak && !testing.Short() { // folded stages share their stores
 				for _, plan := range stalePlans() {
@@ -118,7 +118,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 					}
 					ran := engines[i%2 : i%2+1]
 					if soak {
-						ran = slices.Concat(engines, []*Leader{
+						ran = slices.Concat(engines, []*Pool{
 							newDeferredEngine(t, uint64(i+1)), newDeferredEngine(t, uint64(i+1001)),
 						})
 					}
@@ -151,7 +151,7 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		team := e.team
+		team := e.whole.team
 		for stop := 1; stop < 6; stop += 2 {
 			ctx, cancel := context.WithCancel(context.Background())
 			_, err := e.Sample(ctx, r, func(p request.Progress) error {
@@ -164,7 +164,7 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 			if err == nil || scope.AsError(err).Code != failure.Cancelled {
 				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
 			}
-			if e.team != team {
+			if e.whole.team != team {
 				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)
 			}
 			got, err := e.Sample(context.Background(), r, nil)
@@ -188,7 +188,7 @@ func TestLateBandsGiveTheSameBits(t *testing.T) {
 		t.Fatal(err)
 	}
 	const y, x = 7, 5
-	run := func(e *Leader, ranks int) (picture, latent []float32) {
+	run := func(e *Pool, ranks int) (picture, latent []float32) {
 		t.Helper()
 		err := e.Do(context.Background(), "vae", func(l *Workspace) error {
 			net, err := vae.Open(l.Ops, set, config)
@@ -232,7 +232,7 @@ func TestLateAdaptersGiveTheSameBits(t *testing.T) {
 	}
 	width := tinyRequest(t, "flux", 1, 9, 8, 2).Model.Spec.Width
 	for i, plan := range []string{"", "ulysses=2", "tensor=2", "pipe=2,patches=2,shard=on"} {
-		run := func(e *Leader) []float32 {
+		run := func(e *Pool) []float32 {
 			t.Helper()
 			r := watchedRequest(t, &library{}, "flux", 1, 9, 8, 2, weights.LowRank{
 				Name: "double_blocks.0.img_attn.qkv", Down: stored("down", 3, width), Up: stored("up", 3*width, 3), Scale: 0.05,

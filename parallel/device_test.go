@@ -44,7 +44,7 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	loads, used := map[string]int{}, map[string]int64{}
 	room := int64(1 << 30)
 	deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank/2) }
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		DeviceOf: deviceOf, Reserve: 1 << 20, Transport: comm.Local{},
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
 			ops, err := testOps(rank, ranks)
@@ -119,7 +119,7 @@ func (c closing) Close() error {
 // read, that one rank runs, and that every Ops is closed in the end.
 func TestRanksOnDevices(t *testing.T) {
 	var began, ended atomic.Int64
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		DeviceOf: func(int) string { return "d0" },
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
 			began.Add(1)
@@ -167,7 +167,7 @@ func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 		var loads, held int64
 		run := func(budget int64) (*request.Result, error) {
 			deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank%c.devices) }
-			e, err := NewLeader(Config{
+			e, err := NewPool(Config{
 				DeviceOf: deviceOf, DeviceMemory: budget, Transport: comm.Local{}, Ranks: 2,
 				NewOps: func(rank, ranks int) (engine.Ops, error) {
 					ops, err := testOps(rank, ranks)

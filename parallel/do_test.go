@@ -13,7 +13,7 @@ import (
 // use, but none larger, that its panics become errors that name it, and that the leader stays usable.
 func TestDoKeepsToTheMemory(t *testing.T) {
 	const room = 1 << 20
-	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
+	e, err := NewPool(Config{NewOps: testOps, MemoryBytes: room})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const (
 // driftBench makes pictures with the trained demo model.
 type driftBench struct {
 	t       testing.TB
-	e       *Leader
+	e       *Pool
 	model   request.Model
 	line    *sampling.ModelSampling
 	net     *vae.VAE
@@ -59,7 +59,7 @@ func newDriftBench(t testing.TB) *driftBench {
 			t.Fatal(err)
 		}
 	}
-	b.e, err = NewLeader(Config{NewOps: testOps})
+	b.e, err = NewPool(Config{NewOps: testOps})
 	check(err)
 	t.Cleanup(b.e.Close)
 	file, err := weights.Open(filepath.Join(demo, "diffusion_models", "demo_flux.safetensors"), engine.F32)

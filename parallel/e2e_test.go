@@ -361,9 +361,9 @@ func relative(got, want []float32) float64 {
 	return worst / top
 }
 
-func newEngine(t *testing.T) *Leader {
+func newEngine(t *testing.T) *Pool {
 	t.Helper()
-	e, err := NewLeader(Config{NewOps: testOps, Recode: roundTrip})
+	e, err := NewPool(Config{NewOps: testOps, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}

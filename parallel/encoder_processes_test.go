@@ -113,7 +113,7 @@ func encoderFile(t *testing.T) (m, with request.Model, whole, embeddings int64, 
 func TestEncodersAreCutOverProcesses(t *testing.T) {
 	m, with, whole, embeddings, question, want, adapted := encoderFile(t)
 	p := &processes{dir: t.TempDir()}
-	e, err := NewLeader(Config{NewOps: testOps, Processes: p})
+	e, err := NewPool(Config{NewOps: testOps, Processes: p})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,12 +151,12 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		}
 	}
 	equal("tensor=2", with, adapted)
-	for _, h := range e.processes {
+	for _, h := range e.whole.processes {
 		h.Evict("")
 	}
 	for _, text := range []string{"tensor=2", "ulysses=2,tensor=2", "tensor=4", "pipe=2,tensor=2,warmup=99"} {
 		equal(text, m, want)
-		for i, h := range e.processes {
+		for i, h := range e.whole.processes {
 			list := h.Resident()
 			if i > 1 {
 				if len(list) != 0 {

@@ -18,9 +18,9 @@ import (
 )
 
 // begun returns the number of blocks that each rank of the leader's team has begun.
-func begun(e *Leader) []int64 {
+func begun(e *Pool) []int64 {
 	var out []int64
-	for _, l := range e.team.Members {
+	for _, l := range e.whole.team.Members {
 		out = append(out, rankOf(l).Pos.Blocks())
 	}
 	return out
@@ -46,13 +46,13 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 	g := openGolden(t, anyModel)
 	for _, plan := range plans {
 		var left atomic.Int64
-		var e *Leader
+		var e *Pool
 		var cancel context.CancelFunc
 		var atStop []int64
 		e = faultyEngine(t, &left, func() {
 			cancel()
-			for _, l := range e.team.Members {
-				for !rankOf(l).Stopped(e.next) {
+			for _, l := range e.whole.team.Members {
+				for !rankOf(l).Stopped(e.whole.last.Load()) {
 					time.Sleep(10 * time.Microsecond)
 				}
 			}
@@ -71,7 +71,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			var ctx context.Context
 			ctx, cancel = context.WithCancel(context.Background())
 			at := 1 + rng.Int64N(calls)
-			team := e.team
+			team := e.whole.team
 			left.Store(at)
 			_, err := e.Sample(ctx, r, nil)
 			cancel()
@@ -146,7 +146,7 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 		jobs = 1000
 	}
 	var live atomic.Int64
-	e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewPool(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &counting{ops, &live}, err
 	}})
@@ -196,7 +196,7 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 	if after.processes > before.processes+32<<20 {
 		t.Errorf("%d MB of the process in memory after %d jobs, %d before", after.processes>>20, jobs, before.processes>>20)
 	}
-	if n := len(e.team.Members); n != 2 {
+	if n := len(e.whole.team.Members); n != 2 {
 		t.Errorf("%d ranks are left, the last plan has 2", n)
 	}
 }

@@ -35,7 +35,7 @@ func siteOf(t *testing.T, slower ...float64) (s forecast.Hardware) {
 // unlikeHosts returns a leader whose ranks run on stations with these numbers of places and these announced rates,
 // with its cluster and the stations' addresses.
 func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Hardware,
-) (*Leader, *remote.Cluster, []string) {
+) (*Pool, *remote.Cluster, []string) {
 	t.Helper()
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
 	var list []string
@@ -44,7 +44,7 @@ func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Ha
 	}
 	c := remote.NewCluster(n, remote.ByBest, func() []string { return list },
 		func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
-	e, err := NewLeader(Config{NewOps: testOps, Processes: c})
+	e, err := NewPool(Config{NewOps: testOps, Processes: c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 		if err := c.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
-		e.cluster.Link = forecast.Interconnect{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
+		e.whole.cluster.Link = forecast.Interconnect{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
 		r := tinyRequest(t, "flux", 1, 34, 36, 2)
 		r.Guider, r.Branches, r.Plan = request.Guider{Kind: request.GuideBasic}, r.Branches[1:], "ranks=3"
 		models.weights(r)
@@ -148,11 +148,11 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 			t.Errorf("%s: the next leader knows of %d devices, other than the %d that have met", name, len(met.Devices),
 				len(was.Devices))
 		}
-		e.cfg.Processes = next
-		if s := e.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed, c.Survey().Devices) {
+		e.whole.cfg.Processes = next
+		if s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed, c.Survey().Devices) {
 			t.Errorf("%s: it predicts with %d others", name, len(s.Cluster.Mixed))
 		}
-		e.cfg.Processes = c
+		e.whole.cfg.Processes = c
 	}
 }
 

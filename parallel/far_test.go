@@ -131,7 +131,7 @@ func farKey(t *testing.T, secret string) *remote.Key {
 }
 
 // farHosts returns a leader whose ranks run on that many stations with two places each, behind cables.
-func farHosts(t *testing.T, count int, silence time.Duration) (*Leader, *hosts, []*cable, *remote.Cluster) {
+func farHosts(t *testing.T, count int, silence time.Duration) (*Pool, *hosts, []*cable, *remote.Cluster) {
 	t.Helper()
 	models := &hosts{t: t}
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: silence}
@@ -147,7 +147,7 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Leader, *hosts, 
 	}
 	c := remote.NewCluster(n, remote.ByBest, addresses, func(cl *remote.Client) process.Process { return cl },
 		func(string, error) {})
-	e, err := NewLeader(Config{NewOps: testOps, Processes: c})
+	e, err := NewPool(Config{NewOps: testOps, Processes: c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	if !met.Remote || !(met.Bandwidth > 0) || !(met.Latency >= 0.025) {
 		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", met.Bandwidth, met.Latency)
 	}
-	s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
+	s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 	s.Cluster.Network = forecast.Interconnect{Bandwidth: 1e15}
 	if best, ok := s.Fastest(); !ok || best.Plan.Ranks() <= 2 ||
 		!slices.Equal(s.Cluster.Places, []int{2, 2}) {
@@ -245,12 +245,12 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		cables, list = append(cables, way), append(list, way.address())
 	}
 	file := filepath.Join(t.TempDir(), "home", "networks.json")
-	lead := func(hosts []string) (*Leader, *remote.Cluster, error) {
+	lead := func(hosts []string) (*Pool, *remote.Cluster, error) {
 		t.Helper()
 		c := remote.NewCluster(n, remote.ByBest, func() []string { return hosts },
 			func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
 		kept := c.Keep(file, func(err error) { t.Error(err) })
-		e, err := NewLeader(Config{NewOps: testOps, Processes: c})
+		e, err := NewPool(Config{NewOps: testOps, Processes: c})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		if delay > 0 && !(met.Latency >= 0.025) {
 			t.Errorf("kept %v s, of a meeting before the last", met.Latency)
 		}
-		s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
+		s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 		if s.Cluster.Network.Latency != measured || !slices.Equal(s.Cluster.Places, []int{2, 2}) {
 			t.Errorf("predictions have the network %+v between %v", s.Cluster.Network, s.Cluster.Places)
 		}
@@ -382,8 +382,8 @@ func TestAPulledCableIsNamed(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the next run: %v", err)
 			}
-			if !strings.Contains(got.Stats.Plan, "=2") || len(e.processes) != 1 {
-				t.Errorf("it ran with %q on %d hosts, want two ranks on one", got.Stats.Plan, len(e.processes))
+			if !strings.Contains(got.Stats.Plan, "=2") || len(e.whole.processes) != 1 {
+				t.Errorf("it ran with %q on %d hosts, want two ranks on one", got.Stats.Plan, len(e.whole.processes))
 			}
 			if m := c.Missing(); len(m) != 1 || !strings.Contains(m[0], cables[1].address()) {
 				t.Errorf("missing are %q", m)
@@ -536,7 +536,7 @@ func TestARankThatStaysIsToldOf(t *testing.T) {
 	c := remote.NewCluster(n, remote.ByBest, func() []string { return []string{address} },
 		func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
 	defer c.Close()
-	e, err := NewLeader(Config{NewOps: testOps, Processes: c, Patience: 2 * time.Second})
+	e, err := NewPool(Config{NewOps: testOps, Processes: c, Patience: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

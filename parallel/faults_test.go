@@ -28,9 +28,9 @@ func (f *faulty) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue)
 }
 
 // faultyEngine returns a leader whose ranks share one countdown.
-func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Leader {
+func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Pool {
 	t.Helper()
-	e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewPool(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &faulty{ops, left, fault}, err
 	}})
@@ -158,7 +158,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 
 // TestMemoryIsRefusedBeforeWork checks that a picture or weights that do not fit are refused with numbers.
 func TestMemoryIsRefusedBeforeWork(t *testing.T) {
-	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: 4 << 20})
+	e, err := NewPool(Config{NewOps: testOps, MemoryBytes: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func TestHintsOfPartsAreForecast(t *testing.T) {
 	}
 }
 
-func compareNets(t *testing.T, e *Leader, r request.Request, text string, compute engine.DType) {
+func compareNets(t *testing.T, e *Pool, r request.Request, text string, compute engine.DType) {
 	t.Helper()
 	if r.Model.Spec.Heads < 4 {
 		text = strings.Replace(text, "tensor=4", "tensor=3", 1)
@@ -133,7 +133,7 @@ func compareNets(t *testing.T, e *Leader, r request.Request, text string, comput
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkMemory(t, w, p, compute.Size(), e.team, res.Stats.PeakBytes)
+	checkMemory(t, w, p, compute.Size(), e.whole.team, res.Stats.PeakBytes)
 	s := searchFor(&r, 0)
 	s.Cluster.PerHost = p.Ranks()
 	most := int64(0)

@@ -179,7 +179,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 					t.Fatal(err)
 				}
 				checkTraffic(t, w, p, value, res.Stats.Traffic)
-				checkMemory(t, w, p, value, e.team, res.Stats.PeakBytes)
+				checkMemory(t, w, p, value, e.whole.team, res.Stats.PeakBytes)
 			})
 		}
 	}

@@ -93,10 +93,10 @@ func (o *tagging) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 }
 
 // taggedEngine returns a leader whose ranks run tagging operations, idle or not.
-func taggedEngine(t *testing.T, idle bool) (*Leader, *sync.Mutex, map[plan.Micro]map[string]int) {
+func taggedEngine(t *testing.T, idle bool) (*Pool, *sync.Mutex, map[plan.Micro]map[string]int) {
 	t.Helper()
 	mu, seen := new(sync.Mutex), map[plan.Micro]map[string]int{}
-	e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewPool(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &tagging{Ops: ops, mu: mu, idle: idle, seen: seen}, err
 	}})
@@ -153,10 +153,10 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 			}
 			clear(seen)
 			e.dismiss()
-			if err := e.assemble(p, w.Spec); err != nil {
+			if err := e.whole.assemble(p, w.Spec); err != nil {
 				t.Fatal(err)
 			}
-			for _, l := range e.team.Members {
+			for _, l := range e.whole.team.Members {
 				rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 			}
 			if _, err := e.Sample(context.Background(), &r, nil); err != nil {

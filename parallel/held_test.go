@@ -262,7 +262,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 		return n
 	}
 	two, three := "pipe=2,shard=on", "pipe=3,shard=on"
-	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: max(need(two), need(three))})
+	e, err := NewPool(Config{NewOps: testOps, MemoryBytes: max(need(two), need(three))})
 	if err != nil {
 		t.Fatal(err)
 	}

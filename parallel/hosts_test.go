@@ -137,12 +137,12 @@ func (m muted) Write(b []byte) (int, error) {
 	}
 }
 
-func newHosts(t *testing.T) (*Leader, *hosts) { return newPatientHosts(t, time.Minute) }
+func newHosts(t *testing.T) (*Pool, *hosts) { return newPatientHosts(t, time.Minute) }
 
-func newPatientHosts(t *testing.T, patience time.Duration) (*Leader, *hosts) {
+func newPatientHosts(t *testing.T, patience time.Duration) (*Pool, *hosts) {
 	t.Helper()
 	h := &hosts{t: t, ops: testOps}
-	e, err := NewLeader(Config{NewOps: testOps, Processes: h, Patience: patience})
+	e, err := NewPool(Config{NewOps: testOps, Processes: h, Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

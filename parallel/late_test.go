@@ -86,10 +86,10 @@ func checkReadings(t *testing.T, r *request.Request, text []int, active [][]int)
 	t.Helper()
 	e, mu, seen := taggedEngine(t, true)
 	p := planOf(t, r.Plan)
-	if err := e.assemble(p, r.Model.Spec); err != nil {
+	if err := e.whole.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range e.team.Members {
+	for _, l := range e.whole.team.Members {
 		rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 	}
 	if _, err := e.Sample(context.Background(), r, nil); err != nil {

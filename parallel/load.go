@@ -24,32 +24,39 @@ type Loaded struct {
 
 // Load makes the weights of a model resident in the layout that a plan needs ("": one rank), so that the first request
 // with that plan does not have to. It waits for running work. Errors are as those of Sample.
-func (e *Leader) Load(ctx context.Context, m request.Model, text string) (Loaded, error) {
+func (p *Pool) Load(ctx context.Context, m request.Model, text string) (Loaded, error) {
 	out := Loaded{Bytes: m.LoadedBytes()}
-	p, err := e.parse(text)
+	split, err := p.whole.parse(text)
 	if err != nil {
 		return out, err
 	}
-	if p.Tensor > m.Spec.Groups() {
-		return out, plan.Refuse("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Groups())
+	if split.Tensor > m.Spec.Groups() {
+		return out, plan.Refuse("tensor", "is %d, the model has %d heads", split.Tensor, m.Spec.Groups())
 	}
-	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
-		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
+	if n := plan.MaxStages(m.Spec); split.Owns() && split.Pipe > n {
+		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", split.Pipe, m.Spec.Family, n)
 	}
-	release, err := e.takeAll(ctx)
+	release, err := p.takeAll(ctx)
 	if err != nil {
 		return out, err
 	}
 	defer release()
-	if err := e.start(p.Ranks()); err != nil {
+	if err := p.usable(); err != nil {
 		return out, err
 	}
-	if n := e.processes.Places(); n > 0 && p.Ranks() > n {
-		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", p.Ranks(), n)
+	e := p.whole
+	if !e.current(split.Ranks()) { // the processes of the other leaders get new connections
+		p.dismiss()
+		p.leaders = nil
+	}
+	if err := e.start(split.Ranks()); err != nil {
+		return out, err
+	}
+	if n := e.processes.Places(); n > 0 && split.Ranks() > n {
+		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", split.Ranks(), n)
 	}
 	cluster, _ := e.devices()
-	p = cluster.Share(m.Spec, p)
-	out.Seconds, err = e.acquire(m, p, nil)
+	out.Seconds, err = e.acquire(m, cluster.Share(m.Spec, split), nil)
 	return out, err
 }
 

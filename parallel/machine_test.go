@@ -62,7 +62,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err := m.Measure(r.Workload(), one.Stats.Spans, 4); err != nil {
 		t.Fatal(err)
 	}
-	e, err := NewLeader(Config{NewOps: testOps, Machine: &m})
+	e, err := NewPool(Config{NewOps: testOps, Machine: &m})
 	if err != nil {
 		t.Fatal(err)
 	}

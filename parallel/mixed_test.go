@@ -10,7 +10,7 @@ import (
 )
 
 // mixedEngine returns a leader whose second place is declared four times as slow as the first.
-func mixedEngine(t *testing.T, schedule Schedule) *Leader {
+func mixedEngine(t *testing.T, schedule Schedule) *Pool {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -20,7 +20,7 @@ func mixedEngine(t *testing.T, schedule Schedule) *Leader {
 	slow := m.Device
 	slow.Name = "slow"
 	slow.GEMM, slow.Attention, slow.Traffic = slow.GEMM/4, slow.Attention/4, slow.Traffic/4
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		NewOps: testOps, Recode: roundTrip, Machine: &m, Mixed: []forecast.Device{m.Device, slow}, Ranks: 2,
 		Schedule: schedule,
 	})
@@ -78,14 +78,14 @@ func TestSlowPlaceIsLeftOut(t *testing.T) {
 	e := mixedEngine(t, ScheduleOne)
 	r := tinyRequest(t, "flux", 1, 34, 36, 2)
 	r.Plan = "ranks=2"
-	slow := &e.cluster.Mixed[1]
+	slow := &e.whole.cluster.Mixed[1]
 	slow.GEMM, slow.Attention, slow.Traffic = slow.GEMM/1e4, slow.Attention/1e4, slow.Traffic/1e4
-	if p, err := e.plan(r); err != nil || p.Ranks() != 1 {
+	if p, err := e.whole.plan(r); err != nil || p.Ranks() != 1 {
 		t.Errorf("chose %s, %v: want one rank", p, err)
 	}
 	slow.GEMM, slow.Attention, slow.Traffic = slow.GEMM*1e4, slow.Attention*1e4, slow.Traffic*1e4
 	slow.Memory = 1 << 10
-	if p, err := e.plan(r); err != nil || p.Ranks() != 1 {
+	if p, err := e.whole.plan(r); err != nil || p.Ranks() != 1 {
 		t.Errorf("chose %s, %v: want one rank where the other place has no memory", p, err)
 	}
 }
@@ -102,7 +102,7 @@ func TestPairsReachThePlanner(t *testing.T) {
 		{A: "cuda:5", B: "cuda:7", Bandwidth: 2e9},
 		{A: "cuda:7", B: "cuda:6", Bandwidth: 1e9},
 	}
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		NewOps: testOps, Machine: &m, Ranks: 3, Schedule: ScheduleEach,
 		DeviceOf: func(rank int) string { return []string{"cuda:5", "cuda:6", "cuda:7"}[rank] },
 	})
@@ -110,7 +110,7 @@ func TestPairsReachThePlanner(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	ways := e.search(tinyRequest(t, "flux", 1, 16, 16, 1).Model, forecast.Workload{}, plan.OneRank()).Cluster.Between
+	ways := e.whole.search(tinyRequest(t, "flux", 1, 16, 16, 1).Model, forecast.Workload{}, plan.OneRank()).Cluster.Between
 	if len(ways) != 3 || ways[0][1].Bandwidth != 3e9 || ways[2][0].Bandwidth != 2e9 || ways[1][2].Bandwidth != 1e9 {
 		t.Errorf("the planner has the ways %+v", ways)
 	}

@@ -29,7 +29,7 @@ import (
 // onGPUs is processes of ranks with a fake GPU each, which exchange by NCCL or through host memory.
 type onGPUs struct {
 	*hosts
-	*Leader
+	*Pool
 	byNCCL atomic.Int64 // meshes that exchange by NCCL
 }
 
@@ -61,7 +61,7 @@ func newOnGPUs(t *testing.T, devices int, version func(process int) string) *onG
 		})
 	}
 	out := &onGPUs{}
-	out.Leader, out.hosts = newPatientHosts(t, 5*time.Minute)
+	out.Pool, out.hosts = newPatientHosts(t, 5*time.Minute)
 	out.device = func(p int, c *process.Config, offer *remote.Config) {
 		c.NewOps = func(int, int) (engine.Ops, error) { return open[p%devices].NewOps() }
 		c.DeviceOf = func(int) string { return fmt.Sprintf("cuda:%d", p%devices) }

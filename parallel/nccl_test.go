@@ -24,7 +24,7 @@ import (
 
 // onNCCL is a leader whose ranks exchange by NCCL, each on a GPU of its own.
 type onNCCL struct {
-	*Leader
+	*Pool
 	connects int // groups connected so far
 }
 

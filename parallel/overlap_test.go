@@ -16,7 +16,7 @@ import (
 type watching struct {
 	engine.Ops
 	rank int
-	e    **Leader
+	e    **Pool
 	mu   *sync.Mutex
 	seen *[]rankMicro
 }
@@ -27,7 +27,7 @@ type rankMicro struct {
 }
 
 func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
-	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.Members) {
+	if team := (*w.e).whole.team; team != nil && w.rank >= 0 && w.rank < len(team.Members) {
 		at := rankMicro{w.rank, rankOf(team.Members[w.rank]).Pos.Now()}
 		w.mu.Lock()
 		if n := len(*w.seen); n == 0 || (*w.seen)[n-1] != at {
@@ -55,11 +55,11 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 	}, {"pipe=3,patches=6,warmup=1", 2, 5}} {
 		overlapped, possible := 0, 0
 		for seed := uint64(1); seed <= 4; seed++ {
-			var e *Leader
+			var e *Pool
 			var mu sync.Mutex
 			var seen []rankMicro
 			var err error
-			e, err = NewLeader(Config{Order: seed, NewOps: func(rank, ranks int) (engine.Ops, error) {
+			e, err = NewPool(Config{Order: seed, NewOps: func(rank, ranks int) (engine.Ops, error) {
 				ops, err := testOps(rank, ranks)
 				return &watching{Ops: ops, rank: rank, e: &e, mu: &mu, seen: &seen}, err
 			}})
@@ -114,11 +114,11 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 		{"hydit-a", "pipe=3,patches=4,warmup=1"},
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
-			var e *Leader
+			var e *Pool
 			var mu sync.Mutex
 			var seen []rankMicro
 			member := -2 // the first Ops load weights; those of the members follow in order
-			e, err := NewLeader(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+			e, err := NewPool(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 				ops, err := testOps(rank, ranks)
 				member++
 				return &watching{Ops: ops, rank: member, e: &e, mu: &mu, seen: &seen}, err
@@ -142,13 +142,13 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			}
 			cpu.PerHost = p.Ranks()
 			sim := forecast.Simulate(r.Workload(), p, cpu)
-			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.team.Mesh.Plan.Pipe
+			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.whole.team.Mesh.Plan.Pipe
 			for _, s := range sim.Spans {
 				if s.Kind == forecast.Working {
 					program[s.Actor] = append(program[s.Actor], s.Micro)
 				}
 			}
-			did := make([][]plan.Micro, len(e.team.Members))
+			did := make([][]plan.Micro, len(e.whole.team.Members))
 			for _, s := range seen {
 				if s.m == (plan.Micro{}) { // opening the session: evaluation 0 is always synchronous
 					continue
@@ -158,7 +158,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 				}
 			}
 			for rank, got := range did {
-				at := e.team.Mesh.At(rank)
+				at := e.whole.team.Mesh.At(rank)
 				want := program[(at.Data*p.CFG+at.CFG)*lanes+at.Pipe]
 				if !slices.Equal(got, want) {
 					t.Errorf("rank %d did %v, the program has %v", rank, got, want)

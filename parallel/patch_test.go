@@ -199,7 +199,7 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
 	}
-	for k, e := range []*Leader{newEngine(t), newDeferredEngine(t, 7)} {
+	for k, e := range []*Pool{newEngine(t), newDeferredEngine(t, 7)} {
 		for _, base := range []string{"qwen-a", "zimage-a"} {
 			r := patchedRequest(t, base)
 			want, err := e.Sample(context.Background(), r, nil)
@@ -257,7 +257,7 @@ func TestPatchesAreForecast(t *testing.T) {
 }
 
 // forecastOfPatches compares the forecast of a request with what it took, next to the same request without patches.
-func forecastOfPatches(t *testing.T, e *Leader, r, plain *request.Request) {
+func forecastOfPatches(t *testing.T, e *Pool, r, plain *request.Request) {
 	t.Helper()
 	e.dismiss()
 	res, err := e.Sample(context.Background(), r, nil)

@@ -13,7 +13,7 @@ import (
 // watchdog's whole patience again, however long the request has run, and that ranks without progress are reported once
 // it is over.
 func TestPatienceCountsFromTheLastProgress(t *testing.T) {
-	e, err := NewLeader(Config{NewOps: testOps, Patience: time.Hour})
+	e, err := NewPool(Config{NewOps: testOps, Patience: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +27,8 @@ func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 		}
 	}
 	run()
-	look := e.team.Stalled
-	after := func(d time.Duration) { e.team.Watch.Since = e.team.Watch.Since.Add(-d) } // as if that much time passed
+	look := e.whole.team.Stalled
+	after := func(d time.Duration) { e.whole.team.Watch.Since = e.whole.team.Watch.Since.Add(-d) } // as if that much time passed
 	if err := look(); err != nil {
 		t.Fatalf("at the first look: %v", err)
 	}

@@ -109,7 +109,7 @@ func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 	r := parityRequest(t, g, "hydit-a", 1, 8, 9, 5)
 	late := &r.Branches[0].Entries[1]
 	late.Ranged, late.SigmaStart = true, r.Sigmas[2]
-	ordered, err := NewLeader(Config{NewOps: testOps, Order: 7, Recode: roundTrip})
+	ordered, err := NewPool(Config{NewOps: testOps, Order: 7, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 			t.Fatalf("%s: %v", plan, err)
 		}
 		r.Plan += ",sync=spread"
-		for _, ranks := range []*Leader{e, ordered} {
+		for _, ranks := range []*Pool{e, ordered} {
 			got, err := ranks.Sample(context.Background(), &r, nil)
 			if err != nil {
 				t.Fatalf("%s: %v", r.Plan, err)
@@ -197,7 +197,7 @@ func TestReceivesArePostedAhead(t *testing.T) {
 		true:  "pipe=3,patches=6,warmup=1",
 		false: "pipe=3,patches=6,warmup=1,overlap=off",
 	} {
-		e, err := NewLeader(Config{NewOps: testOps, Order: 7})
+		e, err := NewPool(Config{NewOps: testOps, Order: 7})
 		if err != nil {
 			t.Fatal(err)
 		}

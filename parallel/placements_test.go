@@ -14,9 +14,9 @@ import (
 )
 
 // shelf returns a leader with that many bytes for models, models of 100 bytes each by key, and counts of their loads.
-func shelf(t *testing.T, room int64) (e *Leader, model func(key string) request.Model, loads map[string]int) {
+func shelf(t *testing.T, room int64) (e *Pool, model func(key string) request.Model, loads map[string]int) {
 	t.Helper()
-	e, err := NewLeader(Config{NewOps: testOps, MemoryBytes: room})
+	e, err := NewPool(Config{NewOps: testOps, MemoryBytes: room})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func shelf(t *testing.T, room int64) (e *Leader, model func(key string) request.
 }
 
 // keys returns the keys of the resident models, most recently used first.
-func (e *Leader) keys() (out []string) {
+func (e *Pool) keys() (out []string) {
 	for _, m := range e.Resident() {
 		out = append(out, m.Key)
 	}
@@ -110,7 +110,7 @@ func TestWidenedWeightsCount(t *testing.T) {
 		if where != "" {
 			cfg.DeviceOf, cfg.DeviceMemory = func(int) string { return where }, 2<<20
 		}
-		e, err := NewLeader(cfg)
+		e, err := NewPool(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestWidenedWeightsCount(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("on %q: got %v, want %q", where, err, want)
 		}
-		d := e.onDevice(e.cluster.Device, r.Model)
+		d := e.whole.onDevice(e.whole.cluster.Device, r.Model)
 		if per := float64(3<<20) / float64(r.Model.Spec.Params); where != "" && (d.WeightBytes != per || d.Memory != 2<<20) {
 			t.Errorf("on %q the planner has %v bytes a weight and %d in all, want %v and 2 MB", where, d.WeightBytes, d.Memory,
 				per)

@@ -48,9 +48,9 @@ func (countingTransport) Interruptible() bool { return true }
 
 // newRecordingEngine returns a leader that runs the real executor (leader, ranks and samplers) on operations that
 // compute nothing and exchanges that move nothing.
-func newRecordingEngine(t *testing.T) *Leader {
+func newRecordingEngine(t *testing.T) *Pool {
 	t.Helper()
-	e, err := NewLeader(Config{
+	e, err := NewPool(Config{
 		Transport: countingTransport{},
 		NewOps:    func(int, int) (engine.Ops, error) { return engine.NewRecorder(), nil },
 	})
@@ -92,7 +92,7 @@ func TestForecastEqualsRecordedRun(t *testing.T) {
 	}
 }
 
-func compareRecorded(t *testing.T, e *Leader, r request.Request, text string, compute engine.DType) {
+func compareRecorded(t *testing.T, e *Pool, r request.Request, text string, compute engine.DType) {
 	t.Helper()
 	text = taken(&r, text)
 	w, p := workloadOf(&r), planOf(t, text)
@@ -106,7 +106,7 @@ func compareRecorded(t *testing.T, e *Leader, r request.Request, text string, co
 		t.Fatal(err)
 	}
 	checkTraffic(t, w, p, compute.Size(), res.Stats.Traffic)
-	checkMemory(t, w, p, compute.Size(), e.team, res.Stats.PeakBytes)
+	checkMemory(t, w, p, compute.Size(), e.whole.team, res.Stats.PeakBytes)
 }
 
 // TestMembersAreRanks checks that the planner assigns a member's work to the same rank as the team does.
@@ -119,8 +119,8 @@ func TestMembersAreRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := forecast.NewPartition(workloadOf(r), planOf(t, text))
-		for member := range e.team.Members {
-			if want, _ := e.team.Device(member); o.RankOf(member) != want {
+		for member := range e.whole.team.Members {
+			if want, _ := e.whole.team.Device(member); o.RankOf(member) != want {
 				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))
 			}
 		}

@@ -34,7 +34,7 @@ func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 			continue
 		}
 		e, fresh := newEngine(t), newEngine(t)
-		run := func(e *Leader, r *request.Request) []float32 {
+		run := func(e *Pool, r *request.Request) []float32 {
 			t.Helper()
 			res, err := e.Sample(context.Background(), r, nil)
 			if err != nil {

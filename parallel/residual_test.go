@@ -176,7 +176,7 @@ func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
 	for k, c := range []struct {
 		name   string
 		y, x   int
-		engine *Leader
+		engine *Pool
 	}{
 		{"flux-c", 7, 11, newEngine(t)},
 		{"sd3-b", 5, 7, newDeferredEngine(t, 7)},

@@ -15,7 +15,7 @@ func TestRanksForgetRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i, l := range e.team.Members {
+	for i, l := range e.whole.team.Members {
 		if n, _ := rankOf(l).StoredRows(); n > 0 {
 			t.Errorf("rank %d keeps %d sessions after three requests, want none", i, n)
 		}

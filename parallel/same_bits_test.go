@@ -81,7 +81,7 @@ func TestSameBits(t *testing.T) {
 // TestDeterministicEngines checks that on a deterministic engine all plans are deterministic, chosen ones included,
 // that pictures are decoded whole, and that a plan that cannot be deterministic is refused.
 func TestDeterministicEngines(t *testing.T) {
-	e, err := NewLeader(Config{NewOps: testOps, Recode: roundTrip, Deterministic: true})
+	e, err := NewPool(Config{NewOps: testOps, Recode: roundTrip, Deterministic: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 		}
 		var orders []string
 		for _, seed := range seeds {
-			e, err := NewLeader(Config{NewOps: testOps, Order: seed})
+			e, err := NewPool(Config{NewOps: testOps, Order: seed})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 				if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
 					t.Errorf("%q, order %d: differs from the free run by %.3g", plan, seed, rel)
 				}
-				traces = append(traces, strings.Join(e.team.Scheduler.Trace, ", "))
+				traces = append(traces, strings.Join(e.whole.team.Scheduler.Trace, ", "))
 			}
 			e.Close()
 			if traces[0] != traces[1] {
@@ -74,7 +74,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 // comes is reported without a deadline.
 func TestDeadlockIsToldAtOnce(t *testing.T) {
 	var victim comm.Comm
-	e, err := NewLeader(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewPool(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &stray{Ops: ops, comm: func() comm.Comm { return victim }, rank: rank}, err
 	}})
@@ -88,10 +88,10 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.assemble(p, r.Model.Spec); err != nil {
+	if err := e.whole.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	victim = rankOf(e.team.Members[1]).End(plan.AxisPipe)
+	victim = rankOf(e.whole.team.Members[1]).End(plan.AxisPipe)
 	_, err = e.Sample(context.Background(), r, nil)
 	var pe *failure.Error
 	if !errors.As(err, &pe) || pe.Code != failure.PeerLost ||

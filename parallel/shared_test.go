@@ -14,7 +14,7 @@ import (
 // ranks live in other processes or the plan has no tensor group.
 func TestSharedWorkSums(t *testing.T) {
 	sharedWork(t, newEngine(t))
-	far, err := NewLeader(Config{NewOps: testOps, Processes: noHosts{}})
+	far, err := NewPool(Config{NewOps: testOps, Processes: noHosts{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestSharedWorkSums(t *testing.T) {
 type noHosts struct{ Processes }
 
 // loaders returns the number of parts in which a plan's weights are loaded.
-func loaders(t *testing.T, e *Leader, text string) (n int) {
+func loaders(t *testing.T, e *Pool, text string) (n int) {
 	t.Helper()
 	p, err := plan.Parse(text)
 	if err != nil {
@@ -45,7 +45,7 @@ func loaders(t *testing.T, e *Leader, text string) (n int) {
 	return n
 }
 
-func sharedWork(t *testing.T, e *Leader) {
+func sharedWork(t *testing.T, e *Pool) {
 	t.Helper()
 	for text, want := range map[string]int{"": 1, "ulysses=2": 1, "tensor=3,ulysses=2": 3} {
 		if n := loaders(t, e, text); n != want {

@@ -16,7 +16,7 @@ func TestSkipsAreForgotten(t *testing.T) {
 			if _, err := e.Sample(context.Background(), r, nil); err != nil {
 				t.Fatalf("%q: %v", plan, err)
 			}
-			for i, l := range e.team.Members {
+			for i, l := range e.whole.team.Members {
 				if _, n := rankOf(l).StoredRows(); n > 0 {
 					t.Errorf("plan %q: rank %d keeps %d outputs and stores after job %d, want none", plan, i, n, job)
 				}

@@ -26,7 +26,7 @@ func TestKilledAndStoppedProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // mostly waits
 			p := &processes{dir: t.TempDir(), silence: 2 * time.Second}
-			e, err := NewLeader(Config{NewOps: testOps, Processes: p})
+			e, err := NewPool(Config{NewOps: testOps, Processes: p})
 			if err != nil {
 				t.Fatal(err)
 			}

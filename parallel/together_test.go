@@ -52,7 +52,7 @@ func TestEntriesTogether(t *testing.T) {
 	}
 	m.Device.BatchRows = 4096
 	apart := newEngine(t)
-	together, err := NewLeader(Config{NewOps: testOps, Recode: roundTrip, Machine: &m})
+	together, err := NewPool(Config{NewOps: testOps, Recode: roundTrip, Machine: &m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestEntriesTogether(t *testing.T) {
 				if n, each := w.Together(p), 4/p.CFG; n != each {
 					t.Fatalf("%d entries are one batch, want %d", n, each)
 				}
-				checkMemory(t, w, p, 4, together.team, got.Stats.PeakBytes)
+				checkMemory(t, w, p, 4, together.whole.team, got.Stats.PeakBytes)
 				if r.Guider.CFG > 1 { // forecasts assume that all entries are evaluated
 					checkTraffic(t, w, p, 4, got.Stats.Traffic)
 				}

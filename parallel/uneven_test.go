@@ -20,7 +20,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Device.Attention = 1e6
-	e, err := NewLeader(Config{NewOps: testOps, Machine: &m, Recode: roundTrip})
+	e, err := NewPool(Config{NewOps: testOps, Machine: &m, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 
 // TestUnknownDevicesAreRefused checks that a leader does not start on an unknown device, and lists the known ones.
 func TestUnknownDevicesAreRefused(t *testing.T) {
-	if _, err := NewLeader(Config{NewOps: testOps, Devices: "abacus"}); err == nil ||
+	if _, err := NewPool(Config{NewOps: testOps, Devices: "abacus"}); err == nil ||
 		!strings.Contains(err.Error(), "H100") {
 		t.Errorf("an engine on abacus: got %v, want an error that lists devices", err)
 	}

@@ -30,9 +30,9 @@ const hangPatience = 5 * time.Second
 
 // hangingEngine returns a leader in which rank victim blocks in the call of Linear that makes the countdown zero,
 // until release is closed.
-func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Leader {
+func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Pool {
 	t.Helper()
-	e, err := NewLeader(Config{Patience: hangPatience, NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewPool(Config{Patience: hangPatience, NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		if rank != victim || ranks == 1 {
 			return ops, err
@@ -75,7 +75,7 @@ func TestHangingRankIsNamed(t *testing.T) {
 			}
 			left.Store(c.calls)
 			var told atomic.Pointer[error]
-			e.cfg.Lost = func(err error) { told.CompareAndSwap(nil, &err) }
+			e.whole.cfg.Lost = func(err error) { told.CompareAndSwap(nil, &err) }
 			_, err = e.Sample(context.Background(), r, nil)
 			if lost := told.Load(); lost == nil || !regexp.MustCompile(c.want).MatchString((*lost).Error()) {
 				t.Errorf("the owner of the process was told %v, want a match of %s", lost, c.want)

@@ -57,7 +57,7 @@ func (d *device) run(ctx context.Context, r *report, folder, demo string, random
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	eng, err := parallel.NewLeader(cfg)
+	eng, err := parallel.NewPool(cfg)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	eng, err := parallel.NewLeader(cfg)
+	eng, err := parallel.NewPool(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 }
 
 // deviceBytesInUse returns the bytes in use on the device of the only rank, 0 if that is the memory of this process.
-func deviceBytesInUse(ctx context.Context, eng *parallel.Leader) (bytes int64, err error) {
+func deviceBytesInUse(ctx context.Context, eng *parallel.Pool) (bytes int64, err error) {
 	err = eng.Do(ctx, "memory", func(l *parallel.Workspace) error {
 		device, ok := l.Ops.(engine.Located)
 		if !ok {
@@ -142,7 +142,7 @@ func deviceBytesInUse(ctx context.Context, eng *parallel.Leader) (bytes int64, e
 }
 
 // keep runs once more with profiling and saves the rates.
-func (f *stepFlags) keep(ctx context.Context, eng *parallel.Leader, req *request.Request) error {
+func (f *stepFlags) keep(ctx context.Context, eng *parallel.Pool, req *request.Request) error {
 	profiled := *req
 	profiled.Profile = true
 	res, err := eng.Sample(ctx, &profiled, nil)

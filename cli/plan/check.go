@@ -77,7 +77,7 @@ const checkedRuns = 4
 
 // profiled runs a request a few times and returns what the run with the shortest steps measured.
 func profiled(ctx context.Context, cfg parallel.Config, r *request.Request) (stats request.Stats, err error) {
-	e, err := parallel.NewLeader(cfg)
+	e, err := parallel.NewPool(cfg)
 	if err != nil {
 		return stats, err
 	}

@@ -101,7 +101,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 // realRig returns a rig whose executor computes, with the models in dirs.
 func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 	t.Helper()
-	eng, err := parallel.NewLeader(parallel.Config{NewOps: testOps})
+	eng, err := parallel.NewPool(parallel.Config{NewOps: testOps})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ type netRun struct {
 	mask *picture.Mask // the value of TheMask
 	many int           // images of TheHint minus one
 	wide int           // columns of TheLatent minus 4
-	eng  *parallel.Leader
+	eng  *parallel.Pool
 	e2eCase
 }
 

@@ -339,7 +339,7 @@ func TestSamplerCustomEqualsKSampler(t *testing.T) {
 }
 
 // runGraph runs a graph with the values of its test classes and returns the latents that Keep stored.
-func runGraph(t *testing.T, eng *parallel.Leader, g *graphMaker, values map[string]given) map[string]*value.Latent {
+func runGraph(t *testing.T, eng *parallel.Pool, g *graphMaker, values map[string]given) map[string]*value.Latent {
 	t.Helper()
 	got := map[string]*value.Latent{}
 	runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})

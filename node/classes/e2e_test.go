@@ -70,14 +70,14 @@ type e2eCase struct {
 	EasyCache                                     []any    // threshold, start and end
 }
 
-func refEngine(t *testing.T) *parallel.Leader {
+func refEngine(t *testing.T) *parallel.Pool {
 	t.Helper()
 	return engineOf(t, func(int, int) (engine.Ops, error) { return ref.New(), nil })
 }
 
-func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *parallel.Leader {
+func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *parallel.Pool {
 	t.Helper()
-	e, err := parallel.NewLeader(parallel.Config{NewOps: ops})
+	e, err := parallel.NewPool(parallel.Config{NewOps: ops})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 }
 
 // runner returns a runner and the workflow of a case.
-func (c *e2eCase) runner(t *testing.T, eng *parallel.Leader,
+func (c *e2eCase) runner(t *testing.T, eng *parallel.Pool,
 	got map[string]*value.Latent,
 ) (*graph.Runner, *graph.Workflow) {
 	t.Helper()
@@ -184,7 +184,7 @@ func (c *e2eCase) runner(t *testing.T, eng *parallel.Leader,
 }
 
 // run samples a case and returns its relative error.
-func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Leader) float64 {
+func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Pool) float64 {
 	t.Helper()
 	got := map[string]*value.Latent{}
 	runner, w := c.runner(t, eng, got)

@@ -64,7 +64,7 @@ func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
 		t.Skip("long: TestHosts draws on hosts of their own")
 	}
 	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
-	draw := func(e *parallel.Leader, plan string) string {
+	draw := func(e *parallel.Pool, plan string) string {
 		runner, err := graph.NewRunner(graph.Config{Engine: e, Roots: roots, Catalogue: All()})
 		check(t, err)
 		defer runner.Close()
@@ -75,7 +75,7 @@ func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
 	}
 	for plan, parts := range map[string]int{"tensor=2": 2, "tensor=2,ulysses=2": 2, "ulysses=2": 0} {
 		h := &pipedHosts{t: t}
-		e, err := parallel.NewLeader(parallel.Config{NewOps: fastOps, Processes: h})
+		e, err := parallel.NewPool(parallel.Config{NewOps: fastOps, Processes: h})
 		check(t, err)
 		if got, want := draw(e, plan), draw(engineOf(t, fastOps), plan); got != want {
 			t.Errorf("%s: the pictures differ", plan)

@@ -114,7 +114,7 @@ func (p packs) bytes() (n int) {
 // loraBench is a runner on the demo that counts packed weights, and the latent of its last job.
 type loraBench struct {
 	*graph.Runner
-	engine *parallel.Leader
+	engine *parallel.Pool
 	packs  packs
 	got    []float32
 }
@@ -128,7 +128,7 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 		p.Ops = ops
 		return p, err
 	}
-	e, err := parallel.NewLeader(cfg)
+	e, err := parallel.NewPool(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

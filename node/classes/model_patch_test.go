@@ -35,7 +35,7 @@ type patchNodes struct {
 	model    string // empty: that of the case
 }
 
-func (r *patchNodes) run(t *testing.T, eng *parallel.Leader, root, name string) ([]float32, error) {
+func (r *patchNodes) run(t *testing.T, eng *parallel.Pool, root, name string) ([]float32, error) {
 	t.Helper()
 	if r.model == "" {
 		r.model, _, _ = strings.Cut(name, "/")

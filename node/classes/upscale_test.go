@@ -38,7 +38,7 @@ func upscaleRunner(t *testing.T, memory int64) *graph.Runner {
 		scratch.Write(t, filepath.Join(root, "upscale_models", name+".pth"), data)
 		scratch.Write(t, filepath.Join(root, "vae", name+".pth"), data)
 	}
-	e, err := parallel.NewLeader(parallel.Config{NewOps: fastOps, MemoryBytes: memory})
+	e, err := parallel.NewPool(parallel.Config{NewOps: fastOps, MemoryBytes: memory})
 	check(t, err)
 	t.Cleanup(func() { e.Close() })
 	runner, err := graph.NewRunner(graph.Config{

@@ -51,7 +51,7 @@ func usoFolder(t *testing.T) string {
 
 // run runs the nodes of the official workflow and returns the latent and the rows before the text.
 func (r *usoRun) run(
-	t *testing.T, eng *parallel.Leader, root, name string,
+	t *testing.T, eng *parallel.Pool, root, name string,
 ) (latent []float32, rows dit.Array, err error) {
 	t.Helper()
 	model, eyes := r.model, r.eyes

@@ -20,7 +20,7 @@ import (
 // Config configures a Runner.
 type Config struct {
 	// Engine lends the devices; nil: only nodes that need none can run (tests, dry runs).
-	Engine *parallel.Leader
+	Engine *parallel.Pool
 	Roots  files.Roots
 	// Compute is the type of the denoise loop's activations; empty: f32.
 	Compute value.Compute

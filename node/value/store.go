@@ -23,7 +23,7 @@ type resident interface {
 // Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, weights shared by handles
 // with different adapters, and tokenizers. It borrows the devices from the engine. It is safe for concurrent use.
 type Store struct {
-	engine  *parallel.Leader // nil: nothing can be loaded
+	engine  *parallel.Pool // nil: nothing can be loaded
 	compute Compute
 	roots   files.Roots
 	weights *lru.Cache[resident]
@@ -33,7 +33,7 @@ type Store struct {
 }
 
 // NewStore returns an empty store; weightBytes bounds the memory of resident text encoders and autoencoders.
-func NewStore(engine *parallel.Leader, compute Compute, roots files.Roots, weightBytes int64) *Store {
+func NewStore(engine *parallel.Pool, compute Compute, roots files.Roots, weightBytes int64) *Store {
 	return &Store{
 		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close),
 		loader:       &source.Loader{},
@@ -59,7 +59,7 @@ func (s *Store) Free() {
 type Use struct {
 	Context context.Context
 	Store   *Store
-	// Turn is the job's announcement to the engine (Leader.Enter), which shares devices among jobs; nil: none was made.
+	// Turn is the job's announcement to the engine (Pool.Enter), which shares devices among jobs; nil: none was made.
 	Turn *parallel.Turn
 	// Plan is the job's plan (plan.Parse). Encoders that can be split are split by its tensor degree.
 	Plan string

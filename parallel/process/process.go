@@ -137,7 +137,7 @@ type Config struct {
 	// NewOps makes the operations of one rank when the given number of ranks compute at the same time. All Ops that it
 	// returns must be able to share packed weights, and to free memory that another one has allocated.
 	NewOps func(rank, ranks int) (engine.Ops, error)
-	// MemoryBytes bounds the resident weights in the memory of this process, 0: no limit. A parallel.Leader bounds each
+	// MemoryBytes bounds the resident weights in the memory of this process, 0: no limit. A parallel.Pool bounds each
 	// session and each arena of Do by the same number.
 	MemoryBytes int64
 	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this

@@ -35,7 +35,7 @@ func TestRow(t *testing.T) {
 	}
 	root := t.TempDir()
 	scratch.Write(t, filepath.Join(root, "diffusion_models", "sketch.safetensors"), checkpoint(t))
-	e, err := parallel.NewLeader(parallel.Config{NewOps: func(int, int) (engine.Ops, error) { return ref.New(), nil }})
+	e, err := parallel.NewPool(parallel.Config{NewOps: func(int, int) (engine.Ops, error) { return ref.New(), nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
