@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Checks the CUDA side without a GPU: the committed PTX is what the sources give, every kernel assembles for every supported GPU without spilling where
-# that costs, prototypes and constants are those of NVIDIA's headers, and the real cuDNN makes plans of our descriptors. With --write the PTX is made anew.
-# NVRTC, headers and assemblers come from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 490 MB to load, 180 to keep.
+# Checks the CUDA side without a GPU: the committed PTX is what the sources give, every kernel assembles for every
+# supported GPU without spilling where that costs, prototypes and constants are those of NVIDIA's headers, and the real
+# cuDNN makes plans of our descriptors. With --write the PTX is made anew. NVRTC, headers and assemblers come from PyPI
+# by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 490 MB to load, 180 to keep.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${PATCHBAY_CUDA_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/patchbay-cuda-tools}
 kernels=engine/cuda/kernels
+archive=$kernels.ptx.gz
 write=false
 [ "${1:-}" = --write ] && write=true
 
@@ -67,31 +69,28 @@ LD_LIBRARY_PATH=$work/stub:$(dirname "$(echo "$tools"/12.4/nvidia/cuda_nvrtc/lib
 gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
 jobs=$(nproc)
 
-# ptx SOURCE: PTX for compute_80, which drivers from 550 on compile for any GPU since Ampere. Its first line names the sources (see ptx_test.go).
+# ptx SOURCE: PTX for compute_80, which drivers from 550 on compile for any GPU since Ampere, below a line that names the
+# source and what it was made of (see engine/cuda/kernels.go).
 ptx() {
   local name
   name=$(basename "$1" .cu)
   "$work/nvrtc" "$nvrtc" "$1" compute_80 "$work/$name.body" -I"$headers" -I"$kernels"
   {
-    echo "// sources $(cat "$kernels/args.h" "$kernels/device.cuh" "$1" | sha256sum | cut -d' ' -f1)"
+    echo "// source $name.cu $(cat "$kernels/args.h" "$kernels/device.cuh" "$1" | sha256sum | cut -d' ' -f1)"
     cat "$work/$name.body"
   } >"$work/$name.ptx"
 }
 export -f ptx
 export work nvrtc headers kernels
 printf '%s\n' "$kernels"/*.cu | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; ptx {}'
+export LC_ALL=C # the order of the files in the archive is that of their bytes
 if $write; then
-  rm -f "$kernels"/*.ptx
-  cp "$work"/*.ptx "$kernels"
-  echo "wrote the PTX anew"
+  cat "$work"/*.ptx | gzip -9n >"$archive"
+  echo "wrote $archive anew"
 fi
-for f in "$work"/*.ptx; do
-  cmp "$f" "$kernels/$(basename "$f")" || { echo "$kernels/$(basename "$f") is not what its source gives: make cuda-kernels"; exit 1; }
-done
-for f in "$kernels"/*.ptx; do
-  [ -e "${f%.ptx}.cu" ] || { echo "$f has no source"; exit 1; }
-done
-echo "PTX: $(cat "$kernels"/*.ptx | wc -c) bytes, what NVRTC 12.4 makes of the sources"
+gzip -dc "$archive" >"$work/committed"
+cat "$work"/*.ptx | cmp - "$work/committed" || { echo "$archive is not what the sources give: make cuda-kernels"; exit 1; }
+echo "PTX: $(stat -c %s "$work/committed") bytes, $(stat -c %s "$archive") compressed, what NVRTC 12.4 makes of the sources"
 
 # assemble VERSION ARCHITECTURE PTX: a line a kernel: name, architecture, registers, bytes spilled.
 assemble() {
@@ -105,7 +104,7 @@ assemble() {
 export -f assemble
 export tools
 for arch in "12.4 sm_80" "12.4 sm_86" "12.4 sm_89" "12.4 sm_90" "12.9 sm_100" "12.9 sm_120"; do
-  for f in "$kernels"/*.ptx; do echo "$arch $f"; done
+  for f in "$work"/*.ptx; do echo "$arch $f"; done
 done | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; assemble {}'
 
 cat "$work"/*.table | sort | awk '

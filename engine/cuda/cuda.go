@@ -14,7 +14,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"patchbay/engine/cuda/dnn"
@@ -116,25 +115,21 @@ func (d *Driver) Device(index int) (*Device, error) {
 
 // load loads the PTX and looks up every kernel.
 func (dev *Device) load() error {
-	files, err := fs.Glob(ptx, "kernels/*.ptx")
+	all, err := modules()
 	if err != nil {
 		return err
 	}
-	for _, file := range files {
-		text, err := ptx.ReadFile(file)
+	for _, m := range all {
+		loaded, err := dev.Load(m.ptx)
 		if err != nil {
-			return err
-		}
-		module, err := dev.Load(string(text))
-		if err != nil {
-			return fmt.Errorf("load %s: %w", file, err)
+			return fmt.Errorf("load %s: %w", m.source, err)
 		}
 		for k := range kernelCount {
-			if !strings.Contains(string(text), ".entry "+kernels[k].name+"(") {
+			if !strings.Contains(m.ptx, ".entry "+kernels[k].name+"(") {
 				continue
 			}
-			if dev.functions[k], err = dev.Function(module, kernels[k].name, kernels[k].shared); err != nil {
-				return fmt.Errorf("load %s: %s: %w", file, kernels[k].name, err)
+			if dev.functions[k], err = dev.Function(loaded, kernels[k].name, kernels[k].shared); err != nil {
+				return fmt.Errorf("load %s: %s: %w", m.source, kernels[k].name, err)
 			}
 		}
 	}

@@ -3,8 +3,9 @@
 package cuda
 
 import (
+	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,38 +13,48 @@ import (
 	"testing"
 )
 
-// TestPTXIsThatOfItsSources compares the hash recorded in every PTX file with that of its sources. `make cuda-check`,
-// which needs the compiler, checks that the text itself is what the compiler emits.
+// TestPTXIsThatOfItsSources compares the hash recorded above the PTX of every source with that of the source. `make
+// cuda-check`, which needs the compiler, checks that the text itself is what the compiler emits.
 func TestPTXIsThatOfItsSources(t *testing.T) {
 	sources, err := filepath.Glob("kernels/*.cu")
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("no sources, %v", err)
 	}
+	all := unpacked(t)
+	if len(all) != len(sources) {
+		t.Errorf("PTX of %d sources, there are %d: make cuda-kernels", len(all), len(sources))
+	}
 	shared := readAll(t, "kernels/args.h") + readAll(t, "kernels/device.cuh")
-	for _, source := range sources {
-		sum := sha256.Sum256([]byte(shared + readAll(t, source)))
-		file := strings.TrimSuffix(source, ".cu") + ".ptx"
-		first, _, _ := strings.Cut(readAll(t, file), "\n")
-		if want := "// sources " + hex.EncodeToString(sum[:]); first != want {
-			t.Errorf("%s starts with %q, its sources give %q: make cuda-kernels", file, first, want)
+	for _, m := range all {
+		first, _, _ := strings.Cut(m.ptx, "\n")
+		want := fmt.Sprintf("// source %s %x", m.source, sha256.Sum256([]byte(shared+readAll(t, "kernels/"+m.source))))
+		if first != want {
+			t.Errorf("the PTX of %s starts with %q, the sources give %q: make cuda-kernels", m.source, first, want)
 		}
 	}
-	made, err := filepath.Glob("kernels/*.ptx")
-	if err != nil || len(made) != len(sources) {
-		t.Errorf("%d PTX files for %d sources, %v", len(made), len(sources), err)
+}
+
+// TestDamagedPTX checks that an archive that lost its end or has a wrong byte is an error that says so.
+func TestDamagedPTX(t *testing.T) {
+	wrong := bytes.Clone(archive)
+	wrong[len(wrong)/2] ^= 1
+	damaged := [][]byte{nil, wrong}
+	for _, n := range []int{1, 9, len(archive) / 2, len(archive) - 9, len(archive) - 1} {
+		damaged = append(damaged, archive[:n])
+	}
+	for _, a := range damaged {
+		if all, err := unpack(a); err == nil || !strings.Contains(err.Error(), "kernels.ptx.gz) are damaged") {
+			t.Errorf("%d of %d bytes gave %d modules, %v", len(a), len(archive), len(all), err)
+		}
 	}
 }
 
 // TestEveryKernelIsUsed checks that the table of kernels has every kernel of the PTX once, and that the PTX needs no
 // shared memory besides what launches request.
 func TestEveryKernelIsUsed(t *testing.T) {
-	files, err := filepath.Glob("kernels/*.ptx")
-	if err != nil {
-		t.Fatal(err)
-	}
 	text := ""
-	for _, f := range files {
-		text += readAll(t, f)
+	for _, m := range unpacked(t) {
+		text += m.ptx
 	}
 	known := map[string]bool{}
 	for _, k := range kernels {
@@ -64,6 +75,15 @@ func TestEveryKernelIsUsed(t *testing.T) {
 	for _, m := range regexp.MustCompile(`\.shared .*\[\d+\];`).FindAllString(text, -1) {
 		t.Errorf("static shared memory: %s", m)
 	}
+}
+
+func unpacked(t *testing.T) []module {
+	t.Helper()
+	all, err := modules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func readAll(t *testing.T, path string) string {
