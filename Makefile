@@ -9,7 +9,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 # Compilers live for seconds: collecting less takes a sixth of their processor time (docs/speed.md, "The test command").
 export GOFLAGS += '-toolexec=env GOGC=400'
 
-.PHONY: build demo test test-all check race lint fmt tools clients fake fuzz bench soak readme loc clean vendor-client
+.PHONY: build demo test test-all check race lint fmt tools clients fake fuzz bench soak readme loc clean
 .PHONY: cuda-check cuda-kernels gpu gpu-pack gpu-rehearse comfyui-test comfyui-templates families-test
 
 build:
@@ -71,8 +71,6 @@ soak loc: # the longest forms of all tests, an hour or two; lines by folder
 	@tests/$@.sh
 readme: # every command of README.md in a fresh clone of what is committed; needs the module of the nats command
 	$(GO) test -count 1 -timeout 60m -tags soak ./tests/readme -v
-vendor-client: # the node package for ComfyUI carries the Python client
-	rm -rf comfyui/client && mkdir comfyui/client && cp clients/python/patchbay/*.py comfyui/client/
 # With a real ComfyUI: make comfyui-test COMFYUI=~/ComfyUI PYTHON=its-python [TEMPLATES=... FAMILIES=...]
 comfyui-test comfyui-templates families-test: build
 	@COMFYUI="$(COMFYUI)" PYTHON="$(PYTHON)" TEMPLATES="$(TEMPLATES)" FAMILIES="$(FAMILIES)" tests/comfyui/run.sh $@

@@ -3,12 +3,14 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/clients/python"
 	"patchbay/comfyui"
 )
 
@@ -22,9 +24,9 @@ func installNodeCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "install-node COMFYUI",
 		Short: "Put the node package into a ComfyUI",
-		Long: `install-node writes the node package into custom_nodes/patchbay of a ComfyUI folder, in the place of an older
-one. It needs nothing from elsewhere. ComfyUI has the nodes after its next start; docs/comfyui-node.md says how to use
-them.`,
+		Long: `install-node writes the node package, with the Python client, into custom_nodes/patchbay of a ComfyUI folder,
+in the place of an older one. It needs nothing from elsewhere. ComfyUI has the nodes after its next start;
+docs/comfyui-node.md says how to use them.`,
 		Example: "  patchbay install-node ~/ComfyUI",
 		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,8 +63,14 @@ func installNode(tree string) (string, error) {
 	}
 	defer func() { _ = os.RemoveAll(fresh) }() // removes the old files too, which are moved there
 	next := filepath.Join(fresh, nodeFolder)
-	if err := os.CopyFS(next, comfyui.Files); err != nil {
+	client, err := fs.Sub(python.Files, "patchbay")
+	if err != nil {
 		return "", err
+	}
+	for dir, files := range map[string]fs.FS{next: comfyui.Files, filepath.Join(next, "client"): client} {
+		if err := os.CopyFS(dir, files); err != nil {
+			return "", err
+		}
 	}
 	if old {
 		if err := os.Rename(place, filepath.Join(fresh, "old")); err != nil {

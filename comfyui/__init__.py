@@ -11,7 +11,10 @@ WEB_DIRECTORY = "./web"
 try:
     from .nodes import NODES
 except ImportError as err:
-    logging.getLogger("patchbay").error("Patchbay's nodes are not there: %s", err)
+    said = str(err)
+    if err.name == f"{__name__}.client":
+        said = "the folder client is missing or old: `patchbay install-node <ComfyUI>` writes the nodes with it"
+    logging.getLogger("patchbay").error("Patchbay's nodes are not there: %s", said)
 else:
     for _, node in NODES.values():
         node.CATEGORY, node.DESCRIPTION = "Patchbay", node.__doc__  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,23 +41,34 @@ func TestComfyUIInstallNode(t *testing.T) {
 	if _, err := os.Stat(stale); err == nil {
 		t.Error("a file of the older package is left")
 	}
-	wanted := []string{"README.md", "pyproject.toml"}
-	for _, pattern := range []string{"*.py", "client/*.py", "web/*.js", "workflows/*.json"} {
-		files, err := filepath.Glob(filepath.Join("../comfyui", pattern))
+	sources := map[string]string{} // by the path below place
+	for pattern, dir := range map[string]string{
+		"../comfyui/*.py": "", "../comfyui/README.md": "", "../comfyui/pyproject.toml": "", "../comfyui/web/*.js": "web",
+		"../comfyui/workflows/*.json": "workflows", "../clients/python/patchbay/*.py": "client",
+	} {
+		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}
 		for _, f := range files {
-			rel, _ := filepath.Rel("../comfyui", f)
-			wanted = append(wanted, rel)
+			sources[filepath.Join(dir, filepath.Base(f))] = f
 		}
 	}
-	for _, name := range wanted {
-		a, err := os.ReadFile(filepath.Join("../comfyui", name))
+	for name, source := range sources {
+		a, err := os.ReadFile(source)
 		b, second := os.ReadFile(filepath.Join(place, name))
 		if err != nil || second != nil || !bytes.Equal(a, b) {
 			t.Errorf("%s was not installed as it is: %v, %v", name, err, second)
 		}
+	}
+	err := filepath.WalkDir(place, func(path string, d fs.DirEntry, err error) error {
+		if name, _ := filepath.Rel(place, path); err == nil && !d.IsDir() && sources[name] == "" {
+			t.Errorf("%s was installed, which is not part of the nodes", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(place))
 	if err != nil || len(entries) != 1 {
@@ -67,5 +79,30 @@ func TestComfyUIInstallNode(t *testing.T) {
 	}
 	if out, ok := install(tree); ok || !strings.Contains(out, "is not this package") {
 		t.Errorf("over somebody else's folder: %s", out)
+	}
+}
+
+// TestComfyUINodesFindTheirClient checks that installed nodes can be imported, and that nodes that were copied from the
+// repository, without the client, say what to do.
+func TestComfyUINodesFindTheirClient(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("NOT RUN: python3 is not installed")
+	}
+	program, tree := harness.Build(t), t.TempDir()
+	if err := os.Mkdir(filepath.Join(tree, "comfy"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(program, "install-node", tree).CombinedOutput(); err != nil {
+		t.Fatalf("install: %v\n%s", err, out)
+	}
+	for _, c := range []struct{ dir, name, says string }{
+		{filepath.Join(tree, "custom_nodes"), "patchbay", "PatchbayUNETLoader PatchbayCheckpointLoader "},
+		{"..", "comfyui", "the folder client is missing or old: `patchbay install-node <ComfyUI>` writes"},
+	} {
+		out, err := exec.Command("python3", "comfyui/stands.py", c.dir, c.name).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), c.says) {
+			t.Errorf("%s: %v, want %q\n%s", c.name, err, c.says, out)
+		}
 	}
 }

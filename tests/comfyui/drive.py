@@ -173,8 +173,8 @@ class Rig:
 
     def start_comfy(self) -> None:
         nodes = self.base / "custom_nodes"
-        nodes.mkdir(exist_ok=True)
-        shutil.copytree(REPO / "comfyui", nodes / "patchbay", ignore=shutil.ignore_patterns("__pycache__"))
+        (self.base / "comfy").mkdir()  # install-node looks for it
+        subprocess.run([self.options.program, "install-node", self.base], check=True)
         shutil.copytree(HERE / "support", nodes / "patchbay_test", ignore=shutil.ignore_patterns("__pycache__"))
         env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(self.base / "weights.json"), "OMP_NUM_THREADS": "1"}
         env["PATCHBAY_PROGRAM"] = str(pathlib.Path(self.options.program).resolve())
