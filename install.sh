@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds Patchbay from this folder and installs it below a prefix. Run with --help for the options.
-# Nothing outside the prefix is changed, except by apt (gcc, libc6-dev, make, where they are missing) and by Go's own caches.
+# Nothing outside the prefix is changed, except by apt (gcc, libc6-dev, make, where they are missing) and by Go's own
+# caches.
 set -eu
 
 usage() {
@@ -55,18 +56,18 @@ check_go() {
     step "checking Go (needs $want or newer)"
     have=none
     if command -v "$go" >/dev/null 2>&1; then
-        # "go version go1.26.8 linux/amd64"; asked outside this folder, where go.mod cannot make Go fetch another version.
+        # "go version go1.26.8 linux/amd64"; asked outside this folder, where go.mod cannot make Go fetch another.
         have=$(cd / && GOTOOLCHAIN=local "$go" version | sed -n 's/^go version go\([0-9]*\.[0-9]*\).*/\1/p')
         [ -n "$have" ] || have=unknown
     fi
     if [ "$have" = none ] || [ "$have" = unknown ] || older "$have" "$want"; then
-        say "    found: $have. This script cannot install Go. Get it in one of these ways and run this script again:" >&2
+        say "    found: $have. This script cannot install Go. Get it in one of these ways and run it again:" >&2
         say "      - the archive from https://go.dev/dl/, unpacked anywhere, with its go/bin folder in PATH" >&2
         say "      - your package manager, if its Go is $want or newer" >&2
         say "    A Go that is not in PATH is used with GO=/path/to/go ./install.sh" >&2
         fail "Go $want or newer is missing"
     fi
-    say "    found: Go $have ($(command -v "$go")); Go itself fetches the exact version of go.mod if yours is an older $want"
+    say "    found: Go $have ($(command -v "$go")); Go itself fetches the version of go.mod if yours is an older $want"
 }
 
 # compiles: whether the C compiler builds a program with the C library's headers.
@@ -90,7 +91,7 @@ check_tools() {
         as=sudo
     fi
     if ! command -v apt-get >/dev/null 2>&1 || { [ -n "$as" ] && ! command -v sudo >/dev/null 2>&1; }; then
-        say "    This script installs packages with apt-get only, as root or through sudo, and that is not possible here." >&2
+        say "    This script installs packages with apt-get only, as root or through sudo: not possible here." >&2
         say "    Install a C compiler with the C library's headers, and make, with your package manager:" >&2
         say "      Debian, Ubuntu: apt-get install gcc libc6-dev make     Fedora: dnf install gcc make" >&2
         say "      Arch: pacman -S gcc make                               Alpine: apk add gcc musl-dev make" >&2
@@ -101,15 +102,17 @@ check_tools() {
     run ${as:+"$as"} apt-get install -y --no-install-recommends "$@" || fail "apt-get could not install $*"
 }
 
-# example_files: what of examples/ is installed, one path a line, and the Python client that they use. Training scripts and reference numbers
-# stay in the repository.
+# example_files: what of examples/ is installed, one path a line, and the Python client that they use. Training scripts
+# and reference numbers stay in the repository.
 example_files() {
     find examples clients/python/patchbay -type f ! -name '*.pyc' \
-        ! -path 'examples/demo/train/*' ! -path 'examples/demo/reference/*' ! -path 'examples/demo/samples/*' ! -path 'examples/demo/state/*' |
+        ! -path 'examples/demo/train/*' ! -path 'examples/demo/reference/*' \
+        ! -path 'examples/demo/samples/*' ! -path 'examples/demo/state/*' |
         LC_ALL=C sort
 }
 
-# put SOURCE PATH MODE: copy a file to PATH below the prefix under another name first, so that a running program is not disturbed.
+# put SOURCE PATH MODE: copy a file to PATH below the prefix under another name first, so that a running program is not
+# disturbed.
 put() {
     printf '%s\n' "$2" >>"$list"
     mkdir -p "$prefix/$(dirname "$2")"
@@ -141,7 +144,8 @@ install_all() {
     run make build GO="$go" || fail "the build did not work; nothing was installed"
     step "installing below $prefix"
     say "    bin/patchbay"
-    say "    share/bash-completion/completions/patchbay, share/zsh/site-functions/_patchbay, share/fish/vendor_completions.d/patchbay.fish"
+    say "    share/bash-completion/completions/patchbay, share/zsh/site-functions/_patchbay," \
+        "share/fish/vendor_completions.d/patchbay.fish"
     say "    share/patchbay/examples ($(example_files | wc -l | tr -d ' ') files)"
     if [ "$dry" = yes ]; then
         say "    would copy these files"
@@ -180,10 +184,10 @@ closing_words() {
     *":$prefix/bin:"*) ;;
     *) say "    $prefix/bin is not in PATH; add it: export PATH=\"$prefix/bin:\$PATH\"" ;;
     esac
-    say "    zsh reads completions from $prefix/share/zsh/site-functions when that folder is in fpath before compinit runs."
+    say "    zsh reads completions from $prefix/share/zsh/site-functions when fpath has it before compinit runs."
     cat <<WORDS
 What this script does not do:
-  - fetch models: put them into a folder laid out like ComfyUI's models folder and give it with --models or PATCHBAY_MODELS
+  - fetch models: put them into a folder laid out like ComfyUI's models folder, named by --models or PATCHBAY_MODELS
   - fetch tokenizer vocabularies of CLIP and T5: see docs/comfyui.md
   - start a service: run "patchbay serve", or write a unit for your init system that does
   - install GPU drivers: where NVIDIA's is present, "patchbay serve" takes the GPUs, else the processors

@@ -10,7 +10,15 @@ from collections.abc import Callable
 
 import folder_paths
 
-from .client import BusyError, Client, ConnectionLostError, OutOfMemoryError, PatchbayError, RefusedError, WorkerLostError
+from .client import (
+    BusyError,
+    Client,
+    ConnectionLostError,
+    OutOfMemoryError,
+    PatchbayError,
+    RefusedError,
+    WorkerLostError,
+)
 from .client.client import default_socket
 
 START = "start"
@@ -32,7 +40,9 @@ def setting(name: str, preset: str = "") -> str:
 
 
 def address_of(given: str = "") -> str:
-    """Return the address that counts: the node's, else $PATCHBAY_DAEMON, else the setting, else the socket of this user's daemon."""
+    """Return the address that counts: the node's, else $PATCHBAY_DAEMON, else the setting, else the socket of this
+    user's daemon.
+    """
     return given.strip() or os.environ.get("PATCHBAY_DAEMON", "") or setting("Daemon") or default_socket()
 
 
@@ -40,7 +50,9 @@ def worker_command() -> list[str]:
     """Return what starts a worker of one's own, on ComfyUI's own models."""
     program = os.environ.get("PATCHBAY_PROGRAM") or shutil.which("patchbay")
     if not program:
-        raise RuntimeError("Patchbay: the program `patchbay` is not on the PATH; install it, or give its place in PATCHBAY_PROGRAM")
+        raise RuntimeError(
+            "Patchbay: the program `patchbay` is not on the PATH; install it, or give its place in PATCHBAY_PROGRAM"
+        )
     command = [program, "worker", "--models", folder_paths.models_dir]
     devices = os.environ.get("PATCHBAY_DEVICES")
     return [*command, "--devices", devices] if devices else command
@@ -56,7 +68,9 @@ def dial(address: str) -> Client:
 
 
 class Connections:
-    """The connections of this process, one for each address. They are kept: what a daemon has been sent once is not sent again."""
+    """The connections of this process, one for each address. They are kept: what a daemon has been sent once is not
+    sent again.
+    """
 
     def __init__(self, make: Callable[[str], Client] = dial) -> None:
         self._make = make
@@ -93,7 +107,8 @@ class Connections:
             if address != START:
                 probe.close()
         if speaks != PROTOCOL:
-            return f"Patchbay: the daemon at {address} speaks protocol {speaks}, this node {PROTOCOL}: install both of one release"
+            other = f"speaks protocol {speaks}, this node {PROTOCOL}: install both of one release"
+            return f"Patchbay: the daemon at {address} {other}"
         return ""
 
 
@@ -102,8 +117,9 @@ def missing(address: str, err: Exception) -> str:
     if address == START:
         return str(err)
     why = str(err).removeprefix(f"no daemon at {address}: ")
-    start = f"`patchbay serve --comfyui {folder_paths.base_path}`"
-    return f"Patchbay: no daemon at {address} ({why}). Start one with {start}, or set the address in Settings > Patchbay or in PATCHBAY_DAEMON"
+    advice = f"Start one with `patchbay serve --comfyui {folder_paths.base_path}`"
+    advice += ", or set the address in Settings > Patchbay or in PATCHBAY_DAEMON"
+    return f"Patchbay: no daemon at {address} ({why}). {advice}"
 
 
 def explain(err: Exception, address: str) -> Exception:
@@ -121,7 +137,10 @@ def explain(err: Exception, address: str) -> Exception:
             advice += ". Use ComfyUI's own loader for this model"
         return RuntimeError(f"Patchbay: {text}{advice}")
     if isinstance(err, OutOfMemoryError):
-        return RuntimeError(f"Patchbay: {text}. Free ComfyUI's own models (Settings > Patchbay > unload), or choose a plan with more devices")
+        return RuntimeError(
+            f"Patchbay: {text}. Free ComfyUI's own models (Settings > Patchbay > unload), or choose a plan with more "
+            f"devices"
+        )
     if isinstance(err, (BusyError, WorkerLostError)):
         return RuntimeError(f"Patchbay: {text}. Queue again")
     if isinstance(err, TimeoutError):

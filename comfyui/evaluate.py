@@ -1,6 +1,8 @@
-"""One evaluation of the network at the daemon, for loops that stay in ComfyUI: samplers and guiders that the daemon does not know.
+"""One evaluation of the network at the daemon, for loops that stay in ComfyUI: samplers and guiders that the daemon
+does not know.
 
-A run of one step from sigma to 0 is an evaluation: its x0 is what the network says. Weights, adapters and conditionings stay at the daemon between them.
+A run of one step from sigma to 0 is an evaluation: its x0 is what the network says. Weights, adapters and conditionings
+stay at the daemon between them.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Session:
     def nets(self, x: torch.Tensor) -> list[dict[str, Any]]:
         """Return the model patches for a latent.
 
-        A DiffSynth ControlNet is asked for a block that there is not, upon which it brings its hint to the latent's size. USO has the states of an encoder.
+        A DiffSynth ControlNet is asked for a block that there is not, upon which it brings its hint to the latent's
+        size. USO has the states of an encoder.
         """
         out = []
         for patch in self.patches:
@@ -58,17 +61,35 @@ class Session:
             if pictures != 1:
                 raise CannotSendError(f"{source.file} following {pictures} pictures")
             strength = 1.0 if style else float(patch.strength)
-            out.append({"file": source.file, "fingerprint": source.fingerprint, "hint": SENT.named(patch.encoded_image), "strength": strength})
+            out.append(
+                {
+                    "file": source.file,
+                    "fingerprint": source.fingerprint,
+                    "hint": SENT.named(patch.encoded_image),
+                    "strength": strength,
+                }
+            )
         return out
 
-    def predict(self, x: torch.Tensor, sigma: float, values: dict[str, Any], control: list[dict[str, Any]]) -> torch.Tensor:
-        """Return the denoised x [B, C, Y, X] of rows that have one sigma and one conditioning, whose values have batch 1."""
+    def predict(
+        self, x: torch.Tensor, sigma: float, values: dict[str, Any], control: list[dict[str, Any]]
+    ) -> torch.Tensor:
+        """Return the denoised x [B, C, Y, X] of rows that have one sigma and one conditioning, whose values have batch
+        1.
+        """
         if sigma <= 0:
             raise RuntimeError(f"Patchbay: an evaluation at sigma {sigma:g}")
         plain = latent(x)
         still = np.zeros_like(plain)
         noise, start = (plain / np.float32(sigma), still) if self.flow else (still, plain)
-        body = {**self.model, "sampler": "euler", "sigmas": np.array([sigma, 0], np.float32), "noise": noise, "latent": start, "want_x0": True}
+        body = {
+            **self.model,
+            "sampler": "euler",
+            "sigmas": np.array([sigma, 0], np.float32),
+            "noise": noise,
+            "latent": start,
+            "want_x0": True,
+        }
         entry = encoded(values) | {"control": control}
         result = sample(self.address, {"id": uuid.uuid4().hex, **body, "positive": [entry], "nets": self.nets(x)})
         if result.x0 is None:
@@ -81,30 +102,62 @@ class Session:
 
 
 def one_evaluation(
-    executor: Any, x: torch.Tensor, t: Any, c_concat: Any = None, c_crossattn: Any = None, control: Any = None, transformer_options: Any = None, **values: Any
+    executor: Any,
+    x: torch.Tensor,
+    t: Any,
+    c_concat: Any = None,
+    c_crossattn: Any = None,
+    control: Any = None,
+    transformer_options: Any = None,
+    **values: Any,
 ) -> torch.Tensor:
-    """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
+    """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the
+    daemon's, never the empty one here.
+    """
     bad = network_options(transformer_options or {})
     if bad:
-        raise RuntimeError(f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader")
+        raise RuntimeError(
+            f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader"
+        )
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
-        given = {k: v for k, v in {"c_crossattn": c_crossattn, "c_concat": c_concat, **values}.items() if v is not None and k not in INFORMING}
+        given = {
+            k: v
+            for k, v in {"c_crossattn": c_crossattn, "c_concat": c_concat, **values}.items()
+            if v is not None and k not in INFORMING
+        }
         add = partial(added, control or {}, executor.class_obj)
-        return torch.cat([session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}, add(slice(a, b))) for a, b in stretches(t, given)])
+        return torch.cat(
+            [
+                session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}, add(slice(a, b)))
+                for a, b in stretches(t, given)
+            ]
+        )
     except CannotSendError as err:
-        raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err
+        raise RuntimeError(
+            f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader"
+        ) from err
 
 
 def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, Any]]:
-    """Return what control nets give for rows of the batch, each tensor with the blocks that ComfyUI's network of this kind adds it behind."""
+    """Return what control nets give for rows of the batch, each tensor with the blocks that ComfyUI's network of this
+    kind adds it behind.
+    """
     if control and not isinstance(model, (mb.Flux, mb.SD3, getattr(mb, "QwenImage", mb.SD3))):
         raise CannotSendError(f"ControlNet on {type(model).__name__}")
     size, out = model.model_config.unet_config, dict[int, dict[str, Any]]()
-    double, first = size.get("depth", size.get("num_layers")), control.get("output" if isinstance(model, mb.SD3) else "input") or ()
-    for block, t in [*enumerate(first[:double]), *enumerate((control.get("output") or ())[: size.get("depth_single_blocks", 0)], double or 0)]:
+    double, first = (
+        size.get("depth", size.get("num_layers")),
+        control.get("output" if isinstance(model, mb.SD3) else "input") or (),
+    )
+    for block, t in [
+        *enumerate(first[:double]),
+        *enumerate((control.get("output") or ())[: size.get("depth_single_blocks", 0)], double or 0),
+    ]:
         if t is not None:
-            out.setdefault(id(t), {"blocks": [], "rows": array(t[rows] if t.shape[0] > 1 else t)})["blocks"].append(block)
+            out.setdefault(id(t), {"blocks": [], "rows": array(t[rows] if t.shape[0] > 1 else t)})["blocks"].append(
+                block
+            )
     return list(out.values())
 
 

@@ -21,7 +21,9 @@ class CannotSendError(Exception):
 
 
 def array(t: torch.Tensor) -> Tensor:
-    """Return a tensor in its own width; fp8 as float16, which holds every value of it, and other numbers as float32 or int64."""
+    """Return a tensor in its own width; fp8 as float16, which holds every value of it, and other numbers as float32 or
+    int64.
+    """
     t = t.detach().to("cpu")
     if t.dtype == torch.bfloat16:
         return BF16(t.contiguous().view(torch.int16).numpy().view(np.uint16))
@@ -40,7 +42,9 @@ def floats(t: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def latent(t: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a latent [B, C, Y, X], or [B, C, T, Y, X] as models with frames have it, as float32; one of one frame has no axis for it."""
+    """Return a latent [B, C, Y, X], or [B, C, T, Y, X] as models with frames have it, as float32; one of one frame has
+    no axis for it.
+    """
     if t.ndim == 5 and t.shape[2] == 1:
         t = t.squeeze(2)
     if t.ndim not in (4, 5):
@@ -51,7 +55,8 @@ def latent(t: torch.Tensor) -> np.ndarray[Any, Any]:
 def sampler_of(sampler: object) -> tuple[str, dict[str, Any], bool]:
     """Return the name that KSampler has for a sampler, its options, and whether it makes mask noise of its own.
 
-    A sampler is known by its function, which must be the one of ComfyUI's module: an extension may bring another of the same name.
+    A sampler is known by its function, which must be the one of ComfyUI's module: an extension may bring another of the
+    same name.
     """
     if type(sampler) is not comfy.samplers.KSAMPLER:
         raise CannotSendError(f"sampler {type(sampler).__name__}")
@@ -59,9 +64,16 @@ def sampler_of(sampler: object) -> tuple[str, dict[str, Any], bool]:
     module, name = getattr(function, "__module__", ""), getattr(function, "__name__", type(function).__name__)
     home = sys.modules.get(module)
     local = {"dpm_fast_function": "dpm_fast", "dpm_adaptive_function": "dpm_adaptive"}
-    if module == "comfy.samplers" and getattr(function, "__qualname__", "") == f"ksampler.<locals>.{name}" and name in local:
+    if (
+        module == "comfy.samplers"
+        and getattr(function, "__qualname__", "") == f"ksampler.<locals>.{name}"
+        and name in local
+    ):
         known = local[name]
-    elif module in ("comfy.k_diffusion.sampling", "comfy.extra_samplers.uni_pc") and getattr(home, name, None) is function:
+    elif (
+        module in ("comfy.k_diffusion.sampling", "comfy.extra_samplers.uni_pc")
+        and getattr(home, name, None) is function
+    ):
         known = {"sample_unipc": "uni_pc", "sample_unipc_bh2": "uni_pc_bh2"}.get(name, name.removeprefix("sample_"))
     else:
         raise CannotSendError(f"sampler {module}.{name}")
@@ -81,7 +93,8 @@ def sampler_of(sampler: object) -> tuple[str, dict[str, Any], bool]:
 def seed_of(seed: int, sampler: str) -> int:
     """Return the seed that makes the daemon draw what this ComfyUI would draw on the CPU.
 
-    The noise of a step has the seed + 1 there, as in ComfyUI since 0.3.66 or so; older ones take the seed. Brownian noise has the seed in both.
+    The noise of a step has the seed + 1 there, as in ComfyUI since 0.3.66 or so; older ones take the seed. Brownian
+    noise has the seed in both.
     """
     if sampler.startswith("dpmpp") and "_sde" in sampler:
         return seed
@@ -96,10 +109,15 @@ def seed_of(seed: int, sampler: str) -> int:
 def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:
     """Return the message's ``sampling``. own is the sampling that the model was built with.
 
-    Flow models are described by their shift; the table of a discrete one must be the model's own, as the message cannot carry it.
+    Flow models are described by their shift; the table of a discrete one must be the model's own, as the message cannot
+    carry it.
     """
     kind = type(sampling)
-    bases = [c.__name__ for c in kind.__bases__] if kind.__name__ in ("ModelSampling", "ModelSamplingAdvanced") else [kind.__name__]
+    bases = (
+        [c.__name__ for c in kind.__bases__]
+        if kind.__name__ in ("ModelSampling", "ModelSamplingAdvanced")
+        else [kind.__name__]
+    )
     out: dict[str, Any] = {"bases": bases}
     if "ModelSamplingDiscrete" in bases:
         table = getattr(own, "sigmas", None)
@@ -111,7 +129,9 @@ def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:
 
 
 def entry_of(cond: Mapping[str, Any], frames: int) -> dict[str, Any]:
-    """Return one conditioning entry for a latent of so many frames: the encoded values, and where and when it counts. The raw values beside them are not read by the network."""
+    """Return one conditioning entry for a latent of so many frames: the encoded values, and where and when it counts.
+    The raw values beside them are not read by the network.
+    """
     out = encoded({k: v.cond for k, v in cond["model_conds"].items() if v is not None and v.cond is not None})
     for key in ("timestep_start", "timestep_end", "strength", "mask_strength"):
         if cond.get(key) is not None:
@@ -129,7 +149,9 @@ def entry_of(cond: Mapping[str, Any], frames: int) -> dict[str, Any]:
 
 
 def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of extra_conds as an entry. Which of them there are, the daemon knows. Z-Image's number of tokens says nothing if it is the text's."""
+    """Return the values of extra_conds as an entry. Which of them there are, the daemon knows. Z-Image's number of
+    tokens says nothing if it is the text's.
+    """
     out: dict[str, Any] = {"model_conds": {}}
     for key, value in values.items():
         if key == "ref_latents":
@@ -139,7 +161,8 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "attention_mask" and torch.is_tensor(value) and value.ndim == 3:
             out["biases"] = biases(value, values["c_crossattn"].shape[1])
         elif torch.is_tensor(value):
-            if key == "c_concat" and value.shape[0] > 1:  # ComfyUI has repeated what is one for all pictures of the batch
+            # ComfyUI has repeated what is one for all pictures of the batch
+            if key == "c_concat" and value.shape[0] > 1:
                 if not torch.equal(value, value[:1].expand_as(value)):
                     raise CannotSendError("concatenated latents that differ between the pictures of a batch")
                 value = value[:1]
@@ -152,11 +175,13 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
 def biases(mask: torch.Tensor, tokens: int) -> list[dict[str, Any]]:
     """Return what StyleModelApply's attn_bias has put into a mask [1, L, L] of text, which comes first, and picture.
 
-    Tokens of the picture add it to their scores with a range of the text, and so do those of the text in front of the range.
+    Tokens of the picture add it to their scores with a range of the text, and so do those of the text in front of the
+    range.
     """
     seen = mask[0].detach().to("cpu", torch.float32)
     built, out = torch.zeros_like(seen), list[dict[str, Any]]()
-    starts = (seen[:tokens, :tokens] == 0).int().argmax(0).tolist()  # of the ranges that columns are in: its own rows have none
+    # of the ranges that columns are in: its own rows have none
+    starts = (seen[:tokens, :tokens] == 0).int().argmax(0).tolist()
     for t, (start, value) in enumerate(zip(starts, seen[-1, :tokens].tolist(), strict=True)):
         if value and out and start == out[-1]["start"] and value == out[-1]["value"] and t == out[-1]["end"]:
             out[-1]["end"] = t + 1
@@ -165,12 +190,16 @@ def biases(mask: torch.Tensor, tokens: int) -> list[dict[str, Any]]:
     for b in out:
         built[: b["start"], b["start"] : b["end"]] = built[tokens:, b["start"] : b["end"]] = b["value"]
     if mask.shape[0] != 1 or not torch.equal(built, seen):
-        raise CannotSendError("an attention mask that is not of StyleModelApply, or of its strength 0, which makes no numbers")
+        raise CannotSendError(
+            "an attention mask that is not of StyleModelApply, or of its strength 0, which makes no numbers"
+        )
     return out
 
 
 def version(t: torch.Tensor) -> int:
-    """Return how often a tensor was written to. Those made in inference mode do not count that, and ComfyUI does not write to what it keeps."""
+    """Return how often a tensor was written to. Those made in inference mode do not count that, and ComfyUI does not
+    write to what it keeps.
+    """
     return 0 if t.is_inference() else t._version
 
 
@@ -181,7 +210,9 @@ class Once:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Named]] = {}
 
     def named(self, t: torch.Tensor, matrix: bool = False) -> Tensor:
-        """Return a tensor with its hash; one that is small as it is. matrix makes one of more dimensions two-dimensional."""
+        """Return a tensor with its hash; one that is small as it is. matrix makes one of more dimensions
+        two-dimensional.
+        """
         known = self._known.get(id(t))
         if known is not None and known[0]() is t and known[1] == version(t):
             return known[2]
@@ -197,11 +228,15 @@ SENT = Once()
 
 
 def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA | Change]:
-    """Return the patches that LoRA nodes have put on a model; what is no low-rank pair, nor a bias or norm beside them, is named in an error."""
+    """Return the patches that LoRA nodes have put on a model; what is no low-rank pair, nor a bias or norm beside them,
+    is named in an error.
+    """
     out: list[LoRA | Change] = []
     for key, entries in patches.items():
         for strength, value, of_weight, offset, function in entries:
-            kind = getattr(value, "name", None) or (value[0] if isinstance(value, tuple) and value and isinstance(value[0], str) else "difference")
+            kind = getattr(value, "name", None) or (
+                value[0] if isinstance(value, tuple) and value and isinstance(value[0], str) else "difference"
+            )
             small = kind in ("diff", "set") and len(value[1]) == 1 and value[1][0].ndim == 1
             if kind != "lora" and not small:
                 raise CannotSendError(f"weight patch of kind {kind} on {key}")
@@ -216,5 +251,14 @@ def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA | Ch
                 if part is not None:
                     raise CannotSendError(f"LoRA with {what} on {key}")
             rows = None if offset is None else (int(offset[1]), int(offset[2]))
-            out.append(LoRA(key, SENT.named(down, True), SENT.named(up, True), None if alpha is None else float(alpha), float(strength), rows))
+            out.append(
+                LoRA(
+                    key,
+                    SENT.named(down, True),
+                    SENT.named(up, True),
+                    None if alpha is None else float(alpha),
+                    float(strength),
+                    rows,
+                )
+            )
     return out

@@ -26,9 +26,18 @@ from .offload import install
 from .proxy import KEY, build, build_patch, source_of
 from .status import LAST, tell
 
-WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
+WHERE = (
+    "Socket file or NATS URL of the daemon; empty: as in the settings; "
+    f"{START}: start the installed program for this ComfyUI"
+)
 DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
-PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it what is predicted to be fastest on all devices, with one device's picture"})
+PLAN = (
+    "PATCHBAY_PLAN",
+    {
+        "tooltip": "How to split the work; without it what is predicted to be fastest on all devices, with one "
+        "device's picture"
+    },
+)
 
 
 def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:
@@ -51,14 +60,18 @@ def asked(daemon: str, request: Any) -> Any:
 
 
 def checked(name: str, folder: str, daemon: str) -> bool | str:
-    """Say before the queue runs that a file is not in a folder, or that no daemon is there. ComfyUI leaves the first to whoever asks for the name."""
+    """Say before the queue runs that a file is not in a folder, or that no daemon is there. ComfyUI leaves the first to
+    whoever asks for the name.
+    """
     if folder and name not in folder_paths.get_filename_list(folder):
         return f"there is no file {name} in {folder}"
     return CONNECTIONS.check(daemon) or True
 
 
 class LoadDiffusionModel:
-    """In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on Patchbay's devices."""
+    """In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on
+    Patchbay's devices.
+    """
 
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL",)
@@ -66,7 +79,10 @@ class LoadDiffusionModel:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         return {
-            "required": {"unet_name": (folder_paths.get_filename_list("diffusion_models"),), "weight_dtype": (["default"],)},
+            "required": {
+                "unet_name": (folder_paths.get_filename_list("diffusion_models"),),
+                "weight_dtype": (["default"],),
+            },
             "optional": {"daemon": DAEMON, "plan": PLAN},
         }
 
@@ -86,7 +102,10 @@ class LoadCheckpoint:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"ckpt_name": (folder_paths.get_filename_list("checkpoints"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+        return {
+            "required": {"ckpt_name": (folder_paths.get_filename_list("checkpoints"),)},
+            "optional": {"daemon": DAEMON, "plan": PLAN},
+        }
 
     @classmethod
     def VALIDATE_INPUTS(cls, ckpt_name: str, daemon: str = "") -> bool | str:
@@ -96,12 +115,16 @@ class LoadCheckpoint:
         model = loaded("checkpoints", ckpt_name, daemon, plan)
         path = folder_paths.get_full_path_or_raise("checkpoints", ckpt_name)
         folders = folder_paths.get_folder_paths("embeddings")
-        _, clip, vae = comfy.sd.load_checkpoint_guess_config(path, output_vae=True, output_clip=True, output_model=False, embedding_directory=folders)[:3]
+        _, clip, vae = comfy.sd.load_checkpoint_guess_config(
+            path, output_vae=True, output_clip=True, output_model=False, embedding_directory=folders
+        )[:3]
         return model, clip, vae
 
 
 class LoadModelPatch:
-    """In place of Load Model Patch, for Qwen-Image's DiffSynth ControlNets and USO behind Patchbay's loaders: the layers run on Patchbay's devices."""
+    """In place of Load Model Patch, for Qwen-Image's DiffSynth ControlNets and USO behind Patchbay's loaders: the
+    layers run on Patchbay's devices.
+    """
 
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL_PATCH",)
@@ -133,27 +156,58 @@ class Plan:
     def INPUT_TYPES(cls) -> dict[str, Any]:
         degree = {"default": 1, "min": 1, "max": 64}
         size = {"default": 1024, "min": 64, "max": 16384, "step": 8}
-        files = dict.fromkeys(n for folder in ("diffusion_models", "checkpoints") for n in folder_paths.get_filename_list(folder))
+        files = dict.fromkeys(
+            n for folder in ("diffusion_models", "checkpoints") for n in folder_paths.get_filename_list(folder)
+        )
         return {
-            "required": {"mode": (["auto", "degrees"], {"tooltip": "auto: the fastest on all of the daemon's devices; degrees: as below"})},
+            "required": {
+                "mode": (
+                    ["auto", "degrees"],
+                    {"tooltip": "auto: the fastest on all of the daemon's devices; degrees: as below"},
+                )
+            },
             "optional": {
                 **{k: ("INT", {**degree, "tooltip": text}) for k, text in cls.DEGREES.items()},
-                "warmup": ("INT", {"default": 1, "min": 0, "max": 1000, "tooltip": "with pipe: evaluations at the start that are exact"}),
-                "more": ("STRING", {"default": "", "tooltip": "further keys, as in shard=on,patches=4; with auto also ranks=4"}),
-                "predict": (["none", *files], {"tooltip": "a model, whose time and memory for the picture below are shown here"}),
+                "warmup": (
+                    "INT",
+                    {
+                        "default": 1,
+                        "min": 0,
+                        "max": 1000,
+                        "tooltip": "with pipe: evaluations at the start that are exact",
+                    },
+                ),
+                "more": (
+                    "STRING",
+                    {"default": "", "tooltip": "further keys, as in shard=on,patches=4; with auto also ranks=4"},
+                ),
+                "predict": (
+                    ["none", *files],
+                    {"tooltip": "a model, whose time and memory for the picture below are shown here"},
+                ),
                 "width": ("INT", size),
                 "height": ("INT", size),
                 "batch": ("INT", {"default": 1, "min": 1, "max": 4096}),
                 "steps": ("INT", {"default": 20, "min": 1, "max": 10000}),
                 "daemon": DAEMON,
-                **{f: (["none", *folder_paths.get_filename_list(f)], {"tooltip": "a net that the daemon runs beside it, counted as well"}) for f in cls.NETS},
+                **{
+                    f: (
+                        ["none", *folder_paths.get_filename_list(f)],
+                        {"tooltip": "a net that the daemon runs beside it, counted as well"},
+                    )
+                    for f in cls.NETS
+                },
             },
         }
 
-    def make(self, mode: str, warmup: int = 1, more: str = "", predict: str = "none", daemon: str = "", **k: Any) -> dict[str, Any]:
+    def make(
+        self, mode: str, warmup: int = 1, more: str = "", predict: str = "none", daemon: str = "", **k: Any
+    ) -> dict[str, Any]:
         parts = [p.strip() for p in more.split(",") if p.strip()]
         if mode == "degrees":
-            given = [f"{d}={k[d]}" for d in self.DEGREES if k.get(d, 1) > 1] + [f"warmup={warmup}"] * (k.get("pipe", 1) > 1)
+            given = [f"{d}={k[d]}" for d in self.DEGREES if k.get(d, 1) > 1] + [f"warmup={warmup}"] * (
+                k.get("pipe", 1) > 1
+            )
             plan = ",".join([*given, *parts]) or "ranks=1"
         else:
             every = "" if "ranks=" in more else asked(daemon, lambda c: c.every_device())
@@ -162,9 +216,15 @@ class Plan:
             return {"result": (plan,)}
         size = (k.get("width", 1024), k.get("height", 1024))
         nets = [k[f] for f in self.NETS if k.get(f, "none") != "none"]
-        f = asked(daemon, lambda c: c.forecast(predict, *size, nets=nets, plan=plan, batch=k.get("batch", 1), steps=k.get("steps", 20)))
+        f = asked(
+            daemon,
+            lambda c: c.forecast(
+                predict, *size, nets=nets, plan=plan, batch=k.get("batch", 1), steps=k.get("steps", 20)
+            ),
+        )
         free = f" of {f['free_bytes'] / 2**30:.1f}" if f["free_bytes"] else ""
-        text = f"{f['plan']} on {f['device']}: {f['seconds']:.3g} s, {1000 * f['step_seconds']:.3g} ms a step, {f['bytes'] / 2**30:.3g}{free} GiB a device"
+        text = f"{f['plan']} on {f['device']}: {f['seconds']:.3g} s, {1000 * f['step_seconds']:.3g} ms a step"
+        text += f", {f['bytes'] / 2**30:.3g}{free} GiB a device"
         tell("Predicted: " + text)
         return {"ui": {"text": [text]}, "result": (plan,)}
 
@@ -181,12 +241,17 @@ class VAEDecode:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"samples": ("LATENT",), "vae_name": (folder_paths.get_filename_list("vae"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+        return {
+            "required": {"samples": ("LATENT",), "vae_name": (folder_paths.get_filename_list("vae"),)},
+            "optional": {"daemon": DAEMON, "plan": PLAN},
+        }
 
     def decode(self, samples: dict[str, Any], vae_name: str, daemon: str = "", plan: str = "") -> tuple[torch.Tensor]:
         def request(client: Client) -> torch.Tensor:
             (vae,) = client.exec("VAELoader", {"vae_name": vae_name}).outputs
-            (image,) = client.exec("VAEDecode", {"samples": {"samples": array(samples["samples"])}, "vae": vae}, plan=plan).outputs
+            (image,) = client.exec(
+                "VAEDecode", {"samples": {"samples": array(samples["samples"])}, "vae": vae}, plan=plan
+            ).outputs
             return torch.from_numpy(image.copy())
 
         return (asked(daemon, request),)
@@ -207,7 +272,9 @@ class CLIPTextEncode:
                 "text": ("STRING", {"multiline": True, "dynamicPrompts": True}),
                 "clip_name1": (names,),
                 "clip_name2": (["none", *names],),
-                "type": (list(dict.fromkeys(t for loader in loaders for t in loader.INPUT_TYPES()["required"]["type"][0])),),
+                "type": (
+                    list(dict.fromkeys(t for loader in loaders for t in loader.INPUT_TYPES()["required"]["type"][0])),
+                ),
             },
             "optional": {"daemon": DAEMON},
         }
@@ -216,12 +283,14 @@ class CLIPTextEncode:
     def VALIDATE_INPUTS(cls, clip_name1: str, daemon: str = "") -> bool | str:
         return checked(clip_name1, "text_encoders", daemon)
 
-    def encode(self, text: str, clip_name1: str, clip_name2: str, type: str, daemon: str = "") -> tuple[list[Any]]:  # noqa: A002
+    def encode(self, text: str, clip_name1: str, clip_name2: str, type: str, daemon: str = "") -> tuple[list[Any]]:
         def request(client: Client) -> list[Any]:
             if clip_name2 == "none":
                 (clip,) = client.exec("CLIPLoader", {"clip_name": clip_name1, "type": type}).outputs
             else:
-                (clip,) = client.exec("DualCLIPLoader", {"clip_name1": clip_name1, "clip_name2": clip_name2, "type": type}).outputs
+                (clip,) = client.exec(
+                    "DualCLIPLoader", {"clip_name1": clip_name1, "clip_name2": clip_name2, "type": type}
+                ).outputs
             (conditioning,) = client.exec("CLIPTextEncode", {"text": text, "clip": clip}).outputs
             return [[tensors(states), tensors(extra)] for states, extra in conditioning]
 
@@ -270,7 +339,12 @@ class RunWorkflow:
                 bar["bar"].update_absolute(data["value"], data["max"])
 
         graph = json.loads(workflow)
-        done = asked(daemon, lambda c: c.run(graph, on_event=event, stop=mm.processing_interrupted, patience=0.1, **({"plan": plan} if plan else {})))
+        done = asked(
+            daemon,
+            lambda c: c.run(
+                graph, on_event=event, stop=mm.processing_interrupted, patience=0.1, **({"plan": plan} if plan else {})
+            ),
+        )
         out = []
         for file in done.files:
             if file.ref.get("kind") == "images":
@@ -298,9 +372,19 @@ class Status:
 
     def status(self, after: Any = None, daemon: str = "") -> dict[str, Any]:
         s = asked(daemon, lambda c: c.stats())
-        workers = ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or []) or "one, this program"
+        workers = (
+            ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or [])
+            or "one, this program"
+        )
         first = f"daemon {s.get('daemon', '?')} {s.get('version', '')}, devices {', '.join(s.get('devices') or ['?'])}"
-        text = "\n".join((first, f"workers: {workers}", f"queued {s.get('queued', 0)}, running {s.get('running', 0)}", f"last run: {LAST.text}"))
+        text = "\n".join(
+            (
+                first,
+                f"workers: {workers}",
+                f"queued {s.get('queued', 0)}, running {s.get('running', 0)}",
+                f"last run: {LAST.text}",
+            )
+        )
         return {"ui": {"text": [text]}, "result": (text,)}
 
 

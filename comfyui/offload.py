@@ -1,4 +1,6 @@
-"""The wrapper around ComfyUI's sampling loop: a run goes to the daemon whole, or one evaluation at a time, or is refused."""
+"""The wrapper around ComfyUI's sampling loop: a run goes to the daemon whole, or one evaluation at a time, or is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from .status import LAST, tell
 
 log = logging.getLogger("patchbay")
 
-QUIET = frozenset(("euler", "ddim", "heun", "heunpp2", "dpm_2", "lms", "dpmpp_2m", "ipndm", "ipndm_v", "deis", "res_multistep"))
+QUIET = frozenset(
+    ("euler", "ddim", "heun", "heunpp2", "dpm_2", "lms", "dpmpp_2m", "ipndm", "ipndm_v", "deis", "res_multistep")
+)
 QUIET |= {"gradient_estimation", "uni_pc", "uni_pc_bh2", "exp_heun_2_x0"}
 """Samplers that draw no noise of their own."""
 
@@ -51,24 +55,37 @@ def whole_loop(
     """Do what ``sampler.sample`` does: noise in, the denoised latent in model space out."""
     if more or named:
         what = ", ".join(named) or "one more argument"
-        raise RuntimeError(f"Patchbay: this ComfyUI hands samplers something unknown ({what}): a newer release of the node is needed")
+        raise RuntimeError(
+            f"Patchbay: this ComfyUI hands samplers something unknown ({what}): a newer release of the node is needed"
+        )
     verdict = judge(guider, extra_args["model_options"])
-    verdict.evaluate += [f"sampler argument {k}" for k in extra_args if k not in ("model_options", "seed", "denoise_mask")]
+    verdict.evaluate += [
+        f"sampler argument {k}" for k in extra_args if k not in ("model_options", "seed", "denoise_mask")
+    ]
     try:
         session = Session(guider.model_patcher)
     except CannotSendError as err:
         verdict.refuse.append(str(err))
     if verdict.refuse:
-        raise RuntimeError(f"Patchbay cannot run this: {'; '.join(verdict.refuse)}. Take it out of the workflow, or use ComfyUI's own loader")
+        raise RuntimeError(
+            f"Patchbay cannot run this: {'; '.join(verdict.refuse)}. Take it out of the workflow, or use ComfyUI's own "
+            f"loader"
+        )
     if not verdict.evaluate:
         try:
-            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {"cache": verdict.cache, "cfg_norm": verdict.norm}
+            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {
+                "cache": verdict.cache,
+                "cfg_norm": verdict.norm,
+            }
             return send_whole(session, body, len(sigmas) - 1, callback, noise)
         except CannotSendError as err:
             verdict.evaluate.append(str(err))
     why = "; ".join(verdict.evaluate)
     if verdict.cache and verdict.cache["rule"] == "easy":
-        raise RuntimeError(f"Patchbay cannot run this: EasyCache together with {why}. Take one of them out of the workflow, or use LazyCache")
+        raise RuntimeError(
+            f"Patchbay cannot run this: EasyCache together with {why}. Take one of them out of the workflow, or use "
+            f"LazyCache"
+        )
     log.info("Patchbay: the sampling loop stays in ComfyUI and sends every evaluation, because of %s", why)
     tell(f"Patchbay: one evaluation at a time ({why})")
     make_room()
@@ -82,15 +99,25 @@ def whole_loop(
 
 
 def make_room() -> None:
-    """Give up what ComfyUI's own models take of its device, if the settings say that the daemon shares it. Proxies are on no device."""
+    """Give up what ComfyUI's own models take of its device, if the settings say that the daemon shares it. Proxies are
+    on no device.
+    """
     device = mm.get_torch_device()
-    if (os.environ.get("PATCHBAY_UNLOAD") or setting("Unload")).lower() in ("1", "true") and not mm.is_device_cpu(device):
+    if (os.environ.get("PATCHBAY_UNLOAD") or setting("Unload")).lower() in ("1", "true") and not mm.is_device_cpu(
+        device
+    ):
         mm.free_memory(1e30, device)
         mm.soft_empty_cache()
 
 
 def whole(
-    sampler: Any, guider: Any, sigmas: torch.Tensor, extra_args: dict[str, Any], noise: torch.Tensor, start: torch.Tensor | None, mask: torch.Tensor | None
+    sampler: Any,
+    guider: Any,
+    sigmas: torch.Tensor,
+    extra_args: dict[str, Any],
+    noise: torch.Tensor,
+    start: torch.Tensor | None,
+    mask: torch.Tensor | None,
 ) -> dict[str, Any]:
     """Return the arguments of Client.sample that a run has beside those of its model, or raise CannotSendError."""
     name, options, own_noise = sampler_of(sampler)
@@ -122,8 +149,12 @@ def whole(
     }
 
 
-def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Callable[..., None] | None, noise: torch.Tensor) -> torch.Tensor:
-    """Run it at the daemon and return the latent, like the noise. Steps go to ComfyUI's callback, which shows them and raises when the run is stopped."""
+def send_whole(
+    session: Session, body: dict[str, Any], steps: int, callback: Callable[..., None] | None, noise: torch.Tensor
+) -> torch.Tensor:
+    """Run it at the daemon and return the latent, like the noise. Steps go to ComfyUI's callback, which shows them and
+    raises when the run is stopped.
+    """
 
     def shaped(x: Any) -> torch.Tensor:
         return torch.from_numpy(x.copy()).reshape(-1, *noise.shape[1:]).to(noise.device)

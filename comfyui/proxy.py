@@ -19,12 +19,21 @@ KEY = "patchbay"
 
 CPU = torch.device("cpu")
 MAX_HEADER = 100 << 20
-QUANTIZED = (".comfy_quant", ".weight_scale", ".weight_scale_2", ".input_scale", ".scale_weight", ".scale_input", ".pre_quant_scale")
+QUANTIZED = (
+    ".comfy_quant",
+    ".weight_scale",
+    ".weight_scale_2",
+    ".input_scale",
+    ".scale_weight",
+    ".scale_input",
+    ".pre_quant_scale",
+)
 """Keys beside packed weights. ComfyUI would build layers without a weight for them, and drop every LoRA on those."""
 
 DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "I64": "int64", "I32": "int32", "I16": "int16",
+    "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 
 
@@ -39,18 +48,24 @@ class Source:
 
 
 class ProxyPatcher(comfy.model_patcher.ModelPatcher):
-    """A patcher that records patches and never loads a weight. Its constructor is ModelPatcher's, as clones are made by it."""
+    """A patcher that records patches and never loads a weight. Its constructor is ModelPatcher's, as clones are made by
+    it.
+    """
 
     def add_patches(self, patches: dict[Any, Any], *args: Any, **named: Any) -> Any:
-        """Record them. What a control LoRA makes wider is so on the meta device too: the model's extra_conds go by it."""
+        """Record them. What a control LoRA widens is wider on the meta device too: the model's extra_conds go by it."""
         for key, value in patches.items():
             shape = value.weights[5:6] if getattr(value, "name", "") == "lora" else ()
             if shape and shape[0]:
-                self.add_object_patch(key, torch.nn.Parameter(torch.empty(shape[0], device="meta"), requires_grad=False))
+                self.add_object_patch(
+                    key, torch.nn.Parameter(torch.empty(shape[0], device="meta"), requires_grad=False)
+                )
         return super().add_patches(patches, *args, **named)
 
     def load(self, device_to: Any = None, *_: Any, force_patch_weights: bool = False, **__: Any) -> None:
-        """Note that the patches are in force: the daemon adds them. Only what saves a model forces them into its weights."""
+        """Note that the patches are in force: the daemon adds them. Only what saves a model forces them into its
+        weights.
+        """
         if force_patch_weights:
             self.state_dict_for_saving()
         self.model.current_weight_patches_uuid = self.patches_uuid
@@ -68,7 +83,10 @@ class ProxyPatcher(comfy.model_patcher.ModelPatcher):
 
     def state_dict_for_saving(self, *_: Any, **__: Any) -> dict[str, Any]:
         """Refuse: the weights are on Patchbay's devices."""
-        raise RuntimeError("Patchbay: this model has no weights here and cannot be saved; use the node Load Diffusion Model to save one")
+        raise RuntimeError(
+            "Patchbay: this model has no weights here and cannot be saved; use the node Load Diffusion Model to save "
+            "one"
+        )
 
     model_state_dict_for_saving = state_dict_for_saving
 
@@ -99,7 +117,8 @@ def shapes_of(header: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
-    """Make the MODEL of a file; name is what the daemon calls it. Only the header is read. Which families can run, the daemon knows.
+    """Make the MODEL of a file; name is what the daemon calls it. Only the header is read. Which families can run, the
+    daemon knows.
 
     disable_dynamic is what ComfyUI's multi-GPU nodes say when they make a second one; a proxy is never dynamic.
     """
@@ -128,7 +147,9 @@ ASTRAY = "Patchbay: a model patch of its loader is for a MODEL of its loader; us
 
 
 class PatchProxy(torch.nn.Module):
-    """As much of a DiffSynth ControlNet as ComfyUI's node asks for before a run: its hint stays a latent, in model space."""
+    """As much of a DiffSynth ControlNet as ComfyUI's node asks for before a run: its hint stays a latent, in model
+    space.
+    """
 
     def __init__(self, masks: int) -> None:
         super().__init__()
@@ -139,7 +160,9 @@ class PatchProxy(torch.nn.Module):
         return torch.cat([comfy.latent_formats.Wan21().process_in(hint[:, :16]), hint[:, 16:]], 1)
 
     def control_block(self, img: torch.Tensor, hint: torch.Tensor, block: int) -> torch.Tensor:
-        """Return zeros for block -1, which is asked so that the hint gets a latent's size; of others nothing is known here."""
+        """Return zeros for block -1, which is asked so that the hint gets a latent's size; of others nothing is known
+        here.
+        """
         if block >= 0:
             raise RuntimeError(ASTRAY)
         return torch.zeros_like(img)
@@ -162,7 +185,10 @@ def build_patch(path: str, name: str) -> Any:
     elif "feature_embedder.mid_layer_norm.bias" in header:
         model = StyleProxy()
     else:
-        raise RuntimeError(f"Patchbay: {name} is no DiffSynth ControlNet of Qwen-Image and no USO; use ComfyUI's own loaders for the model and this patch")
+        raise RuntimeError(
+            f"Patchbay: {name} is no DiffSynth ControlNet of Qwen-Image and no USO; use ComfyUI's own loaders for the "
+            f"model and this patch"
+        )
     patcher = comfy.model_patcher.ModelPatcher(model, load_device=CPU, offload_device=CPU, size=1)
     patcher.set_attachments(KEY, Source(name, fingerprint))
     return patcher

@@ -24,7 +24,9 @@ HUNG = 3.0
 
 
 class Request:
-    """A ``sample`` request in a thread of its own: even a daemon that takes no bytes any more cannot keep the one who waits."""
+    """A ``sample`` request in a thread of its own: even a daemon that takes no bytes any more cannot keep the one who
+    waits.
+    """
 
     def __init__(self, address: str, arguments: dict[str, Any]) -> None:
         """Send it."""
@@ -39,7 +41,11 @@ class Request:
         try:
             self._client = CONNECTIONS.get(self._address)
             self._arguments["plan"] = self._arguments["plan"] or self._client.every_device()
-            self.events.put(self._client.sample(**self._arguments, on_progress=self.events.put, stop=self._stop.is_set, patience=HUNG))
+            self.events.put(
+                self._client.sample(
+                    **self._arguments, on_progress=self.events.put, stop=self._stop.is_set, patience=HUNG
+                )
+            )
         except Exception as err:  # noqa: BLE001 - it is raised by the one who waits
             self.events.put(err)
 
@@ -57,7 +63,9 @@ class Request:
             CONNECTIONS.drop(self._address, self._client)
 
 
-def sample(address: str, arguments: dict[str, Any], on_progress: Callable[[Progress], None] | None = None) -> SampleResult:
+def sample(
+    address: str, arguments: dict[str, Any], on_progress: Callable[[Progress], None] | None = None
+) -> SampleResult:
     """Run one ``sample`` request. ComfyUI's stop button and whatever on_progress raises cancel it.
 
     The exception of the stop button is no Exception in newer versions: nothing here catches it.

@@ -17,7 +17,9 @@ class Last:
         steps = [float(s) for s in metrics.get("step_seconds") or []]
         middle = sorted(steps)[len(steps) // 2] * 1000 if steps else 0.0
         ranks = len(metrics.get("ranks") or [0])
-        parts = [what, f"{metrics.get('plan')} on {ranks} ranks" if ranks > 1 else "one rank"] + [f"{middle:.1f} ms a step"] * bool(steps)
+        parts = [what, f"{metrics.get('plan')} on {ranks} ranks" if ranks > 1 else "one rank"] + [
+            f"{middle:.1f} ms a step"
+        ] * bool(steps)
         if metrics.get("reused"):
             parts.append(f"{len(metrics['reused'])} evaluations from the cache")
         if metrics.get("peak_bytes"):

@@ -10,11 +10,17 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-SWAPS = {"UNETLoader": "PatchbayUNETLoader", "CheckpointLoaderSimple": "PatchbayCheckpointLoader", "ModelPatchLoader": "PatchbayModelPatchLoader"}
+SWAPS = {
+    "UNETLoader": "PatchbayUNETLoader",
+    "CheckpointLoaderSimple": "PatchbayCheckpointLoader",
+    "ModelPatchLoader": "PatchbayModelPatchLoader",
+}
 
 
 def nodes_of(workflow: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the nodes of a workflow with the field that names their class: all of a graph in API format, or those of the editor's with its subgraphs."""
+    """Yield the nodes of a workflow with the field that names their class: all of a graph in API format, or those of
+    the editor's with its subgraphs.
+    """
     if not isinstance(workflow.get("nodes"), list):
         for node in workflow.values():
             if isinstance(node, dict) and "class_type" in node:
@@ -42,7 +48,10 @@ def swap(workflow: dict[str, Any], back: bool = False) -> tuple[int, list[str]]:
         if kind not in names:
             continue
         if kind == "UNETLoader" and weight_type(node) != "default":
-            left.append(f"node {node.get('id', '')}: weight_dtype {weight_type(node)}: Patchbay computes in the type of the file")
+            left.append(
+                f"node {node.get('id', '')}: weight_dtype {weight_type(node)}: Patchbay computes in the type of the "
+                f"file"
+            )
             continue
         node[field] = names[kind]
         count += 1

@@ -2,7 +2,8 @@
 
     python3 examples/events.py [--nats nats://127.0.0.1:4222] [--all] [--count N]
 
-An ordered consumer on the stream of events: nothing is acknowledged, nothing is remembered, nothing is missed while the program runs. Needs nats-py.
+An ordered consumer on the stream of events: nothing is acknowledged, nothing is remembered, nothing is missed while the
+program runs. Needs nats-py.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ async def main() -> None:
     args = p.parse_args()
     nc = await nats.connect(args.nats, max_reconnect_attempts=-1)
     config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL if args.all else DeliverPolicy.NEW)
-    events = await nc.jetstream().subscribe("patchbay.v1.events.>", stream="PATCHBAY_EVENTS_1", ordered_consumer=True, config=config)
+    events = await nc.jetstream().subscribe("patchbay.v1.events.>", stream="PATCHBAY_EVENTS_1", ordered_consumer=True,
+        config=config)
     ends = 0
     async for message in events.messages:
         event = json.loads(message.data)

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Draw one picture for every line of standard input, with nothing but the nats command: submit all, then wait for each and print where its file is.
+# Draw one picture for every line of standard input, with nothing but the nats command: submit all, then wait for each
+# and print where its file is.
 #
 #     printf '%s\n' "a red fox" "two blue stars" | examples/pipeline.sh examples/demo.json
 #
-# The line is the text of node 6, its checksum is part of the job id: running the same list again submits nothing twice and prints the same files.
+# The line is the text of node 6, its checksum is part of the job id: running the same list again submits nothing twice
+# and prints the same files.
 # NATS_URL names the server (default nats://127.0.0.1:4222), NATS the command.
 set -eu
 flow=$(cat "${1:?usage: pipeline.sh FLOW.json < prompts}")

@@ -3,8 +3,9 @@
     python3 examples/python_ksampler.py --spawn bin/patchbay --models examples/demo --out heart.png
     python3 examples/python_ksampler.py --socket $XDG_RUNTIME_DIR/patchbay.sock --out heart.png
 
-The first starts a worker of its own and talks to it over stdio; the second asks a daemon. MODEL, CLIP and VAE stay there as handles; text states, latents and
-pictures come back as numpy arrays. Needs msgpack and numpy, and clients/python on PYTHONPATH or installed.
+The first starts a worker of its own and talks to it over stdio; the second asks a daemon. MODEL, CLIP and VAE stay
+there as handles; text states, latents and pictures come back as numpy arrays. Needs msgpack and numpy, and
+clients/python on PYTHONPATH or installed.
 """
 
 from __future__ import annotations

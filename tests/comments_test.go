@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"patchbay/tests/harness"
 )
@@ -27,5 +29,26 @@ func TestPackageCommentsNameFilesThatExist(t *testing.T) {
 	}
 	if named < 50 {
 		t.Errorf("found %d names of files, want 50 or more", named)
+	}
+}
+
+// TestLinesAreShort checks that no line of Python or of a shell script has more than 120 characters; the linter checks
+// Go.
+func TestLinesAreShort(t *testing.T) {
+	files := 0
+	sources(t, harness.Root(t), func(path string) {
+		files++
+		text, err := os.ReadFile(filepath.Join(harness.Root(t), path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			if n := utf8.RuneCountInString(line); n > 120 {
+				t.Errorf("%s:%d has %d characters, the cap is 120", path, i+1, n)
+			}
+		}
+	}, ".py", ".sh")
+	if files < 60 {
+		t.Errorf("found %d files, want 60 or more", files)
 	}
 }

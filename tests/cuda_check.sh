@@ -37,40 +37,44 @@ trap 'rm -rf "$work"' EXIT
 
 mkdir -p "$work/stub/nv"
 touch "$work/stub/nv/target" # what it says is for device code
+nvcc=$tools/12.4/nvidia/cuda_nvcc/include
 gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -x c engine/cuda/driver/driver.h
-gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$tools/cublas/nvidia/cublas/include" \
-  -I engine/cuda/driver -isystem "$work/stub" -x c engine/cuda/lt/cublaslt.h
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -I "$nvcc" \
+  -I "$tools/cublas/nvidia/cublas/include" -I engine/cuda/driver -isystem "$work/stub" -x c engine/cuda/lt/cublaslt.h
 echo "prototypes and constants: those of cuda.h 12.4 and cublasLt.h 12.4.5"
 
 install nccl-2.21.5 nvidia-nccl-cu12==2.21.5
 rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # the header is all that is used
 nccl=$tools/nccl-2.21.5/nvidia/nccl/include
 # The types of half precision that nccl.h includes need a C++ library; it uses none of them.
-gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" \
-  -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$nccl" -I engine/cuda/driver -x c engine/cuda/nccl/nccl.h
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ \
+  -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" -I "$nvcc" -I "$nccl" -I engine/cuda/driver -x c engine/cuda/nccl/nccl.h
 grep -q 0xcafebeef "$nccl/nccl.h"
 echo "prototypes and constants: those of nccl.h 2.21.5"
 
 # The form of cuDNN that compiles its kernels when it runs has the headers and all that attention needs, in 17 MB.
 install cudnn-9.13.1 nvidia-cudnn-jit-cu12==9.13.1.26
 dnn=$tools/cudnn-9.13.1/nvidia/cudnn_jit
-cudnn=(-std=gnu11 -Wall -Wextra -Wno-enum-conversion -Wno-enum-compare -DPB_CHECK_HEADERS -I "$headers" -I "$tools/12.4/nvidia/cuda_nvcc/include" \
+cudnn=(-std=gnu11 -Wall -Wextra -Wno-enum-conversion -Wno-enum-compare -DPB_CHECK_HEADERS -I "$headers" -I "$nvcc" \
   -I "$dnn/include" -I engine/cuda/driver -isystem "$work/stub")
 gcc -fsyntax-only "${cudnn[@]}" -x c engine/cuda/dnn/cudnn9.h
 echo "prototypes and constants: those of cudnn_graph.h 9.13.1"
 gcc -O1 "${cudnn[@]}" -o "$work/plans" tests/fakegpu/cudnn/plans.c -ldl
 # A driver whose every call succeeds, and whose loads give something that is not null.
 strings -n 5 "$dnn"/lib/libcudnn_graph.so.9 | grep -E '^cu[A-Z][A-Za-z0-9_]+$' | sort -u | awk '
-  /^cu(Module(Load|Get)|Library(Load|Get)|KernelGet)/ { print "int " $0 "(void **p) { *p = (void *)4096; return 0; }"; next } { print "int " $0 "(void) { return 0; }" }' \
-  >"$work/stub/driver.c"
+  /^cu(Module(Load|Get)|Library(Load|Get)|KernelGet)/ {
+    print "int " $0 "(void **p) { *p = (void *)4096; return 0; }"
+    next
+  }
+  { print "int " $0 "(void) { return 0; }" }' >"$work/stub/driver.c"
 gcc -shared -fPIC -w -fno-builtin -o "$work/stub/libcuda.so.1" "$work/stub/driver.c"
-LD_LIBRARY_PATH=$work/stub:$(dirname "$(echo "$tools"/12.4/nvidia/cuda_nvrtc/lib/libnvrtc.so.*)") "$work/plans" "$dnn/lib/libcudnn.so.9"
+LD_LIBRARY_PATH=$work/stub:$(dirname "$nvrtc") "$work/plans" "$dnn/lib/libcudnn.so.9"
 
 gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
 jobs=$(nproc)
 
-# ptx SOURCE: PTX for compute_80, which drivers from 550 on compile for any GPU since Ampere, below a line that names the
-# source and what it was made of (see engine/cuda/kernels.go).
+# ptx SOURCE: PTX for compute_80, which drivers from 550 on compile for any GPU since Ampere, below a line that names
+# the source and what it was made of (see engine/cuda/kernels.go).
 ptx() {
   local name
   name=$(basename "$1" .cu)
@@ -89,17 +93,24 @@ if $write; then
   echo "wrote $archive anew"
 fi
 gzip -dc "$archive" >"$work/committed"
-cat "$work"/*.ptx | cmp - "$work/committed" || { echo "$archive is not what the sources give: make cuda-kernels"; exit 1; }
-echo "PTX: $(stat -c %s "$work/committed") bytes, $(stat -c %s "$archive") compressed, what NVRTC 12.4 makes of the sources"
+cat "$work"/*.ptx | cmp - "$work/committed" || {
+  echo "$archive is not what the sources give: make cuda-kernels"
+  exit 1
+}
+echo "PTX: $(stat -c %s "$work/committed") bytes, $(stat -c %s "$archive") compressed: what NVRTC 12.4 makes of it"
 
 # assemble VERSION ARCHITECTURE PTX: a line a kernel: name, architecture, registers, bytes spilled.
 assemble() {
   local name
   name=$(basename "$3" .ptx)
-  "$tools/$1/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$2" "$3" -o "$work/$name.$2" 2>"$work/$name.$2.log" || { cat "$work/$name.$2.log"; exit 1; }
+  "$tools/$1/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$2" "$3" -o "$work/$name.$2" 2>"$work/$name.$2.log" || {
+    cat "$work/$name.$2.log"
+    exit 1
+  }
   awk -v arch="$2" '/Compiling entry function/ { split($0, part, "\x27"); kernel = part[2] }
     /bytes spill stores/ { for (i = 1; i <= NF; i++) if ($i == "spill" && $(i + 1) ~ /^stores/) spill = $(i - 2) }
-    /Used [0-9]+ registers/ { for (i = 1; i <= NF; i++) if ($i == "Used") print kernel, arch, $(i + 1), spill }' "$work/$name.$2.log" >"$work/$name.$2.table"
+    /Used [0-9]+ registers/ { for (i = 1; i <= NF; i++) if ($i == "Used") print kernel, arch, $(i + 1), spill }' \
+    "$work/$name.$2.log" >"$work/$name.$2.table"
 }
 export -f assemble
 export tools
@@ -108,14 +119,22 @@ for arch in "12.4 sm_80" "12.4 sm_86" "12.4 sm_89" "12.4 sm_90" "12.9 sm_100" "1
 done | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; assemble {}'
 
 cat "$work"/*.table | sort | awk '
-  { cell = $3 ($4 > 0 ? "+" $4 "B" : ""); at[$1, $2] = cell; names[$1] = 1; bad += $4 > 0 && $1 ~ /_(attend|linear)_/; spilled += $4 > 0 }
+  { cell = $3 ($4 > 0 ? "+" $4 "B" : ""); at[$1, $2] = cell; names[$1] = 1
+    bad += $4 > 0 && $1 ~ /_(attend|linear)_/; spilled += $4 > 0 }
   END {
     split("sm_80 sm_86 sm_89 sm_90 sm_100 sm_120", arch, " ")
     printf "%-24s", "registers (+bytes spilled)"; for (i = 1; i <= 6; i++) printf "%8s", arch[i]; print ""
     n = 0; for (k in names) list[++n] = k
-    for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++) if (list[j] < list[i]) { t = list[i]; list[i] = list[j]; list[j] = t }
-    for (i = 1; i <= n; i++) { printf "%-26s", list[i]; for (j = 1; j <= 6; j++) { c = at[list[i], arch[j]]; printf "%8s", c; missing += c == "" }; print "" }
-    printf "%d kernels on 6 architectures, %d spill, %d of them attention or linear, %d missing\n", n, spilled, bad, missing
+    for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++) if (list[j] < list[i]) {
+      t = list[i]; list[i] = list[j]; list[j] = t
+    }
+    for (i = 1; i <= n; i++) {
+      printf "%-26s", list[i]
+      for (j = 1; j <= 6; j++) { c = at[list[i], arch[j]]; printf "%8s", c; missing += c == "" }
+      print ""
+    }
+    text = "%d kernels on 6 architectures, %d spill, %d of them attention or linear, %d missing\n"
+    printf text, n, spilled, bad, missing
     exit bad > 0 || missing > 0 || n == 0
   }'
 echo "cuda-check: ok"

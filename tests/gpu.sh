@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The checklist of a machine with an NVIDIA GPU, in at most nine minutes: every part under a limit of its own, going on after failures; a JSON line a part
-# in $OUT/gpu.jsonl, a log each beside it, and a table. The machine needs neither Go nor a network: `tests/gpu.sh pack` puts the programs into bin/gpu
-# beforehand, which travels with the tree. `tests/gpu.sh rehearse` runs the same parts on the fake device.
+# The checklist of a machine with an NVIDIA GPU, in at most nine minutes: every part under a limit of its own, going on
+# after failures; a JSON line a part in $OUT/gpu.jsonl, a log each beside it, and a table. The machine needs neither Go
+# nor a network: `tests/gpu.sh pack` puts the programs into bin/gpu beforehand, which travels with the tree.
+# `tests/gpu.sh rehearse` runs the same parts on the fake device.
 # shellcheck disable=SC2317 # parts run exported functions in shells of their own
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -10,7 +11,9 @@ most=$((64 << 20))
 
 programs() { # builds what the parts run, stripped
   mkdir -p "$1"
-  go build -ldflags "-s -w -X main.version=$(git describe --tags --always --dirty 2>/dev/null || echo unknown)" -o "$1/patchbay" . || return 1
+  local version
+  version=$(git describe --tags --always --dirty 2>/dev/null || echo unknown)
+  go build -ldflags "-s -w -X main.version=$version" -o "$1/patchbay" . || return 1
   local package
   for package in engine/cuda parallel/comm/localcuda parallel/comm/nccl parallel; do
     go test -c -tags fakegpu -ldflags "-s -w" -o "$1/$(basename "$package").test" "./$package" || return 1
@@ -42,7 +45,10 @@ if [ -e "$pack/patchbay.xz" ]; then
   for f in "$pack"/*.xz; do xz -dc "$f" >"$run/$(basename "$f" .xz)" || exit 1; done
   commit=$(cat "$pack/commit")
 else
-  command -v go >/dev/null || { echo "neither $pack nor go is here: make gpu-pack where go is, and take bin/gpu along"; exit 2; }
+  command -v go >/dev/null || {
+    echo "neither $pack nor go is here: make gpu-pack where go is, and take bin/gpu along"
+    exit 2
+  }
   programs "$run" || exit 1
   commit=$(git rev-parse HEAD)
 fi
@@ -106,7 +112,8 @@ there() { # there DIRECTORY PROGRAM ARGUMENTS...: a test program in the folder o
 }
 sanitized() { needs compute-sanitizer there engine/cuda sanitize "$@"; }
 pictures() {
-  "$patchbay" demo --out "$run/cpu.png" && "$patchbay" demo --devices cuda:0 --out "$run/gpu.png" && python3 tests/gpu/picture.py "$run/cpu.png" "$run/gpu.png"
+  "$patchbay" demo --out "$run/cpu.png" && "$patchbay" demo --devices cuda:0 --out "$run/gpu.png" &&
+    python3 tests/gpu/picture.py "$run/cpu.png" "$run/gpu.png"
 }
 export -f needs there sanitized pictures
 export run patchbay
@@ -162,7 +169,8 @@ import json, sys
 for line in open(sys.argv[1]):
     p = json.loads(line)
     print("%-10s %-9s %4ds" % (p["part"], p["state"], p["seconds"]))
-    figures = p["part"] in ("rates", "step", "ranks", "graphs", "vae", "text") or p["part"].startswith(("torch", "flux"))
+    part = p["part"]
+    figures = part in ("rates", "step", "ranks", "graphs", "vae", "text") or part.startswith(("torch", "flux"))
     for said in p["said"] if figures or p["state"] != "ok" else p["said"][-1:]:
         print("    " + said[:400])
 PY

@@ -32,13 +32,17 @@ async def behaviour(rig: Any, report: Any, only: str = "") -> None:  # noqa: ANN
 
 
 async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
-    """Draw the demo's picture with every node of the package, and once more as a whole workflow on the daemon: they must be equal."""
+    """Draw the demo's picture with every node of the package, and once more as a whole workflow on the daemon: they
+    must be equal.
+    """
     whole = json.loads((pathlib.Path(__file__).parents[2] / "examples" / "demo.json").read_text())
     k = whole["3"]["inputs"]
     encoders = {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}
     parts = {
-        "1": {"class_type": "PatchbayUNETLoader", "inputs": {"unet_name": "demo_flux.safetensors", "weight_dtype": "default", "plan": ["2", 0]}},
-        "2": {"class_type": "PatchbayPlan", "inputs": {"mode": "degrees", "ulysses": 2, "predict": "demo_flux.safetensors", "width": 64, "height": 64, "steps": 2}},
+        "1": {"class_type": "PatchbayUNETLoader", "inputs": {"unet_name": "demo_flux.safetensors",
+            "weight_dtype": "default", "plan": ["2", 0]}},
+        "2": {"class_type": "PatchbayPlan", "inputs": {"mode": "degrees", "ulysses": 2,
+            "predict": "demo_flux.safetensors", "width": 64, "height": 64, "steps": 2}},
         "5": whole["5"],
         "6": {"class_type": "PatchbayCLIPTextEncode", "inputs": {"text": whole["6"]["inputs"]["text"], **encoders}},
         "7": {"class_type": "PatchbayCLIPTextEncode", "inputs": {"text": "", **encoders}},
@@ -57,18 +61,22 @@ async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
     bad += ["it is one colour"] * (not bad and float(got["whole"].std()) < 0.05)
     status, plan = str(got.get("shown_12")), str(got.get("shown_2"))
     bad += [f"status says {status}"] * ("ulysses=2 on 2 ranks" not in status or "devices cpu" not in status)
-    bad += [f"the plan says {plan}"] * ("ulysses=2 on cpu: " not in plan or "GiB a device" not in plan or not any(t.startswith("Predicted: ulysses=2") for t in got["texts"]))
+    bad += [f"the plan says {plan}"] * ("ulysses=2 on cpu: " not in plan or "GiB a device" not in plan
+        or not any(t.startswith("Predicted: ulysses=2") for t in got["texts"]))
     report.add("pictures", bad, apart=apart, status=status, plan=plan)
     parts["2"]["inputs"] |= {"ulysses": 1, "pipe": 9}
     error = (await rig.run(parts)).get("error") or {}
-    bad = [f"got {error}"] * (error.get("node_type") != "PatchbayPlan" or "use pipe=" not in error.get("exception_message", ""))
+    bad = [f"got {error}"] * (error.get("node_type") != "PatchbayPlan"
+        or "use pipe=" not in error.get("exception_message", ""))
     report.add("plan_refused", bad, said=error.get("exception_message"))
     said = []
     for patch in ("none", "diffsynth-a.safetensors"):
-        parts["2"]["inputs"] = {"mode": "degrees", "predict": "qwen-a.safetensors", "width": 256, "height": 256, "model_patches": patch}
+        parts["2"]["inputs"] = {"mode": "degrees", "predict": "qwen-a.safetensors", "width": 256, "height": 256,
+            "model_patches": patch}
         said.append(str((await rig.run(parts)).get("shown_2")))
     numbers = [[float(x) for x in re.findall(r"([0-9.e-]+) (?:s|GiB)\b", text)] for text in said]
-    bad = [f"got {said}"] * (not all(len(n) == 2 for n in numbers) or not all(b > a for a, b in zip(*numbers, strict=True)))
+    bad = [f"got {said}"] * (not all(len(n) == 2 for n in numbers)
+        or not all(b > a for a, b in zip(*numbers, strict=True)))
     report.add("plan_nets", bad, said=said)
 
 
@@ -76,8 +84,11 @@ def foreign(g: Graph) -> None:
     g.custom(sampler=g.add("50", "TestForeignSampler"))
 
 
-async def stopped(rig: Any, wait: float, before: Any = None, change: Any = None) -> tuple[float, dict[str, Any]]:  # noqa: ANN401
-    """Stop a long run so many seconds after its first step; return how many seconds after ComfyUI took the stop the wrapper was left."""
+async def stopped(rig: Any, wait: float, before: Any = None, change: Any = None) -> tuple[float,
+        dict[str, Any]]:  # noqa: ANN401
+    """Stop a long run so many seconds after its first step; return how many seconds after ComfyUI took the stop the
+    wrapper was left.
+    """
     asked: list[str] = []
 
     async def on(kind: str, data: dict[str, Any]) -> None:
@@ -105,7 +116,8 @@ async def interrupts(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
             bad.append(f"ended as {got.get('error') or got['ok']}")
     left.sort()
     p95 = left[int(0.95 * len(left)) - 1]
-    bad += [f"p95 {p95:.0f} ms, at most 100"] * (not p95 <= 100) + [f"{left[-1]:.0f} ms, at most 200"] * (not left[-1] <= 200)
+    bad += [f"p95 {p95:.0f} ms, at most 100"] * (not p95 <= 100) + [f"{left[-1]:.0f} ms, at most 200"] * (
+        not left[-1] <= 200)
     bad += ["a run after them differs"] * (not same(await rig.run(rig.graph(Case("flux-c"), True))))
     report.add("interrupts", bad, count=len(left), median_ms=left[len(left) // 2], p95_ms=p95, most_ms=left[-1])
 
@@ -125,7 +137,8 @@ async def faults(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
     halt = lambda how: [os.kill(p, how) for p in family(rig.daemon.pid)]  # noqa: E731
     seconds, got = await stopped(rig, 0.1, lambda: halt(signal.SIGSTOP))
     halt(signal.SIGCONT)
-    bad = [f"left after {1000 * seconds:.0f} ms, at most 250"] * (not seconds <= 0.25) + ["not interrupted"] * (not got.get("interrupted"))
+    bad = [f"left after {1000 * seconds:.0f} ms, at most 250"] * (not seconds <= 0.25) + ["not interrupted"] * (
+        not got.get("interrupted"))
     halt(signal.SIGSTOP)
     said = str((await rig.run(rig.graph(Case("flux-c", settings={"seed": 13}), True))).get("refused", ""))
     halt(signal.SIGCONT)
@@ -137,7 +150,8 @@ async def faults(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
     rig.stop_daemon()
     rig.start_daemon()
     got = await rig.run(rig.graph(Case("flux-c", settings={"seed": 6}), True))
-    bad = [f"got {got.get('error')}"] * (not got["ok"]) + ["the run differs"] * (not same(await rig.run(rig.graph(Case("flux-c"), True))))
+    bad = [f"got {got.get('error')}"] * (not got["ok"]) + ["the run differs"] * (
+        not same(await rig.run(rig.graph(Case("flux-c"), True))))
     report.add("restarted_daemon", bad)
 
     async def kill(kind: str, _: dict[str, Any]) -> None:
@@ -153,9 +167,11 @@ async def faults(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
 
     got = await rig.run(rig.graph(Case("flux-c", settings={"seed": 12}), True))
     text = str(got.get("refused", ""))
-    report.add("missing_daemon", [f"got {got.get('error') or text}"] * ("patchbay serve" not in text or "custom_validation_failed" not in text), text=text[:160])
+    report.add("missing_daemon", [f"got {got.get('error') or text}"] * ("patchbay serve" not in text
+        or "custom_validation_failed" not in text), text=text[:160])
     rig.start_daemon()
-    report.add("daemon_is_back", ["the run differs or failed"] * (not same(await rig.run(rig.graph(Case("flux-c"), True)))))
+    report.add("daemon_is_back", ["the run differs or failed"] * (not same(await rig.run(rig.graph(Case("flux-c"),
+        True)))))
 
 
 def on_model(kind: str, **inputs: Any) -> Any:  # noqa: ANN401
@@ -169,9 +185,12 @@ def merged(g: Graph) -> None:
 async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
     """Everything that cannot run must be a red node that says why."""
     table: dict[str, tuple[Case, str]] = {
-        "skip_layer": (Case("sd3-a", on_model("SkipLayerGuidanceSD3", layers="1", scale=3.0, start_percent=0.0, end_percent=1.0), {"cfg": 3.0}), "patches_replace"),
-        "easy_cache_foreign": (Case("flux-c", lambda g: cache("EasyCache")(g).custom(sampler=g.add("50", "TestForeignSampler"))), "EasyCache together with sampler"),
-        "two_caches": (Case("flux-c", lambda g: cache("EasyCache")(g).on_model("62", "LazyCache", reuse_threshold=0.2, start_percent=0.1, end_percent=0.9, verbose=False)), "diffusion_model wrapper"),
+        "skip_layer": (Case("sd3-a", on_model("SkipLayerGuidanceSD3", layers="1", scale=3.0, start_percent=0.0,
+            end_percent=1.0), {"cfg": 3.0}), "patches_replace"),
+        "easy_cache_foreign": (Case("flux-c", lambda g: cache("EasyCache")(g).custom(sampler=g.add("50",
+            "TestForeignSampler"))), "EasyCache together with sampler"),
+        "two_caches": (Case("flux-c", lambda g: cache("EasyCache")(g).on_model("62", "LazyCache", reuse_threshold=0.2,
+            start_percent=0.1, end_percent=0.9, verbose=False)), "diffusion_model wrapper"),
         "merged": (Case("flux-c", merged), "weight patch of kind"),
         "patch_unswapped": (Case("qwen-a", model_patch, swaps=False), "with Load Model Patch (Patchbay)"),
         "patch_area": (Case("qwen-a", lambda g: area(model_patch(g))), "its model a patch, and an area"),
@@ -179,20 +198,26 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "style_unswapped": (Case("kontext-a", style, swaps=False), "with Load Model Patch (Patchbay)"),
         "style_pictures": (Case("kontext-a", lambda g: style(g, pictures=2)), "uso-a.safetensors following 2 pictures"),
         "style_other_family": (Case("qwen-a", style), "makes rows of 120 values in front of a text"),
-        "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
+        "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors",
+            strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
-        "reference": (Case("zimage-a", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent), needs="ModelMergeKrea2"), "the zimage model takes no references"),
-        "attention_mask": (Case("flux-c", lambda g: g.conditioned("60", "TestAttentionMask")), "an attention mask that is not of StyleModelApply"),
-        "zsnr": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="v_prediction", zsnr=True)), "a table of sigmas of its own"),
-        "lcm": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="lcm", zsnr=False)), "is not known; the classes are"),
+        "reference": (Case("zimage-a", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent),
+            needs="ModelMergeKrea2"), "the zimage model takes no references"),
+        "attention_mask": (Case("flux-c", lambda g: g.conditioned("60", "TestAttentionMask")),
+            "an attention mask that is not of StyleModelApply"),
+        "zsnr": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="v_prediction", zsnr=True)),
+            "a table of sigmas of its own"),
+        "lcm": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="lcm", zsnr=False)),
+            "is not known; the classes are"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
         "family": (Case("wan"), "looks like a diffusion model (wan) (supported: "),
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():
-        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b", "qwen-a", "kontext-a") else Case("flux-c"), True)
+        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b", "qwen-a", "kontext-a")
+            else Case("flux-c"), True)
         graph["1"]["inputs"]["unet_name"] = case.model + ".safetensors"
         kinds = {n["class_type"] for n in graph.values()} | {case.needs or "KSampler"}
         absent = [k for k in kinds if not await rig.has(k)]
@@ -208,8 +233,10 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         graph = rig.graph(Case("qwen-a", model_patch), True)
         graph["1"]["class_type"] = "UNETLoader"
         said = str((await rig.run(graph)).get("error"))
-        report.add("refusal_model_unswapped", [f"said {said}"] * ("use Load Model Patch with" not in said), said=said[:150])
-    got = await rig.run({"1": rig.graph(Case("flux-c"), True)["1"], "2": {"class_type": "ModelSave", "inputs": {"filename_prefix": "m", "model": ["1", 0]}}})
+        report.add("refusal_model_unswapped", [f"said {said}"] * ("use Load Model Patch with" not in said),
+            said=said[:150])
+    got = await rig.run({"1": rig.graph(Case("flux-c"), True)["1"],
+        "2": {"class_type": "ModelSave", "inputs": {"filename_prefix": "m", "model": ["1", 0]}}})
     bad = ["it ran"] * got["ok"] + ["no advice"] * ("Patchbay" not in str(got.get("error")))
     report.add("refusal_save", bad, said=str((got.get("error") or {}).get("exception_message", "")).strip()[:120])
     for name, kind, inputs in (("compile", "TorchCompileModel", {"backend": "inductor"}),):
@@ -231,7 +258,9 @@ async def other_version(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def other_ways(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
-    """Reach a daemon over NATS, and start a worker: the same picture. A daemon that is not there is said before the queue runs."""
+    """Reach a daemon over NATS, and start a worker: the same picture. A daemon that is not there is said before the
+    queue runs.
+    """
     url = json.loads((rig.base / "store" / "daemon.json").read_text()).get("nats", "")
     ways = {"started": "start", "nowhere": str(rig.base / "nobody.sock"), "not_nats": "nats://127.0.0.1:1"}
     if importlib.util.find_spec("nats"):
@@ -246,9 +275,11 @@ async def other_ways(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
         got = await rig.run(graph)
         if name in ("nowhere", "not_nats", "newer"):
             said, want = str(got.get("refused", "")), "speaks protocol 2" if name == "newer" else "patchbay serve"
-            report.add("way_" + name, [f"got {got.get('error')} {said}"] * ("custom_validation_failed" not in said or want not in said))
+            report.add("way_" + name, [f"got {got.get('error')} {said}"] * ("custom_validation_failed" not in said
+                or want not in said))
         else:
-            report.add("way_" + name, [f"got {got.get('error') or got.get('refused')}"] * (not got["ok"]) + ["another picture"] * (not same(got)))
+            report.add("way_" + name, [f"got {got.get('error') or got.get('refused')}"] * (not got["ok"])
+                + ["another picture"] * (not same(got)))
     newer.close()
 
 
@@ -256,13 +287,15 @@ async def overhead(rig: Any, report: Any) -> None:  # noqa: ANN401
     """Measure what the node adds to the daemon's own time at 1024 x 1024 pixels: at most 30 ms and 2 ms a step."""
     extra = []
     for seed in range(6):
-        got = await rig.run(rig.graph(Case("flux-b", settings={"y": 128, "x": 128, "steps": 4, "seed": 900 + seed}), True))
+        got = await rig.run(rig.graph(Case("flux-b", settings={"y": 128, "x": 128, "steps": 4, "seed": 900 + seed}),
+            True))
         facts = got["facts"]
         spent = facts["left"] - facts["entered"] - facts["callbacks"]  # those are ComfyUI's pictures of the steps
         own = sum(facts["metrics"]["step_seconds"]) + facts["metrics"]["load_seconds"]
         extra.append(1000 * (spent - own))
     extra = sorted(extra[1:])
-    bad = ["more than 38 ms over the daemon's time for 4 steps"] * (not extra[0] <= 38)  # the others waited for other programs
+    # the others waited for other programs
+    bad = ["more than 38 ms over the daemon's time for 4 steps"] * (not extra[0] <= 38)
     report.add("overhead", bad, extra_ms=[round(v, 1) for v in extra])
 
 
@@ -340,11 +373,13 @@ async def growth(rig: Any, report: Any) -> None:  # noqa: ANN401
 
     async def runs(n: int, seed: int) -> None:
         for i in range(n):
-            await rig.run(rig.graph(Case("flux-c", lora if i % 2 else (lambda g: g), {"seed": seed + i, "y": 24, "x": 24, "cfg": 2.0}), True))
+            await rig.run(rig.graph(Case("flux-c", lora if i % 2 else (lambda g: g),
+                {"seed": seed + i, "y": 24, "x": 24, "cfg": 2.0}), True))
 
     await runs(RUNS // 2, 1000)
     before = resident()
     await runs(RUNS, 2000)
     after = resident()
-    bad = [f"process {i}: {a:.0f} MiB, then {b:.0f}" for i, (a, b) in enumerate(zip(before, after, strict=True)) if b > a + 32]
+    bad = [f"process {i}: {a:.0f} MiB, then {b:.0f}" for i, (a, b) in enumerate(zip(before, after, strict=True))
+        if b > a + 32]
     report.add("fifty_runs", bad, before_mib=[round(v) for v in before], after_mib=[round(v) for v in after])

@@ -1,7 +1,8 @@
 """Drives a real ComfyUI, headless on the CPU, and compares pictures through the Patchbay node with its own.
 
-usage: drive.py COMFYUI --program PATCHBAY [--python PYTHON] [--only NAME,...] [--random SEED,COUNT] [--record FOLDER] [--out REPORT.json]
-Needs a Python with ComfyUI's requirements; the models are tiny, their weights come from the formula of tests/golden/README.md.
+usage: drive.py COMFYUI --program PATCHBAY [--python PYTHON] [--only NAME,...] [--random SEED,COUNT] [--record FOLDER]
+[--out REPORT.json] Needs a Python with ComfyUI's requirements; the models are tiny, their weights come from the formula
+of tests/golden/README.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from random_graphs import random_cases  # noqa: E402
 REPO = HERE.parents[1]
 GOLDEN = REPO / "tests" / "golden"
 BOOT_SECONDS = 240
-EDITOR = {"Comfy.TutorialCompleted": True, "Comfy.ColorPalette": "light", "Comfy.Minimap.Visible": False, "LiteGraph.Canvas.MinFontSizeForLOD": 0}
+EDITOR = {"Comfy.TutorialCompleted": True, "Comfy.ColorPalette": "light", "Comfy.Minimap.Visible": False,
+    "LiteGraph.Canvas.MinFontSizeForLOD": 0}
 
 
 def fill(name: str, shape: list[int], scale: float, offset: float) -> np.ndarray[Any, Any]:
@@ -55,13 +57,15 @@ def fill(name: str, shape: list[int], scale: float, offset: float) -> np.ndarray
 
 def write_models(base: pathlib.Path, names: set[str]) -> None:
     """Write the tiny models, and a LoRA for the FLUX ones."""
-    weights = {k: v for file in ("weights.json", "modern/weights.json", "modern33/weights_patches.json") for k, v in json.loads((GOLDEN / file).read_text()).items() if isinstance(v, dict) and "config" in v}
+    weights = {k: v for file in ("weights.json", "modern/weights.json", "modern33/weights_patches.json") for k,
+        v in json.loads((GOLDEN / file).read_text()).items() if isinstance(v, dict) and "config" in v}
     (base / "weights.json").write_text(json.dumps(weights))
     for folder in ("diffusion_models", "loras", "checkpoints", "model_patches"):
         (base / "models" / folder).mkdir(parents=True, exist_ok=True)
     for name in names - {"flux-c-fp8", "flux-c-wide", "flux-c-full"}:
         tensors = {k: fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
-        save_file(tensors, base / "models" / "diffusion_models" / f"{name}.safetensors", {"config": json.dumps(weights[name]["config"])})
+        save_file(tensors, base / "models" / "diffusion_models" / f"{name}.safetensors",
+            {"config": json.dumps(weights[name]["config"])})
     shapes = {k: s for k, s, *_ in weights["flux-c"]["tensors"]}
     pairs = {}
     for layer in ("double_blocks.0.img_attn.qkv", "double_blocks.1.txt_mlp.0", "single_blocks.1.linear1", "img_in"):
@@ -75,7 +79,8 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_B.weight"] = fill("input:b", [inner, 3], 0.5, 0)
     save_file(pairs, base / "models" / "loras" / "tiny-lora.safetensors")
     more = {
-        "qwen": ("transformer_blocks.0.attn.to_k", "transformer_blocks.1.img_mod.1", "transformer_blocks.2.txt_mlp.net.2"),
+        "qwen": ("transformer_blocks.0.attn.to_k", "transformer_blocks.1.img_mod.1",
+            "transformer_blocks.2.txt_mlp.net.2"),
         "krea2": ("blocks.0.attn.wq", "blocks.1.mlp.up", "txtfusion.projector"),
         "fill": ("double_blocks.0.img_attn.qkv", "single_blocks.1.linear1"),
     }
@@ -84,16 +89,19 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
         for layer in layers:
             n, k = shapes[layer + ".weight"]
             key = "" if family == "qwen" else "diffusion_model."
-            pairs[f"{key}{layer}.lora_up.weight"], pairs[f"{key}{layer}.lora_down.weight"] = fill("input:up/" + layer, [n, 4], 0.5, 0), fill("input:down/" + layer, [4, k], 0.5, 0)
+            pairs[f"{key}{layer}.lora_up.weight"], pairs[f"{key}{layer}.lora_down.weight"] = fill("input:up/" + layer,
+                [n, 4], 0.5, 0), fill("input:down/" + layer, [4, k], 0.5, 0)
         save_file(pairs, base / "models" / "loras" / f"tiny-lora-{family}.safetensors")
-    shapes, control = {k: s for k, s, *_ in weights["flux-c"]["tensors"]}, {}  # as Black Forest Labs' Canny and Depth LoRA: every matrix with its bias, every norm
+    # as Black Forest Labs' Canny and Depth LoRA: every matrix with its bias, every norm
+    shapes, control = {k: s for k, s, *_ in weights["flux-c"]["tensors"]}, {}
     for key, shape in shapes.items():
         name = key.removesuffix(".weight")
         if key.endswith("_norm.scale"):
             control[key] = fill("input:norm/" + key, shape, 0.5, 1)
         elif len(shape) == 2:
             columns = 2 * shape[1] if name == "img_in" else shape[1]
-            control[name + ".lora_A.weight"], control[name + ".lora_B.weight"] = fill("input:a/" + name, [3, columns], 0.5, 0), fill("input:b/" + name, [shape[0], 3], 0.2, 0)
+            control[name + ".lora_A.weight"], control[name + ".lora_B.weight"] = fill("input:a/" + name, [3, columns],
+                0.5, 0), fill("input:b/" + name, [shape[0], 3], 0.2, 0)
             control[name + ".lora_B.bias"] = fill("input:bias/" + name, shape[:1], 0.2, 0)
     save_file(control, base / "models" / "loras" / "tiny-lora-control.safetensors")
     for name in ("diffsynth-a", "diffsynth-inpaint-a", "uso-a", "uso-b"):
@@ -135,7 +143,8 @@ def write_forms(models: pathlib.Path, weights: dict[str, Any]) -> None:
             packed[key[:-6] + "comfy_quant"] = torch.tensor(list(b'{"format": "float8_e4m3fn"}'), dtype=torch.uint8)
     save_torch(packed, models / "diffusion_models" / "flux-c-fp8.safetensors", config)
     save_torch(wide, models / "diffusion_models" / "flux-c-wide.safetensors", config)
-    save_file({"model.diffusion_model." + k: v for k, v in plain.items()}, models / "checkpoints" / "flux-c-full.safetensors", config)
+    save_file({"model.diffusion_model." + k: v for k, v in plain.items()},
+        models / "checkpoints" / "flux-c-full.safetensors", config)
 
 
 class Rig:
@@ -144,7 +153,8 @@ class Rig:
     def __init__(self, options: argparse.Namespace, base: pathlib.Path) -> None:
         self.options, self.base = options, base
         self.tree = pathlib.Path(options.comfyui).resolve()
-        self.version = re.search(r'"(.*?)"', (self.tree / "comfyui_version.py").read_text()).group(1)  # type: ignore[union-attr]
+        self.version = re.search(r'"(.*?)"', (self.tree / "comfyui_version.py").read_text()).group(
+            1)  # type: ignore[union-attr]
         self.socket = str(base / "p.sock")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -155,8 +165,10 @@ class Rig:
 
     def start_daemon(self) -> None:
         log = open(self.base / "daemon.log", "ab")
-        command = [self.options.program, "serve", "--models", str(self.base / "daemon_models"), "--socket", self.socket, "--listen", "127.0.0.1:0"]
-        command += ["--store", str(self.base / "store"), "--output", str(self.base / "output"), "--compute", "f32", "--drain", "1s", "--queue", "memory"]
+        command = [self.options.program, "serve", "--models", str(self.base / "daemon_models"), "--socket", self.socket,
+            "--listen", "127.0.0.1:0"]
+        command += ["--store", str(self.base / "store"), "--output", str(self.base / "output"), "--compute", "f32",
+            "--drain", "1s", "--queue", "memory"]
         self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 60
         while not os.path.exists(self.socket):
@@ -176,7 +188,8 @@ class Rig:
         (self.base / "comfy").mkdir()  # install-node looks for it
         subprocess.run([self.options.program, "install-node", self.base], check=True)
         shutil.copytree(HERE / "support", nodes / "patchbay_test", ignore=shutil.ignore_patterns("__pycache__"))
-        env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(self.base / "weights.json"), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(self.base / "weights.json"),
+            "OMP_NUM_THREADS": "1"}
         env["PATCHBAY_PROGRAM"] = str(pathlib.Path(self.options.program).resolve())
         if self.options.plain_msgpack:  # as if the package were not installed
             (self.base / "without").mkdir()
@@ -185,15 +198,18 @@ class Rig:
         env["PATCHBAY_TEST_DEMO"] = str(REPO / "examples" / "demo" / "diffusion_models" / "demo_flux.safetensors")
         if self.options.record:
             env["PATCHBAY_TEST_RECORD"] = str(pathlib.Path(self.options.record).resolve())
-        command = [self.options.python, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port), "--base-directory", str(self.base)]
-        command += ["--disable-api-nodes", "--disable-auto-launch", "--preview-method", "latent2rgb", "--use-pytorch-cross-attention"]
+        command = [self.options.python, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port),
+            "--base-directory", str(self.base)]
+        command += ["--disable-api-nodes", "--disable-auto-launch", "--preview-method", "latent2rgb",
+            "--use-pytorch-cross-attention"]
         command += ["--database-url", f"sqlite:///{self.base}/db.sqlite", "--fp32-unet"]
         if self.options.frontend:
             command += ["--front-end-root", self.options.frontend]
         user = self.base / "user" / "default"
         user.mkdir(parents=True)
         (user / "comfy.settings.json").write_text(json.dumps(EDITOR))
-        self.comfy = subprocess.Popen(command, cwd=self.tree, env=env, stdout=open(self.base / "comfy.log", "wb"), stderr=subprocess.STDOUT)
+        self.comfy = subprocess.Popen(command, cwd=self.tree, env=env, stdout=open(self.base / "comfy.log", "wb"),
+            stderr=subprocess.STDOUT)
 
     async def ready(self) -> None:
         deadline = time.monotonic() + BOOT_SECONDS
@@ -201,11 +217,13 @@ class Rig:
             try:
                 async with self.http.get(self.url + "/object_info/PatchbayUNETLoader") as r:
                     if "PatchbayUNETLoader" not in await r.json():
-                        raise SystemExit("ComfyUI runs without Patchbay's nodes:\n" + (self.base / "comfy.log").read_text()[-3000:])
+                        raise SystemExit("ComfyUI runs without Patchbay's nodes:\n"
+                            + (self.base / "comfy.log").read_text()[-3000:])
                     return
             except aiohttp.ClientError:
                 if time.monotonic() > deadline or self.comfy is None or self.comfy.poll() is not None:
-                    raise SystemExit("ComfyUI did not start:\n" + (self.base / "comfy.log").read_text()[-3000:]) from None
+                    raise SystemExit("ComfyUI did not start:\n"
+                        + (self.base / "comfy.log").read_text()[-3000:]) from None
                 await asyncio.sleep(0.2)
 
     async def has(self, kind: str) -> bool:
@@ -226,7 +244,8 @@ class Rig:
         await self.post("/patchbay_test/reset")
         out: dict[str, Any] = {"progress": 0, "previews": 0, "texts": [], "ok": False}
         async with self.http.ws_connect(f"{self.url}/ws?clientId=drive{self.prompts}", max_msg_size=0) as ws:
-            body = {"prompt": graph, "prompt_id": f"00000000-0000-4000-9000-{self.prompts:012d}", "client_id": f"drive{self.prompts}"}
+            body = {"prompt": graph, "prompt_id": f"00000000-0000-4000-9000-{self.prompts:012d}",
+                "client_id": f"drive{self.prompts}"}
             status, reply = await self.post("/prompt", body)
             if status != 200:
                 return {**out, "refused": reply}
@@ -254,7 +273,8 @@ class Rig:
                     out["ok"] = True
                 elif kind == "executed" and "latents" in (data.get("output") or {}):
                     file = data["output"]["latents"][0]
-                    out["latent"] = load_file(self.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
+                    out["latent"] = load_file(self.base / "output" / file["subfolder"] / file["filename"])[
+                        "latent_tensor"]
                     out.setdefault("latents", {})[data["node"]] = out["latent"]
                 elif kind == "executed" and "kept" in (data.get("output") or {}):
                     out[data["output"]["name"][0]] = np.load(data["output"]["kept"][0])
@@ -269,9 +289,11 @@ class Rig:
 
     def graph(self, case: Case, remote: bool) -> dict[str, Any]:
         file = (case.model if remote or not case.stock else case.stock) + ".safetensors"
-        loader: dict[str, Any] = {"class_type": "PatchbayUNETLoader" if remote else "UNETLoader", "inputs": {"unet_name": file, "weight_dtype": "default"}}
+        loader: dict[str, Any] = {"class_type": "PatchbayUNETLoader" if remote else "UNETLoader",
+            "inputs": {"unet_name": file, "weight_dtype": "default"}}
         if case.checkpoint:
-            loader = {"class_type": "PatchbayCheckpointLoader" if remote else "CheckpointLoaderSimple", "inputs": {"ckpt_name": file}}
+            loader = {"class_type": "PatchbayCheckpointLoader" if remote else "CheckpointLoaderSimple",
+                "inputs": {"ckpt_name": file}}
         g = Graph("-".join(case.model.split("-")[:2]), loader, **case.settings)
         if remote and case.plan:
             loader["inputs"]["plan"] = g.add("2", "TestPlan", plan=case.plan)
@@ -322,12 +344,15 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
     if rig.options.record and case.record and case.mode == "whole":
         await rig.post("/patchbay_test/keep", {"case": name, "what": "x"})
     by_chance = not case.mode
-    refused = (ours.get("error") or {}).get("exception_message", "").startswith(("Patchbay cannot run this", "Patchbay: plan_refused"))
+    refused = (ours.get("error") or {}).get("exception_message",
+        "").startswith(("Patchbay cannot run this", "Patchbay: plan_refused"))
     if by_chance and (refused or "latent" not in stock or not np.isfinite(stock["latent"]).all()):
-        print(f"NOT RUN {name}: {ours['error']['exception_message'].strip() if refused else 'ComfyUI has no latent, or one that is no numbers'}", flush=True)
+        why = "ComfyUI has no latent, or one that is no numbers"
+        print(f"NOT RUN {name}: {ours['error']['exception_message'].strip() if refused else why}", flush=True)
         return
     if "latent" not in ours or "latent" not in stock:
-        report.add(name, [f"ours {ours.get('error') or ours.get('refused') or 'no latent'}", f"stock {stock.get('error') or stock.get('refused') or ''}"])
+        report.add(name, [f"ours {ours.get('error') or ours.get('refused') or 'no latent'}",
+            f"stock {stock.get('error') or stock.get('refused') or ''}"])
         return
     rel = apart(ours["latent"], stock["latent"])
     mode = "evaluation" if any("one evaluation at a time" in t for t in ours["texts"]) else "whole"
@@ -335,19 +360,26 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
     bad += [f"{ours['facts']['evaluations']} evaluations in ComfyUI"] * (ours["facts"]["evaluations"] != 0)
     bad += ["stock evaluated nothing"] * (stock["facts"]["evaluations"] == 0 and not by_chance)
     bad += [f"went {mode}, want {case.mode}: {ours['texts']}"] * (mode != case.mode and not by_chance)
-    few = 0.05 * stock["progress"] if name == "sampler_pixart_dpm_adaptive" else 0  # as its steps, of which a last bit may make one more
+    # as its steps, of which a last bit may make one more
+    few = 0.05 * stock["progress"] if name == "sampler_pixart_dpm_adaptive" else 0
     bad += [f"{k}: {ours[k]}, stock {stock[k]}" for k in ("progress", "previews") if abs(ours[k] - stock[k]) > few]
     saved = len(((ours["facts"].get("metrics") or {}).get("reused")) or [])
-    bad += [f"the cache answered {saved} evaluations, texts {ours['texts']}"] * (mode == "whole" and case.reuses != (saved > 0) and not by_chance)
-    bad += [f"{case.model} {case.settings} {case.plan} {json.dumps(rig.graph(case, False))}"] * (by_chance and bad != [])
+    bad += [f"the cache answered {saved} evaluations, texts {ours['texts']}"] * (mode == "whole"
+        and case.reuses != (saved > 0) and not by_chance)
+    bad += [f"{case.model} {case.settings} {case.plan} {json.dumps(rig.graph(case, False))}"] * (by_chance
+        and bad != [])
     report.add(name, bad, rel=rel, reused=saved, mode=mode, progress=ours["progress"], previews=ours["previews"])
 
 
 async def controls(rig: Rig, report: Report) -> None:
-    """Show that the comparison can fail: other steps are far away, as is what lacks a LoRA, a control net or a model patch."""
+    """Show that the comparison can fail: other steps are far away, as is what lacks a LoRA, a control net or a model
+    patch.
+    """
     changes = {"lora": lora, "control_lora": lora_control, "net": controlled}
-    table = {"control_steps": Case("flux-c", settings={"steps": 5}), **{"control_" + k: Case("flux-c", v) for k, v in changes.items()}}
-    table |= {"control_patch": Case("qwen-a", model_patch, needs="QwenImageDiffsynthControlnet"), "control_style": Case("kontext-a", style, needs="USOStyleReference")}
+    table = {"control_steps": Case("flux-c", settings={"steps": 5}),
+        **{"control_" + k: Case("flux-c", v) for k, v in changes.items()}}
+    table |= {"control_patch": Case("qwen-a", model_patch, needs="QwenImageDiffsynthControlnet"),
+        "control_style": Case("kontext-a", style, needs="USOStyleReference")}
     for name, case in table.items():
         if not case.needs or await rig.has(case.needs):
             base, other = [await rig.run(rig.graph(c, False)) for c in (Case(case.model), case)]
@@ -361,12 +393,14 @@ async def main() -> int:
     p.add_argument("--program", required=True)
     p.add_argument("--python", default=sys.executable)
     p.add_argument("--only", default="")
-    p.add_argument("--random", default="", help="SEED,COUNT: so many random workflows, in place of the fixed ones and the faults")
+    p.add_argument(
+        "--random", default="", help="SEED,COUNT: so many random workflows, in place of the fixed ones and the faults")
     p.add_argument("--record", default="")
     p.add_argument("--out", default="")
     p.add_argument("--frontend", default="", help="folder of another editor than the installed one")
     p.add_argument("--plain-msgpack", action="store_true", help="run ComfyUI without the package msgpack")
-    p.add_argument("--shots", default="", help="folder for pictures of the editor, and the example workflows as it saves them")
+    p.add_argument(
+        "--shots", default="", help="folder for pictures of the editor, and the example workflows as it saves them")
     p.add_argument("--keep", action="store_true")
     options = p.parse_args()
     if options.random and not re.fullmatch(r"\d+,[1-9]\d*", options.random):
@@ -413,7 +447,9 @@ async def main() -> int:
         if not options.keep and not report.failed:
             shutil.rmtree(base)
     errors = [r["rel"] for n, r in report.rows.items() if "rel" in r and not n.startswith("control")]
-    print(f"ComfyUI {rig.version}: {len(report.rows)} checks, {len(report.failed)} failed, worst relative error {max(errors, default=0):.3g}, {time.monotonic() - began:.0f} s")
+    print(
+        f"ComfyUI {rig.version}: {len(report.rows)} checks, {len(report.failed)} failed, worst relative error "
+        f"{max(errors, default=0):.3g}, {time.monotonic() - began:.0f} s")
     if report.failed:
         print("failed:", *report.failed, f"(logs in {base})")
     if options.out:

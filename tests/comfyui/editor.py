@@ -37,9 +37,12 @@ class Page:
 
     async def js(self, code: str) -> Any:  # noqa: ANN401
         """Run the body of an asynchronous function and return what it returns."""
-        r = await self.call("Runtime.evaluate", expression=f"(async () => {{ {code} }})()", awaitPromise=True, returnByValue=True)
+        r = await self.call("Runtime.evaluate", expression=f"(async () => {{ {code} }})()", awaitPromise=True,
+            returnByValue=True)
         if "exceptionDetails" in r:
-            raise RuntimeError(f"{r['exceptionDetails'].get('exception', {}).get('description', r['exceptionDetails'])} in {code[:200]}")
+            raise RuntimeError(
+                f"{r['exceptionDetails'].get('exception', {}).get('description', r['exceptionDetails'])} in "
+                f"{code[:200]}")
         return r["result"].get("value")
 
     async def until(self, condition: str, seconds: float = 60) -> Any:  # noqa: ANN401
@@ -56,7 +59,9 @@ class Page:
 
 
 async def editor(rig: Any, report: Any, shots: pathlib.Path) -> None:  # noqa: ANN401
-    """Load the example with ComfyUI's loader, swap it, queue it and see progress and picture; the same with the loader inside a subgraph."""
+    """Load the example with ComfyUI's loader, swap it, queue it and see progress and picture; the same with the loader
+    inside a subgraph.
+    """
     async with opened(rig) as page:
         if page is None:
             print("NOT RUN editor: no Chromium on the PATH", flush=True)
@@ -72,7 +77,8 @@ async def opened(rig: Any) -> AsyncIterator[Page | None]:  # noqa: ANN401
         yield None
         return
     profile = tempfile.mkdtemp(prefix="patchbay-editor-")
-    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=1600,900", "--force-device-scale-factor=1.25", "about:blank"]
+    command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+        f"--user-data-dir={profile}", "--window-size=1600,900", "--force-device-scale-factor=1.25", "about:blank"]
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port_file = pathlib.Path(profile) / "DevToolsActivePort"
@@ -87,7 +93,9 @@ async def opened(rig: Any) -> AsyncIterator[Page | None]:  # noqa: ANN401
             page = Page(ws)
             await page.call("Page.enable")
             await page.call("Page.navigate", url=rig.url)
-            await page.until("app.graph && app.extensionManager && app.vueAppReady !== false && LiteGraph.registered_node_types.PatchbayUNETLoader", 120)
+            await page.until(
+                "app.graph && app.extensionManager && app.vueAppReady !== false && "
+                "LiteGraph.registered_node_types.PatchbayUNETLoader", 120)
             await asyncio.sleep(2)
             yield page
     finally:
@@ -99,7 +107,8 @@ async def opened(rig: Any) -> AsyncIterator[Page | None]:  # noqa: ANN401
 def stock_demo() -> dict[str, Any]:
     """Return the demo's example as one has it before: with ComfyUI's own loader."""
     graph = json.loads((REPO / "comfyui" / "workflows" / "demo_api.json").read_text())
-    graph["1"] = {"class_type": "UNETLoader", "inputs": {k: graph["1"]["inputs"][k] for k in ("unet_name", "weight_dtype")}}
+    graph["1"] = {"class_type": "UNETLoader", "inputs": {k: graph["1"]["inputs"][k]
+        for k in ("unet_name", "weight_dtype")}}
     del graph["2"]
     return graph
 
@@ -107,12 +116,18 @@ def stock_demo() -> dict[str, Any]:
 QUEUE = """
 const seen = {progress: 0, previews: 0, ended: ""};
 const on = (name, f) => app.api.addEventListener(name, f);
-on("progress", () => seen.progress++); on("b_preview", () => seen.previews++); on("b_preview_with_metadata", () => seen.previews++);
-on("execution_success", () => seen.ended ||= "success"); on("execution_error", (e) => seen.ended ||= "error " + e.detail?.exception_message);
+on("progress", () => seen.progress++);
+on("b_preview", () => seen.previews++);
+on("b_preview_with_metadata", () => seen.previews++);
+on("execution_success", () => seen.ended ||= "success");
+on("execution_error", (e) => seen.ended ||= "error " + e.detail?.exception_message);
 globalThis.seen = seen;
 await app.queuePrompt(0);
 """
-KINDS = "[...app.graph.nodes, ...[...(app.graph.subgraphs?.values?.() ?? [])].flatMap((g) => [...g.nodes])].map((n) => n.type)"
+KINDS = (
+    "[...app.graph.nodes, ...[...(app.graph.subgraphs?.values?.() ?? [])].flatMap((g) => [...g.nodes])]"
+    ".map((n) => n.type)"
+)
 
 
 async def fit(page: Page) -> None:
@@ -134,7 +149,9 @@ async def walk(page: Page, rig: Any, report: Any, shots: pathlib.Path) -> None: 
         if file.stem.endswith("_api"):
             continue
         await page.js(f"await app.loadGraphData({file.read_text()}, true)")
-        kept = await page.js("return [app.graph.nodes.length, app.graph.nodes.find((n) => n.type === 'PatchbayUNETLoader')?.widgets[0].value]")
+        kept = await page.js(
+            "return [app.graph.nodes.length, app.graph.nodes.find((n) => n.type === "
+            "'PatchbayUNETLoader')?.widgets[0].value]")
         want = json.loads(file.with_stem(file.stem + "_api").read_text())
         bad += [f"{file.name}: {kept}"] * (kept != [len(want), want["1"]["inputs"]["unet_name"]])
     await page.js(f"await app.loadApiJson({json.dumps(stock_demo())}, 'demo')")
@@ -145,13 +162,18 @@ async def walk(page: Page, rig: Any, report: Any, shots: pathlib.Path) -> None: 
         if where == "subgraph":
             await page.js("await app.extensionManager.command.execute('Patchbay.SwapLoadersBack')")
             await page.until(f"{KINDS}.includes('UNETLoader')")
-            await page.js("const n = app.graph.nodes.find((n) => n.type === 'UNETLoader'); app.graph.convertToSubgraph(new Set([n]))")
-            bad += ["no subgraph"] * (not await page.js("return app.graph.serialize().definitions?.subgraphs?.length > 0"))
+            await page.js(
+                "const n = app.graph.nodes.find((n) => n.type === 'UNETLoader'); app.graph.convertToSubgraph(new "
+                "Set([n]))")
+            bad += ["no subgraph"] * (
+                not await page.js("return app.graph.serialize().definitions?.subgraphs?.length > 0"))
         await page.js("await app.extensionManager.command.execute('Patchbay.SwapLoaders')")
         kinds = await page.js(f"return {KINDS}")
-        bad += [f"{where}: after the swap there are {kinds}"] * ("PatchbayUNETLoader" not in kinds or "UNETLoader" in kinds)
+        bad += [f"{where}: after the swap there are {kinds}"] * ("PatchbayUNETLoader" not in kinds
+            or "UNETLoader" in kinds)
         seed = 41 if where == "top" else 42
-        await page.js(f"app.graph.nodes.find((n) => n.type === 'KSampler').widgets.find((w) => w.name === 'seed').value = {seed}")
+        await page.js(
+            f"app.graph.nodes.find((n) => n.type === 'KSampler').widgets.find((w) => w.name === 'seed').value = {seed}")
         await page.js(QUEUE)
         seen = await page.until("globalThis.seen.ended && globalThis.seen", 90)
         bad += [f"{where}: {seen}"] * (seen["ended"] != "success" or seen["progress"] < 10 or seen["previews"] < 10)

@@ -1,4 +1,5 @@
-"""Random files of real names and widths, and the ComfyUI whose modules say what they are: what families.py draws with."""
+"""Random files of real names and widths, and the ComfyUI whose modules say what they are: what families.py draws with.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import sys
 from typing import Any
 
 LAYERS = 3
-TABLES = ("embed_tokens", "shared", "token_embedding", "position_embedding", "relative_attention_bias", "_embeddings", "positional_encoding", "register_tokens")  # not scaled by their rows
+# not scaled by their rows
+TABLES = ("embed_tokens", "shared", "token_embedding", "position_embedding", "relative_attention_bias", "_embeddings",
+    "positional_encoding", "register_tokens")
 Flow = dict[str, dict[str, Any]]  # a graph in the API form
 
 
@@ -92,7 +95,8 @@ class ComfyUI:
             path = textmodel_json_config or str(tree / "comfy" / "sd1_clip_config.json")
             config = path if isinstance(path, dict) else json.loads(pathlib.Path(path).read_text())
             if "model_options" in k and textmodel_json_config is None:
-                k["model_options"] = {**k["model_options"], "model_name": k["model_options"].get("model_name", "clip_l")}
+                k["model_options"] = {**k["model_options"], "model_name": k["model_options"].get("model_name",
+                    "clip_l")}
             full(model, *a, textmodel_json_config=shortened(config), **k)
 
         self.clip.SDClipModel.__init__ = short
@@ -108,10 +112,13 @@ class ComfyUI:
         self.tree = tree
         self.nodes = importlib.import_module("nodes")
         # nodes_post_processing and nodes_latent import each other, in this order
-        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced", "mask", "cond", "post_processing", "latent", "qwen"):
+        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced", "mask", "cond",
+                "post_processing", "latent", "qwen"):
             module = importlib.import_module(f"comfy_extras.nodes_{extra}")
             for value in list(vars(module).values()):
-                if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
+                if hasattr(value, "GET_SCHEMA") and hasattr(value,
+                        "define_schema") and value.__module__ == module.__name__ and value.__bases__[
+                            0].__name__ == "ComfyNode":
                     self.nodes.NODE_CLASS_MAPPINGS[value.GET_SCHEMA().node_id] = value
             self.nodes.NODE_CLASS_MAPPINGS.update(getattr(module, "NODE_CLASS_MAPPINGS", {}))
 

@@ -1,8 +1,10 @@
-"""Swaps the loaders of ComfyUI's official templates and runs those of the families that are here, as the editor would send them, with tiny random models.
+"""Swaps the loaders of ComfyUI's official templates and runs those of the families that are here, as the editor would
+send them, with tiny random models.
 
 usage: templates.py COMFYUI --program PATCHBAY --templates FOLDER [--only NAME,...] [--out REPORT.json]
-FOLDER has the files of the package comfyui-workflow-templates-json. Of a template that is left what a sampler needs: texts and encoded pictures are random numbers of the right
-shape, sizes and steps small. The latents of every sampler are compared with those of ComfyUI's own loader.
+FOLDER has the files of the package comfyui-workflow-templates-json. Of a template that is left what a sampler needs:
+texts and encoded pictures are random numbers of the right shape, sizes and steps small. The latents of every sampler
+are compared with those of ComfyUI's own loader.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ import swap  # noqa: E402
 
 Graph = dict[str, dict[str, Any]]
 TINY = {
-    "flux1-fill": "fill-a", "flux.1-fill": "fill-a", "flux1-canny-dev.": "depth-a", "flux1-depth-dev.": "depth-a", "flux1": "flux-c", "flux.1": "flux-c", "sd3": "sd3-a",
-    "qwen_image_layered": "qwen-c", "qwen_image": "qwen-a", "z_image": "zimage-a", "flux2": "flux2-a", "flux-2": "flux2-b", "krea2": "krea2-a",
+    "flux1-fill": "fill-a", "flux.1-fill": "fill-a", "flux1-canny-dev.": "depth-a", "flux1-depth-dev.": "depth-a",
+    "flux1": "flux-c", "flux.1": "flux-c", "sd3": "sd3-a",
+    "qwen_image_layered": "qwen-c", "qwen_image": "qwen-a", "z_image": "zimage-a", "flux2": "flux2-a",
+    "flux-2": "flux2-b", "krea2": "krea2-a",
 }  # fmt: skip
 """Tiny models by the start of the names of a family's files."""
 
@@ -44,7 +48,8 @@ SAMPLERS = ("KSampler", "KSamplerAdvanced", "SamplerCustom", "SamplerCustomAdvan
 EDITS = ("TextEncodeQwenImageEdit", "TextEncodeQwenImageEditPlus")
 """Text encoders that also encode the picture to be edited."""
 
-FILES = ("PatchbayUNETLoader", "PatchbayCheckpointLoader", "PatchbayModelPatchLoader", "LoraLoaderModelOnly", "LoraLoader", "LoadImage")
+FILES = ("PatchbayUNETLoader", "PatchbayCheckpointLoader", "PatchbayModelPatchLoader", "LoraLoaderModelOnly",
+    "LoraLoader", "LoadImage")
 FRAMES = ("qwen", "krea2")
 LORAS = (*FRAMES, "fill")
 STATES = ("same", "not run", "refused", "DIFFERS")
@@ -87,7 +92,8 @@ class Cut:
         self.random += 1
         side = 8 if self.tiny.startswith("flux2") else 16
         channels = CHANNELS[self.tiny.split("-")[0]]
-        inputs = {"channels": channels, "height": side, "width": side, "batch": 1, "seed": self.random, "frame": self.tiny.startswith(FRAMES)}
+        inputs = {"channels": channels, "height": side, "width": side, "batch": 1, "seed": self.random,
+            "frame": self.tiny.startswith(FRAMES)}
         return {"class_type": "TestLatent", "inputs": inputs}
 
     def small(self, node: dict[str, Any]) -> None:
@@ -101,7 +107,8 @@ class Cut:
                 most = 128
             elif primitive and value > 8:
                 most = 8
-            node["inputs"][key] = max(min(value, {"batch_size": 1, "megapixels": 0.02, "steps": 8}.get(name, most)), self.least(node["class_type"], key))
+            node["inputs"][key] = max(min(value, {"batch_size": 1, "megapixels": 0.02, "steps": 8}.get(name, most)),
+                self.least(node["class_type"], key))
 
     def least(self, kind: str, key: str) -> float:
         """Return the smallest value of an input of a class."""
@@ -119,19 +126,25 @@ class Cut:
             self.graph[name] = self.conditioning(9 if "CLIP" in linked else 20)
             if kind in EDITS and any(k.startswith("image") for k, v in values.items() if isinstance(v, list)):
                 self.graph[name + "-text"], self.graph[name + "-picture"] = self.graph[name], self.latent()
-                self.graph[name] = {"class_type": "ReferenceLatent", "inputs": {"conditioning": [name + "-text", 0], "latent": [name + "-picture", 0]}}
+                self.graph[name] = {"class_type": "ReferenceLatent",
+                    "inputs": {"conditioning": [name + "-text", 0], "latent": [name + "-picture", 0]}}
         elif out == ["LATENT"] and "VAE" in linked:
             self.graph[name] = self.latent()
         elif out == ["IMAGE"] and "VAE" in linked:
             self.graph[name] = {"class_type": "LoadImage", "inputs": {"image": "tiny.png"}}
         elif kind == "VAELoader":
             side = 16 if self.tiny.startswith("flux2") else 8
-            self.graph[name] = {"class_type": "TestVAE", "inputs": {"channels": CHANNELS[self.tiny.split("-")[0]], "pixels": side, "frame": self.tiny.startswith(FRAMES)}}
+            self.graph[name] = {"class_type": "TestVAE", "inputs": {"channels": CHANNELS[self.tiny.split("-")[0]],
+                "pixels": side, "frame": self.tiny.startswith(FRAMES)}}
         elif kind == "ControlNetLoader":
-            inside = "sd3.5_large_controlnet" in str(values["control_net_name"]) or "-Fun-" in str(values["control_net_name"])
-            self.graph[name] = {"class_type": "TestControlNet", "inputs": {"model": self.tiny, "seed": 1, "inside": inside}}
+            inside = "sd3.5_large_controlnet" in str(values["control_net_name"]) or "-Fun-" in str(
+                values["control_net_name"])
+            self.graph[name] = {"class_type": "TestControlNet",
+                "inputs": {"model": self.tiny, "seed": 1, "inside": inside}}
         elif kind == "PatchbayModelPatchLoader":
-            self.graph[name] = {"class_type": kind, "inputs": {"name": "diffsynth-a.safetensors"}} if self.tiny == "qwen-a" else {"class_type": "TestPatch", "inputs": {}}
+            self.graph[name] = {
+                "class_type": kind, "inputs": {"name": "diffsynth-a.safetensors"}} if self.tiny == "qwen-a" else {
+                    "class_type": "TestPatch", "inputs": {}}
         elif kind == "LoraLoader":
             model_only = {k: v for k, v in values.items() if k not in ("clip", "strength_clip")}
             self.graph[name] = {"class_type": "LoraLoaderModelOnly", "inputs": model_only}
@@ -152,7 +165,8 @@ class Cut:
         return {tiny_of(str(i.get("unet_name") or i.get("ckpt_name"))) for i in nodes}
 
     def done(self) -> Graph:
-        """Return what the samplers of this family's model need. Raise ValueError with what keeps it from running here."""
+        """Return what the samplers of this family's model need. Raise ValueError with what keeps it from running here.
+        """
         for name in list(self.graph):
             node = self.graph[name]
             if "class_type" not in node:  # what the editor makes of a class that it does not know
@@ -172,7 +186,8 @@ class Cut:
         foreign = sorted({n["class_type"] for n in out.values() if n["class_type"] not in self.info})
         if foreign:
             raise ValueError("needs classes that this ComfyUI lacks: " + ", ".join(foreign))
-        files = sorted({n["class_type"] for n in out.values() if n["class_type"] not in FILES and "Loader" in n["class_type"]})
+        files = sorted({n["class_type"] for n in out.values() if n["class_type"] not in FILES
+            and "Loader" in n["class_type"]})
         if files:
             raise ValueError("needs files of " + ", ".join(files))
         for name in samplers:
@@ -195,7 +210,8 @@ class Templates:
             for key, source, folder in (
                 ("unet_name", models / "diffusion_models" / f"{tiny}.safetensors", "diffusion_models"),
                 ("ckpt_name", models / "checkpoints" / f"{tiny}-full.safetensors", "checkpoints"),
-                ("lora_name", models / "loras" / (f"tiny-lora-{tiny.split('-')[0]}.safetensors" if tiny.startswith(LORAS) else "tiny-lora.safetensors"), "loras"),
+                ("lora_name", models / "loras" / (f"tiny-lora-{tiny.split('-')[0]}.safetensors"
+                    if tiny.startswith(LORAS) else "tiny-lora.safetensors"), "loras"),
             ):
                 if isinstance(values.get(key), str):
                     values[key] = values[key].replace("\\", "/").rsplit("/", 1)[-1]
@@ -243,7 +259,9 @@ class Templates:
             return {"state": "refused", "why": said[:300]}
         theirs = await self.rig.run(stock)
         if "latents" not in theirs:
-            return {"state": "not run", "why": f"ComfyUI's own run ends with {str(theirs.get('error') or theirs.get('refused'))[:600]}"}
+            return {
+                "state": "not run", "why": f"ComfyUI's own run ends with "
+                f"{str(theirs.get('error') or theirs.get('refused'))[:600]}"}
         if "latents" not in ours:
             return {"state": "DIFFERS", "why": said[:300]}
         rel = max(apart(ours["latents"].get(k, np.zeros(0)), v) for k, v in theirs["latents"].items())
@@ -254,15 +272,19 @@ class Templates:
     def show(self, name: str) -> None:
         row = self.rows[name]
         if row["state"] != "another family":
-            print(f"{row['state']:8s} {name:52s} {row.get('mode', ''):10s} {row.get('rel', 0):.2g} {row.get('why', '')}", flush=True)
+            print(
+                f"{row['state']:8s} {name:52s} {row.get('mode', ''):10s} {row.get('rel', 0):.2g} {row.get('why', '')}",
+                flush=True)
 
 
 def checkpoints(base: pathlib.Path) -> None:
     """Write the tiny models that templates want as checkpoints."""
     weights = json.loads((base / "weights.json").read_text())
     for name in ("flux-c", "sd3-a"):
-        plain = {f"model.diffusion_model.{k}": fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
-        save_file(plain, base / "models" / "checkpoints" / f"{name}-full.safetensors", {"config": json.dumps(weights[name]["config"])})
+        plain = {f"model.diffusion_model.{k}": fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale,
+            offset in weights[name]["tensors"]}
+        save_file(plain, base / "models" / "checkpoints" / f"{name}-full.safetensors",
+            {"config": json.dumps(weights[name]["config"])})
     (base / "input").mkdir(exist_ok=True)
     picture = np.full((128, 128, 4), 120, np.uint8)
     picture[..., 3] = np.arange(128) * 2  # ComfyUI's mask of it
@@ -296,7 +318,8 @@ async def main() -> int:
                 for file in sorted(pathlib.Path(options.templates).glob("*.json")):
                     workflow = json.loads(file.read_text())
                     wanted = not options.only or any(re.fullmatch(o, file.stem) for o in options.only.split(","))
-                    if wanted and isinstance(workflow, dict) and isinstance(workflow.get("nodes"), list) and loaders(workflow):
+                    if wanted and isinstance(workflow, dict) and isinstance(workflow.get("nodes"),
+                            list) and loaders(workflow):
                         await run.one(page, file.stem, workflow)
                         run.show(file.stem)
     finally:
@@ -306,7 +329,8 @@ async def main() -> int:
                 proc.wait(30)
     states = collections.Counter(r["state"] for r in run.rows.values())
     swapped = sum(r["swapped"] > 0 for r in run.rows.values())
-    print(f"ComfyUI {rig.version}: {len(run.rows)} templates with a loader, {swapped} swapped; " + ", ".join(f"{n} {s}" for s, n in sorted(states.items())))
+    print(f"ComfyUI {rig.version}: {len(run.rows)} templates with a loader, {swapped} swapped; "
+        + ", ".join(f"{n} {s}" for s, n in sorted(states.items())))
     if options.out:
         pathlib.Path(options.out).write_text(json.dumps(run.rows, indent=1))
     return 1 if states["DIFFERS"] or not states["same"] else 0

@@ -69,7 +69,8 @@ def single_block(b, x, turn):
 
 
 doubles = [(Stream(), Stream()) for _ in range(double)]
-singles = [(linear(7 * E, E), linear(E, 5 * E), torch.ones(2, D, **options), torch.randn(3, 1, E, **options) * 0.1) for _ in range(single)]
+singles = [(linear(7 * E, E), linear(E, 5 * E), torch.ones(2, D, **options), torch.randn(3, 1, E, **options) * 0.1)
+    for _ in range(single)]
 angle = torch.rand(1, 1, TEXT + IMAGE, D // 2, device=device)
 turn = torch.stack((angle.cos(), angle.sin()))
 

@@ -39,7 +39,8 @@ for name, m, n, k in [
     x, w, b = torch.randn(m, k, **bf16), torch.randn(n, k, **bf16), torch.randn(n, **bf16)
     t = median(lambda: torch.nn.functional.linear(x, w, b))
     print("linear %s %.1f us %.1f TFLOP/s" % (name, t * 1e6, 2 * m * n * k / t / 1e12))
-for name, l, h, d in [("flux", 4608, 24, 128), ("sd3", 4429, 24, 64), ("pixart", 4096, 16, 72), ("hunyuan", 4096, 16, 88)]:
+for name, l, h, d in [("flux", 4608, 24, 128), ("sd3", 4429, 24, 64), ("pixart", 4096, 16, 72),
+        ("hunyuan", 4096, 16, 88)]:
     q, k, v = (torch.randn(1, h, l, d, **bf16) for _ in range(3))
     t = median(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
     print("attention %s %.1f us %.1f TFLOP/s" % (name, t * 1e6, 4 * l * l * h * d / t / 1e12))

@@ -3,12 +3,14 @@
     python3 -m venv venv && venv/bin/pip install torch numpy
     venv/bin/python tests/reference/bench_torch.py [--runs 5] [--cases flux-256,t5-256] [--dtypes f32,bf16]
 
-Run it in the repository's root; it builds ./tests/reference/sidebyside with Go. Never a need of `make test`. Inside the time: flux-N is one evaluation
-of FLUX.1 with 2 double and 4 single blocks (3072 wide, 24 heads, 256 text tokens, picture N x N), embedders, modulation and last layer included;
-t5-N is one T5-XXL encoder layer on N tokens; conv-N is a residual block of each resolution of a VAE decoder for an N x N picture, vae-N the whole decoder of FLUX's autoencoder. Outside: making
-weights, the first run of each side. torch runs in inference mode, channels_last for convolutions, scaled_dot_product_attention for attention.
-Both sides have all processors. The last column is the ratio of processor time (torch's includes what its waiting threads spend): where other
-programs take their share of the machine, as the load average tells, it says more than the clock.
+Run it in the repository's root; it builds ./tests/reference/sidebyside with Go. Never a need of `make test`. Inside the
+time: flux-N is one evaluation of FLUX.1 with 2 double and 4 single blocks (3072 wide, 24 heads, 256 text tokens,
+picture N x N), embedders, modulation and last layer included; t5-N is one T5-XXL encoder layer on N tokens; conv-N is a
+residual block of each resolution of a VAE decoder for an N x N picture, vae-N the whole decoder of FLUX's autoencoder.
+Outside: making weights, the first run of each side. torch runs in inference mode, channels_last for convolutions,
+scaled_dot_product_attention for attention. Both sides have all processors. The last column is the ratio of processor
+time (torch's includes what its waiting threads spend): where other programs take their share of the machine, as the
+load average tells, it says more than the clock.
 """
 import argparse
 import os
@@ -47,13 +49,15 @@ class Flux:
         lin = lambda n, k: Linear(n, k, dtype)
         self.img_in, self.txt_in = lin(e, 64), lin(e, 4096)
         self.embed = [(lin(e, 256), lin(e, e)), (lin(e, 768), lin(e, e)), (lin(e, 256), lin(e, e))]
-        self.double = [[(lin(6 * e, e), lin(3 * e, e), lin(e, e), lin(m, e), lin(e, m)) for _ in range(2)] for _ in range(2)]
+        self.double = [[(lin(6 * e, e), lin(3 * e, e), lin(e, e), lin(m, e), lin(e, m)) for _ in range(2)]
+            for _ in range(2)]
         self.single = [(lin(3 * e, e), lin(3 * e + m, e), lin(e, e + m)) for _ in range(4)]
         self.last = (lin(2 * e, e), lin(64, e))
         self.scale = noise(e // self.H, dtype=dtype, scale=1)
         tokens = (size // 16) ** 2
         self.x, self.text = noise(1, tokens, 64, dtype=dtype, scale=1), noise(1, 256, 4096, dtype=dtype, scale=1)
-        self.vectors = [noise(1, 256, dtype=dtype, scale=1), noise(1, 768, dtype=dtype, scale=1), noise(1, 256, dtype=dtype, scale=1)]
+        self.vectors = [noise(1, 256, dtype=dtype, scale=1), noise(1, 768, dtype=dtype, scale=1),
+            noise(1, 256, dtype=dtype, scale=1)]
         angle = torch.rand(256 + tokens, e // self.H // 2)
         self.cos, self.sin = angle.cos(), angle.sin()
 
@@ -97,7 +101,8 @@ class T5:
     def __init__(self, dtype, tokens):
         e, f = 4096, 10240
         self.qkvo = [Linear(e, e, dtype, False) for _ in range(4)]
-        self.gate, self.up, self.down = Linear(f, e, dtype, False), Linear(f, e, dtype, False), Linear(e, f, dtype, False)
+        self.gate, self.up, self.down = Linear(f, e, dtype, False), Linear(f, e, dtype, False), Linear(e, f, dtype,
+            False)
         self.x, self.one = noise(1, tokens, e, dtype=dtype, scale=1), noise(e, dtype=dtype, scale=1)
         self.bias = noise(1, 64, tokens, tokens, dtype=dtype, scale=1)
 
@@ -193,8 +198,12 @@ def main():
     o = p.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     ours = Ours()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; ours: {ours.about}; load average {os.getloadavg()}")
-    print(f"{'case':10} {'type':5} {'torch s':>9} {'ours s':>9} {'torch/ours':>10} {'paired':>8} {'by cpu':>8}  runs, load average")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; ours: {ours.about}; load average "
+        f"{os.getloadavg()}")
+    print(
+        f"{'case':10} {'type':5} {'torch s':>9} {'ours s':>9} {'torch/ours':>10} {'paired':>8} {'by cpu':>8}  runs, "
+        f"load average")
     for case in o.cases.split(","):
         name, size = case.split("-")
         for dtype in o.dtypes.split(","):
@@ -213,7 +222,9 @@ def main():
                             mine.append(ours.run(f"{name} {dtype} {size}"))
             (a, a_cpu), (b, b_cpu) = (map(statistics.median, zip(*side)) for side in (theirs, mine))
             paired = statistics.median(x[0] / y[0] for x, y in zip(theirs, mine))
-            print(f"{case:10} {dtype:5} {a:9.3f} {b:9.3f} {a / b:10.2f} {paired:8.2f} {a_cpu / b_cpu:8.2f}  {o.runs}, {os.getloadavg()[0]:.1f}",
+            print(
+                f"{case:10} {dtype:5} {a:9.3f} {b:9.3f} {a / b:10.2f} {paired:8.2f} {a_cpu / b_cpu:8.2f}  {o.runs}, "
+                f"{os.getloadavg()[0]:.1f}",
                   flush=True)
             del net
 

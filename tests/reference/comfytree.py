@@ -1,4 +1,5 @@
-"""What the scripts beside it share that run a tree of ComfyUI: how it is started on a processor, and the formula of tests/golden/README.md section 1.
+"""What the scripts beside it share that run a tree of ComfyUI: how it is started on a processor, and the formula of
+tests/golden/README.md section 1.
 
 Arguments of ComfyUI are read where it is imported: call start first, then import comfy.
 """
@@ -14,7 +15,9 @@ import torch
 
 
 def start(tree, *flags, vision=True):
-    """Have the ComfyUI of a tree run on the processor as flags say, without torchaudio, and torchvision unless it is used."""
+    """Have the ComfyUI of a tree run on the processor as flags say, without torchaudio, and torchvision unless it is
+    used.
+    """
     sys.argv = ["x", "--cpu", *flags]
     sys.path.insert(0, os.path.abspath(tree))
     unused = ["torchaudio", "torchaudio.transforms", "torchaudio.functional"]

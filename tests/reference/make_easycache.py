@@ -1,11 +1,13 @@
 """Makes tests/golden/easycache.json and easycache.safetensors. Running the tests does not need this script.
 
-Made with Python 3.11, torch 2.15.0, numpy 2.4.6 and the tree of ComfyUI 0.8.0, whose KSampler, EasyCache and LazyCache nodes are imported and run as they are:
+Made with Python 3.11, torch 2.15.0, numpy 2.4.6 and the tree of ComfyUI 0.8.0, whose KSampler, EasyCache and LazyCache
+nodes are imported and run as they are:
     python tests/reference/make_easycache.py COMFYUI_TREE tests/golden
 
-The models are those of tests/golden/weights.json with weights and inputs by the formula of tests/golden/README.md section 1. In float32 the node's += lands in the
-sampler's own x, because ComfyUI's flow models hand x to the network without a copy, and a skipped step is wrong; in bfloat16 and float16, as on GPUs, the cast to
-that type is a copy and all is well. So FLUX is handed a copy here too. The case "float32" keeps the number without the copy for the record.
+The models are those of tests/golden/weights.json with weights and inputs by the formula of tests/golden/README.md
+section 1. In float32 the node's += lands in the sampler's own x, because ComfyUI's flow models hand x to the network
+without a copy, and a skipped step is wrong; in bfloat16 and float16, as on GPUs, the cast to that type is a copy and
+all is well. So FLUX is handed a copy here too. The case "float32" keeps the number without the copy for the record.
 """
 
 import asyncio
@@ -67,7 +69,8 @@ def entry(name, tag, tokens, guidance=None, start=None, end=None):
 CASES, TENSORS = {}, {}
 
 
-def run(key, node, name, positive, negative, *, shape, sampler="euler", scheduler="simple", steps=12, cfg=1.0, seed=7, denoise=1.0, threshold=0.2, start=0.15, end=0.95, latent="zeros", mask=False, float32=False):
+def run(key, node, name, positive, negative, *, shape, sampler="euler", scheduler="simple", steps=12, cfg=1.0, seed=7,
+        denoise=1.0, threshold=0.2, start=0.15, end=0.95, latent="zeros", mask=False, float32=False):
     m = model(name, name.startswith("flux") and not float32)
     if node:
         m = node.execute(m, threshold, start, end, True)[0]
@@ -97,10 +100,13 @@ def run(key, node, name, positive, negative, *, shape, sampler="euler", schedule
         pixels = torch.zeros(1, 1, 8 * h, 8 * w)
         pixels[:, :, 2 * h : 6 * h, 8 * w // 3 :] = 1
         l["noise_mask"] = pixels
-    result = nodes.KSampler().sample(m, seed, steps, cfg, sampler, scheduler, [c for e in positive for c in e[0]], [c for e in negative for c in e[0]], l, denoise)[0]["samples"]
+    result = nodes.KSampler().sample(m, seed, steps, cfg, sampler, scheduler, [c for e in positive for c in e[0]],
+        [c for e in negative for c in e[0]], l, denoise)[0]["samples"]
     CASES[key] = {
-        "node": {EasyCacheNode: "EasyCache", LazyCacheNode: "LazyCache", None: ""}[node], "model": name, "sampler": sampler, "scheduler": scheduler, "steps": steps, "cfg": cfg, "seed": seed, "denoise": denoise,
-        "reuse_threshold": threshold, "start_percent": start, "end_percent": end, "latent_shape": list(shape), "latent": latent, "mask": mask,
+        "node": {EasyCacheNode: "EasyCache", LazyCacheNode: "LazyCache", None: ""}[node], "model": name,
+        "sampler": sampler, "scheduler": scheduler, "steps": steps, "cfg": cfg, "seed": seed, "denoise": denoise,
+        "reuse_threshold": threshold, "start_percent": start, "end_percent": end, "latent_shape": list(shape),
+        "latent": latent, "mask": mask,
         "positive": [e[1] for e in positive], "negative": [e[1] for e in negative], "evaluations": evaluations,
     }
     TENSORS[key] = result.float().contiguous()
@@ -126,31 +132,48 @@ def main():
     # FLUX, EasyCache
     for t in (0.2, 0.6, 1.0, 1.5):
         run(f"flux-a/easy/{t}", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=t)
-    run("flux-a/easy/always", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=3.0, start=0.0, end=1.0)
-    run("flux-a/easy/late", EASY, "flux-a", [a("pos")], [a("neg")], steps=16, shape=(1, 16, 16, 24), threshold=1.5, start=0.4, end=0.7)
-    run("flux-a/easy/float32", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=1.0, float32=True)
+    run("flux-a/easy/always", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=3.0, start=0.0,
+        end=1.0)
+    run("flux-a/easy/late", EASY, "flux-a", [a("pos")], [a("neg")], steps=16, shape=(1, 16, 16, 24), threshold=1.5,
+        start=0.4, end=0.7)
+    run("flux-a/easy/float32", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=1.0,
+        float32=True)
     run("flux-a/easy/odd-b2", EASY, "flux-a", [a("pos")], [a("neg")], steps=16, shape=(2, 16, 17, 27), threshold=1.0)
-    run("flux-a/easy/heun", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=0.2, sampler="heun")
-    run("flux-a/easy/dpmpp_2m-img2img", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), steps=16, threshold=1.0, sampler="dpmpp_2m", scheduler="beta", denoise=0.7, latent="easycache/latent")
-    run("flux-a/easy/euler_ancestral-mask", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), steps=16, threshold=1.0, sampler="euler_ancestral", latent="easycache/latent", mask=True)
-    run("flux-c/easy/cfg3-batched", EASY, "flux-c", [c("pos")], [c("neg")], steps=16, shape=(1, 16, 16, 24), threshold=1.0, cfg=3.0)
-    run("flux-c/easy/cfg3-separate-b2", EASY, "flux-c", [c("pos")], [c("neg", 5)], steps=16, shape=(2, 16, 16, 24), threshold=1.0, cfg=3.0)
-    run("flux-c/easy/combine-lengths", EASY, "flux-c", [c("pos"), c("pos3", 7)], [c("neg", 7)], steps=16, shape=(1, 16, 16, 24), threshold=1.0, cfg=3.0)
-    run("flux-c/easy/range", EASY, "flux-c", [c("pos", start=0.0, end=0.6), c("pos2", 9)], [c("neg", 9)], steps=16, shape=(1, 16, 16, 24), threshold=1.0, cfg=3.0)
-    run("flux-c/easy/euler_cfg_pp", EASY, "flux-c", [c("pos")], [c("neg")], steps=16, shape=(1, 16, 16, 24), threshold=1.0, cfg=1.6, sampler="euler_cfg_pp")
+    run("flux-a/easy/heun", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), threshold=0.2,
+        sampler="heun")
+    run("flux-a/easy/dpmpp_2m-img2img", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), steps=16,
+        threshold=1.0, sampler="dpmpp_2m", scheduler="beta", denoise=0.7, latent="easycache/latent")
+    run("flux-a/easy/euler_ancestral-mask", EASY, "flux-a", [a("pos")], [a("neg")], shape=(1, 16, 16, 24), steps=16,
+        threshold=1.0, sampler="euler_ancestral", latent="easycache/latent", mask=True)
+    run("flux-c/easy/cfg3-batched", EASY, "flux-c", [c("pos")], [c("neg")], steps=16, shape=(1, 16, 16, 24),
+        threshold=1.0, cfg=3.0)
+    run("flux-c/easy/cfg3-separate-b2", EASY, "flux-c", [c("pos")], [c("neg", 5)], steps=16, shape=(2, 16, 16, 24),
+        threshold=1.0, cfg=3.0)
+    run("flux-c/easy/combine-lengths", EASY, "flux-c", [c("pos"), c("pos3", 7)], [c("neg", 7)], steps=16,
+        shape=(1, 16, 16, 24), threshold=1.0, cfg=3.0)
+    run("flux-c/easy/range", EASY, "flux-c", [c("pos", start=0.0, end=0.6), c("pos2", 9)], [c("neg", 9)], steps=16,
+        shape=(1, 16, 16, 24), threshold=1.0, cfg=3.0)
+    run("flux-c/easy/euler_cfg_pp", EASY, "flux-c", [c("pos")], [c("neg")], steps=16, shape=(1, 16, 16, 24),
+        threshold=1.0, cfg=1.6, sampler="euler_cfg_pp")
     # Families whose networks call no wrapper: EasyCache has no effect
     run("sd3-a/easy/no-effect", EASY, "sd3-a", [s("pos")], [s("neg")], shape=(1, 16, 16, 24), threshold=0.2, cfg=4.0)
     # LazyCache, every family
     run("flux-a/lazy/euler", LAZY, "flux-a", [a("pos")], [a("neg")], steps=16, shape=(1, 16, 16, 24), threshold=0.6)
-    run("flux-c/lazy/cfg3", LAZY, "flux-c", [c("pos")], [c("neg", 5)], steps=16, shape=(2, 16, 16, 24), threshold=0.6, cfg=3.0)
-    run("flux-c/lazy/euler_cfg_pp", LAZY, "flux-c", [c("pos")], [c("neg")], steps=16, shape=(1, 16, 16, 24), threshold=0.6, cfg=1.6, sampler="euler_cfg_pp")
-    run("sd3-a/lazy/cfg4", LAZY, "sd3-a", [s("pos")], [s("neg")], steps=16, shape=(1, 16, 16, 24), threshold=0.6, cfg=4.0, scheduler="sgm_uniform")
-    run("sd3-a/lazy/mask-odd", LAZY, "sd3-a", [s("pos")], [s("neg")], steps=16, shape=(1, 16, 15, 23), threshold=0.6, cfg=4.0, latent="easycache/latent", mask=True)
-    run("pixart-a/lazy/dpmpp_2m", LAZY, "pixart-a", [p("pos")], [p("neg")], steps=16, shape=(1, 4, 36, 44), threshold=0.6, cfg=4.5, sampler="dpmpp_2m", scheduler="normal")
+    run("flux-c/lazy/cfg3", LAZY, "flux-c", [c("pos")], [c("neg", 5)], steps=16, shape=(2, 16, 16, 24), threshold=0.6,
+        cfg=3.0)
+    run("flux-c/lazy/euler_cfg_pp", LAZY, "flux-c", [c("pos")], [c("neg")], steps=16, shape=(1, 16, 16, 24),
+        threshold=0.6, cfg=1.6, sampler="euler_cfg_pp")
+    run("sd3-a/lazy/cfg4", LAZY, "sd3-a", [s("pos")], [s("neg")], steps=16, shape=(1, 16, 16, 24), threshold=0.6,
+        cfg=4.0, scheduler="sgm_uniform")
+    run("sd3-a/lazy/mask-odd", LAZY, "sd3-a", [s("pos")], [s("neg")], steps=16, shape=(1, 16, 15, 23), threshold=0.6,
+        cfg=4.0, latent="easycache/latent", mask=True)
+    run("pixart-a/lazy/dpmpp_2m", LAZY, "pixart-a", [p("pos")], [p("neg")], steps=16, shape=(1, 4, 36, 44),
+        threshold=0.6, cfg=4.5, sampler="dpmpp_2m", scheduler="normal")
     asyncio.run(nodes.load_custom_node(f"{tree}/comfy_extras/nodes_easycache.py", module_parent="comfy_extras"))
     info = {n: plain(nodes.NODE_CLASS_MAPPINGS[n].GET_NODE_INFO_V1()) for n in ("EasyCache", "LazyCache")}
     with open(os.path.join(out, "easycache.json"), "w") as f:
-        f.write('{"object_info": ' + json.dumps(info) + ',\n"cases": {\n' + ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in CASES.items()) + "\n}}\n")
+        f.write('{"object_info": ' + json.dumps(info) + ',\n"cases": {\n'
+            + ",\n".join(f" {json.dumps(k)}: {json.dumps(v)}" for k, v in CASES.items()) + "\n}}\n")
     save_file(TENSORS, os.path.join(out, "easycache.safetensors"))
 
 

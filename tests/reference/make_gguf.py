@@ -4,11 +4,13 @@ Made with Python 3.11, gguf 0.19.0, numpy 2.4.6, safetensors 0.8.0:
     python3 -m venv v && v/bin/pip install gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
     v/bin/python tests/reference/make_gguf.py engine/gguf/testdata
 
-types.gguf     one tensor [3, 512] for every type that the reader widens, alignment 64. Types with a quantiser in gguf.quants hold quantised
-               normal numbers; the K types, which have none, hold random bytes with factors that are ordinary f16 numbers in rows 0 and 1
-               and any bit pattern (NaN, infinity, subnormal) in row 2.
+types.gguf     one tensor [3, 512] for every type that the reader widens, alignment 64. Types with a quantiser in
+gguf.quants hold quantised
+               normal numbers; the K types, which have none, hold random bytes with factors that are ordinary f16
+               numbers in rows 0 and 1 and any bit pattern (NaN, infinity, subnormal) in row 2.
 types.safetensors  the same tensors widened to f32 by gguf.quants.dequantize: the judge.
-metadata.gguf  a value of every metadata type, arrays, an array of arrays, and a tensor with comfy.gguf.orig_shape. Default alignment.
+metadata.gguf  a value of every metadata type, arrays, an array of arrays, and a tensor with comfy.gguf.orig_shape.
+Default alignment.
 """
 
 import os
@@ -81,7 +83,8 @@ def metadata():
     w.add_array("t.bools", [True, False])
     w.add_array("t.nested", [[1, 2], [3]])
     w.add_array("comfy.gguf.orig_shape.conv", [8, 2, 2, 8])
-    w.add_tensor("conv", gguf.quants.quantize(rng.standard_normal((1, 256)).astype(np.float32), Q.Q8_0), raw_dtype=Q.Q8_0)
+    w.add_tensor("conv", gguf.quants.quantize(rng.standard_normal((1, 256)).astype(np.float32), Q.Q8_0),
+        raw_dtype=Q.Q8_0)
     finish(w)
 
 

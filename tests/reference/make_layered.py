@@ -1,9 +1,12 @@
-"""Adds Qwen-Image-Layered and its autoencoder with alpha to the files of tests/golden/modern. Running the tests does not need this script.
+"""Adds Qwen-Image-Layered and its autoencoder with alpha to the files of tests/golden/modern. Running the tests does
+not need this script.
 
-Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose network, nodes, KSampler and VAE are imported and run as they are:
+Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose network, nodes, KSampler and VAE are imported and run as
+they are:
     python tests/reference/make_layered.py COMFYUI_TREE tests/golden/modern
 
-Weights and inputs are by the formula of tests/golden/README.md section 1. Only tiny configurations differ from the published models; cases of other models stay as they are in the files.
+Weights and inputs are by the formula of tests/golden/README.md section 1. Only tiny configurations differ from the
+published models; cases of other models stay as they are in the files.
 """
 
 import json
@@ -35,10 +38,12 @@ CPU = torch.device("cpu")
 NAME, EYES = "qwen-c", "wanvae-b"
 ALIVE = []  # ComfyUI keeps weak references of what it has loaded
 CONFIG = {
-    "image_model": "qwen_image", "in_channels": 64, "num_layers": 3, "attention_head_dim": 40, "num_attention_heads": 3, "joint_attention_dim": 56, "axes_dims_rope": [8, 16, 16],
+    "image_model": "qwen_image", "in_channels": 64, "num_layers": 3, "attention_head_dim": 40, "num_attention_heads": 3,
+    "joint_attention_dim": 56, "axes_dims_rope": [8, 16, 16],
     "default_ref_method": "negative_index", "use_additional_t_cond": True,
 }  # fmt: skip
-VAE = {"dim": 12, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2, "temperal_downsample": [False, True, True], "image_channels": 4, "conv_out_channels": 4}
+VAE = {"dim": 12, "z_dim": 16, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 2,
+    "temperal_downsample": [False, True, True], "image_channels": 4, "conv_out_channels": 4}
 
 
 def rule(key, shape):
@@ -118,13 +123,15 @@ def forwards(m):
                     TENSORS["models"][f"{case}#transformer_blocks.{k}.{side}"] = part.float().clone().contiguous()
 
             hooks.append(block.register_forward_hook(hook))
-        got = net(given(case + "/x", shape), torch.tensor(timesteps), given(case + "/context", context), transformer_options={}, **args)
+        got = net(given(case + "/x", shape), torch.tensor(timesteps), given(case + "/context", context),
+            transformer_options={}, **args)
         net.pe_embedder.forward = ids
         for h in hooks:
             h.remove()
         TENSORS["models"][case + "#position_ids"] = places[0].float().contiguous()
         keep("models", case, got, entry | {"rms": rms(got)})
-    run = lambda: net(given("s/x", (1, 16, 2, 8, 8)), torch.tensor([0.5]), given("s/c", (1, 5, 56)), ref_latents=[given("s/r", (1, 16, 1, 8, 8))], transformer_options={})
+    run = lambda: net(given("s/x", (1, 16, 2, 8, 8)), torch.tensor([0.5]), given("s/c", (1, 5, 56)),
+        ref_latents=[given("s/r", (1, 16, 1, 8, 8))], transformer_options={})
     want = run()
     for key, p in net.state_dict().items():  # which tensors do not move the output when they are zero
         kept = p.clone()
@@ -135,9 +142,12 @@ def forwards(m):
 
 
 RUNS = {
-    "image-to-layers": dict(seed=42, steps=5, cfg=2.5, sampler="euler", scheduler="simple", size=(9, 13), layers=2, n=1, ref=(9, 13), what="the template: the picture on both sides, shift 1, odd sides"),
-    "text-to-layers-b2": dict(seed=7, steps=4, cfg=2.5, sampler="euler_ancestral", scheduler="simple", size=(8, 6), layers=3, n=2, ref=None, what="no picture, batch 2, ancestral noise"),
-    "easycache": dict(seed=5, steps=8, cfg=2.5, sampler="euler", scheduler="simple", size=(11, 18), layers=2, n=1, ref=(11, 18), easy=0.6, what="EasyCache measures every eighth row and column of every layer"),
+    "image-to-layers": dict(seed=42, steps=5, cfg=2.5, sampler="euler", scheduler="simple", size=(9, 13), layers=2, n=1,
+        ref=(9, 13), what="the template: the picture on both sides, shift 1, odd sides"),
+    "text-to-layers-b2": dict(seed=7, steps=4, cfg=2.5, sampler="euler_ancestral", scheduler="simple", size=(8, 6),
+        layers=3, n=2, ref=None, what="no picture, batch 2, ancestral noise"),
+    "easycache": dict(seed=5, steps=8, cfg=2.5, sampler="euler", scheduler="simple", size=(11, 18), layers=2, n=1,
+        ref=(11, 18), easy=0.6, what="EasyCache measures every eighth row and column of every layer"),
 }
 
 
@@ -166,14 +176,18 @@ def sample(m, key, *, seed, steps, cfg, sampler, scheduler, size, layers, n, ref
         sides[side] = [[given(f"e2e/{NAME}/{e['tag']}/context", e["context"]), {"pooled_output": None}]]
         if ref:
             picture = {"input": f"e2e/{NAME}/picture{ref[0]}x{ref[1]}", "shape": [1, 16, 1, *ref]}
-            sides[side] = ReferenceLatent.execute(sides[side], {"samples": given(picture["input"], picture["shape"])})[0]
+            sides[side] = ReferenceLatent.execute(sides[side],
+                {"samples": given(picture["input"], picture["shape"])})[0]
             e["reference_latents"] = [picture]
-    got = nodes.KSampler().sample(p, seed, steps, cfg, sampler, scheduler, sides["positive"], sides["negative"], start, 1.0)[0]
+    got = nodes.KSampler().sample(p, seed, steps, cfg, sampler, scheduler, sides["positive"], sides["negative"], start,
+        1.0)[0]
     net._forward, net.forward = original, outer
     assert list(got["samples"].shape) == shape == [n, 16, layers + 1, *size]
     keep("e2e", key, got["samples"], {
-        "node": "KSampler", "model": NAME, "model_patch": ["ModelSamplingAuraFlow", 1.0], "cfg_norm": None, "seed": seed, "steps": steps, "cfg": cfg, "sampler": sampler,
-        "scheduler": scheduler, "denoise": 1.0, "latent_shape": shape, "latent": "zeros", **{s: [e] for s, e in entries.items()}, "what": what, "output_shape": shape, "network_calls": calls,
+        "node": "KSampler", "model": NAME, "model_patch": ["ModelSamplingAuraFlow", 1.0], "cfg_norm": None,
+        "seed": seed, "steps": steps, "cfg": cfg, "sampler": sampler,
+        "scheduler": scheduler, "denoise": 1.0, "latent_shape": shape, "latent": "zeros",
+        **{s: [e] for s, e in entries.items()}, "what": what, "output_shape": shape, "network_calls": calls,
         "rms": rms(got["samples"]),
     } | ({"easycache": [easy, 0.15, 0.95]} if easy else {}))  # fmt: skip
     cut = LatentCut.execute(got, "t", 1, 16384)[0]
@@ -192,15 +206,18 @@ def autoencoder():
         TENSORS["vae"][f"{EYES}/decode/{size}#raw"] = vae.first_stage_model.decode(z).contiguous()
         image = nodes.VAEDecode().decode(vae, {"samples": z})[0]
         inner = ((image > 0) & (image < 1)).float().mean().item()
-        keep("vae", f"{EYES}/decode/{size}#image", image, {"latent": list(z.shape), "image_shape_of_node": list(image.shape), "clamped_share": 1 - inner})
+        keep("vae", f"{EYES}/decode/{size}#image", image, {"latent": list(z.shape),
+            "image_shape_of_node": list(image.shape), "clamped_share": 1 - inner})
         FILES["vae"][f"{EYES}/decode/{size}"] = FILES["vae"].pop(f"{EYES}/decode/{size}#image")
         for channels in (3, 4):
             picture = fill(f"input:{EYES}/image/{size}", (1, tall, wide, channels), 1, 0.5)
             key = f"{EYES}/encode/{size}" + ("-rgba" if channels == 4 else "")
-            keep("vae", key, vae.encode(picture), {"image": list(picture.shape), "image_offset": 0.5, "image_scale": 1.0, "note": "a picture without alpha is opaque: alpha 1 before 2x-1"})
+            keep("vae", key, vae.encode(picture), {"image": list(picture.shape), "image_offset": 0.5,
+                "image_scale": 1.0, "note": "a picture without alpha is opaque: alpha 1 before 2x-1"})
     layers = given(f"{EYES}/layers", (1, 16, 3, 4, 5))
     cut = LatentCutToBatch.execute({"samples": layers}, "t", 1)[0]
-    keep("vae", f"{EYES}/layers", nodes.VAEDecode().decode(vae, cut)[0], {"latent": list(layers.shape), "note": "LatentCutToBatch t 1, VAEDecode"})
+    keep("vae", f"{EYES}/layers", nodes.VAEDecode().decode(vae, cut)[0],
+        {"latent": list(layers.shape), "note": "LatentCutToBatch t 1, VAEDecode"})
 
 
 def cuts():
@@ -215,7 +232,8 @@ def cuts():
         outputs = [{"shape": list(got.shape), "values": [float("%.9g" % v) for v in got.flatten().tolist()]}]
         record["cases"].append({"class": node.__name__, "inputs": {"samples": source, **inputs}, "outputs": outputs})
 
-    for dim, index, amount in (("t", 1, 16384), ("t", -2, 1), ("t", 9, 2), ("t", -9, 2), ("y", 1, 2), ("x", -3, 2), ("x", 0, 1)):
+    for dim, index, amount in (("t", 1, 16384), ("t", -2, 1), ("t", 9, 2), ("t", -9, 2), ("y", 1, 2), ("x", -3, 2),
+            ("x", 0, 1)):
         case(LatentCut, (2, 2, 3, 3, 4), dim=dim, index=index, amount=amount)
     case(LatentCut, (1, 2, 5, 4), dim="y", index=-2, amount=9)
     for dim, size in (("t", 1), ("t", 2), ("t", 9), ("y", 2), ("x", 3)):
@@ -228,7 +246,8 @@ def cuts():
 m = comfy.supported_models.QwenImage(dict(CONFIG)).get_model({}, "", device="cpu")
 tensors, state = weigh(NAME, m.diffusion_model)
 detected(state)
-FILES["weights"][NAME] = {"class": "QwenImage", "network": type(m.diffusion_model).__name__, "config": CONFIG, "tensors": tensors}
+FILES["weights"][NAME] = {"class": "QwenImage", "network": type(m.diffusion_model).__name__, "config": CONFIG,
+    "tensors": tensors}
 forwards(m)
 for key, run in RUNS.items():
     sample(m, key, **run)
@@ -236,7 +255,8 @@ autoencoder()
 cuts()
 for f, cases in FILES.items():
     with open(f"{out}/{f}.json", "w") as file:
-        file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": "), ensure_ascii=False) for k, v in cases.items()) + "}\n")
+        file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": "), ensure_ascii=False)
+            for k, v in cases.items()) + "}\n")
 for f, tensors in TENSORS.items():
     save_file(tensors, f"{out}/{f}.safetensors")
     os.chmod(f"{out}/{f}.safetensors", 0o644)

@@ -1,15 +1,16 @@
 """Makes node/classes/testdata/nodes.safetensors. Running the tests does not need this script.
 
-Made with Python 3.11, torch 2.9.1, numpy 2.4.6, scipy 1.17.1, Pillow 12.3.0 and the other requirements of ComfyUI 0.8.0, whose node classes are
-imported and run as they are (FeatherMask's result is 0.33.0's):
+Made with Python 3.11, torch 2.9.1, numpy 2.4.6, scipy 1.17.1, Pillow 12.3.0 and the other requirements of ComfyUI
+0.8.0, whose node classes are imported and run as they are (FeatherMask's result is 0.33.0's):
     python3 -m venv v && v/bin/pip install -r COMFYUI_TREE/requirements.txt "pillow<13"
     v/bin/python tests/reference/make_nodes.py COMFYUI_TREE node/classes/testdata
 
-The file's metadata holds two JSON texts. "object_info" has the /object_info entries of classes that tests/golden/server/object_info.json lacks, made by
-the server's own rule, without tooltips and descriptions. "cases" is a list of {class, inputs, outputs}: numbers and text as they are, tensors as
-{"tensor": name}, a LATENT as {"samples", "noise_mask", "batch_index"}, a CONDITIONING as a list of {"context", key: value}. {"vae": n} is an autoencoder
-that covers n x n pixels with one value; its encode gives back the pixels that it was handed, [B, Y, X, C]. {"vae": "vae-kl"} is the real class with the weights
-of tests/golden/weights_text_vae.json.
+The file's metadata holds two JSON texts. "object_info" has the /object_info entries of classes that
+tests/golden/server/object_info.json lacks, made by the server's own rule, without tooltips and descriptions. "cases" is
+a list of {class, inputs, outputs}: numbers and text as they are, tensors as {"tensor": name}, a LATENT as {"samples",
+"noise_mask", "batch_index"}, a CONDITIONING as a list of {"context", key: value}. {"vae": n} is an autoencoder that
+covers n x n pixels with one value; its encode gives back the pixels that it was handed, [B, Y, X, C]. {"vae": "vae-kl"}
+is the real class with the weights of tests/golden/weights_text_vae.json.
 """
 
 import asyncio
@@ -34,15 +35,17 @@ import torch
 from comfy_api.internal import _ComfyNodeInternal
 from safetensors.torch import save_file
 
-for m in ("custom_sampler", "mask", "primitive", "post_processing", "images", "differential_diffusion", "model_advanced", "flux"):
+for m in ("custom_sampler", "mask", "primitive", "post_processing", "images", "differential_diffusion",
+        "model_advanced", "flux"):
     if not asyncio.run(nodes.load_custom_node(f"{tree}/comfy_extras/nodes_{m}.py", module_parent="comfy_extras")):
         sys.exit(f"cannot import nodes_{m}")
 CLASSES = nodes.NODE_CLASS_MAPPINGS
 
 # Entries.
-INFO = """SamplerCustom FlipSigmas SetFirstSigma LaplaceScheduler SDTurboScheduler SamplerDPMPP_2M_SDE SamplerDPMAdaptative SamplerSEEDS2 DualCFGGuider
-ConditioningAverage ConditioningSetAreaPercentage ConditioningSetMask SetLatentNoiseMask LatentUpscaleBy LatentComposite LatentCrop RepeatLatentBatch LatentFromBatch
-ImageScaleBy ImageScaleToTotalPixels ImageBatch ImageBlend FeatherMask PrimitiveFloat PrimitiveStringMultiline PrimitiveBoolean
+INFO = """SamplerCustom FlipSigmas SetFirstSigma LaplaceScheduler SDTurboScheduler SamplerDPMPP_2M_SDE
+SamplerDPMAdaptative SamplerSEEDS2 DualCFGGuider ConditioningAverage ConditioningSetAreaPercentage ConditioningSetMask
+SetLatentNoiseMask LatentUpscaleBy LatentComposite LatentCrop RepeatLatentBatch LatentFromBatch ImageScaleBy
+ImageScaleToTotalPixels ImageBatch ImageBlend FeatherMask PrimitiveFloat PrimitiveStringMultiline PrimitiveBoolean
 ConditioningSetTimestepRange VAEDecode SaveLatent""".split()
 
 
@@ -65,7 +68,8 @@ def entry(name):  # server.py, node_info
         "category": getattr(c, "CATEGORY", "sd"),
         "output_node": getattr(c, "OUTPUT_NODE", False) is True,
     }
-    for key, value in (("deprecated", getattr(c, "DEPRECATED", False)), ("experimental", getattr(c, "EXPERIMENTAL", False))):
+    for key, value in (("deprecated", getattr(c, "DEPRECATED", False)),
+            ("experimental", getattr(c, "EXPERIMENTAL", False))):
         if value:
             info[key] = True
     return info
@@ -161,7 +165,8 @@ for l in (lat, small, masked):
     for w, h, x, y in ((64, 64, 0, 0), (64, 72, 24, 16), (512, 512, 8, 8), (96, 64, 4096, 4096), (68, 67, 9, 31)):
         case("LatentCrop", samples=l, width=w, height=h, x=x, y=y)
 for method in ("nearest-exact", "bilinear", "area", "bicubic", "bislerp"):
-    for w, h, crop in ((0, 0, "disabled"), (0, 200, "disabled"), (88, 0, "center"), (16, 120, "disabled"), (136, 72, "center"), (77, 79, "disabled")):
+    for w, h, crop in ((0, 0, "disabled"), (0, 200, "disabled"), (88, 0, "center"), (16, 120, "disabled"),
+            (136, 72, "center"), (77, 79, "disabled")):
         case("LatentUpscale", samples=lat, upscale_method=method, width=w, height=h, crop=crop)
     for by in (1.5, 0.31, 1.0):
         case("LatentUpscaleBy", samples=masked, upscale_method=method, scale_by=by)
@@ -170,7 +175,8 @@ for f in (0.0, 0.3, 1.0):
 case("LatentBlend", samples1=lat, samples2=small, blend_factor=0.7)
 case("LatentBlend", samples1=lat, samples2=many, blend_factor=0.7)
 case("LatentBlend", samples1=masked, samples2=lat, blend_factor=0.2)
-for x, y, feather in ((0, 0, 0), (40, 24, 0), (40, 24, 16), (8, 8, 24), (0, 16, 24), (96, 64, 32), (16, 0, 64), (24, 24, 80), (128, 96, 8), (128, 8, 0)):
+for x, y, feather in ((0, 0, 0), (40, 24, 0), (40, 24, 16), (8, 8, 24), (0, 16, 24), (96, 64, 32), (16, 0, 64),
+        (24, 24, 80), (128, 96, 8), (128, 8, 0)):
     case("LatentComposite", samples_to=lat, samples_from=small, x=x, y=y, feather=feather)
 case("LatentComposite", samples_to=masked, samples_from=small, x=16, y=16, feather=16)
 case("LatentComposite", samples_to=small, samples_from=lat, x=0, y=0, feather=16)
@@ -179,13 +185,15 @@ case("SetLatentNoiseMask", samples=lat, mask=rand(1, 20, 18))
 case("SetLatentNoiseMask", samples=two, mask=rand(3, 4, 5))
 
 # Conditionings.
-a = [[randn(1, 5, 8), {"pooled_output": randn(1, 6), "guidance": 2.0}], [randn(1, 2, 8), {"pooled_output": randn(1, 6)}], [randn(1, 4, 8), {"pooled_output": None}]]
+a = [[randn(1, 5, 8), {"pooled_output": randn(1, 6), "guidance": 2.0}],
+    [randn(1, 2, 8), {"pooled_output": randn(1, 6)}], [randn(1, 4, 8), {"pooled_output": None}]]
 b = [[randn(1, 3, 8), {"pooled_output": randn(1, 6)}]]
 for s in (0.0, 0.3, 1.0):
     case("ConditioningAverage", conditioning_to=a, conditioning_from=b, conditioning_to_strength=s)
 case("ConditioningAverage", conditioning_to=b, conditioning_from=a[2:], conditioning_to_strength=0.4)
 case("ConditioningConcat", conditioning_to=a, conditioning_from=b)
-area, part = {"width": 136, "height": 64, "x": 20, "y": 8, "strength": 0.7}, {"width": 0.5, "height": 0.25, "x": 0.1, "y": 0.0, "strength": 2.0}
+area, part = {"width": 136, "height": 64, "x": 20, "y": 8, "strength": 0.7}, {"width": 0.5, "height": 0.25, "x": 0.1,
+    "y": 0.0, "strength": 2.0}
 case("ConditioningSetArea", conditioning=a, **area)
 case("ConditioningSetAreaPercentage", conditioning=a, **part)
 mask = rand(2, 6, 7)
@@ -196,7 +204,8 @@ case("FluxDisableGuidance", conditioning=a)
 # Pictures.
 pic, wide, alpha, batch = rand(1, 9, 13, 3), rand(1, 7, 20, 3), rand(1, 9, 13, 4), rand(2, 9, 13, 3)
 for method in ("nearest-exact", "bilinear", "area", "bicubic", "lanczos"):
-    for w, h, crop in ((0, 0, "disabled"), (0, 20, "disabled"), (21, 0, "center"), (8, 8, "center"), (26, 5, "disabled"), (0, 1, "disabled")):
+    for w, h, crop in ((0, 0, "disabled"), (0, 20, "disabled"), (21, 0, "center"), (8, 8, "center"),
+            (26, 5, "disabled"), (0, 1, "disabled")):
         case("ImageScale", image=pic, upscale_method=method, width=w, height=h, crop=crop)
     case("ImageScaleBy", image=alpha, upscale_method=method, scale_by=1.7)
     case("ImageScaleBy", image=batch, upscale_method=method, scale_by=0.5)
@@ -212,7 +221,8 @@ for color in (0, 0xFFFFFF, 0x12AB7F):
     case("EmptyImage", width=3, height=2, batch_size=2, color=color)
 for edges in ((0, 0, 0, 0), (8, 0, 0, 0), (0, 3, 5, 0), (2, 4, 6, 8)):
     for feathering in (0, 1, 4, 5):
-        case("ImagePadForOutpaint", image=batch, left=edges[0], top=edges[1], right=edges[2], bottom=edges[3], feathering=feathering)
+        case("ImagePadForOutpaint", image=batch, left=edges[0], top=edges[1], right=edges[2], bottom=edges[3],
+            feathering=feathering)
 case("ImagePadForOutpaint", image=rand(1, 31, 40, 4), left=8, top=0, right=8, bottom=16, feathering=12)
 for mode in ("normal", "multiply", "screen", "overlay", "soft_light", "difference"):
     for f in (0.0, 0.35, 1.0):
@@ -239,7 +249,8 @@ case("FeatherMask", mask=m, left=3, top=2, right=4, bottom=1)
 
 # Inpainting: mask sizes that differ from the picture's, sides that are no multiples of 8, batches.
 picture, pictures = rand(1, 27, 35, 3), rand(2, 24, 16, 4)
-for i, k in ((picture, rand(1, 27, 35)), (picture, rand(1, 10, 50)), (pictures, rand(2, 24, 16)), (pictures, rand(1, 12, 8))):
+for i, k in ((picture, rand(1, 27, 35)), (picture, rand(1, 10, 50)), (pictures, rand(2, 24, 16)),
+        (pictures, rand(1, 12, 8))):
     for n in (1, 8):
         for grow in (0, 1, 5, 6, 64):
             case("VAEEncodeForInpaint", pixels=i, vae=Encoder(n), mask=k, grow_mask_by=grow)
@@ -269,7 +280,8 @@ with torch.inference_mode():
     case("VAEDecodeTiled", samples={"samples": randn(2, 4, 3, 9)}, vae=vae, tile_size=64, overlap=8, **time)
     case("VAEEncodeTiled", pixels=rand(1, 51, 83, 3), vae=vae, tile_size=64, overlap=8, **time)
     case("VAEEncodeForInpaint", pixels=rand(1, 35, 29, 3), vae=vae, mask=rand(1, 20, 31), grow_mask_by=6)
-    case("InpaintModelConditioning", positive=a, negative=b, vae=vae, pixels=rand(1, 35, 29, 3), mask=rand(1, 20, 31), noise_mask=True)
+    case("InpaintModelConditioning", positive=a, negative=b, vae=vae, pixels=rand(1, 35, 29, 3), mask=rand(1, 20, 31),
+        noise_mask=True)
 
 # Literals.
 case("PrimitiveInt", value=-7)
@@ -280,5 +292,6 @@ case("PrimitiveBoolean", value=True)
 
 versions = {"torch": torch.__version__, "numpy": np.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
 path = os.path.join(out, "nodes.safetensors")
-save_file(tensors, path, {"cases": json.dumps(cases), "object_info": json.dumps(object_info), "versions": json.dumps(versions)})
+save_file(tensors, path, {"cases": json.dumps(cases), "object_info": json.dumps(object_info),
+    "versions": json.dumps(versions)})
 print(len(cases), "cases", len(object_info), "entries", os.path.getsize(path), "bytes", versions)

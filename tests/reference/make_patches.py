@@ -1,9 +1,12 @@
-"""Records what model patches do in ComfyUI: tests/golden/modern33/patches.*. Running the tests does not need this script.
+"""Records what model patches do in ComfyUI: tests/golden/modern33/patches.*. Running the tests does not need this
+script.
 
-Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose networks, nodes and KSampler are imported and run as they are:
+Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose networks, nodes and KSampler are imported and run as they
+are:
     python tests/reference/make_patches.py COMFYUI_TREE tests/golden/modern33
 
-Weights and inputs are by the formula of tests/golden/README.md section 1. Only tiny configurations differ from the published models.
+Weights and inputs are by the formula of tests/golden/README.md section 1. Only tiny configurations differ from the
+published models.
 """
 
 import json
@@ -15,7 +18,8 @@ import comfytree
 from comfytree import fill, given
 
 tree, out = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-comfytree.start(tree, "--force-fp32", "--fp32-vae", "--fp32-text-enc", "--use-pytorch-cross-attention", "--disable-all-custom-nodes")
+comfytree.start(tree, "--force-fp32", "--fp32-vae", "--fp32-text-enc", "--use-pytorch-cross-attention",
+    "--disable-all-custom-nodes")
 import nodes
 import comfy.clip_vision
 import comfy.model_patcher
@@ -40,7 +44,8 @@ def recorded(name, file):
         entry = json.load(open(f)).get(name) if os.path.exists(f) else None
         if entry is None:
             continue
-        return entry, {key: fill(f"{name}/{key}", tuple(shape), scale, offset) for key, shape, _, scale, offset in entry["tensors"]}
+        return entry, {key: fill(f"{name}/{key}", tuple(shape), scale, offset) for key, shape, _, scale,
+            offset in entry["tensors"]}
 
 
 def base(name):
@@ -56,7 +61,8 @@ def vae(name, file="weights_vae"):
 
 
 def flux_vae(name):
-    """FLUX's autoencoder of a size that ComfyUI does not guess: as one with convolutions of the latent that change nothing.
+    """FLUX's autoencoder of a size that ComfyUI does not guess: as one with convolutions of the latent that change
+    nothing.
 
     It computes in f64: torch's norm of a gray picture, whose channels are all but constant, is off by 1e-3 in f32.
     """
@@ -101,7 +107,9 @@ def keep(key, got, run):
 
 
 class Given:
-    """In place of a VAE: hints come from the formula, in the VAE's space, one name for each picture in the order they are encoded."""
+    """In place of a VAE: hints come from the formula, in the VAE's space, one name for each picture in the order they
+    are encoded.
+    """
 
     def __init__(self, *names, frames=(1,)):
         self.names, self.frames = list(names), frames
@@ -115,10 +123,12 @@ class Given:
 
 def qwen():
     m, _ = base("qwen-a")
-    args = {"num_layers": 3, "in_dim": 64, "dim": 120, "device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
+    args = {"num_layers": 3, "in_dim": 64, "dim": 120, "device": CPU, "dtype": torch.float32,
+        "operations": comfy.ops.manual_cast}
     kinds = {
         "diffsynth-a": patch("diffsynth-a", "qwen-a", nodes_model_patch.QwenImageBlockWiseControlNet(**args)),
-        "diffsynth-inpaint-a": patch("diffsynth-inpaint-a", "qwen-a", nodes_model_patch.QwenImageBlockWiseControlNet(additional_in_dim=4, **args)),
+        "diffsynth-inpaint-a": patch("diffsynth-inpaint-a", "qwen-a",
+            nodes_model_patch.QwenImageBlockWiseControlNet(additional_in_dim=4, **args)),
     }
     # name: latent [n, Y, X], timesteps, tokens, references, patches [file, strength, mask of Y, X]
     cases = {
@@ -135,11 +145,14 @@ def qwen():
             p = nodes_model_patch.QwenImageDiffsynthControlnet().diffsynth_controlnet(
                 p, kinds[file], Given(f"{case}/hint{i}"), torch.zeros(1, 8 * y, 8 * x, 3), strength, **args)[0]
         options = p.model_options["transformer_options"]
-        plain = m.diffusion_model(given(case + "/x", (n, 16, 1, y, x)), torch.tensor(timesteps), given(case + "/context", (n, tokens, 56)), transformer_options={})
+        plain = m.diffusion_model(given(case + "/x", (n, 16, 1, y, x)), torch.tensor(timesteps),
+            given(case + "/context", (n, tokens, 56)), transformer_options={})
         args = {"ref_latents": [given(f"{case}/ref{i}", (n, 16, 1, *r)) for i, r in enumerate(refs)]} if refs else {}
-        got = m.diffusion_model(given(case + "/x", (n, 16, 1, y, x)), torch.tensor(timesteps), given(case + "/context", (n, tokens, 56)), transformer_options=options, **args)
+        got = m.diffusion_model(given(case + "/x", (n, 16, 1, y, x)), torch.tensor(timesteps),
+            given(case + "/context", (n, tokens, 56)), transformer_options=options, **args)
         print("moved", rms(got - plain) / rms(plain))
-        keep(case, got, {"x": [n, 16, 1, y, x], "timesteps": timesteps, "context": [n, tokens, 56], "refs": refs, "patches": patches})
+        keep(case, got, {"x": [n, 16, 1, y, x], "timesteps": timesteps, "context": [n, tokens, 56], "refs": refs,
+            "patches": patches})
     # through the nodes, with a picture and a mask of other sizes than the latent's
     for key, file, mask in (("run", "diffsynth-a", False), ("run-mask", "diffsynth-inpaint-a", True)):
         key = f"qwen-a/{key}"
@@ -149,13 +162,16 @@ def qwen():
         p = nodes_model_patch.QwenImageDiffsynthControlnet().diffsynth_controlnet(
             p, kinds[file], eyes, picture(key + "/image", (1, 45, 70, 3)), 0.8, **args)[0]
         sides = [[[given(f"{key}/{side}", (1, 6, 56)), {"pooled_output": None}]] for side in ("positive", "negative")]
-        got = nodes.KSampler().sample(p, 7, 2, 2.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, 1, 8, 6)}, 1.0)[0]["samples"]
-        keep(key, got, {"patch": file, "seed": 7, "steps": 2, "cfg": 2.0, "strength": 0.8, "image": [1, 45, 70, 3], "mask": [1, 9, 14] if mask else None, "vae": "wanvae-a", "context": [1, 6, 56]})
+        got = nodes.KSampler().sample(p, 7, 2, 2.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, 1, 8, 6)},
+            1.0)[0]["samples"]
+        keep(key, got, {"patch": file, "seed": 7, "steps": 2, "cfg": 2.0, "strength": 0.8, "image": [1, 45, 70, 3],
+            "mask": [1, 9, 14] if mask else None, "vae": "wanvae-a", "context": [1, 6, 56]})
 
 
 def zimage():
     m, config = base("zimage-a")
-    size = {k: config[k] for k in ("dim", "n_heads", "n_kv_heads")} | {"dtype": torch.float32, "device": CPU, "operations": comfy.ops.manual_cast}
+    size = {k: config[k] for k in ("dim", "n_heads", "n_kv_heads")} | {"dtype": torch.float32, "device": CPU,
+        "operations": comfy.ops.manual_cast}
     lite, union = {"n_control_layers": 3}, {"n_control_layers": 15}
     fills = {"additional_in_dim": 17, "refiner_control": True}
     zero = ("control_noise_refiner.0.after_proj.weight",)
@@ -184,7 +200,8 @@ def zimage():
             p = nodes_model_patch.ZImageFunControlnet().diffsynth_controlnet(
                 p, kinds[file], Given(f"{case}/hint{i}", f"{case}/fill{i}", frames=()), shown, strength, **args)[0]
         options = p.model_options["transformer_options"]
-        args = given(case + "/x", (n, 16, y, x)), torch.tensor(timesteps), given(case + "/context", (n, tokens, 56)), tokens
+        args = given(case + "/x", (n, 16, y, x)), torch.tensor(timesteps), given(case + "/context",
+            (n, tokens, 56)), tokens
         plain = m.diffusion_model(*args, transformer_options={})
         got = m.diffusion_model(*args, transformer_options=options)
         print("moved", rms(got - plain) / rms(plain))
@@ -192,9 +209,12 @@ def zimage():
     # through the nodes, with pictures and masks of other sizes than the latent's
     for key, node, file, shown in (
         ("run", "ZImageFunControlnet", "fun-a", {"image": [1, 45, 70, 3]}),
-        ("run-fill", "ZImageFunControlnet", "fun-union-a", {"image": [1, 45, 70, 3], "inpaint_image": [1, 64, 48, 3], "mask": [1, 9, 14]}),
-        ("run-fill-alone", "ZImageFunControlnet", "fun-union-a", {"inpaint_image": [1, 60, 90, 3], "mask": [1, 30, 21]}),
-        ("run-qwen-node", "QwenImageDiffsynthControlnet", "fun-broken-a", {"image": [1, 45, 70, 3], "mask": [1, 50, 50]}),
+        ("run-fill", "ZImageFunControlnet", "fun-union-a", {"image": [1, 45, 70, 3], "inpaint_image": [1, 64, 48, 3],
+            "mask": [1, 9, 14]}),
+        ("run-fill-alone", "ZImageFunControlnet", "fun-union-a",
+            {"inpaint_image": [1, 60, 90, 3], "mask": [1, 30, 21]}),
+        ("run-qwen-node", "QwenImageDiffsynthControlnet", "fun-broken-a",
+            {"image": [1, 45, 70, 3], "mask": [1, 50, 50]}),
         ("run-odd", "QwenImageDiffsynthControlnet", "fun-union-a", {"image": [1, 33, 70, 3]}),
     ):
         key = f"zimage-a/{key}"
@@ -205,24 +225,32 @@ def zimage():
         p = getattr(nodes_model_patch, node)().diffsynth_controlnet(p, kinds[file], eyes, strength=0.8, **pictures)[0]
         sides = [[[given(f"{key}/{side}", (1, 6, 56)), {"pooled_output": None}]] for side in ("positive", "negative")]
         steps = 1 if file == "fun-a" else 2  # what ComfyUI keeps of a step goes only behind block 5
-        got = nodes.KSampler().sample(p, 7, steps, 2.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, y, x)}, 1.0)[0]["samples"]
-        keep(key, got, {"node": node, "patch": file, "seed": 7, "steps": steps, "cfg": 2.0, "strength": 0.8, "vae": "vae-flux", "context": [1, 6, 56]} | {"image": None, "inpaint_image": None, "mask": None} | shown)
+        got = nodes.KSampler().sample(p, 7, steps, 2.0, "euler", "simple", *sides,
+            {"samples": torch.zeros(1, 16, y, x)}, 1.0)[0]["samples"]
+        keep(key, got, {"node": node, "patch": file, "seed": 7, "steps": steps, "cfg": 2.0, "strength": 0.8,
+            "vae": "vae-flux", "context": [1, 6, 56]} | {"image": None, "inpaint_image": None, "mask": None} | shown)
 
 
 def uso():
     m, config = base("kontext-a")
-    sizes = {"hidden_size": 28, "image_size": 44, "intermediate_size": 52, "num_attention_heads": 2, "num_hidden_layers": 21, "patch_size": 14}
-    eyes = comfy.clip_vision.ClipVisionModel(sizes | {"hidden_act": "gelu_pytorch_tanh", "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "model_type": "siglip_vision_model", "num_channels": 3})
+    sizes = {"hidden_size": 28, "image_size": 44, "intermediate_size": 52, "num_attention_heads": 2,
+        "num_hidden_layers": 21, "patch_size": 14}
+    eyes = comfy.clip_vision.ClipVisionModel(sizes | {"hidden_act": "gelu_pytorch_tanh", "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3, "model_type": "siglip_vision_model", "num_channels": 3})
     patch("siglip-deep-a", "", eyes.model)
     WEIGHTS["siglip-deep-a"]["config"] = {"num_attention_heads": 2, "image_size": 44}
-    project = {"siglip_token_nums": 9, "style_token_nums": 4, "siglip_token_dims": 28, "hidden_size": config["hidden_size"], "device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
+    project = {"siglip_token_nums": 9, "style_token_nums": 4, "siglip_token_dims": 28,
+        "hidden_size": config["hidden_size"], "device": CPU, "dtype": torch.float32,
+        "operations": comfy.ops.manual_cast}
     kinds = {}
     for name in ("uso-a", "uso-b"):
         module = nodes_model_patch.SigLIPMultiFeatProjModel(**project)
-        patch(name, "kontext-a", torch.nn.ModuleDict({"feature_embedder": module}))  # the prefix that the loader takes off
+        # the prefix that the loader takes off
+        patch(name, "kontext-a", torch.nn.ModuleDict({"feature_embedder": module}))
         WEIGHTS[name]["class"] = type(module).__name__
         kinds[name] = comfy.model_patcher.CoreModelPatcher(module, load_device=CPU, offload_device=CPU)
-    # name: patches, references, latent, picture; a scaled picture is rounded to 8 bits, where another order of sums may move a value by one
+    # name: patches, references, latent, picture; a scaled picture is rounded to 8 bits, where another order of sums may
+    # move a value by one
     for key, files, refs, (y, x), image in (
         ("uso", ["uso-a"], [], (8, 6), (44, 44)),
         ("uso-refs", ["uso-a"], [(6, 4), (4, 4)], (7, 5), (50, 70)),
@@ -232,19 +260,25 @@ def uso():
         ALIVE.append(p)
         for i, name in enumerate(files):
             seen = nodes.CLIPVisionEncode().encode(eyes, picture(f"{key}/image{i}", (1, *image, 3)), "center")[0]
-            rows = kinds[name].model(torch.stack((seen.all_hidden_states[:, -20], seen.all_hidden_states[:, -11], seen.penultimate_hidden_states)))
+            rows = kinds[name].model(torch.stack((seen.all_hidden_states[:, -20], seen.all_hidden_states[:, -11],
+                seen.penultimate_hidden_states)))
             keep(f"{key}#rows{i}", rows, {})
             p = nodes_model_patch.USOStyleReference().apply_patch(p, kinds[name], seen)[0]
         cond = {"pooled_output": given(key + "/pooled", (1, 32)), "guidance": 3.5}
         if refs:
-            cond |= {"reference_latents": [given(f"{key}/ref{i}", (1, 16, *r)) for i, r in enumerate(refs)], "reference_latents_method": "uxo"}
+            cond |= {"reference_latents": [given(f"{key}/ref{i}", (1, 16, *r)) for i, r in enumerate(refs)],
+                "reference_latents_method": "uxo"}
         sides = [[[given(f"{key}/{side}", (1, 6, 40)), cond]] for side in ("positive", "negative")]
-        got = nodes.KSampler().sample(p, 7, 2, 1.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, y, x)}, 1.0)[0]["samples"]
-        keep(key, got, {"style": files, "refs": refs, "seed": 7, "steps": 2, "image": [1, *image, 3], "context": [1, 6, 40]})
+        got = nodes.KSampler().sample(p, 7, 2, 1.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, y, x)},
+            1.0)[0]["samples"]
+        keep(key, got, {"style": files, "refs": refs, "seed": 7, "steps": 2, "image": [1, *image, 3],
+            "context": [1, 6, 40]})
 
 
 class Calls(torch.nn.Module):
-    """In place of the layers of a Fun patch: notes which of them a model of 30 blocks runs before which block says something."""
+    """In place of the layers of a Fun patch: notes which of them a model of 30 blocks runs before which block says
+    something.
+    """
 
     def __init__(self, n, broken):
         super().__init__()
@@ -263,12 +297,14 @@ class Calls(torch.nn.Module):
 
 def feeds():
     for n in (3, 6, 15):
-        p = nodes_model_patch.ZImageControlPatch(type("M", (), {"model": Calls(n, False)})(), Given("", frames=()), torch.zeros(1, 16, 16, 3), 1.0)
+        p = nodes_model_patch.ZImageControlPatch(type("M", (), {"model": Calls(n, False)})(), Given("", frames=()),
+            torch.zeros(1, 16, 16, 3), 1.0)
         said = {}
         for kind, blocks in (("noise_refiner", 2), ("double", 30)):
             for b in range(blocks):
                 img = torch.zeros(1, 1, 1)
-                args = {"x": torch.zeros(1, 16, 2, 2), "img": img, "img_input": img.clone(), "txt": img, "pe": None, "vec": None, "block_index": b}
+                args = {"x": torch.zeros(1, 16, 2, 2), "img": img, "img_input": img.clone(), "txt": img, "pe": None,
+                    "vec": None, "block_index": b}
                 p(args | ({"block_type": kind} if kind == "noise_refiner" else {}))
                 if img.item():
                     said[f"{kind} {b}"] = int(img.item()) - (100 if kind == "noise_refiner" else 1)
@@ -281,6 +317,7 @@ feeds()
 uso()
 for f, cases in {"patches": RUNS, "weights_patches": WEIGHTS}.items():
     with open(f"{out}/{f}.json", "w") as file:
-        file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": ")) for k, v in cases.items()) + "}\n")
+        file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": ")) for k,
+            v in cases.items()) + "}\n")
 save_file(TENSORS, f"{out}/patches.safetensors")
 os.chmod(f"{out}/patches.safetensors", 0o644)

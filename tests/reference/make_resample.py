@@ -1,13 +1,14 @@
 """Makes node/picture/resample/testdata/cases.safetensors. Running the tests does not need this script.
 
-Made with Python 3.11, torch 2.15.0 (CPU capability AVX512), Pillow 12.3.0, numpy 2.4.6, scipy 1.17.1, safetensors 0.8.0, ComfyUI 0.8.0; the results of FeatherMask by 0.33.0:
+Made with Python 3.11, torch 2.15.0 (CPU capability AVX512), Pillow 12.3.0, numpy 2.4.6, scipy 1.17.1, safetensors
+0.8.0, ComfyUI 0.8.0; the results of FeatherMask by 0.33.0:
     python3 -m venv v && v/bin/pip install torch "pillow<13" numpy scipy safetensors
     v/bin/python tests/reference/make_resample.py COMFYUI_TREE node/picture/resample/testdata
 
-common_upscale, bislerp, lanczos, GrowMask and FeatherMask are taken out of the ComfyUI tree and run as they are. Every case is a dictionary
-in the metadata entry "cases"; tensor "in.N" [B, C, Y, X] is its input, "out.N" its result
-(of lanczos: times 255). "layout" is the memory order in which torch saw
-the input ("first", "last"); results that depend on it occur once for each.
+common_upscale, bislerp, lanczos, GrowMask and FeatherMask are taken out of the ComfyUI tree and run as they are. Every
+case is a dictionary in the metadata entry "cases"; tensor "in.N" [B, C, Y, X] is its input, "out.N" its result (of
+lanczos: times 255). "layout" is the memory order in which torch saw the input ("first", "last"); results that depend on
+it occur once for each.
 """
 
 import ast
@@ -35,7 +36,8 @@ def take(path, names, space):
 
 comfy = take("comfy/utils.py", {"bislerp", "lanczos", "common_upscale"}, {"torch": torch, "np": np, "Image": Image})
 io = types.SimpleNamespace(ComfyNode=object, NodeOutput=lambda x: x, Schema=None)
-masks = take("comfy_extras/nodes_mask.py", {"GrowMask", "FeatherMask"}, {"torch": torch, "np": np, "scipy": scipy, "IO": io})
+masks = take("comfy_extras/nodes_mask.py", {"GrowMask", "FeatherMask"},
+    {"torch": torch, "np": np, "scipy": scipy, "IO": io})
 
 gen = torch.Generator().manual_seed(7)
 tensors, cases, inputs = {}, [], {}
@@ -91,7 +93,8 @@ for b, c, y, x, h, w in SIZES:
     if c == 4:
         for method in ("nearest-exact", "bilinear", "bicubic", "area"):
             upscale(lat, w, h, method, layout="last")
-for b, c, y, x, h, w in ((2, 3, 9, 17, 8, 8), (1, 3, 17, 9, 8, 8), (1, 4, 10, 30, 7, 5), (1, 3, 7, 12, 6, 7), (1, 3, 8, 6, 16, 12)):
+for b, c, y, x, h, w in ((2, 3, 9, 17, 8, 8), (1, 3, 17, 9, 8, 8), (1, 4, 10, 30, 7, 5), (1, 3, 7, 12, 6, 7),
+        (1, 3, 8, 6, 16, 12)):
     pic = picture(b, c, y, x)
     for method in ("nearest-exact", "bilinear", "bicubic", "area", "lanczos", "bislerp"):
         upscale(pic, w, h, method, crop="center")
@@ -114,7 +117,8 @@ for n in range(1, 140):
         if found == 2:
             break
         x = torch.arange(n, dtype=torch.float32).reshape(1, 1, 1, n).expand(1, 4, 1, n).contiguous()
-        a, b = (torch.nn.functional.interpolate(x.contiguous(memory_format=f), size=(1, m), mode="nearest-exact") for f in (torch.contiguous_format, torch.channels_last))
+        a, b = (torch.nn.functional.interpolate(x.contiguous(memory_format=f), size=(1, m), mode="nearest-exact")
+            for f in (torch.contiguous_format, torch.channels_last))
         if not torch.equal(a, b):
             found += 1
             upscale(x, m, 1, "nearest-exact", layout="first")
@@ -132,11 +136,13 @@ for m in (mask, blob, mask[:, :1, :], mask[:, :, :1]):
         for tapered in (True, False):
             y = masks["GrowMask"].execute(m, expand, tapered)
             add({"op": "grow", "expand": expand, "tapered": tapered}, m, y)
-    for edges in ((0, 0, 0, 0), (4, 0, 0, 0), (0, 3, 0, 0), (0, 0, 5, 0), (0, 0, 0, 2), (3, 2, 4, 1), (100, 100, 100, 100)):
+    for edges in ((0, 0, 0, 0), (4, 0, 0, 0), (0, 3, 0, 0), (0, 0, 5, 0), (0, 0, 0, 2), (3, 2, 4, 1),
+            (100, 100, 100, 100)):
         y = masks["FeatherMask"].execute(m, *edges)
         add({"op": "feather", "edges": edges}, m, y)
 
-versions = {"torch": torch.__version__, "pillow": PIL.__version__, "numpy": np.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+versions = {"torch": torch.__version__, "pillow": PIL.__version__, "numpy": np.__version__,
+    "cpu": torch.backends.cpu.get_cpu_capability()}
 path = os.path.join(out, "cases.safetensors")
 save_file(tensors, path, {"cases": json.dumps(cases), "versions": json.dumps(versions)})
 print(len(cases), "cases", found, "boundary lengths", os.path.getsize(path), "bytes", versions)

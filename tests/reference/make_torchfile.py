@@ -1,4 +1,5 @@
-"""Makes engine/torchfile/testdata and node/classes/testdata/compact-x2.pth with torch.save. Running the tests does not need this script.
+"""Makes engine/torchfile/testdata and node/classes/testdata/compact-x2.pth with torch.save. Running the tests does not
+need this script.
 
 Made with Python 3.11 and torch 2.15.0:
     python tests/reference/make_torchfile.py .
@@ -17,10 +18,13 @@ out = os.path.join(root, "engine/torchfile/testdata")
 os.makedirs(out, exist_ok=True)
 whole = torch.arange(24.0)
 tensors = OrderedDict([
-    ("f32", torch.arange(6.0).reshape(2, 3) / 4), ("f16", torch.tensor([0.5, -2.0], dtype=torch.float16)), ("bf16", torch.tensor([[1.5]], dtype=torch.bfloat16)),
-    ("view", whole[8:20].reshape(3, 4)), ("scalar", torch.tensor(7.0)), ("count", torch.tensor(3)), ("parameter", torch.nn.Parameter(torch.tensor([3.0, 4.0]))),
+    ("f32", torch.arange(6.0).reshape(2, 3) / 4), ("f16", torch.tensor([0.5, -2.0], dtype=torch.float16)),
+    ("bf16", torch.tensor([[1.5]], dtype=torch.bfloat16)),
+    ("view", whole[8:20].reshape(3, 4)), ("scalar", torch.tensor(7.0)), ("count", torch.tensor(3)),
+    ("parameter", torch.nn.Parameter(torch.tensor([3.0, 4.0]))),
 ])
-torch.save({"params_ema": tensors, "iter": 5, "lr": 0.1, "steps": [1, 2, 70000], "name": None, "done": True}, os.path.join(out, "training.pth"))
+torch.save({"params_ema": tensors, "iter": 5, "lr": 0.1, "steps": [1, 2, 70000], "name": None, "done": True},
+    os.path.join(out, "training.pth"))
 layer = torch.nn.Sequential(torch.nn.Linear(2, 1))
 layer[0].weight.data = torch.tensor([[1.0, 2.0]])
 layer[0].bias.data = torch.tensor([3.0])
@@ -45,5 +49,6 @@ def fill(name, n, scale, offset):  # tests/golden/README.md section 1
 
 
 weights = json.load(open(os.path.join(root, "tests/golden/pictures.json")))["models"]["compact-x2"]
-state = OrderedDict((k, torch.from_numpy(fill("upscale/compact-x2/" + k, int(np.prod(s)), a, o).reshape(s))) for k, s, a, o in weights)
+state = OrderedDict((k, torch.from_numpy(fill("upscale/compact-x2/" + k, int(np.prod(s)), a, o).reshape(s))) for k, s,
+    a, o in weights)
 torch.save({"params": state}, os.path.join(root, "node/classes/testdata/compact-x2.pth"))

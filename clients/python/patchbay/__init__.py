@@ -1,7 +1,8 @@
 """Client of Patchbay: run ComfyUI workflows, single nodes and samplers on a daemon or a worker.
 
-``Client.spawn`` talks to a worker of one's own over its stdin and stdout, ``Client.socket`` to a daemon on this machine, ``Client.nats`` to daemons
-behind a NATS server; ``AsyncClient`` is the same for asyncio. All three speak the protocol of docs/protocol.md and have the same methods.
+``Client.spawn`` talks to a worker of one's own over its stdin and stdout, ``Client.socket`` to a daemon on this
+machine, ``Client.nats`` to daemons behind a NATS server; ``AsyncClient`` is the same for asyncio. All three speak the
+protocol of docs/protocol.md and have the same methods.
 """
 
 from .aio import AsyncClient

@@ -21,8 +21,12 @@ CALLS = 64
 _CALLBACKS = ("on_event", "on_preview", "on_progress")
 
 
-def _twin(method: Callable[Concatenate[Client, P], R], stops: bool = False) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
-    """Return a coroutine that runs a method in a thread and its callbacks in the loop. With stops, a task that is cancelled cancels the job."""
+def _twin(
+    method: Callable[Concatenate[Client, P], R], stops: bool = False
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """Return a coroutine that runs a method in a thread and its callbacks in the loop. With stops, a task that is
+    cancelled cancels the job.
+    """
 
     async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
         loop, given_up = asyncio.get_running_loop(), threading.Event()
@@ -60,7 +64,9 @@ class AsyncClient:
         return cls(await asyncio.to_thread(Client.socket, path))
 
     @classmethod
-    async def spawn(cls, command: Sequence[str] = ("patchbay", "worker"), stderr: int | BinaryIO | None = None) -> AsyncClient:
+    async def spawn(
+        cls, command: Sequence[str] = ("patchbay", "worker"), stderr: int | BinaryIO | None = None
+    ) -> AsyncClient:
         """Start a worker and talk to it over its stdin and stdout; it ends with the client."""
         return cls(await asyncio.to_thread(Client.spawn, command, stderr))
 
@@ -73,7 +79,9 @@ class AsyncClient:
         """Return self."""
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close the connection."""
         await self.close()
 

@@ -1,4 +1,6 @@
-"""Payloads over NATS in chunks with credits, both ways (docs/protocol.md, Payloads). Runs in the event loop of a connection."""
+"""Payloads over NATS in chunks with credits, both ways (docs/protocol.md, Payloads). Runs in the event loop of a
+connection.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Chunks:
         if data is None or not want.get("chunk", 0) >= 4096 or not 1 <= want.get("window", 0) <= 1024:
             await self._nc.publish(msg.reply, b"", headers={"Patchbay-Error": "nothing is offered under that id"})
             return
-        task = asyncio.create_task(self._send(data, min(want["chunk"], CHUNK, self._nc.max_payload - 1024), want["window"], msg.reply))
+        task = asyncio.create_task(
+            self._send(data, min(want["chunk"], CHUNK, self._nc.max_payload - 1024), want["window"], msg.reply)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -82,9 +86,14 @@ class Chunks:
             while taken < count:
                 if sent < count and sent - taken < window:
                     piece = data[sent * size : (sent + 1) * size]
-                    await self._nc.publish(to, b"".join((HEAD.pack(sent, zlib.crc32(piece), sent * size), piece)), reply=f"{self._base}.ack.{name}")
+                    await self._nc.publish(
+                        to,
+                        b"".join((HEAD.pack(sent, zlib.crc32(piece), sent * size), piece)),
+                        reply=f"{self._base}.ack.{name}",
+                    )
                     sent += 1
-                    await asyncio.sleep(0)  # nats-py writes now: of several messages it would make one first, a copy of all
+                    # nats-py writes now: of several messages it would make one first, a copy of all
+                    await asyncio.sleep(0)
                 else:
                     credit = await asyncio.wait_for(queue.get(), self._silence)
                     if not taken <= credit <= sent:
@@ -102,21 +111,30 @@ class Chunks:
         size = min(CHUNK, self._nc.max_payload - 1024)
         sub = await self._nc.subscribe(self._nc.new_inbox(), pending_msgs_limit=-1, pending_bytes_limit=-1)
         try:
-            await self._nc.publish(ref["subject"], msgpack.packb({"id": ref["id"], "chunk": size, "window": WINDOW}), reply=sub.subject)
+            await self._nc.publish(
+                ref["subject"], msgpack.packb({"id": ref["id"], "chunk": size, "window": WINDOW}), reply=sub.subject
+            )
             while have < out.nbytes:
                 try:
                     msg = await sub.next_msg(timeout=self._silence)
                 except asyncio.TimeoutError:
-                    raise ConnectionLostError(f"payload {ref['id']}: no chunk for {self._silence} s after {have} of {out.nbytes} bytes") from None
+                    raise ConnectionLostError(
+                        f"payload {ref['id']}: no chunk for {self._silence} s after {have} of {out.nbytes} bytes"
+                    ) from None
                 headers = msg.headers or {}
                 if headers.get("Status") == "503" or "Patchbay-Error" in headers:
-                    raise ConnectionLostError(f"payload {ref['id']}: {headers.get('Patchbay-Error', 'its sender is gone')}")
+                    raise ConnectionLostError(
+                        f"payload {ref['id']}: {headers.get('Patchbay-Error', 'its sender is gone')}"
+                    )
                 if len(msg.data) <= HEAD.size:
                     raise ValueError(f"payload {ref['id']}: a chunk of {len(msg.data)} bytes")
                 got, crc, at = HEAD.unpack_from(msg.data)
                 piece = memoryview(msg.data)[HEAD.size :]
                 if got != number or at != have or len(piece) > min(size, out.nbytes - have) or zlib.crc32(piece) != crc:
-                    raise ValueError(f"payload {ref['id']}: chunk {number} is missing, damaged or too long (number {got}, offset {at}, {len(piece)} bytes)")
+                    raise ValueError(
+                        f"payload {ref['id']}: chunk {number} is missing, damaged or too long (number {got}, offset "
+                        f"{at}, {len(piece)} bytes)"
+                    )
                 out[have : have + len(piece)] = np.frombuffer(piece, np.uint8)
                 have, number = have + len(piece), number + 1
                 if number % (WINDOW // 4) == 0 or have == out.nbytes:

@@ -36,7 +36,7 @@ TERMINAL = ("execution_success", "execution_error", "execution_interrupted", "ex
 
 
 def default_socket() -> str:
-    """Return where the daemon listens: $PATCHBAY_SOCKET, or patchbay.sock in $XDG_RUNTIME_DIR or in the daemon's home."""
+    """Return where the daemon listens: $PATCHBAY_SOCKET, patchbay.sock in $XDG_RUNTIME_DIR or in the daemon's home."""
     path = os.environ.get("PATCHBAY_SOCKET")
     if path:
         return path
@@ -47,16 +47,20 @@ def default_socket() -> str:
 class Client:
     """A connection to a daemon or a worker. Closing it cancels the runs and samples that are tied to it.
 
-    Its methods may be called from several threads. When the connection is lost, what waits for replies gets ConnectionLostError, and the next call connects
-    anew (spawns a new worker). ``run`` and ``follow`` do that themselves: the job goes on under its id. Nothing else is repeated by itself, as nobody knows how
-    far it came.
+    Its methods may be called from several threads. When the connection is lost, what waits for replies gets
+    ConnectionLostError, and the next call connects anew (spawns a new worker). ``run`` and ``follow`` do that
+    themselves: the job goes on under its id. Nothing else is repeated by itself, as nobody knows how far it came.
     """
 
-    def __init__(self, transport: Transport, timeout: float | None = None, dial: Callable[[], Transport] | None = None) -> None:
-        """Take a transport, and what makes another one when it is lost; timeout bounds the wait for every single reply, in seconds.
+    def __init__(
+        self, transport: Transport, timeout: float | None = None, dial: Callable[[], Transport] | None = None
+    ) -> None:
+        """Take a transport, and what makes another one when it is lost; timeout bounds the wait for every single reply,
+        in seconds.
 
-        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s; so long may a question
-        about jobs, models and classes take too, submit and free two minutes, exec and load an hour.
+        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says
+        something every 2 s; so long may a question about jobs, models and classes take too, submit and free two
+        minutes, exec and load an hour.
         """
         self.timeout = timeout
         self._transport = transport
@@ -78,8 +82,12 @@ class Client:
 
     @classmethod
     def nats(cls, url: str | None = None, **options: Any) -> Client:  # noqa: ANN401
-        """Connect to a NATS server; options are those of nats.connect. Replies come on the inbox that docs/security.md gives the user."""
-        return cls._of(lambda: NATSTransport(url or os.environ.get("PATCHBAY_NATS_URL") or "nats://127.0.0.1:4222", **options))
+        """Connect to a NATS server; options are those of nats.connect. Replies come on the inbox that docs/security.md
+        gives the user.
+        """
+        return cls._of(
+            lambda: NATSTransport(url or os.environ.get("PATCHBAY_NATS_URL") or "nats://127.0.0.1:4222", **options)
+        )
 
     @classmethod
     def _of(cls, dial: Callable[[], Transport]) -> Client:
@@ -110,7 +118,9 @@ class Client:
         """Return self."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close the connection."""
         self.close()
 
@@ -121,7 +131,8 @@ class Client:
             self._transport.close()
 
     def empty(self, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return an array in shared memory where the connection has that (the unix socket, a spawned worker): it is sent without a copy.
+        """Return an array in shared memory where the connection has that (the unix socket, a spawned worker): it is
+        sent without a copy.
 
         It must not be written to while a request with it is answered.
         """
@@ -135,7 +146,9 @@ class Client:
         return np.zeros(shape, kind)
 
     def upload(self, name: str, data: bytes) -> Message:
-        """Put a file into the object store of a NATS server. What is returned may stand in inputs of run and submit in place of the bytes, for a day."""
+        """Put a file into the object store of a NATS server. What is returned may stand in inputs of run and submit in
+        place of the bytes, for a day.
+        """
         transport = self.transport
         if not isinstance(transport, NATSTransport):
             raise TypeError("upload goes over NATS: other connections take the bytes themselves")
@@ -144,7 +157,9 @@ class Client:
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, job, self.timeout or SLOW.get(verb, SILENCE)), {})
 
-    def _stream(self, verb: str, body: Message, name: str, job: Message, tick: Callable[[], None] | None) -> Iterator[Message]:
+    def _stream(
+        self, verb: str, body: Message, name: str, job: Message, tick: Callable[[], None] | None
+    ) -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, name, self.timeout or SILENCE, tick), job)
 
     def _checked(self, replies: Iterator[Message], job: Message) -> Iterator[Message]:
@@ -156,13 +171,21 @@ class Client:
 
     @contextmanager
     def _until_end(self, job: Message) -> Iterator[Callable[[], None] | None]:
-        """Cancel the job if the block is left before it has ended, and give what looks whether it is to be cancelled; None if nothing says so."""
+        """Cancel the job if the block is left before it has ended, and give what looks whether it is to be cancelled;
+        None if nothing says so.
+        """
         asked: list[float] = []
 
         def look() -> None:
             stop, name = job.get("stop"), str(job.get("id", ""))
             if asked and time.monotonic() - asked[0] > job["patience"]:
-                raise CancelledError({"code": "cancelled", "status": 499, "message": f"run {name} was cancelled and has not ended within {job['patience']} s"})
+                raise CancelledError(
+                    {
+                        "code": "cancelled",
+                        "status": 499,
+                        "message": f"run {name} was cancelled and has not ended within {job['patience']} s",
+                    }
+                )
             if stop and name and not asked and stop():
                 asked.append(time.monotonic())
                 self._transport.tell("cancel", name)
@@ -194,9 +217,10 @@ class Client:
 
         With reuse=True the files may be those of the last job with the same content; ``reused`` of the result names it.
 
-        When the daemon goes away it is waited for, reconnect seconds at most, and the job is followed under its id; then ConnectionLostError. A job that failed
-        raises PatchbayError, one that was cancelled CancelledError. stop is asked about every 50 ms; when it is true the job is cancelled,
-        and given up if it has not ended after patience seconds. What a callback raises cancels the job too.
+        When the daemon goes away it is waited for, reconnect seconds at most, and the job is followed under its id;
+        then ConnectionLostError. A job that failed raises PatchbayError, one that was cancelled CancelledError. stop is
+        asked about every 50 ms; when it is true the job is cancelled, and given up if it has not ended after patience
+        seconds. What a callback raises cancels the job too.
         """
         body = {"workflow": dict(workflow), "preview": on_preview is not None, **fields}
         body.setdefault("id", uuid.uuid4().hex)
@@ -219,15 +243,28 @@ class Client:
         if record.get("tied") and record.get("state") == "cancelled":
             self.retry(job)
 
-    def _lasting(self, job: str, ask: Callable[[], RunResult], seen: _Seen, reconnect: float, look: Callable[[], None] | None = None) -> RunResult:
-        """Ask again while the other side is away. A worker of one's own that has ended knows nothing of its jobs, and a timeout of the caller's counts."""
+    def _lasting(
+        self,
+        job: str,
+        ask: Callable[[], RunResult],
+        seen: _Seen,
+        reconnect: float,
+        look: Callable[[], None] | None = None,
+    ) -> RunResult:
+        """Ask again while the other side is away. A worker of one's own that has ended knows nothing of its jobs, and a
+        timeout of the caller's counts.
+        """
         away, heard = 0.0, (0, 0)
         while True:
             try:
                 return ask()
             except (ConnectionLostError, TimeoutError, BusyError) as err:
                 draining = isinstance(err, BusyError) and err.code == "draining"
-                mine = isinstance(self._transport, WorkerTransport) or isinstance(err, TimeoutError) and self.timeout is not None
+                mine = (
+                    isinstance(self._transport, WorkerTransport)
+                    or isinstance(err, TimeoutError)
+                    and self.timeout is not None
+                )
                 now = time.monotonic()
                 if not away or seen.last != heard:
                     away, heard = now, seen.last
@@ -250,10 +287,17 @@ class Client:
         on_preview: Callable[[str, bytes], None] | None = None,
         reconnect: float = 60.0,
     ) -> RunResult:
-        """Follow a job until it ends, from its first event on, over the loss of a connection too. Leaving it does not cancel the job."""
+        """Follow a job until it ends, from its first event on, over the loss of a connection too. Leaving it does not
+        cancel the job.
+        """
         body = {"job": job, "follow": True, "outputs": outputs, "preview": on_preview is not None}
         seen = _Seen(on_event)
-        return self._lasting(job, lambda: self._collect(self._stream("status", body, job, {}, None), {}, seen, on_preview, outputs), seen, reconnect)
+        return self._lasting(
+            job,
+            lambda: self._collect(self._stream("status", body, job, {}, None), {}, seen, on_preview, outputs),
+            seen,
+            reconnect,
+        )
 
     def _collect(
         self,
@@ -289,7 +333,8 @@ class Client:
         if not out.event:
             raise ConnectionLostError(f"job {out.job} did not say how it ended")
         named = out.event.get("data", {}).get("outputs") or []
-        if outputs and named and [f["bytes"] for f in named] != [len(f.data) for f in out.files]:  # a network of NATS servers may lose one without a word
+        # a network of NATS servers may lose one without a word
+        if outputs and named and [f["bytes"] for f in named] != [len(f.data) for f in out.files]:
             raise ConnectionLostError(f"a reply with the files of job {out.job} did not arrive")
         if out.event["type"] != "execution_success":
             failure = error_of(out.event)
@@ -327,7 +372,9 @@ class Client:
 
     def version(self, timeout: float | None = None) -> int:
         """Return the version of the protocol that the other side speaks, within so many seconds."""
-        for reply in self._checked(self.transport.ask("describe", {"limits": True}, "", timeout or self.timeout or SILENCE), {}):
+        for reply in self._checked(
+            self.transport.ask("describe", {"limits": True}, "", timeout or self.timeout or SILENCE), {}
+        ):
             return int(reply.get("v", 0))
         raise ConnectionLostError("the request was answered with nothing")
 
@@ -344,7 +391,9 @@ class Client:
         plan: str = "",
         files: Mapping[str, bytes] | None = None,
     ) -> ExecResult:
-        """Run one node. Inputs are numbers, texts, arrays, handles, and lists and maps of them; want names output slots; lease is in seconds."""
+        """Run one node. Inputs are numbers, texts, arrays, handles, and lists and maps of them; want names output
+        slots; lease is in seconds.
+        """
         body: Message = {"class_type": class_type, "inputs": dict(inputs or {})}
         if want is not None:
             body["want"] = list(want)
@@ -391,13 +440,15 @@ class Client:
         stop: Stop | None = None,
         patience: float = 1.0,
     ) -> SampleResult:
-        """Run one sampler on arrays; positive and negative are entries {"model_conds": {"c_crossattn": array, ...}, ...} as in docs/protocol.md.
+        """Run one sampler on arrays; positive and negative are entries {"model_conds": {"c_crossattn": array, ...},
+        ...} as in docs/protocol.md.
 
-        Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50 ms; when it is true the run is cancelled,
-        and given up if it has not ended after patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
-        whatever on_progress raises. dual is {"middle": entries, "cfg2": number, "nested": bool} of DualCFGGuider, cache {"rule": "easy" or "lazy",
-        "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm, nets model patches {"file": name, "hint": array, "strength": number}. on_preview
-        gets ("", JPEG) as that of run does, and makes preview "jpeg".
+        Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50
+        ms; when it is true the run is cancelled, and given up if it has not ended after patience seconds:
+        CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does whatever on_progress
+        raises. dual is {"middle": entries, "cfg2": number, "nested": bool} of DualCFGGuider, cache {"rule": "easy" or
+        "lazy", "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm, nets model patches {"file": name, "hint":
+        array, "strength": number}. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
         """
         out: Message = {"file": model, "fingerprint": fingerprint}
         if patches:
@@ -424,7 +475,14 @@ class Client:
         }
         draws = None if noise_draws is None else [int(n) for n in noise_draws]
         sampling = sampling.message() if isinstance(sampling, Sampling) else sampling
-        optional = {"noise": _floats(noise), "noise_draws": draws, "mask": _floats(mask), "sampling": sampling, "dual": dual, "cache": cache}
+        optional = {
+            "noise": _floats(noise),
+            "noise_draws": draws,
+            "mask": _floats(mask),
+            "sampling": sampling,
+            "dual": dual,
+            "cache": cache,
+        }
         optional |= {"cfg_norm": cfg_norm, "plan": plan or None}
         body |= {k: v for k, v in optional.items() if v is not None}
         hashes = {n.hash for n in named(body)}
@@ -432,7 +490,9 @@ class Client:
             job: Message = {"id": body["id"], "stop": stop, "patience": patience}
             try:
                 with self._until_end(job) as look:
-                    done = self._sampled(self._stream("sample", self._known.light(body), "", job, look), job, on_progress, on_preview)
+                    done = self._sampled(
+                        self._stream("sample", self._known.light(body), "", job, look), job, on_progress, on_preview
+                    )
             except PatchbayError as err:
                 if err.code != "missing_tensors" or attempt == 2:
                     raise
@@ -470,13 +530,28 @@ class Client:
         body: Message = {"model": {"file": model, "fingerprint": fingerprint}, "plan": plan}
         return int(self._one("load", body)["bytes"])
 
-    def forecast(self, model: str, width: int, height: int, *, nets: Sequence[str] = (), fingerprint: str = "", plan: str = "", **more: int) -> Message:
-        """Predict time and memory of a run without loading anything; more are batch, steps, text and entries. Return {"plan", "seconds", "bytes", ...}.
+    def forecast(
+        self,
+        model: str,
+        width: int,
+        height: int,
+        *,
+        nets: Sequence[str] = (),
+        fingerprint: str = "",
+        plan: str = "",
+        **more: int,
+    ) -> Message:
+        """Predict time and memory of a run without loading anything; more are batch, steps, text and entries. Return
+        {"plan", "seconds", "bytes", ...}.
 
         nets are files of model patches and control nets that run beside the model, on all entries.
         """
         picture = {"width": width, "height": height, **more}
-        body: Message = {"model": {"file": model, "fingerprint": fingerprint, "nets": [{"file": n} for n in nets]}, "plan": plan, "forecast": picture}
+        body: Message = {
+            "model": {"file": model, "fingerprint": fingerprint, "nets": [{"file": n} for n in nets]},
+            "plan": plan,
+            "forecast": picture,
+        }
         return cast(Message, self._one("load", body)["forecast"])
 
     def every_device(self) -> str:
@@ -495,7 +570,9 @@ class Client:
 
 
 class _Seen:
-    """Gives events on, and none twice when a job is followed anew: the numbers begin again behind the last event that was written down."""
+    """Gives events on, and none twice when a job is followed anew: the numbers begin again behind the last event that
+    was written down.
+    """
 
     def __init__(self, on_event: Callable[[Message], None] | None) -> None:
         self._on_event = on_event

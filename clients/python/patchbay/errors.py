@@ -8,9 +8,10 @@ from typing import Any
 class PatchbayError(Exception):
     """An error that the daemon or worker answered with. The classes below are for those that callers treat differently.
 
-    ``code``, ``status`` and ``retryable`` are those of docs/protocol.md; ``input`` names the field at fault, ``node`` and ``class_type`` the
-    node; ``node_errors`` is ComfyUI's map of them; ``retry_after`` is in seconds, 0 where nothing was said; ``body`` is the whole error map; ``files`` are the
-    files (``File``) that a failed or cancelled job had made, where it was followed with its outputs.
+    ``code``, ``status`` and ``retryable`` are those of docs/protocol.md; ``input`` names the field at fault, ``node``
+    and ``class_type`` the node; ``node_errors`` is ComfyUI's map of them; ``retry_after`` is in seconds, 0 where
+    nothing was said; ``body`` is the whole error map; ``files`` are the files (``File``) that a failed or cancelled job
+    had made, where it was followed with its outputs.
     """
 
     def __init__(self, body: dict[str, Any], node_errors: dict[str, Any] | None = None) -> None:
@@ -39,7 +40,11 @@ def _reasons(node_errors: dict[str, Any], extra: dict[str, Any]) -> list[str]:
     for node, found in node_errors.items():
         if isinstance(found, dict):
             for e in found.get("errors") or []:
-                out.append(f"  node {node} ({found.get('class_type')}): {e.get('message')}: {e.get('details')}".removesuffix(": "))
+                out.append(
+                    f"  node {node} ({found.get('class_type')}): {e.get('message')}: {e.get('details')}".removesuffix(
+                        ": "
+                    )
+                )
     classes = extra.get("unknown_classes")
     if isinstance(classes, dict):
         out += [f"  not here: {name} (node {', '.join(map(str, nodes))})" for name, nodes in classes.items()]
@@ -55,7 +60,9 @@ class RefusedError(PatchbayError):
 
 
 class BusyError(PatchbayError):
-    """The daemon cannot take the request now: a full queue, no worker, a shutdown. ``retry_after`` says when to try again."""
+    """The daemon cannot take the request now: a full queue, no worker, a shutdown. ``retry_after`` says when to try
+    again.
+    """
 
 
 class WorkerLostError(PatchbayError):
@@ -70,7 +77,9 @@ def error_of(reply: dict[str, Any]) -> PatchbayError:
     """Return the error of a reply, or of the last event of a job, as the class for its code."""
     body = reply.get("error") or {"code": reply.get("type", "internal"), "message": "it was not said why"}
     code, status = str(body.get("code", "internal")), int(body.get("status", 500))
-    kind = {"cancelled": CancelledError, "worker_lost": WorkerLostError, "out_of_memory": OutOfMemoryError}.get(code, PatchbayError)
+    kind = {"cancelled": CancelledError, "worker_lost": WorkerLostError, "out_of_memory": OutOfMemoryError}.get(
+        code, PatchbayError
+    )
     if code in ("queue_full", "no_capacity", "draining"):
         kind = BusyError
     elif kind is PatchbayError and 400 <= status < 500 and not body.get("retryable"):

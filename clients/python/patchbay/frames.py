@@ -1,4 +1,6 @@
-"""Frames: a length of four bytes, big-endian, then one msgpack map. Over a unix socket, or the stdin and stdout of a worker."""
+"""Frames: a length of four bytes, big-endian, then one msgpack map. Over a unix socket, or the stdin and stdout of a
+worker.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ class Transport(Protocol):
         ...
 
     def ask(
-        self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None, tick: Callable[[], None] | None = None
+        self,
+        verb: str,
+        body: dict[str, Any],
+        job: str = "",
+        timeout: float | None = None,
+        tick: Callable[[], None] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Send a request and yield its replies; timeout bounds the wait for each, in seconds.
 
@@ -131,7 +138,12 @@ class FrameTransport:
             self._send(pack({"op": verb, "tag": next(self._tags), "job": job}))
 
     def ask(
-        self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None, tick: Callable[[], None] | None = None
+        self,
+        verb: str,
+        body: dict[str, Any],
+        job: str = "",
+        timeout: float | None = None,
+        tick: Callable[[], None] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Send a request and yield its replies without op, tag and end."""
         tag = next(self._tags)
@@ -163,7 +175,8 @@ class FrameTransport:
         except BaseException:
             self._drop(tag)
             raise
-        # What a job refers to may be needed after its receipt; what one node or one sampler does not after the last reply.
+        # What a job refers to may be needed after its receipt; what one node or one sampler does not after the last
+        # reply.
         return self._replies(tag, replies, timeout, tick, cargo.own if cargo and verb in ("exec", "sample") else [])
 
     def _give_back(self, regions: list[Region]) -> None:
@@ -196,7 +209,9 @@ class FrameTransport:
                 self._writer.write(p)
             self._writer.flush()
 
-    def _replies(self, tag: int, replies: Queue, timeout: float | None, tick: Callable[[], None] | None, own: list[Region]) -> Iterator[dict[str, Any]]:
+    def _replies(
+        self, tag: int, replies: Queue, timeout: float | None, tick: Callable[[], None] | None, own: list[Region]
+    ) -> Iterator[dict[str, Any]]:
         try:
             while True:
                 reply = wait(replies, timeout, tick)
@@ -299,7 +314,9 @@ class WorkerTransport(FrameTransport):
         self._socket, theirs = socket.socketpair()  # not pipes: it carries descriptors too
         try:
             with theirs:
-                self.process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr)
+                self.process = subprocess.Popen(
+                    list(command), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr
+                )
         except BaseException:
             self._socket.close()
             raise

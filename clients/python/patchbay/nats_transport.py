@@ -1,4 +1,6 @@
-"""NATS: requests on patchbay.v1.<verb>, replies on an inbox. nats-py is asynchronous, so it runs in a thread of its own."""
+"""NATS: requests on patchbay.v1.<verb>, replies on an inbox. nats-py is asynchronous, so it runs in a thread of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ BUCKET = "patchbay-blobs"
 
 
 def inbox_of(url: str, options: dict[str, Any]) -> str:
-    """Return the subject below which a user may listen to replies: with the rights of docs/security.md that of its name or public key."""
+    """Return the subject below which a user may listen to replies: with the rights of docs/security.md that of its name
+    or public key.
+    """
     user = ""
     if options.get("nkeys_seed") or options.get("nkeys_seed_str"):
         import nkeys
@@ -39,7 +43,9 @@ def inbox_of(url: str, options: dict[str, Any]) -> str:
         seed = options.get("nkeys_seed_str") or pathlib.Path(options["nkeys_seed"]).read_text(encoding="ascii").strip()
         user = nkeys.from_seed(seed.encode()).public_key.decode()
     elif isinstance(options.get("user_credentials"), str):
-        token = re.search(r"([\w-]+)\.([\w-]+)\.([\w-]+)", pathlib.Path(options["user_credentials"]).read_text(encoding="ascii"))
+        token = re.search(
+            r"([\w-]+)\.([\w-]+)\.([\w-]+)", pathlib.Path(options["user_credentials"]).read_text(encoding="ascii")
+        )
         if token:
             user = json.loads(base64.urlsafe_b64decode(token[2] + "=="))["sub"]
     else:
@@ -67,7 +73,9 @@ class NATSTransport:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="patchbay nats", daemon=True)
         self._thread.start()
-        connecting = nats.connect(url, name="patchbay python client", error_cb=self._fault, disconnected_cb=self._gone, **options)
+        connecting = nats.connect(
+            url, name="patchbay python client", error_cb=self._fault, disconnected_cb=self._gone, **options
+        )
         try:
             self._nc = self._do(asyncio.wait_for(connecting, options["connect_timeout"] + 2))
         except Exception as err:
@@ -81,7 +89,9 @@ class NATSTransport:
         return self._ended or bool(self._nc.is_closed)
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run work in the loop and wait for it. Another thread may close the connection meanwhile: what it finds is cancelled, what comes later refused."""
+        """Run work in the loop and wait for it. Another thread may close the connection meanwhile: what it finds is
+        cancelled, what comes later refused.
+        """
         with self._state:
             task = None if self._ended else asyncio.run_coroutine_threadsafe(work, self._loop)
         if task is None:
@@ -118,7 +128,12 @@ class NATSTransport:
             self._do(self._nc.publish(f"{ROOT}{verb}.{job}", b"", headers=_HEADERS))
 
     def ask(
-        self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None, tick: Callable[[], None] | None = None
+        self,
+        verb: str,
+        body: dict[str, Any],
+        job: str = "",
+        timeout: float | None = None,
+        tick: Callable[[], None] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Send a request and yield its replies."""
         if self._nc.is_closed:
@@ -163,7 +178,9 @@ class NATSTransport:
             if sum(len(p) for p in parts) <= limit:
                 return b"".join(parts)
             self._withdraw(offers)
-        raise ValueError(f"the request has more than the {limit} bytes that the server takes, without its arrays and files")
+        raise ValueError(
+            f"the request has more than the {limit} bytes that the server takes, without its arrays and files"
+        )
 
     def _withdraw(self, offers: list[dict[str, Any]]) -> None:
         for ref in offers:
@@ -176,7 +193,9 @@ class NATSTransport:
         self._withdraw(offers)
 
     def upload(self, name: str, data: bytes | memoryview) -> dict[str, Any]:
-        """Put bytes into the object store and return the reference to them, for a request to come; they are kept for a day."""
+        """Put bytes into the object store and return the reference to them, for a request to come; they are kept for a
+        day.
+        """
 
         async def put() -> Any:  # noqa: ANN401
             store = await self._nc.jetstream().object_store(BUCKET)
@@ -202,7 +221,8 @@ class NATSTransport:
             self._do(watched())
         except NotAllowedError as err:
             raise NotAllowedError(
-                f"this user may not upload: objects are for admins and daemons. Put the bytes into inputs of run or submit, they go in chunks ({err})"
+                f"this user may not upload: objects are for admins and daemons. Put the bytes into inputs of run or "
+                f"submit, they go in chunks ({err})"
             ) from None
         return {"kind": "object", "bytes": len(data), "name": name, "sha256": hashlib.sha256(data).hexdigest()}
 

@@ -1,4 +1,6 @@
-"""The part of msgpack that the client uses, in plain Python, for hosts that do not have the package. Large values are not copied more often than there."""
+"""The part of msgpack that the client uses, in plain Python, for hosts that do not have the package. Large values are
+not copied more often than there.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,13 @@ class Packer:
             self._out += raw
         elif isinstance(v, (bytes, bytearray, memoryview)):
             n = len(v)
-            self._out += struct.pack(">BB", 0xC4, n) if n < 1 << 8 else struct.pack(">BH", 0xC5, n) if n < 1 << 16 else struct.pack(">BI", 0xC6, n)
+            self._out += (
+                struct.pack(">BB", 0xC4, n)
+                if n < 1 << 8
+                else struct.pack(">BH", 0xC5, n)
+                if n < 1 << 16
+                else struct.pack(">BI", 0xC6, n)
+            )
             self._out += v
         elif isinstance(v, dict):
             self.pack_map_header(len(v))
@@ -80,7 +88,11 @@ class Packer:
         if -32 <= v < 128:
             self._out += struct.pack(">b", v) if v < 0 else bytes((v,))
             return
-        kinds = ((0xCC, "B"), (0xCD, "H"), (0xCE, "I"), (0xCF, "Q")) if v >= 0 else ((0xD0, "b"), (0xD1, "h"), (0xD2, "i"), (0xD3, "q"))
+        kinds = (
+            ((0xCC, "B"), (0xCD, "H"), (0xCE, "I"), (0xCF, "Q"))
+            if v >= 0
+            else ((0xD0, "b"), (0xD1, "h"), (0xD2, "i"), (0xD3, "q"))
+        )
         for code, form in kinds:
             size = 8 * struct.calcsize(form)
             if v < 1 << size if v >= 0 else v >= -(1 << size - 1):
@@ -96,7 +108,9 @@ def packb(v: Any, **_: object) -> bytes:  # noqa: ANN401
     return p.bytes()
 
 
-def unpackb(body: bytes | bytearray | memoryview, ext_hook: ExtHook | None = None, object_hook: Hook | None = None, **_: object) -> Any:  # noqa: ANN401
+def unpackb(
+    body: bytes | bytearray | memoryview, ext_hook: ExtHook | None = None, object_hook: Hook | None = None, **_: object
+) -> Any:  # noqa: ANN401
     """Return the value in body. Limits of lengths are those of body itself."""
     r = _Reader(memoryview(body), ext_hook, object_hook)
     v = r.value()
@@ -105,7 +119,18 @@ def unpackb(body: bytes | bytearray | memoryview, ext_hook: ExtHook | None = Non
     return v
 
 
-_NUMBERS = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
+_NUMBERS = {
+    0xCA: ">f",
+    0xCB: ">d",
+    0xCC: ">B",
+    0xCD: ">H",
+    0xCE: ">I",
+    0xCF: ">Q",
+    0xD0: ">b",
+    0xD1: ">h",
+    0xD2: ">i",
+    0xD3: ">q",
+}
 _LENGTHS = {0: ">B", 1: ">H", 2: ">I"}
 
 

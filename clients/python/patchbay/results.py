@@ -22,7 +22,12 @@ def shown(value: Any, room: int = 60) -> str:  # noqa: ANN401
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"<{len(value)} bytes>"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {shown(v, 20)}" for k, v in list(value.items())[:4]) + (", ..." if len(value) > 4 else "") + "}"
+        return (
+            "{"
+            + ", ".join(f"{k!r}: {shown(v, 20)}" for k, v in list(value.items())[:4])
+            + (", ..." if len(value) > 4 else "")
+            + "}"
+        )
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(shown(v, 20) for v in value[:4]) + (", ..." if len(value) > 4 else "") + "]"
     text = repr(value)
@@ -39,7 +44,8 @@ class File:
     def __repr__(self) -> str:
         """Return name, size and node."""
         size = f" {self.ref['width']}x{self.ref['height']}" if self.ref.get("width") else ""
-        return f"<File {self.ref.get('filename') or self.ref.get('prefix', '')!r}{size} of node {self.ref.get('node')}, {len(self.data)} bytes>"
+        name = self.ref.get("filename") or self.ref.get("prefix", "")
+        return f"<File {name!r}{size} of node {self.ref.get('node')}, {len(self.data)} bytes>"
 
     @property
     def image(self) -> Any:  # noqa: ANN401
@@ -67,12 +73,16 @@ class RunResult:
 
     @property
     def reused(self) -> str:
-        """Return the job that computed the files, where this one asked for reuse and was answered from it; otherwise an empty text."""
+        """Return the job that computed the files, where this one asked for reuse and was answered from it; otherwise an
+        empty text.
+        """
         return str(self.event.get("data", {}).get("reused", ""))
 
     @property
     def images(self) -> list[Any]:
-        """Return the pictures among the files, see ``File.image``; those of PreviewImage only where there are no others."""
+        """Return the pictures among the files, see ``File.image``; those of PreviewImage only where there are no
+        others.
+        """
         pictures = [f for f in self.files if f.ref.get("kind", "images") == "images"]
         return [f.image for f in [f for f in pictures if f.ref.get("type") != "temp"] or pictures]
 
@@ -88,7 +98,9 @@ class ExecResult:
 
     def __repr__(self) -> str:
         """Return the outputs, arrays by their shapes."""
-        return f"<ExecResult {shown(self.outputs)}{f', {self.files!r}' if self.files else ''}{f', warnings {self.warnings!r}' if self.warnings else ''}>"
+        files = f", {self.files!r}" if self.files else ""
+        warnings = f", warnings {self.warnings!r}" if self.warnings else ""
+        return f"<ExecResult {shown(self.outputs)}{files}{warnings}>"
 
 
 def pixels(png: bytes) -> Array:

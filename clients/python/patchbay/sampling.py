@@ -28,8 +28,9 @@ MOST = 1 << 16
 class LoRA:
     """A low-rank adapter of one weight: ``strength * alpha / R * up @ down`` is added to it, for this run only.
 
-    ``key`` is ComfyUI's name of the weight, as in ``diffusion_model.double_blocks.0.img_attn.qkv.weight``; ``down`` is [R, K], ``up`` [N, R]; ``alpha`` is
-    R where it is None; ``rows`` = (first, count) adds to these rows of the weight only, as for one of the matrices that a fused one was made of.
+    ``key`` is ComfyUI's name of the weight, as in ``diffusion_model.double_blocks.0.img_attn.qkv.weight``; ``down`` is
+    [R, K], ``up`` [N, R]; ``alpha`` is R where it is None; ``rows`` = (first, count) adds to these rows of the weight
+    only, as for one of the matrices that a fused one was made of.
     """
 
     key: str
@@ -52,7 +53,9 @@ class LoRA:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What an adapter does to a small tensor, for this run only: ``strength * value`` is added to a bias, or a norm becomes ``value`` (``sets``)."""
+    """What an adapter does to a small tensor, for this run only: ``strength * value`` is added to a bias, or a norm
+    becomes ``value`` (``sets``).
+    """
 
     key: str
     value: Tensor
@@ -61,7 +64,12 @@ class Change:
 
     def message(self) -> Message:
         """Return the change as the protocol has it."""
-        return {"key": self.key, "adapter": "set" if self.sets else "diff", "strength": float(self.strength), "tensors": {"value": self.value}}
+        return {
+            "key": self.key,
+            "adapter": "set" if self.sets else "diff",
+            "strength": float(self.strength),
+            "tensors": {"value": self.value},
+        }
 
 
 class Progress(TypedDict, total=False):
@@ -143,7 +151,7 @@ def named(v: Any) -> Iterable[Named]:  # noqa: ANN401
 
 
 class Known:
-    """The hashes of the tensors that the worker has been sent. It may have dropped some, and says so (missing_tensors)."""
+    """The hashes of the tensors that the worker has been sent. It may drop some and says so (missing_tensors)."""
 
     def __init__(self) -> None:
         """Make an empty set."""

@@ -39,7 +39,9 @@ class Span:
 
 
 class Region:
-    """Memory of n bytes that the other side can map: a memfd that cannot shrink under its reader. It lives as long as the array or a view of it."""
+    """Memory of n bytes that the other side can map: a memfd that cannot shrink under its reader. It lives as long as
+    the array or a view of it.
+    """
 
     def __init__(self, size: int) -> None:
         """Make a region; its bytes are zero."""
@@ -120,7 +122,9 @@ class Stream:
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Read what is there, and keep the descriptors that come with it."""
-        n, ancillary, flags, _ = self.sock.recvmsg_into([buffer], socket.CMSG_SPACE(4 * MAX_FDS), getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        n, ancillary, flags, _ = self.sock.recvmsg_into(
+            [buffer], socket.CMSG_SPACE(4 * MAX_FDS), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        )
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i")

@@ -174,7 +174,15 @@ def unpack(body: bytes | bytearray | memoryview, get: Get | None = None) -> dict
             return bytes(get(m["$bytes"]))
         return _handle(m)
 
-    value = msgpack.unpackb(body, ext_hook=ext, object_hook=hook, strict_map_key=False, raw=False, max_bin_len=MAX_FRAME, max_ext_len=MAX_FRAME)
+    value = msgpack.unpackb(
+        body,
+        ext_hook=ext,
+        object_hook=hook,
+        strict_map_key=False,
+        raw=False,
+        max_bin_len=MAX_FRAME,
+        max_ext_len=MAX_FRAME,
+    )
     if not isinstance(value, dict):
         raise ValueError(f"a message is one map, got {type(value).__name__}")
     return value

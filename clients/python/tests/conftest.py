@@ -1,4 +1,6 @@
-"""Fixtures: a worker over stdio, and daemons over the socket and NATS, when the test run names a program to start (PATCHBAY_PROGRAM, PATCHBAY_MODELS)."""
+"""Fixtures: a worker over stdio, and daemons over the socket and NATS, when the test run names a program to start
+(PATCHBAY_PROGRAM, PATCHBAY_MODELS).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,25 @@ class Daemon:
 
     def __init__(self, home: pathlib.Path, *args: str) -> None:
         self.home, self.socket, self.store = home, str(home / "p.sock"), home / "store"
-        self.command = [_setting("PATCHBAY_PROGRAM"), "serve", "--socket", self.socket, "--store", str(self.store), "--log", "warn"]
-        self.command += ["--output", str(home / "out"), "--models", _setting("PATCHBAY_MODELS"), "--models", str(home / "models"), *args]
+        self.command = [
+            _setting("PATCHBAY_PROGRAM"),
+            "serve",
+            "--socket",
+            self.socket,
+            "--store",
+            str(self.store),
+            "--log",
+            "warn",
+        ]
+        self.command += [
+            "--output",
+            str(home / "out"),
+            "--models",
+            _setting("PATCHBAY_MODELS"),
+            "--models",
+            str(home / "models"),
+            *args,
+        ]
         self.nats = ""
         write_lora(home / "models" / "loras" / "mine.safetensors")
         self.start()
@@ -39,7 +58,9 @@ class Daemon:
         file = self.store / "daemon.json"
         file.unlink(missing_ok=True)
         env = {**os.environ, "PATCHBAY_HOME": str(self.home), "PATCHBAY_NATS_URL": "", "PATCHBAY_SOCKET": ""}
-        self.process = subprocess.Popen([*self.command, "--listen", self.nats.partition("//")[2] or "127.0.0.1:0"], env=env)
+        self.process = subprocess.Popen(
+            [*self.command, "--listen", self.nats.partition("//")[2] or "127.0.0.1:0"], env=env
+        )
         for _ in range(600):
             if file.exists() and os.path.exists(self.socket):
                 break
@@ -66,7 +87,11 @@ class Daemon:
 def lora() -> dict[str, dict[str, np.ndarray]]:
     """Return up and down of a LoRA by module of the demo model."""
     rng, out = np.random.default_rng(3), {}
-    for name, (rows, columns) in {"double_blocks.0.img_attn.qkv": (576, 192), "single_blocks.1.linear1": (1344, 192), "img_in": (192, 64)}.items():
+    for name, (rows, columns) in {
+        "double_blocks.0.img_attn.qkv": (576, 192),
+        "single_blocks.1.linear1": (1344, 192),
+        "img_in": (192, 64),
+    }.items():
         up, down = rng.standard_normal((rows, 32)), rng.standard_normal((32, columns)) / columns**0.5
         out[name] = {"up": up.astype(np.float32), "down": down.astype(np.float32)}
     return out
@@ -77,7 +102,11 @@ def write_lora(path: pathlib.Path) -> None:
     tensors: dict[str, np.ndarray] = {}
     for name, m in lora().items():
         stem = "lora_unet_" + name.replace(".", "_")
-        tensors |= {f"{stem}.lora_up.weight": m["up"], f"{stem}.lora_down.weight": m["down"], f"{stem}.alpha": np.float32([8])}
+        tensors |= {
+            f"{stem}.lora_up.weight": m["up"],
+            f"{stem}.lora_down.weight": m["down"],
+            f"{stem}.alpha": np.float32([8]),
+        }
     head, at = {}, 0
     for name, a in tensors.items():
         head[name] = {"dtype": "F32", "shape": list(a.shape), "data_offsets": [at, at + a.nbytes]}
@@ -106,7 +135,16 @@ def daemon(home: pathlib.Path) -> Iterator[Daemon]:
 def worker(home: pathlib.Path) -> list[str]:
     """Return the command line of a worker."""
     write_lora(home / "models" / "loras" / "mine.safetensors")
-    return [_setting("PATCHBAY_PROGRAM"), "worker", "--models", _setting("PATCHBAY_MODELS"), "--models", str(home / "models"), "--log", "warn"]
+    return [
+        _setting("PATCHBAY_PROGRAM"),
+        "worker",
+        "--models",
+        _setting("PATCHBAY_MODELS"),
+        "--models",
+        str(home / "models"),
+        "--log",
+        "warn",
+    ]
 
 
 @pytest.fixture(params=["stdio", "socket", "nats"])

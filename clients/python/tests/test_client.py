@@ -29,7 +29,9 @@ def workflow(steps: int = 2, seed: int = 1, size: int = 128) -> dict[str, Any]:
 
 
 def conds(c: Client, text: str) -> dict[str, Any]:
-    clip = c.exec("DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).outputs[0]
+    clip = c.exec(
+        "DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}
+    ).outputs[0]
     context, keys = c.exec("CLIPTextEncode", {"text": text, "clip": clip}).outputs[0][0]
     return {"c_crossattn": context, "y": keys["pooled_output"], "guidance": np.array([3.5], np.float32)}
 
@@ -64,7 +66,9 @@ def test_errors_are_typed(client: Client) -> None:
     assert e.value.code == "no_such_job"
     latent = np.zeros((1, 16, 16, 16), np.float32)
     with pytest.raises(PatchbayError) as e:
-        client.sample(MODEL, "euler", np.array([1, 0]), latent, [{"model_conds": {"c_crossattn": latent[0], "c_concat": latent}}])
+        client.sample(
+            MODEL, "euler", np.array([1, 0]), latent, [{"model_conds": {"c_crossattn": latent[0], "c_concat": latent}}]
+        )
     assert e.value.code == "bad_request" and "c_c" in e.value.input
 
 
@@ -83,11 +87,20 @@ def latent_factors() -> tuple[float, float]:
 
 
 def test_sample_equals_the_node(client: Client) -> None:
-    """The last two of three steps, from one latent, as a KSamplerAdvanced node and as a sample message: the same numbers."""
+    """The last two of three steps, from one latent, as a KSamplerAdvanced node and as a sample message: the same
+    numbers.
+    """
     model = client.exec("UNETLoader", {"unet_name": MODEL, "weight_dtype": "default"}).outputs[0]
-    clip = client.exec("DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).outputs[0]
-    given = {name: client.exec("CLIPTextEncode", {"text": text, "clip": clip}).outputs[0] for name, text in (("positive", "a big red heart"), ("negative", ""))}
-    sigmas = client.exec("BasicScheduler", {"model": model, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[0]
+    clip = client.exec(
+        "DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}
+    ).outputs[0]
+    given = {
+        name: client.exec("CLIPTextEncode", {"text": text, "clip": clip}).outputs[0]
+        for name, text in (("positive", "a big red heart"), ("negative", ""))
+    }
+    sigmas = client.exec("BasicScheduler", {"model": model, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[
+        0
+    ]
     latent = np.random.default_rng(5).standard_normal((2, 16, 16, 16)).astype(np.float32)
     node = client.exec(
         "KSamplerAdvanced",
@@ -106,9 +119,13 @@ def test_sample_equals_the_node(client: Client) -> None:
             **given,
         },
     ).outputs[0]["samples"]
-    entries = {name: [{"model_conds": {"c_crossattn": c[0][0], "y": c[0][1]["pooled_output"]}}] for name, c in given.items()}
+    entries = {
+        name: [{"model_conds": {"c_crossattn": c[0][0], "y": c[0][1]["pooled_output"]}}] for name, c in given.items()
+    }
     shift, scale = latent_factors()
-    message = client.sample(MODEL, "euler", sigmas[1:], (latent - shift) * scale, entries["positive"], entries["negative"], cfg=3.5)
+    message = client.sample(
+        MODEL, "euler", sigmas[1:], (latent - shift) * scale, entries["positive"], entries["negative"], cfg=3.5
+    )
     assert message.evals == 2 and np.abs(node - latent).max() > 0.1
     np.testing.assert_allclose(message.x / scale + shift, node, rtol=0, atol=1e-5 * float(np.abs(node).max()))
     client.free([model, clip])
@@ -117,12 +134,19 @@ def test_sample_equals_the_node(client: Client) -> None:
 def test_sample_reports_and_repeats(client: Client) -> None:
     model = client.exec("UNETLoader", {"unet_name": MODEL, "weight_dtype": "default"}).outputs[0]
     positive = conds(client, "a big red heart")
-    sigmas = client.exec("BasicScheduler", {"model": model, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[0]
+    sigmas = client.exec("BasicScheduler", {"model": model, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[
+        0
+    ]
     noise = np.random.default_rng(5).standard_normal((1, 16, 16, 16)).astype(np.float32)
     steps: list[tuple[int, int, tuple[int, ...]]] = []
     size = client.load(MODEL)
     assert size > 1_000_000
-    run = {"noise": noise, "preview": "latent", "want_x0": True, "on_progress": lambda p: steps.append((p["i"], p["n"], p["x0"].shape))}
+    run = {
+        "noise": noise,
+        "preview": "latent",
+        "want_x0": True,
+        "on_progress": lambda p: steps.append((p["i"], p["n"], p["x0"].shape)),
+    }
     first = client.sample(MODEL, "euler", sigmas, np.zeros_like(noise), [{"model_conds": positive}], **run)
     assert steps == [(i, 3, noise.shape) for i in (1, 2, 3)] and first.evals == 3
     assert first.x0 is not None and np.isfinite(first.x).all() and first.x.std() > 0.1
@@ -155,7 +179,12 @@ def noisy_png(side: int) -> bytes:
     rows = np.random.default_rng(2).integers(0, 256, (side, 1 + 3 * side), np.uint8)
     rows[:, 0] = 0
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows.tobytes(), 1))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_pictures_sent_with_a_job(client: Client) -> None:
@@ -181,7 +210,11 @@ def test_pictures_sent_with_a_job(client: Client) -> None:
 
 def test_sample_is_cancelled(client: Client) -> None:
     positive = conds(client, "a big red heart")
-    channels = client.exec("EmptySD3LatentImage", {"width": 128, "height": 128, "batch_size": 1}).outputs[0]["samples"].shape[1]
+    channels = (
+        client.exec("EmptySD3LatentImage", {"width": 128, "height": 128, "batch_size": 1})
+        .outputs[0]["samples"]
+        .shape[1]
+    )
     latent = np.zeros((1, channels, 16, 16), np.float32)
     name = f"run-{time.time_ns()}"
 
@@ -190,7 +223,16 @@ def test_sample_is_cancelled(client: Client) -> None:
             threading.Thread(target=lambda: client.cancel(name)).start()
 
     with pytest.raises(PatchbayError) as e:
-        client.sample(MODEL, "euler", np.linspace(1, 0, 5001), latent, [{"model_conds": positive}], noise=latent + 1, id=name, on_progress=stop)
+        client.sample(
+            MODEL,
+            "euler",
+            np.linspace(1, 0, 5001),
+            latent,
+            [{"model_conds": positive}],
+            noise=latent + 1,
+            id=name,
+            on_progress=stop,
+        )
     assert e.value.code == "cancelled"
 
 
@@ -214,5 +256,8 @@ def test_tensor_speed(daemon: Daemon, way: str) -> None:
                 c.exec("NoSuchNode", {"x": big})
             times.append(time.perf_counter() - began)
     times = sorted(times[2:])
-    print(f"64 MiB Python -> daemon -> worker, {way}: median {times[len(times) // 2] * 1000:.0f} ms, best {times[0] * 1000:.0f} ms")
+    print(
+        f"64 MiB Python -> daemon -> worker, {way}: median {times[len(times) // 2] * 1000:.0f} ms, best "
+        f"{times[0] * 1000:.0f} ms"
+    )
     assert min(times) < 5

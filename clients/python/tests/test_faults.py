@@ -36,9 +36,17 @@ def again(work: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("way", ["stdio", "socket", "nats"])
 def test_a_client_comes_back(tmp_path: pathlib.Path, way: str) -> None:
-    """The other side is killed in the middle of a run: the run ends at once with ConnectionLostError, later calls find the next daemon or worker."""
+    """The other side is killed in the middle of a run: the run ends at once with ConnectionLostError, later calls find
+    the next daemon or worker.
+    """
     d = None if way == "stdio" else Daemon(tmp_path)
-    c = Client.spawn(worker(tmp_path)) if d is None else Client.socket(d.socket) if way == "socket" else Client.nats(d.nats, reconnect_time_wait=0.2)
+    c = (
+        Client.spawn(worker(tmp_path))
+        if d is None
+        else Client.socket(d.socket)
+        if way == "socket"
+        else Client.nats(d.nats, reconnect_time_wait=0.2)
+    )
     c.timeout = 20
     with c:
         positive, going, told = conds(c, "a big red heart"), threading.Event(), queue.SimpleQueue[BaseException]()
@@ -46,7 +54,14 @@ def test_a_client_comes_back(tmp_path: pathlib.Path, way: str) -> None:
 
         def long() -> None:
             try:
-                c.sample(MODEL, "euler", np.linspace(1, 0, 9001), LATENT, [{"model_conds": positive}], on_progress=lambda _: going.set())
+                c.sample(
+                    MODEL,
+                    "euler",
+                    np.linspace(1, 0, 9001),
+                    LATENT,
+                    [{"model_conds": positive}],
+                    on_progress=lambda _: going.set(),
+                )
             except BaseException as err:  # noqa: BLE001 - that is what is looked at
                 told.put(err)
 
@@ -92,7 +107,16 @@ def test_a_run_is_given_up_when_nobody_answers(tmp_path: pathlib.Path) -> None:
             with pytest.raises(CancelledError, match="not ended within"):
                 sigmas = np.linspace(1, 0, 9001)
                 stop = lambda: asked[0] > 0  # noqa: E731
-                c.sample(MODEL, "euler", sigmas, LATENT, [{"model_conds": positive}], on_progress=freeze, stop=stop, patience=0.3)
+                c.sample(
+                    MODEL,
+                    "euler",
+                    sigmas,
+                    LATENT,
+                    [{"model_conds": positive}],
+                    on_progress=freeze,
+                    stop=stop,
+                    patience=0.3,
+                )
             assert time.monotonic() - asked[0] < 1.5
         finally:
             process.send_signal(signal.SIGCONT)
@@ -133,13 +157,17 @@ def test_shared_memory_goes_with_its_arrays(daemon: Daemon) -> None:
 
 
 def test_rights_of_a_client(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user with the rights of docs/security.md does everything but to upload and to drop what others use, and is told so at once."""
+    """A user with the rights of docs/security.md does everything but to upload and to drop what others use, and is told
+    so at once.
+    """
     import subprocess
 
     for name in ("ALICE", "ROOT"):
         monkeypatch.setenv(f"PATCHBAY_PASSWORD_{name}", "secret")
     program = os.environ["PATCHBAY_PROGRAM"]
-    users = subprocess.run([program, "serve", "--print-permissions=client=alice,admin=root"], check=True, capture_output=True).stdout
+    users = subprocess.run(
+        [program, "serve", "--print-permissions=client=alice,admin=root"], check=True, capture_output=True
+    ).stdout
     (tmp_path / "users.conf").write_bytes(users)
     d = Daemon(tmp_path, "--users-file", str(tmp_path / "users.conf"))
     try:
@@ -147,7 +175,10 @@ def test_rights_of_a_client(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         with Client.nats(f"nats://alice:secret@{at}") as alice, Client.nats(f"nats://root:secret@{at}") as root:
             alice.timeout = root.timeout = 20
             pictures: list[bytes] = []
-            assert len(alice.run(workflow(steps=12), on_preview=lambda _, jpeg: pictures.append(jpeg)).files) == 1 and pictures
+            assert (
+                len(alice.run(workflow(steps=12), on_preview=lambda _, jpeg: pictures.append(jpeg)).files) == 1
+                and pictures
+            )
             x = np.zeros((1, 600, 600, 3), np.float32)
             np.testing.assert_array_equal(alice.exec("ImageInvert", {"image": x}).outputs[0], 1 - x)
             alice.sample(MODEL, "euler", np.linspace(1, 0, 2), LATENT, [{"model_conds": conds(alice, "x")}])
@@ -171,7 +202,9 @@ def test_rights_of_a_client(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("way", ["socket", "nats"])
 def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
-    """The daemon is killed in the middle of a run and of a follow, and comes back: both go on under the id and end with the picture, no event comes twice."""
+    """The daemon is killed in the middle of a run and of a follow, and comes back: both go on under the id and end with
+    the picture, no event comes twice.
+    """
     d = Daemon(tmp_path)
     try:
         with Client.socket(d.socket) if way == "socket" else Client.nats(d.nats) as c:
@@ -227,7 +260,9 @@ def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
 
 @pytest.mark.parametrize("kind", ["output", "execution_success"])
 def test_a_lost_reply_is_asked_for_again(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """One reply does not arrive while the connection stays, as between NATS servers: the files are asked for again and are whole."""
+    """One reply does not arrive while the connection stays, as between NATS servers: the files are asked for again and
+    are whole.
+    """
     flow = {
         "1": {"class_type": "LoadImage", "inputs": {"image": "mine.png"}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
@@ -252,7 +287,9 @@ def test_a_lost_reply_is_asked_for_again(daemon: Daemon, monkeypatch: pytest.Mon
 
 
 def test_a_connection_that_several_close(daemon: Daemon) -> None:
-    """Two threads close a connection that a third one asks on: whoever is too late hears that it was closed, nobody waits."""
+    """Two threads close a connection that a third one asks on: whoever is too late hears that it was closed, nobody
+    waits.
+    """
     for _ in range(30):
         way = Client.nats(daemon.nats).transport
         assert isinstance(way, NATSTransport)

@@ -38,7 +38,11 @@ def test_unknown_fields_are_refused(client: Client) -> None:
     with pytest.raises(RefusedError, match="plna: is not known here .*there are .*plan") as e:
         client.run(workflow(), plna="ulysses=2")
     assert e.value.input == "plna"
-    bodies: dict[str, dict[str, Any]] = {"submit": {"workflow": workflow()}, "exec": {"class_type": "EmptyImage"}, "sample": {}}
+    bodies: dict[str, dict[str, Any]] = {
+        "submit": {"workflow": workflow()},
+        "exec": {"class_type": "EmptyImage"},
+        "sample": {},
+    }
     for verb, body in bodies.items():  # of what is not this client
         with pytest.raises(PatchbayError, match="plna.*not known here"):
             next(client._ask(verb, {**body, "plna": "ulysses=2"}))
@@ -48,7 +52,10 @@ def test_unknown_fields_are_refused(client: Client) -> None:
 
 def test_results_are_short_and_have_pictures(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     previews: list[tuple[str, object]] = []
-    result = client.run(workflow(steps=12, seed=time.time_ns() % 2**63), on_preview=lambda node, jpeg: previews.append((node, type(jpeg))))
+    result = client.run(
+        workflow(steps=12, seed=time.time_ns() % 2**63),
+        on_preview=lambda node, jpeg: previews.append((node, type(jpeg))),
+    )
     assert len(repr(result)) < 250 and "execution_success" in repr(result) and "128x128" in repr(result.files[0])
     real = builtins.__import__
 
@@ -65,13 +72,24 @@ def test_results_are_short_and_have_pictures(client: Client, monkeypatch: pytest
     assert len(repr(shown)) < 200 and "float32 [1, 128, 128, 3]" in repr(shown)
     positive = conds(client, "a big red heart")
     done = client.sample(
-        MODEL, "euler", np.linspace(1, 0, 13), LATENT, [{"model_conds": positive}], on_preview=lambda node, jpeg: previews.append((node, type(jpeg)))
+        MODEL,
+        "euler",
+        np.linspace(1, 0, 13),
+        LATENT,
+        [{"model_conds": positive}],
+        on_preview=lambda node, jpeg: previews.append((node, type(jpeg))),
     )
-    assert len(repr(done)) < 80 and {kind for _, kind in previews} == {bytes} and {node for node, _ in previews} >= {"3", ""}
+    assert (
+        len(repr(done)) < 80
+        and {kind for _, kind in previews} == {bytes}
+        and {node for node, _ in previews} >= {"3", ""}
+    )
 
 
 def test_pngs_without_pillow() -> None:
-    """All five filters and four colour types, against rows that are filtered here by the formulas of the PNG specification, 9.2."""
+    """All five filters and four colour types, against rows that are filtered here by the formulas of the PNG
+    specification, 9.2.
+    """
     rng = np.random.default_rng(1)
     for colour, channels in ((0, 1), (2, 3), (4, 2), (6, 4)):
         picture = rng.integers(0, 256, (5, 7, channels), np.uint8)
@@ -85,8 +103,14 @@ def test_pngs_without_pillow() -> None:
                 p = a + b - c
                 paeth = min((abs(p - a), 0, a), (abs(p - b), 1, b), (abs(p - c), 2, c))[2]
                 raw += bytes([(flat[kind, i] - [0, a, b, (a + b) // 2, paeth][kind]) % 256])
-        chunks = [(b"IHDR", struct.pack(">IIBBBBB", 7, 5, 8, colour, 0, 0, 0)), (b"IDAT", zlib.compress(raw)), (b"IEND", b"")]
-        png = b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+        chunks = [
+            (b"IHDR", struct.pack(">IIBBBBB", 7, 5, 8, colour, 0, 0, 0)),
+            (b"IDAT", zlib.compress(raw)),
+            (b"IEND", b""),
+        ]
+        png = b"\x89PNG\r\n\x1a\n" + b"".join(
+            struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks
+        )
         np.testing.assert_array_equal(pixels(png), picture)
         np.testing.assert_array_equal(np.asarray(File({}, png).image).reshape(picture.shape), picture)
 
@@ -107,10 +131,18 @@ def test_asyncio(daemon: Daemon) -> None:
                 inside.append(asyncio.get_running_loop() is loop)
 
             seed = time.time_ns() % 2**62
-            first, second = await asyncio.gather(c.run(workflow(seed=seed), on_event=see), other.run(workflow(seed=seed + 1)))
+            first, second = await asyncio.gather(
+                c.run(workflow(seed=seed), on_event=see), other.run(workflow(seed=seed + 1))
+            )
             assert first.files[0].data[:4] == second.files[0].data[:4] == b"\x89PNG" and inside and all(inside)
             started = asyncio.Event()
-            task = asyncio.create_task(c.run(workflow(steps=9000, seed=seed), id=f"async-{seed}", on_event=lambda e: e["type"] == "progress" and started.set()))
+            task = asyncio.create_task(
+                c.run(
+                    workflow(steps=9000, seed=seed),
+                    id=f"async-{seed}",
+                    on_event=lambda e: e["type"] == "progress" and started.set(),
+                )
+            )
             await asyncio.wait_for(started.wait(), 60)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -137,7 +169,9 @@ def test_every_question_ends() -> None:
     class Deaf:
         lost = False
 
-        def ask(self, verb: str, _body: object, _job: str = "", timeout: float | None = None, _tick: object = None) -> Iterator[Any]:
+        def ask(
+            self, verb: str, _body: object, _job: str = "", timeout: float | None = None, _tick: object = None
+        ) -> Iterator[Any]:
             asked[verb] = timeout
             raise TimeoutError(verb)
 
@@ -166,7 +200,11 @@ def test_every_question_ends() -> None:
         with pytest.raises(TimeoutError):
             call()
     assert len(asked) == len(calls) and all(t and t > 0 for t in asked.values()), asked
-    assert asked["exec"] == asked["load"] == 3600 and asked["submit"] == asked["free"] == 120 and asked["run"] == asked["jobs"] == 30
+    assert (
+        asked["exec"] == asked["load"] == 3600
+        and asked["submit"] == asked["free"] == 120
+        and asked["run"] == asked["jobs"] == 30
+    )
     client.timeout = 7
     for call in calls:
         with pytest.raises(TimeoutError):
@@ -186,7 +224,8 @@ def test_reuse(client: Client) -> None:
 @pytest.mark.parametrize("end", ["execution_success", "execution_error"])
 @pytest.mark.parametrize("without", range(6))
 def test_each_lost_reply_is_asked_for_again(without: int, end: str) -> None:
-    """Whichever reply of a job with two files is lost, one of them in pieces: the files are whole, asked for once more if one of theirs or the end was lost.
+    """Whichever reply of a job with two files is lost, one of them in pieces: the files are whole, asked for once more
+    if one of theirs or the end was lost.
 
     Those of a job that failed afterwards come with its error."""
     data, asked = os.urandom(300), list[str]()
@@ -203,7 +242,9 @@ def test_each_lost_reply_is_asked_for_again(without: int, end: str) -> None:
     class Lossy:
         lost = False
 
-        def ask(self, verb: str, _body: object, _job: str = "", _timeout: float | None = None, _tick: object = None) -> Iterator[Any]:
+        def ask(
+            self, verb: str, _body: object, _job: str = "", _timeout: float | None = None, _tick: object = None
+        ) -> Iterator[Any]:
             asked.append(verb)
             yield from (dict(m) for i, m in enumerate(replies) if len(asked) > 1 or i != without)
 

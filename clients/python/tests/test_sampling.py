@@ -23,7 +23,9 @@ def patches(strength: float = 0.75) -> list[LoRA]:
     for name, m in lora().items():
         for first, count in [(0, 192), (192, 384)] if name.endswith("qkv") else [(0, len(m["up"]))]:
             rows = (first, count) if count < len(m["up"]) else None
-            out.append(LoRA(f"diffusion_model.{name}.weight", m["down"], m["up"][first : first + count], 8, strength, rows))
+            out.append(
+                LoRA(f"diffusion_model.{name}.weight", m["down"], m["up"][first : first + count], 8, strength, rows)
+            )
     return out
 
 
@@ -43,16 +45,38 @@ def ended(c: Client, run: str) -> str:
 
 def test_adapters_equal_the_lora_node(client: Client) -> None:
     plain = client.exec("UNETLoader", {"unet_name": MODEL, "weight_dtype": "default"}).outputs[0]
-    adapted = client.exec("LoraLoaderModelOnly", {"model": plain, "lora_name": "mine.safetensors", "strength_model": 0.75}).outputs[0]
-    sigmas = client.exec("BasicScheduler", {"model": plain, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[0]
-    clip = client.exec("DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).outputs[0]
+    adapted = client.exec(
+        "LoraLoaderModelOnly", {"model": plain, "lora_name": "mine.safetensors", "strength_model": 0.75}
+    ).outputs[0]
+    sigmas = client.exec("BasicScheduler", {"model": plain, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[
+        0
+    ]
+    clip = client.exec(
+        "DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}
+    ).outputs[0]
     positive = client.exec("CLIPTextEncode", {"text": "a big red heart", "clip": clip}).outputs[0]
     shift, scale = latent_factors()
 
     def by_node(model: Any) -> np.ndarray:
-        inputs = {"model": model, "add_noise": "disable", "noise_seed": 0, "steps": 3, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple"}
-        inputs |= {"positive": positive, "negative": positive, "latent_image": {"samples": LATENT}, "start_at_step": 1, "end_at_step": 10000}
-        out: np.ndarray = client.exec("KSamplerAdvanced", {**inputs, "return_with_leftover_noise": "disable"}).outputs[0]["samples"]
+        inputs = {
+            "model": model,
+            "add_noise": "disable",
+            "noise_seed": 0,
+            "steps": 3,
+            "cfg": 1.0,
+            "sampler_name": "euler",
+            "scheduler": "simple",
+        }
+        inputs |= {
+            "positive": positive,
+            "negative": positive,
+            "latent_image": {"samples": LATENT},
+            "start_at_step": 1,
+            "end_at_step": 10000,
+        }
+        out: np.ndarray = client.exec("KSamplerAdvanced", {**inputs, "return_with_leftover_noise": "disable"}).outputs[
+            0
+        ]["samples"]
         return out
 
     def by_sample(p: list[LoRA]) -> np.ndarray:
@@ -95,7 +119,10 @@ def test_large_tensors_are_sent_once(client: Client) -> None:
 
 def test_unknown_hashes_are_sent_again(client: Client) -> None:
     """A worker that has dropped a tensor says so; nobody else notices."""
-    positive, fresh = conds(client, "a small blue star"), [LoRA(p.key, p.down, p.up * np.float32(1 + time.time_ns() % 9973 / 1e6), 8) for p in patches()[2:]]
+    positive, fresh = (
+        conds(client, "a small blue star"),
+        [LoRA(p.key, p.down, p.up * np.float32(1 + time.time_ns() % 9973 / 1e6), 8) for p in patches()[2:]],
+    )
     asked = [Named.of(p.up) for p in fresh]
     client._known.add(n.hash for n in asked)
     before, steps = client.bytes_sent, []
@@ -126,7 +153,16 @@ def test_a_run_ends_when_it_is_told_to(client: Client, how: str) -> None:
     began = time.monotonic()
     with pytest.raises(CancelledError if how == "stop" else KeyError):
         stop = going.is_set if how == "stop" else None
-        client.sample(MODEL, "euler", np.linspace(1, 0, 9001), LATENT, [{"model_conds": positive}], id=run, on_progress=step, stop=stop)
+        client.sample(
+            MODEL,
+            "euler",
+            np.linspace(1, 0, 9001),
+            LATENT,
+            [{"model_conds": positive}],
+            id=run,
+            on_progress=step,
+            stop=stop,
+        )
     assert time.monotonic() - began < 10 and ended(client, run) == "cancelled"
 
 
@@ -147,7 +183,15 @@ def test_a_job_ends_when_it_is_told_to(client: Client, how: str) -> None:
 
 def test_previews_and_progress(client: Client) -> None:
     positive, jpegs = conds(client, "a big red heart"), []
-    client.sample(MODEL, "euler", np.linspace(1, 0, 41), LATENT, [{"model_conds": positive}], preview="jpeg", on_progress=lambda p: jpegs.append(p.get("jpeg")))
+    client.sample(
+        MODEL,
+        "euler",
+        np.linspace(1, 0, 41),
+        LATENT,
+        [{"model_conds": positive}],
+        preview="jpeg",
+        on_progress=lambda p: jpegs.append(p.get("jpeg")),
+    )
     assert len(jpegs) == 40 and any(j and j[:2] == b"\xff\xd8" for j in jpegs)
 
 
@@ -160,5 +204,11 @@ def test_errors_name_node_and_field(client: Client) -> None:
     with pytest.raises(RefusedError, match="field_that_is_new") as e:
         client.run(workflow(), field_that_is_new=1)
     with pytest.raises(PatchbayError) as late:
-        client.exec("VAEDecode", {"samples": {"samples": LATENT[:, :3]}, "vae": client.exec("VAELoader", {"vae_name": "demo_ae.safetensors"}).outputs[0]})
+        client.exec(
+            "VAEDecode",
+            {
+                "samples": {"samples": LATENT[:, :3]},
+                "vae": client.exec("VAELoader", {"vae_name": "demo_ae.safetensors"}).outputs[0],
+            },
+        )
     assert late.value.class_type == "VAEDecode" and late.value.status < 500

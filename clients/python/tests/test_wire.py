@@ -56,8 +56,22 @@ def test_what_cannot_be_sent_says_so() -> None:
 def test_plain_msgpack_is_msgpack() -> None:
     numbers = [s * (2**n + d) for n in range(64) for d in (-1, 0, 1) for s in (1, -1) if s * (2**n + d) >= -(2**63)]
     texts = ["x" * n for n in (0, 1, 31, 32, 255, 256, 65535, 65536)] + ["é\U0001f600"]
-    values: list[Any] = [None, True, False, 0.1, -1e300, {}, [], *numbers, 2**64 - 1, *texts, *(t.encode() for t in texts)]
-    values += [[1] * n for n in (15, 16, 65536)] + [{str(i): [i, {"a": None}] for i in range(n)} for n in (15, 16, 70000)]
+    values: list[Any] = [
+        None,
+        True,
+        False,
+        0.1,
+        -1e300,
+        {},
+        [],
+        *numbers,
+        2**64 - 1,
+        *texts,
+        *(t.encode() for t in texts),
+    ]
+    values += [[1] * n for n in (15, 16, 65536)] + [
+        {str(i): [i, {"a": None}] for i in range(n)} for n in (15, 16, 70000)
+    ]
     for v in values:
         body = msgpack.packb(v, use_bin_type=True)
         assert plain_msgpack.packb(v) == body

@@ -1,6 +1,8 @@
-"""Test nodes inside the ComfyUI that is driven: conditionings without encoders, and what lets tiny models load and tells which loop ran.
+"""Test nodes inside the ComfyUI that is driven: conditionings without encoders, and what lets tiny models load and
+tells which loop ran.
 
-Not part of what is installed. PATCHBAY_TEST_WEIGHTS is weights.json, PATCHBAY_TEST_RECORD a folder that requests and results are written into.
+Not part of what is installed. PATCHBAY_TEST_WEIGHTS is weights.json, PATCHBAY_TEST_RECORD a folder that requests and
+results are written into.
 """
 
 import functools
@@ -46,7 +48,8 @@ def demo():
         theirs = json.loads(f.metadata()["config"])
         shapes = frozenset((k, tuple(f.get_slice(k).get_shape())) for k in f.keys())  # noqa: SIM118
     ours = WEIGHTS["flux-b"]["config"]
-    return {shapes: {**ours, **{k: v for k, v in theirs.items() if k in ours and k not in ("in_channels", "out_channels")}}}
+    return {shapes: {**ours, **{k: v for k, v in theirs.items() if k in ours
+        and k not in ("in_channels", "out_channels")}}}
 
 
 def configs():
@@ -69,7 +72,8 @@ def detect_tiny(state_dict, key_prefix, *args, **kwargs):
 
 comfy.model_detection.detect_unet_config = detect_tiny
 
-# In float32 a flow model gets the sampler's own x, and EasyCache's += lands in it; in the narrower types people run it is a copy.
+# In float32 a flow model gets the sampler's own x, and EasyCache's += lands in it; in the narrower types people run it
+# is a copy.
 comfy.model_sampling.CONST.calculate_input = lambda self, sigma, noise: noise.clone()
 apply = comfy.model_base.BaseModel._apply_model
 
@@ -188,7 +192,8 @@ async def reset(_):
 async def facts(_):
     mm = comfy.model_management
     models = [type(m.model).__name__ for m in mm.current_loaded_models if m.model is not None]
-    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "entered", "left", "asked", "metrics", "callbacks")}, "models": models})
+    return web.json_response({**{k: v for k, v in FACTS.items()
+        if k in ("evaluations", "entered", "left", "asked", "metrics", "callbacks")}, "models": models})
 
 
 @PromptServer.instance.routes.post("/patchbay_test/keep")
@@ -211,7 +216,8 @@ class TestConditioning:
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 0}), "tokens": ("INT", {"default": 8})}}
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 0}),
+            "tokens": ("INT", {"default": 8})}}
 
     def make(self, model, seed, tokens):
         c = WEIGHTS[model]["config"]
@@ -221,7 +227,8 @@ class TestConditioning:
         elif model.startswith(("flux", "fill", "depth", "kontext")):
             width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
         elif model.startswith("sd3"):
-            width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
+            width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000,
+                1, c["adm_in_channels"])
         elif model.startswith("pixart"):
             width = c["caption_channels"]
         elif model.startswith("zimage"):
@@ -248,7 +255,8 @@ class TestLatent:
     @classmethod
     def INPUT_TYPES(cls):
         i = ("INT", {"default": 1})
-        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}, "optional": {"frame": ("BOOLEAN", {"default": False})}}
+        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i},
+            "optional": {"frame": ("BOOLEAN", {"default": False})}}
 
     def make(self, channels, height, width, batch, seed, frame=False):
         samples = values(seed, batch, channels, height, width)
@@ -265,7 +273,9 @@ class InsideNet(comfy.controlnet.ControlNet):
 
 
 class TestControlNet:
-    """A control net of two blocks for the network of a model, with random weights, which reads the hint's colours as they are; and a hint."""
+    """A control net of two blocks for the network of a model, with random weights, which reads the hint's colours as
+    they are; and a hint.
+    """
 
     RETURN_TYPES = ("CONTROL_NET", "IMAGE")
     FUNCTION = "make"
@@ -273,7 +283,8 @@ class TestControlNet:
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 1})}, "optional": {"inside": ("BOOLEAN", {"default": False})}}
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 1})},
+            "optional": {"inside": ("BOOLEAN", {"default": False})}}
 
     def make(self, model, seed, inside=False):
         c = {k: v for k, v in WEIGHTS[model]["config"].items() if k not in ("image_model", "num_layers", "num_blocks")}
@@ -294,7 +305,8 @@ class TestControlNet:
                 p.copy_(torch.randn(p.shape, generator=random) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3))
         net = net.eval().requires_grad_(False)
         kind = InsideNet if inside else comfy.controlnet.ControlNet
-        out = kind(net, compression_ratio=1, load_device=torch.device("cpu"), extra_conds=["y", "guidance"] if model.startswith("flux") else ["y"])
+        out = kind(net, compression_ratio=1, load_device=torch.device("cpu"), extra_conds=["y", "guidance"]
+            if model.startswith("flux") else ["y"])
         if model.startswith("qwen"):
             out.extra_conds, out.preprocess_image = [], lambda hint: hint.unsqueeze(2)
         return (out, torch.rand(1, 24, 40, 3, generator=random))
@@ -322,14 +334,17 @@ class TestVAE:
 
 
 # ComfyUI's ModelPatchLoader knows the real file's 60 layers of width 3072 only.
-extras = next((m for m in list(sys.modules.values()) if (getattr(m, "__file__", None) or "").endswith("nodes_model_patch.py")), None)
+extras = next((m for m in list(sys.modules.values()) if (getattr(m, "__file__", None)
+    or "").endswith("nodes_model_patch.py")), None)
 if extras is not None:
     shapes = {k: s for k, s, *_ in WEIGHTS["diffsynth-a"]["tensors"]}
     layers = sum(k.endswith("x_rms.weight") for k in shapes)
-    extras.QwenImageBlockWiseControlNet = functools.partial(extras.QwenImageBlockWiseControlNet, num_layers=layers, dim=shapes["img_in.weight"][0])
+    extras.QwenImageBlockWiseControlNet = functools.partial(extras.QwenImageBlockWiseControlNet, num_layers=layers,
+        dim=shapes["img_in.weight"][0])
 if hasattr(extras, "SigLIPMultiFeatProjModel"):
     shapes = {k: s for k, s, *_ in WEIGHTS["uso-a"]["tensors"]}
-    (rows, tokens), (width, seen) = (shapes[f"feature_embedder.mid_{k}.weight"] for k in ("embedding_linear.0", "projection"))
+    (rows, tokens), (width, seen) = (shapes[f"feature_embedder.mid_{k}.weight"]
+        for k in ("embedding_linear.0", "projection"))
     sizes = {"siglip_token_nums": tokens, "style_token_nums": rows, "siglip_token_dims": seen, "hidden_size": width}
     extras.SigLIPMultiFeatProjModel = functools.partial(extras.SigLIPMultiFeatProjModel, **sizes)
 
@@ -439,7 +454,8 @@ class TestAttentionMask:
 
     def make(self, conditioning):
         n = conditioning[0][0].shape[1] + 1
-        return ([[c, {**o, "attention_mask": values(3, 1, n, n), "attention_mask_img_shape": (1, 1)}] for c, o in conditioning],)
+        return ([[c, {**o, "attention_mask": values(3, 1, n, n), "attention_mask_img_shape": (1, 1)}] for c,
+            o in conditioning],)
 
 
 class TestPlan:
@@ -497,4 +513,5 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE, TestSight, TestPatch, TestConcat, TestStyle, TestAttentionMask, TestPlan, TestKeep, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE,
+    TestSight, TestPatch, TestConcat, TestStyle, TestAttentionMask, TestPlan, TestKeep, TestForeignSampler)}
