@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/ref"
@@ -118,7 +119,7 @@ func TestQuantisedFluxEqualsItsWidenedWeights(t *testing.T) {
 				for _, name := range f.Names() {
 					e, _ := f.Entry(name)
 					d, plain := e.DType()
-					data := e.Data
+					data := e.Data.Bytes()
 					if !plain {
 						d, data = form, ggufwrite.Widen(e, form)
 					}
@@ -304,7 +305,7 @@ func writeFolder(t *testing.T, dir string, tensors map[string]weights.Stored, co
 		s := tensors[name]
 		shards[i%3] = append(shards[i%3], safetensors.Entry{
 			Name: name, DType: s.DType, FileType: "F32",
-			Shape: s.Shape, Data: s.Data,
+			Shape: s.Shape, Data: datafile.Of(s.Data),
 		})
 		listed[name] = file(i % 3)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/deferred"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
@@ -52,11 +53,11 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 		d := map[string]engine.DType{
 			"F32": engine.F32, "BF16": engine.BF16, "F8_E4M3": engine.F8E4M3, "I8": engine.I8,
 		}[e.FileType]
-		e.Data = make([]byte, n*d.Size())
+		data := make([]byte, n*d.Size())
 		switch kind {
 		case "int8":
 			for i := range v {
-				e.Data[i] = byte(int8(math.Floor(float64(v[i]) * 256)))
+				data[i] = byte(int8(math.Floor(float64(v[i]) * 256)))
 			}
 		case "constant":
 			for i := range v {
@@ -64,8 +65,9 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 			}
 			fallthrough
 		default:
-			engine.Narrow(e.Data, v, d)
+			engine.Narrow(data, v, d)
 		}
+		e.Data = datafile.Of(data)
 		entries = append(entries, e)
 	}
 	meta := map[string]string{"config": string(m.Config)}
@@ -78,7 +80,7 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 	} else {
 		for layer, text := range m.Layers {
 			entries = append(entries, safetensors.Entry{
-				Name: layer + ".comfy_quant", FileType: "U8", Shape: []int{len(text)}, Data: text,
+				Name: layer + ".comfy_quant", FileType: "U8", Shape: []int{len(text)}, Data: datafile.Of(text),
 			})
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/source"
 	"patchbay/models/text"
@@ -34,7 +35,7 @@ func encoderFile(t *testing.T) (m, with request.Model, whole, embeddings int64, 
 	var entries []safetensors.Entry
 	for _, name := range set.Names() {
 		w, _ := set.Get(name)
-		entries = append(entries, safetensors.Entry{Name: name, DType: w.DType, Shape: w.Shape, Data: w.Data})
+		entries = append(entries, safetensors.Entry{Name: name, DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)})
 	}
 	path := filepath.Join(t.TempDir(), "qwen3.safetensors")
 	out, err := os.Create(path)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/harness"
@@ -82,7 +83,7 @@ func familyFile(t testing.TB, model string, lacks ...string) []byte {
 	tensors := map[string]safetensors.Entry{}
 	for _, name := range set.Names() {
 		w, _ := set.Get(name)
-		tensors[name] = safetensors.Entry{DType: w.DType, Shape: w.Shape, Data: w.Data}
+		tensors[name] = safetensors.Entry{DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)}
 	}
 	for _, name := range lacks {
 		if _, ok := tensors[name]; !ok {
@@ -116,7 +117,7 @@ func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	data := make([]byte, 4*n)
 	engine.Narrow(data, slices.Repeat([]float32{v}, n), engine.F32)
 	return written(t, nil, map[string]safetensors.Entry{
-		"latent_tensor":           {DType: engine.F32, Shape: shape, Data: data},
+		"latent_tensor":           {DType: engine.F32, Shape: shape, Data: datafile.Of(data)},
 		"latent_format_version_0": {DType: engine.F32, Shape: []int{0}},
 	})
 }
@@ -148,7 +149,7 @@ func newHostile(t testing.TB) *hostile {
 	binary.LittleEndian.PutUint64(hugeHeader, 1<<60)
 	nan := changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Entry) {
 		e := ts["img_in.weight"]
-		e.Data = bytes.Repeat([]byte{0xff}, len(e.Data)) // NaN in every float type
+		e.Data = datafile.Of(bytes.Repeat([]byte{0xff}, e.Data.Len())) // NaN in every float type
 		ts["img_in.weight"] = e
 	})
 	for name, data := range map[string][]byte{
@@ -185,7 +186,7 @@ func newHostile(t testing.TB) *hostile {
 			familyFile(t, f.model, f.lacks))
 	}
 	h.write(t, h.root, "diffusion_models/radiance.safetensors", written(t, nil, map[string]safetensors.Entry{
-		"img_in_patch.weight": {DType: engine.F32, Shape: []int{4}, Data: make([]byte, 16)},
+		"img_in_patch.weight": {DType: engine.F32, Shape: []int{4}, Data: datafile.Of(make([]byte, 16))},
 	}))
 	h.write(t, h.root, "text_encoders/wordless.safetensors",
 		changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {

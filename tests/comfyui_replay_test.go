@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
@@ -110,7 +111,7 @@ func goldenModels(t *testing.T, files map[string]bool) string {
 		var entries []safetensors.Entry
 		for _, n := range set.Names() {
 			st, _ := set.Get(n)
-			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
+			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
 		}
 		f, err := os.Create(filepath.Join(dir, file))
 		if err == nil {
@@ -144,7 +145,7 @@ func filled(t *testing.T, tensors *safetensors.File, v any) any {
 			}
 			return map[string]any{"$tensor": map[string]any{
 				"dtype": fmt.Sprint(e.DType), "shape": e.Shape,
-				"data": base64.StdEncoding.EncodeToString(e.Data),
+				"data": base64.StdEncoding.EncodeToString(e.Data.Bytes()),
 			}}
 		}
 		out := map[string]any{}

@@ -215,6 +215,27 @@ func TestLayoutImportsPointDown(t *testing.T) {
 	}
 }
 
+// TestLayoutNoFileIsMapped checks that only anonymous memory is mapped, which clients and ranks share and nobody can
+// shrink: a read of a mapped file ends the process if somebody cuts the file or its disk fails.
+func TestLayoutNoFileIsMapped(t *testing.T) {
+	shared, mapping := []string{"ipc/bulk", "parallel/comm/stream"}, 0
+	for _, f := range parse(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok || call.Sel.Name != "Mmap" && call.Sel.Name != "MmapPtr" && call.Sel.Name != "SYS_MMAP" {
+				return true
+			}
+			if mapping++; !slices.Contains(shared, f.dir) {
+				t.Errorf("%s uses %s: read the file (engine/datafile)", f.path, call.Sel.Name)
+			}
+			return true
+		})
+	}
+	if mapping == 0 {
+		t.Errorf("found no call of Mmap, want those of %v", shared)
+	}
+}
+
 // forTests are packages that only tests import, including everything below them.
 var forTests = []string{
 	"engine/cpu/emulated", "engine/optest", "models/goldenrun",

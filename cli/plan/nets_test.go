@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/forecast"
@@ -94,7 +95,7 @@ func written(t *testing.T, dir, name string) string {
 	var entries []safetensors.Entry
 	for _, n := range set.Names() {
 		st, _ := set.Get(n)
-		entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
+		entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
 	}
 	text := string(config)
 	if name == "cn-fun-a" || name == "cn-qwen-a" { // what names and shapes do not tell

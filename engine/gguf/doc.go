@@ -2,7 +2,7 @@
 // project), in which quantized diffusion models and text encoders are published.
 //
 // A file is a header with two counts, key-value metadata, the tensor infos, and the data of every tensor at a multiple
-// of the alignment. Open maps the file, so that reading the header touches no data; everything about the header is
+// of the alignment. Open reads the header only; everything about it is
 // checked before the first Entry is handed out, and no number in the file makes the reader allocate more than a small
 // multiple of the file's length.
 //

@@ -4,14 +4,15 @@ import (
 	"fmt"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
 // Entry is one tensor of a file.
 type Entry struct {
 	Name  string
 	Type  Type
-	Shape []int  // row-major like torch, i.e. the file's dimensions reversed; empty for a scalar
-	Data  []byte // elements or blocks in row-major order, little-endian, read-only, valid until File.Close
+	Shape []int         // row-major like torch, i.e. the file's dimensions reversed; empty for a scalar
+	Data  datafile.Span // elements or blocks in row-major order, little-endian, readable until File.Close
 }
 
 // Len returns the number of elements.

@@ -1,20 +1,22 @@
 package gguf
 
-import "patchbay/engine/mapped"
+import "patchbay/engine/datafile"
 
 // File is an open checkpoint, hashed over everything before the tensor data. Its methods may be called from several
 // goroutines, except Close, after which no Entry.Data may be touched.
 type File struct {
-	mapped.Table[Entry]
+	datafile.Table[Entry]
 	metadata map[string]any
 }
 
-// Open maps the file at path and reads and checks only its header (see mapped.Parsed).
-func Open(path string) (*File, error) { return mapped.Parsed(path, OpenBytes) }
+// Open reads and checks the header of the file at path (see datafile.Parsed).
+func Open(path string) (*File, error) { return datafile.Parsed(path, parse) }
 
 // OpenBytes checks the header of a file held in memory. The entries point into data, which stays the caller's and must
 // not change.
-func OpenBytes(data []byte) (*File, error) {
+func OpenBytes(data []byte) (*File, error) { return parse(datafile.Of(data)) }
+
+func parse(data datafile.Span) (*File, error) {
 	h, err := parseHeader(data)
 	if err != nil {
 		return nil, err
@@ -23,7 +25,7 @@ func OpenBytes(data []byte) (*File, error) {
 	for _, t := range h.infos {
 		entries[t.Name] = t.Entry
 	}
-	return &File{mapped.NewTable(data, data[:h.body], entries), h.metadata}, nil
+	return &File{datafile.NewTable(data, data.Slice(0, h.body).Bytes(), entries), h.metadata}, nil
 }
 
 // Metadata returns the key-value pairs: bool, string, float32, float64, sized integers, slices of these ([]string,

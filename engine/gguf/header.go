@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+
+	"patchbay/engine/datafile"
 )
 
 // defaultAlign is the alignment of tensor data when the metadata has no general.alignment.
@@ -34,11 +36,22 @@ type header struct {
 
 // parseHeader reads and checks everything before the data, and that every tensor lies inside the file and overlaps no
 // other.
-func parseHeader(file []byte) (*header, error) {
-	r := &reader{data: file[:min(len(file), maxHeader)]}
+func parseHeader(file datafile.Span) (*header, error) {
+	most := min(file.Len(), maxHeader)
+	for n := min(firstRead, most); ; n = min(4*n, most) {
+		r := &reader{data: file.Slice(0, n).Bytes()}
+		h, err := r.header(file)
+		if err == nil || !r.short || n == most {
+			return h, err
+		}
+	}
+}
+
+// header parses what the reader has of the file.
+func (r *reader) header(file datafile.Span) (*header, error) {
 	magic, err := r.take(4, "magic")
 	if err != nil || string(magic) != "GGUF" {
-		return nil, fmt.Errorf("not a GGUF file: starts with %q, not with GGUF", file[:min(4, len(file))])
+		return nil, fmt.Errorf("not a GGUF file: starts with %q, not with GGUF", r.data[:min(4, len(r.data))])
 	}
 	version, err := r.u32("version")
 	if err != nil {
@@ -76,8 +89,8 @@ func parseHeader(file []byte) (*header, error) {
 		return nil, err
 	}
 	h.body = r.at + -r.at&(align-1)
-	if h.body > len(file) && len(h.infos) == 0 {
-		h.body = len(file) // a file of metadata only needs no padding
+	if h.body > file.Len() && len(h.infos) == 0 {
+		h.body = file.Len() // a file of metadata only needs no padding
 	}
 	return h, h.place(file, uint64(align))
 }
@@ -228,21 +241,21 @@ func (h *header) alignment() (int, error) {
 }
 
 // place sets the data of every tensor to its part of the file and checks that no two overlap.
-func (h *header) place(file []byte, align uint64) error {
-	if h.body > len(file) {
-		return fmt.Errorf("truncated file: the data begins at byte %d, the file has %d", h.body, len(file))
+func (h *header) place(file datafile.Span, align uint64) error {
+	if h.body > file.Len() {
+		return fmt.Errorf("truncated file: the data begins at byte %d, the file has %d", h.body, file.Len())
 	}
-	body := file[h.body:]
+	body := file.Slice(h.body, file.Len())
 	for i := range h.infos {
 		t := &h.infos[i]
 		if t.offset%align != 0 {
 			return fmt.Errorf("tensor %q: offset %d is not a multiple of the alignment %d", t.Name, t.offset, align)
 		}
-		if left := uint64(len(body)); t.offset > left || t.size > left-t.offset {
+		if left := uint64(body.Len()); t.offset > left || t.size > left-t.offset {
 			return fmt.Errorf("truncated file: tensor %q needs bytes [%d, %d+%d) of the data, which has %d", t.Name, t.offset,
 				t.offset, t.size, left)
 		}
-		t.Data = body[t.offset:][:t.size:t.size]
+		t.Data = body.Slice(int(t.offset), int(t.offset+t.size))
 	}
 	order := make([]*info, len(h.infos))
 	for i := range order {

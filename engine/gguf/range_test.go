@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
 // TestRangesAreCutsOfTheWhole compares ranges at block borders, across them and inside blocks with the same bytes of
@@ -52,7 +53,8 @@ func TestRangesAreCutsOfTheWhole(t *testing.T) {
 			t.Errorf("%s: fp8 must be refused", name)
 		}
 	}
-	if err := (Entry{Name: "x", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}).Range(make([]byte, 128), 0, 32,
+	strange := Entry{Name: "x", Type: 20, Shape: []int{32}, Data: datafile.Of(make([]byte, 18))}
+	if err := strange.Range(make([]byte, 128), 0, 32,
 		engine.F32); err == nil {
 		t.Error("IQ4_NL must be refused")
 	}

@@ -14,8 +14,9 @@ const (
 	maxDims  = 8     // of a tensor; ggml has 4, converters of image models write 5
 	maxAlign = 1 << 20
 
-	maxHeader = 256 << 20 // bytes of header; vocabularies take a few MB
-	maxCount  = 100_000   // tensors, and metadata pairs; ten times what the largest released models have
+	firstRead = 1 << 20  // bytes of header that are read first; it grows to four times as much until it is enough
+	maxHeader = 64 << 20 // bytes of header; vocabularies take a few MB
+	maxCount  = 100_000  // tensors, and metadata pairs; ten times what the largest released models have
 )
 
 // The value types of the format (enum gguf_metadata_value_type).
@@ -37,13 +38,15 @@ const (
 
 // reader reads the header sequentially. Every read is checked against the bytes that are left.
 type reader struct {
-	data []byte
-	at   int
+	data  []byte
+	at    int
+	short bool // more bytes of the file were needed
 }
 
 // take returns the next n bytes.
 func (r *reader) take(n uint64, what string) ([]byte, error) {
 	if left := uint64(len(r.data) - r.at); n > left {
+		r.short = true
 		if len(r.data) == maxHeader {
 			return nil, fmt.Errorf("header is longer than %d bytes", maxHeader)
 		}
@@ -173,6 +176,7 @@ func (r *reader) array(depth int) (any, error) {
 		least = scalars()[kind].size
 	}
 	if left := uint64(len(r.data) - r.at); n > left/least {
+		r.short = true
 		return nil, fmt.Errorf("truncated file: array of %d elements at byte %d, only %d bytes follow", n, r.at, left)
 	}
 	switch kind {

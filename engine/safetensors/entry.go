@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
 // Other is the DType of entries whose file type the engine does not compute with (I16, U16, U32, U64 and exotic
@@ -14,10 +15,10 @@ const Other engine.DType = 255
 // Entry is one tensor of a file.
 type Entry struct {
 	Name     string
-	DType    engine.DType // BOOL reads as U8, types unknown to the engine as Other
-	FileType string       // dtype as the file spells it, e.g. "F8_E4M3"
-	Shape    []int        // empty for a scalar
-	Data     []byte       // row-major little-endian elements at any alignment, read-only, valid until File.Close
+	DType    engine.DType  // BOOL reads as U8, types unknown to the engine as Other
+	FileType string        // dtype as the file spells it, e.g. "F8_E4M3"
+	Shape    []int         // empty for a scalar
+	Data     datafile.Span // row-major little-endian elements, readable until File.Close
 }
 
 // kind is what a dtype name of the format means.
@@ -78,21 +79,21 @@ func (e Entry) Len() int {
 // F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). It returns an error for
 // exotic floats and complex numbers.
 func (e Entry) F32() ([]float32, error) {
-	v := make([]float32, e.Len())
+	v, data := make([]float32, e.Len()), e.Data.Bytes()
 	if e.DType != Other {
-		engine.Widen(v, e.Data, e.DType)
+		engine.Widen(v, data, e.DType)
 		return v, nil
 	}
 	for i := range v {
 		switch e.FileType {
 		case "I16":
-			v[i] = float32(int16(binary.LittleEndian.Uint16(e.Data[2*i:])))
+			v[i] = float32(int16(binary.LittleEndian.Uint16(data[2*i:])))
 		case "U16":
-			v[i] = float32(binary.LittleEndian.Uint16(e.Data[2*i:]))
+			v[i] = float32(binary.LittleEndian.Uint16(data[2*i:]))
 		case "U32":
-			v[i] = float32(binary.LittleEndian.Uint32(e.Data[4*i:]))
+			v[i] = float32(binary.LittleEndian.Uint32(data[4*i:]))
 		case "U64":
-			v[i] = float32(binary.LittleEndian.Uint64(e.Data[8*i:]))
+			v[i] = float32(binary.LittleEndian.Uint64(data[8*i:]))
 		default:
 			return nil, fmt.Errorf("tensor %q: dtype %s cannot be converted to f32", e.Name, e.FileType)
 		}

@@ -3,6 +3,8 @@ package safetensors
 import (
 	"strings"
 	"testing"
+
+	"patchbay/engine/datafile"
 )
 
 // TestDownloadsGoneWrong checks that errors say what a file is instead of a model, and that an empty model is a model.
@@ -19,7 +21,7 @@ func TestDownloadsGoneWrong(t *testing.T) {
 			t.Errorf("%.30q: %v, want %q", text, err, says)
 		}
 	}
-	if what := foreign([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")); what != "" {
+	if what := foreign(datafile.Of([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))); what != "" {
 		t.Errorf("a file without tensors is called: %s", what)
 	}
 }

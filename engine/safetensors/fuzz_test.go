@@ -27,10 +27,10 @@ func FuzzOpenBytes(f *testing.F) {
 		for _, name := range st.Names() {
 			e, ok := st.Entry(name)
 			kind, _ := lookup(e.FileType)
-			if !ok || e.Len()*kind.bits != 8*len(e.Data) {
-				t.Fatalf("entry %q: shape %v of %s with %d bytes", name, e.Shape, e.FileType, len(e.Data))
+			if !ok || e.Len()*kind.bits != 8*e.Data.Len() {
+				t.Fatalf("entry %q: shape %v of %s with %d bytes", name, e.Shape, e.FileType, e.Data.Len())
 			}
-			total += len(e.Data)
+			total += e.Data.Len()
 			if v, err := e.F32(); err == nil && len(v) != e.Len() {
 				t.Fatalf("entry %q: %d values for shape %v", name, len(v), e.Shape)
 			}

@@ -12,43 +12,49 @@ import (
 	"math/bits"
 	"slices"
 	"unicode/utf8"
+
+	"patchbay/engine/datafile"
 )
 
 // The limits on hostile files. maxHeader is the reference implementation's.
 const (
 	maxHeader  = 100_000_000 // bytes of JSON
 	maxDims    = 32
+	maxPairs   = 1 << 20 // of __metadata__
 	maxTensors = 100_000 // ten times what the largest released models have; every reader walks through all of them
 )
 
 // splitHeader separates the JSON text from the data behind it.
-func splitHeader(file []byte) (header, body []byte, err error) {
-	if len(file) < 8 {
-		return nil, nil, fmt.Errorf("not a safetensors file: %d bytes, the length field alone has 8 (%d missing)",
-			len(file), 8-len(file))
+func splitHeader(file datafile.Span) (header []byte, body datafile.Span, err error) {
+	refuse := func(format string, args ...any) ([]byte, datafile.Span, error) {
+		return nil, datafile.Span{}, fmt.Errorf(format, args...)
 	}
-	n := binary.LittleEndian.Uint64(file)
+	if file.Len() < 8 {
+		return refuse("not a safetensors file: %d bytes, the length field alone has 8 (%d missing)", file.Len(),
+			8-file.Len())
+	}
+	n := binary.LittleEndian.Uint64(file.Slice(0, 8).Bytes())
 	switch {
 	case n > maxHeader:
-		return nil, nil, fmt.Errorf("not a safetensors file: header of %d bytes, at most %d are allowed", n, maxHeader)
+		return refuse("not a safetensors file: header of %d bytes, at most %d are allowed", n, maxHeader)
 	case n < 2:
-		return nil, nil, fmt.Errorf("not a safetensors file: header of %d bytes, at least 2 are needed", n)
-	case n > uint64(len(file)-8):
-		return nil, nil, fmt.Errorf("truncated file: header of %d bytes, %d bytes are missing", n, n-uint64(len(file)-8))
+		return refuse("not a safetensors file: header of %d bytes, at least 2 are needed", n)
+	case n > uint64(file.Len()-8):
+		return refuse("truncated file: header of %d bytes, %d bytes are missing", n, n-uint64(file.Len()-8))
 	}
-	header, body = file[8:8+n], file[8+n:]
+	header, body = file.Slice(8, 8+int(n)).Bytes(), file.Slice(8+int(n), file.Len())
 	if header[0] != '{' {
-		return nil, nil, fmt.Errorf("not a safetensors file: header starts with %q, not with {", header[0])
+		return refuse("not a safetensors file: header starts with %q, not with {", header[0])
 	}
 	if !utf8.Valid(header) {
-		return nil, nil, errors.New("header is not valid UTF-8")
+		return refuse("header is not valid UTF-8")
 	}
 	return header, body, nil
 }
 
 // foreign says what a file is that people have in place of a model when a download went wrong, "" for anything else.
-func foreign(file []byte) string {
-	start := bytes.ToLower(bytes.TrimLeft(file[:min(len(file), 512)], "\xef\xbb\xbf \t\r\n"))
+func foreign(file datafile.Span) string {
+	start := bytes.ToLower(bytes.TrimLeft(file.Slice(0, min(file.Len(), 512)).Bytes(), "\xef\xbb\xbf \t\r\n"))
 	begins := func(with ...string) bool {
 		return slices.ContainsFunc(with, func(s string) bool { return bytes.HasPrefix(start, []byte(s)) })
 	}
@@ -81,7 +87,7 @@ type span struct {
 }
 
 // parseHeader reads the JSON and checks every range against the data.
-func parseHeader(header, body []byte) (map[string]Entry, map[string]string, error) {
+func parseHeader(header []byte, body datafile.Span) (map[string]Entry, map[string]string, error) {
 	d := json.NewDecoder(bytes.NewReader(header))
 	if _, err := d.Token(); err != nil { // the opening brace
 		return nil, nil, fmt.Errorf("header JSON: %w", err)
@@ -104,7 +110,7 @@ func parseHeader(header, body []byte) (map[string]Entry, map[string]string, erro
 		}
 		if name == "__metadata__" {
 			seenMetadata = true
-			if err := d.Decode(&metadata); err != nil {
+			if metadata, err = readMetadata(d); err != nil {
 				return nil, nil, fmt.Errorf("__metadata__ must map strings to strings: %w", err)
 			}
 			continue
@@ -123,18 +129,43 @@ func parseHeader(header, body []byte) (map[string]Entry, map[string]string, erro
 	if err := finish(d); err != nil {
 		return nil, nil, err
 	}
-	if err := checkSpans(spans, int64(len(body))); err != nil {
+	if err := checkSpans(spans, int64(body.Len())); err != nil {
 		return nil, nil, err
 	}
 	for _, s := range spans {
 		e := entries[s.name]
-		e.Data = body[s.begin:s.end:s.end]
+		e.Data = body.Slice(int(s.begin), int(s.end))
 		entries[s.name] = e
 	}
-	if metadata == nil { // __metadata__ was null
-		metadata = map[string]string{}
-	}
 	return entries, metadata, nil
+}
+
+// readMetadata reads the value of __metadata__ pair by pair, so that its memory is bounded; null has no pairs.
+func readMetadata(d *json.Decoder) (map[string]string, error) {
+	out := map[string]string{}
+	tok, err := d.Token()
+	if err != nil || tok == nil {
+		return out, err
+	}
+	if tok != json.Delim('{') {
+		return nil, fmt.Errorf("it is %v", tok)
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		var value string
+		if err := d.Decode(&value); err != nil {
+			return nil, err
+		}
+		name, _ := key.(string) // the decoder lets only strings pass as keys
+		if out[name] = value; len(out) > maxPairs {
+			return nil, fmt.Errorf("more than %d pairs", maxPairs)
+		}
+	}
+	_, err = d.Token() // the closing brace
+	return out, err
 }
 
 // finish reads the closing brace and refuses anything but white space behind it.

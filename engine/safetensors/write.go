@@ -35,7 +35,7 @@ func Write(w io.Writer, metadata map[string]string, entries []Entry) error {
 		return fmt.Errorf("write safetensors: %w", err)
 	}
 	for _, e := range sorted {
-		if _, err := w.Write(e.Data); err != nil {
+		if _, err := w.Write(e.Data.Bytes()); err != nil {
 			return fmt.Errorf("write safetensors: tensor %q: %w", e.Name, err)
 		}
 	}
@@ -57,8 +57,8 @@ func complete(e *Entry) error {
 		return fmt.Errorf("tensor %q: dtype %s %q has no name in the format", e.Name, e.DType, e.FileType)
 	case e.Name == "__metadata__":
 		return fmt.Errorf("tensor name %q is reserved", e.Name)
-	case slices.Min(append([]int{0}, e.Shape...)) < 0 || len(e.Data)*8 != e.Len()*k.bits:
-		return fmt.Errorf("tensor %q: shape %v of %s does not fit %d bytes", e.Name, e.Shape, e.FileType, len(e.Data))
+	case slices.Min(append([]int{0}, e.Shape...)) < 0 || e.Data.Len()*8 != e.Len()*k.bits:
+		return fmt.Errorf("tensor %q: shape %v of %s does not fit %d bytes", e.Name, e.Shape, e.FileType, e.Data.Len())
 	}
 	return nil
 }
@@ -89,8 +89,8 @@ func buildHeader(metadata map[string]string, entries []Entry) ([]byte, error) {
 		}
 		shape := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.Shape), "[]"), " ", ",")
 		fmt.Fprintf(&b, `%s:{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}`, quote(e.Name), e.FileType, shape,
-			at, at+len(e.Data))
-		at += len(e.Data)
+			at, at+e.Data.Len())
+		at += e.Data.Len()
 	}
 	b.WriteByte('}')
 	for b.Len()%8 != 0 {

@@ -10,13 +10,12 @@ package torchfile
 
 import (
 	"archive/zip"
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
 
 	"patchbay/engine"
-	"patchbay/engine/mapped"
+	"patchbay/engine/datafile"
 )
 
 // maxPickle is the largest data.pkl in bytes; those of upscale models have about 100 kilobytes.
@@ -26,46 +25,48 @@ const maxPickle = 16 << 20
 type Entry struct {
 	DType engine.DType // F32, F16 or BF16
 	Shape []int
-	Data  []byte // row-major little-endian elements, read-only, valid until File.Close
+	Data  datafile.Span // row-major little-endian elements, readable until File.Close
 }
 
 // File is an open file, hashed over names, types and shapes of its tensors. Its methods may be called from several
 // goroutines, except Close, after which no Entry.Data may be touched.
-type File struct{ mapped.Table[Entry] }
+type File struct{ datafile.Table[Entry] }
 
-// Open maps the file at path and reads its pickle (see mapped.Parsed).
-func Open(path string) (*File, error) { return mapped.Parsed(path, OpenBytes) }
+// Open reads the pickle of the file at path (see datafile.Parsed).
+func Open(path string) (*File, error) { return datafile.Parsed(path, parse) }
 
 // OpenBytes reads a file held in memory. The entries point into data, which must not change while the File is used.
-func OpenBytes(data []byte) (*File, error) {
-	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+func OpenBytes(data []byte) (*File, error) { return parse(datafile.Of(data)) }
+
+func parse(data datafile.Span) (*File, error) {
+	archive, err := zip.NewReader(data, int64(data.Len()))
 	if err != nil {
 		return nil, fmt.Errorf("not a file of torch.save since torch 1.6: %w", err)
 	}
-	members, root := map[string][]byte{}, ""
+	members, root := map[string]datafile.Span{}, ""
 	for _, m := range archive.File {
 		at, err := m.DataOffset()
 		size := m.UncompressedSize64
-		if err != nil || m.Method != zip.Store || size != m.CompressedSize64 || at < 0 || at > int64(len(data)) ||
-			size > uint64(int64(len(data))-at) {
+		if err != nil || m.Method != zip.Store || size != m.CompressedSize64 || at < 0 || at > int64(data.Len()) ||
+			size > uint64(int64(data.Len())-at) {
 			return nil, fmt.Errorf("member %q is compressed or lies outside the file", short(m.Name))
 		}
 		if _, twice := members[m.Name]; twice {
 			return nil, fmt.Errorf("member %q is there twice", short(m.Name))
 		}
-		members[m.Name] = data[at:][:size:size]
+		members[m.Name] = data.Slice(int(at), int(at)+int(size))
 		if folder, ok := strings.CutSuffix(m.Name, "/data.pkl"); ok {
 			root = folder
 		}
 	}
 	pickle, ok := members[root+"/data.pkl"]
-	if order, ok := members[root+"/byteorder"]; ok && string(order) != "little" {
-		return nil, fmt.Errorf("bytes are in %q order, little is read", short(string(order)))
+	if order, ok := members[root+"/byteorder"]; ok && string(first(order)) != "little" {
+		return nil, fmt.Errorf("bytes are in %q order, little is read", string(first(order)))
 	}
-	if !ok || len(pickle) > maxPickle {
+	if !ok || pickle.Len() > maxPickle {
 		return nil, fmt.Errorf("data.pkl is missing or has more than %d bytes", maxPickle)
 	}
-	top, err := unpickle(pickle)
+	top, err := unpickle(pickle.Bytes())
 	if err != nil {
 		return nil, err
 	}
@@ -86,11 +87,11 @@ func OpenBytes(data []byte) (*File, error) {
 	if len(entries) == 0 {
 		return nil, fmt.Errorf("holds no dictionary of tensors")
 	}
-	return &File{mapped.NewTable(data, []byte(header.String()), entries)}, nil
+	return &File{datafile.NewTable(data, []byte(header.String()), entries)}, nil
 }
 
 // entry returns the tensor as an Entry. Its elements must be contiguous.
-func (t *tensor) entry(members map[string][]byte, root string) (Entry, error) {
+func (t *tensor) entry(members map[string]datafile.Span, root string) (Entry, error) {
 	n, size := int64(1), int64(t.from.dtype.Size())
 	data, ok := members[root+"/data/"+t.from.key]
 	if !ok {
@@ -104,19 +105,22 @@ func (t *tensor) entry(members map[string][]byte, root string) (Entry, error) {
 		if d > 1 && t.stride[i] != n {
 			return Entry{}, fmt.Errorf("elements of shape %v lie %v apart, want them one behind the other", t.shape, t.stride)
 		}
-		if d < 0 || d > 0 && n > int64(len(data))/d {
-			return Entry{}, fmt.Errorf("shape %v does not fit %d bytes", t.shape, len(data))
+		if d < 0 || d > 0 && n > int64(data.Len())/d {
+			return Entry{}, fmt.Errorf("shape %v does not fit %d bytes", t.shape, data.Len())
 		}
 		n *= d
 		e.Shape = append(e.Shape, int(d))
 	}
 	slices.Reverse(e.Shape)
-	if t.offset < 0 || t.offset > int64(len(data)) || (t.offset+n)*size > int64(len(data)) {
-		return Entry{}, fmt.Errorf("elements %d to %d lie outside %d bytes", t.offset, t.offset+n, len(data))
+	if t.offset < 0 || t.offset > int64(data.Len()) || (t.offset+n)*size > int64(data.Len()) {
+		return Entry{}, fmt.Errorf("elements %d to %d lie outside %d bytes", t.offset, t.offset+n, data.Len())
 	}
-	e.Data = data[t.offset*size : (t.offset+n)*size]
+	e.Data = data.Slice(int(t.offset*size), int((t.offset+n)*size))
 	return e, nil
 }
+
+// first returns the first bytes of a member that is meant to be short.
+func first(s datafile.Span) []byte { return s.Slice(0, min(s.Len(), 80)).Bytes() }
 
 // short truncates text of a file for an error.
 func short(s string) string {

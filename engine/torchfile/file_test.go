@@ -13,8 +13,8 @@ import (
 )
 
 func values(e Entry) []float32 {
-	v := make([]float32, len(e.Data)/e.DType.Size())
-	engine.Widen(v, e.Data, e.DType)
+	v := make([]float32, e.Data.Len()/e.DType.Size())
+	engine.Widen(v, e.Data.Bytes(), e.DType)
 	return v
 }
 
@@ -169,8 +169,8 @@ func FuzzOpenBytes(f *testing.F) {
 			for _, d := range e.Shape {
 				n *= d
 			}
-			if n != len(e.Data) {
-				t.Fatalf("%q: %d bytes for shape %v of %s", name, len(e.Data), e.Shape, e.DType)
+			if n != e.Data.Len() {
+				t.Fatalf("%q: %d bytes for shape %v of %s", name, e.Data.Len(), e.Shape, e.DType)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ func failureCode(code string) string {
 		fault.CodeBadImage: wire.ErrUnsupported, fault.CodeDiskFull: wire.ErrDiskFull, fault.CodeDeadline: wire.ErrDeadline,
 		fault.CodePanic: wire.ErrInternal, fault.CodeInternal: wire.ErrInternal, fault.CodeUnknownHandle: wire.ErrNoHandle,
 		fault.CodeUnknownClass: wire.ErrNoNodeType, fault.CodeHostLost: wire.ErrWorkerLost,
-		fault.CodePlanRefused: wire.ErrPlanRefused,
+		fault.CodePlanRefused: wire.ErrPlanRefused, fault.CodeFileChanged: wire.ErrFileChanged,
 	}[code], wire.ErrBadWorkflow)
 }
 

@@ -2,16 +2,19 @@ package message_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"strings"
 	"testing"
 
+	"patchbay/engine/datafile"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/node/fault"
 	"patchbay/node/pyjson"
+	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -222,6 +225,17 @@ func TestErrorTableIsComplete(t *testing.T) {
 		e := message.ErrorOf(&fault.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
 		if !seen[e.Code] || e.Type != code || e.Node != "3" {
 			t.Errorf("%s became %+v", code, e)
+		}
+	}
+	changed := fmt.Errorf("load: %w", &datafile.ReadError{Path: "models/x.safetensors", Err: errors.New("it was cut")})
+	for _, err := range []error{
+		fault.Wrap(fault.CodeBadCheckpoint, "model", changed),
+		fault.Of(t.Context(), &failure.Error{Code: failure.FileChanged, Field: "model", Text: changed.Error()}),
+	} {
+		e := message.ErrorOf(err)
+		if e.Code != wire.ErrFileChanged || !e.Retryable || e.Input != "model" ||
+			!strings.Contains(e.Message, "models/x.safetensors: it was cut") {
+			t.Errorf("a file cut while it was read became %+v", e)
 		}
 	}
 	if e := message.ErrorOf(errors.New("x")); e.Code != wire.ErrInternal {

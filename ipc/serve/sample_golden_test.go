@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -73,7 +74,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 		var entries []safetensors.Entry
 		for _, n := range set.Names() {
 			st, _ := set.Get(n)
-			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
+			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
 		}
 		path := filepath.Join(dir, folder, name+".safetensors")
 		f, err := os.Create(path)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -68,7 +69,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 			".lora_up.weight": f32(up, size[0], 4), ".lora_down.weight": f32(down, 4, size[1]),
 			".alpha": f32([]float32{float32(alpha)}, 1),
 		} {
-			entries = append(entries, safetensors.Entry{Name: stem + part, FileType: "F32", Shape: v.Shape, Data: v.Data})
+			entries = append(entries, safetensors.Entry{Name: stem + part, FileType: "F32", Shape: v.Shape, Data: datafile.Of(v.Data)})
 		}
 		rows := []int{0, size[0]}
 		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI splits fused weights

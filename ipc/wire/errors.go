@@ -68,6 +68,7 @@ const (
 	ErrDeadline    = "deadline"
 	ErrOutOfMemory = "out_of_memory"
 	ErrDiskFull    = "disk_full"
+	ErrFileChanged = "file_changed"
 )
 
 // ErrorCode is one row of the table of errors.
@@ -103,6 +104,7 @@ func ErrorTable() []ErrorCode {
 		{ErrInternal, 500, false, "a fault of the program"},
 		{ErrWorkerLost, 500, true, "the worker that ran the job died or hung; details name the cause"},
 		{ErrNoCapacity, 503, true, "no worker can take the request"},
+		{ErrFileChanged, 503, true, "a model file was written to while it was read, or its disk failed; message names it"},
 		{ErrDraining, 503, true, "the daemon is shutting down"},
 		{ErrDeadline, 504, false, "the job ran longer than its deadline_ms"},
 		{ErrOutOfMemory, 507, false, "memory ran out"},

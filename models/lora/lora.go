@@ -252,18 +252,21 @@ func (t target) additions(m module, scale float32) []Addition {
 }
 
 // Gather fetches the data of additions from the file that they were matched with, all factors multiplied by strength.
-// The data is borrowed from set. It returns an error if the file no longer has the matched tensors.
+// The data is read from set later. It returns an error if the file no longer has the matched tensors.
 func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights.LowRank, error) {
 	out := make([]weights.LowRank, 0, len(additions))
 	for _, a := range additions {
 		up, okUp := set.Get(a.Up)
 		down, okDown := set.Get(a.Down)
-		if !okUp || !okDown || len(up.Shape) < 2 || up.Shape[0] < a.UpRow+a.Rows || len(up.Data) < up.Len()*up.DType.Size() {
+		if !okUp || !okDown || len(up.Shape) < 2 || up.Shape[0] < a.UpRow+a.Rows {
 			return nil, fmt.Errorf("lora: the file no longer has %s and %s as they were when it was looked at", a.Up, a.Down)
 		}
-		row := up.Len() / up.Shape[0] * up.DType.Size()
-		up.Data = up.Data[a.UpRow*row : (a.UpRow+a.Rows)*row]
-		up.Shape = []int{a.Rows, up.Len() / up.Shape[0]}
+		rank := up.Len() / max(up.Shape[0], 1)
+		up, err := up.Rows(a.UpRow, a.Rows)
+		if err != nil {
+			return nil, fmt.Errorf("lora: %s: %w", a.Up, err)
+		}
+		up.Shape = []int{a.Rows, rank}
 		out = append(out, weights.LowRank{Name: a.Name, First: a.First, Down: down, Up: up, Scale: a.Scale * strength})
 	}
 	return out, nil

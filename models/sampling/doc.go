@@ -10,7 +10,7 @@
 // Terms: a schedule makes sigmas; a sampler is an update rule; denoised (x0) is the estimate of the clean latent; a
 // step is one interval of sigmas; an evaluation is one call of Run.Denoise.
 //
-// Numbers follow ComfyUI 0.8.0 with torch on a CPU: scalars are float32 wherever torch keeps a 0-dimensional float32
+// Numbers follow ComfyUI 0.33.0 with torch on a CPU: scalars are float32 wherever torch keeps a 0-dimensional float32
 // tensor, every product is rounded before it is added (no fused multiply-add), and the generator is torch's MT19937
 // with its Box-Muller order. Options are float64, as in Python, and become float32 where they meet a tensor.
 package sampling

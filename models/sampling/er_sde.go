@@ -1,17 +1,17 @@
 package sampling
 
 // erNoiseScale returns the noise scaling function of the extended reverse-time SDE for the solver type, and the size of
-// the noise, 0 if the solver is deterministic.
+// the noise, 0 if the solver is deterministic. With the solver's function phi it is x^(1-eta) phi(x)^eta, so that eta 0
+// is the ODE (ComfyUI 0.33.0; 0.8.0 ignored eta for ER-SDE).
 func (r *Run) erNoiseScale() (scale func(v float32) float32, noise float32) {
-	eta, noise := r.Options.Float("eta"), r.f32("s_noise")
-	kind := r.Options.Text("solver_type")
-	if kind == "ER-SDE" {
-		return func(v float32) float32 { return mul(v, exp32(pow32(v, 0.3))+10) }, noise
+	eta, noise := r.f32("eta"), r.f32("s_noise")
+	switch kind := r.Options.Text("solver_type"); {
+	case kind == "ODE" || eta == 0:
+		return func(v float32) float32 { return v }, 0
+	case kind == "ER-SDE":
+		return func(v float32) float32 { return mul(v, pow32(exp32(pow32(v, 0.3))+10, eta)) }, noise
 	}
-	if kind == "ODE" || eta == 0 {
-		eta, noise = 0, 0
-	}
-	return func(v float32) float32 { return pow32(v, float32(eta+1)) }, noise
+	return func(v float32) float32 { return pow32(v, float32(r.Options.Float("eta")+1)) }, noise
 }
 
 // sampleERSDE is the ER-SDE solver of up to three stages (Cui et al. 2023, arXiv 2309.06169), variance-preserving

@@ -26,7 +26,7 @@ type Method struct {
 	Options []Option
 }
 
-// Samplers returns the 44 samplers of ComfyUI 0.8.0 in its order.
+// Samplers returns 44 samplers of ComfyUI in its order: those of 0.8.0.
 func Samplers() []Method {
 	with := func(kind NoiseKind, name string, f Sampler, options ...Option) Method {
 		return Method{Name: name, Func: f, Noise: kind, Options: options}

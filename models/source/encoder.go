@@ -26,12 +26,12 @@ func (e *Encoder) key() string { return fmt.Sprintf("%s at %q in %v of ", e.Kind
 
 // open loads part i of n of the encoder.
 func (e *Encoder) open(ops engine.Ops, f File, i, n int) (text.Net, error) {
-	file, err := f.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	return text.OpenPart(ops, e.Kind, file.Set().Prefix(e.Prefix).For(e.DType), e.Config, i, n)
+	var net text.Net
+	err := f.With(func(file *weights.File) (err error) {
+		net, err = text.OpenPart(ops, e.Kind, file.Set().Prefix(e.Prefix).For(e.DType), e.Config, i, n)
+		return err
+	})
+	return net, err
 }
 
 // encoder loads the held part of a text encoder.

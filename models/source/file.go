@@ -4,10 +4,12 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/models/weights"
 )
 
@@ -41,17 +43,19 @@ func stat(f File) (File, *weights.File, error) {
 // Key identifies the file and its content.
 func (f File) Key() string { return fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed) }
 
-// Open maps the file or files; the caller closes them. It returns an error if they have changed since Stat.
-func (f File) Open() (*weights.File, error) {
+// With opens the file or files, calls use and closes them. It returns the error of use, or a *datafile.ReadError if
+// they have changed since Stat or cannot be read.
+func (f File) With(use func(*weights.File) error) (err error) {
 	file, err := f.open()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer func() { _ = file.Close() }()
 	if file.HeaderHash() != f.Hash || Modified(file.Paths()) != f.Changed {
-		_ = file.Close()
-		return nil, fmt.Errorf("%s has changed since the workflow began; run it again", f.Path)
+		return &datafile.ReadError{Path: f.Path, Err: errors.New("it has changed since the workflow began; run it again")}
 	}
-	return file, nil
+	defer datafile.Catch(&err)
+	return use(file)
 }
 
 func (f File) open() (*weights.File, error) {

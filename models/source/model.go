@@ -90,24 +90,25 @@ func ForPart(part string, list []Adapter) []Adapter {
 
 // WithLowRank calls f with what the adapters add to one part. The data is valid until f returns.
 func WithLowRank(part string, list []Adapter, f func([]weights.LowRank) error) error {
-	var all []weights.LowRank
-	for _, a := range list {
-		if a.Brought() {
-			all = append(all, a.Own...)
-			continue
-		}
-		file, err := a.File.Open()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = file.Close() }()
+	return withLowRank(part, list, nil, f)
+}
+
+// withLowRank is WithLowRank with more additions in front. Each file stays open while those after it are read.
+func withLowRank(part string, list []Adapter, all []weights.LowRank, f func([]weights.LowRank) error) error {
+	if len(list) == 0 {
+		return f(all)
+	}
+	a := &list[0]
+	if a.Brought() {
+		return withLowRank(part, list[1:], append(all, a.Own...), f)
+	}
+	return a.File.With(func(file *weights.File) error {
 		more, err := lora.Gather(file.Set(), lora.ForPart(part, a.Additions), a.Strength)
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.Name, err)
 		}
-		all = append(all, more...)
-	}
-	return f(all)
+		return withLowRank(part, list[1:], append(all, more...), f)
+	})
 }
 
 // Changes returns what adapters change in the stored tensors of the diffusion model. key is what the key of its base
@@ -123,16 +124,17 @@ func Changes(list []Adapter) (all []weights.Change, key string, err error) {
 			all = append(all, a.OwnChanges...)
 			continue
 		}
-		file, err := a.File.Open()
+		err := a.File.With(func(file *weights.File) error {
+			more, err := lora.GatherChanges(file.Set(), a.Changes, a.Strength)
+			if err != nil {
+				return fmt.Errorf("%s: %w", a.Name, err)
+			}
+			all = append(all, more...)
+			return nil
+		})
 		if err != nil {
 			return nil, "", err
 		}
-		more, err := lora.GatherChanges(file.Set(), a.Changes, a.Strength)
-		_ = file.Close()
-		if err != nil {
-			return nil, "", fmt.Errorf("%s: %w", a.Name, err)
-		}
-		all = append(all, more...)
 	}
 	return all, key, nil
 }
@@ -208,38 +210,34 @@ func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Mode
 // their last user closes them. It does not find those of text encoders.
 func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
 
-func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (dit.Model, error) {
-	file, err := m.File.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	var n *control.Net
-	switch set := file.Set(); {
-	case control.IsPatch(models.Families(), set):
-		n, err = models.OpenPatch(set)
-	case control.Is(set):
-		if m.Beside.Path != "" {
-			base, err := m.Beside.Open()
-			if err != nil {
-				return nil, err
-			}
-			defer func() { _ = base.Close() }()
-			if set, err = models.ControlBeside(set, base.Set()); err != nil {
-				return nil, err
-			}
+func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (out dit.Model, err error) {
+	net := func(n *control.Net, err error) error {
+		if err == nil {
+			out, err = n.Load(ops, held)
 		}
-		n, err = models.OpenControl(set, file.Metadata())
+		return err
 	}
-	if err != nil {
-		return nil, err
-	}
-	if n != nil {
-		return n.Load(ops, held)
-	}
-	d, err := models.OpenDiffusion(file.Set(), file.Metadata(), changes...)
-	if err != nil {
-		return nil, err
-	}
-	return d.Load(ops, held)
+	err = m.File.With(func(file *weights.File) error {
+		switch set := file.Set(); {
+		case control.IsPatch(models.Families(), set):
+			return net(models.OpenPatch(set))
+		case control.Is(set) && m.Beside.Path != "":
+			return m.Beside.With(func(base *weights.File) error {
+				set, err := models.ControlBeside(set, base.Set())
+				if err != nil {
+					return err
+				}
+				return net(models.OpenControl(set, file.Metadata()))
+			})
+		case control.Is(set):
+			return net(models.OpenControl(set, file.Metadata()))
+		default:
+			d, err := models.OpenDiffusion(set, file.Metadata(), changes...)
+			if err == nil {
+				out, err = d.Load(ops, held)
+			}
+			return err
+		}
+	})
+	return out, err
 }

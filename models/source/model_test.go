@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"patchbay/engine/datafile"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
@@ -20,7 +21,7 @@ func TestLoadedNetIsControl(t *testing.T) {
 	var entries []safetensors.Entry
 	for _, name := range set.Names() {
 		w, _ := set.Get(name)
-		entries = append(entries, safetensors.Entry{Name: name, DType: w.DType, Shape: w.Shape, Data: w.Data})
+		entries = append(entries, safetensors.Entry{Name: name, DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)})
 	}
 	path := filepath.Join(t.TempDir(), "net.safetensors")
 	out, err := os.Create(path)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"patchbay/models/weights"
 )
 
 // A sample is this many pieces of each file, evenly spread, of this many bytes.
@@ -18,12 +20,14 @@ const (
 // Sample hashes a sample of the file or files: SHA-256 in hex. Machines compare samples, as fine-tuned weights have the
 // same header as the weights they come from.
 func (f File) Sample() (string, error) {
-	file, err := f.Open()
+	var paths []string
+	err := f.With(func(file *weights.File) error {
+		paths = file.Paths()
+		return nil
+	})
 	if err != nil {
 		return "", err
 	}
-	paths := file.Paths()
-	_ = file.Close()
 	sum := sha256.New()
 	piece := make([]byte, sampleBytes)
 	for _, path := range paths {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
 // LowRank is one low-rank addition to a stored matrix (LoRA, arXiv:2106.09685, sec. 4.1): rows [First, First+N) of the
@@ -65,7 +66,8 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 }
 
 // adaptAll applies the additions to the fields of items.
-func (f *filler) adaptAll(items []item, additions map[string][]LowRank) error {
+func (f *filler) adaptAll(items []item, additions map[string][]LowRank) (err error) {
+	defer datafile.Catch(&err)
 	strange := maps.Clone(additions)
 	for _, it := range items {
 		if !isWeight(it.field) {

@@ -1,13 +1,16 @@
 package weights
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/engine/datafile"
+)
 
 // blocks holds the rows of a matrix as a GGUF file stores them: whole quantization blocks, row after row. The rows may
-// be in several pieces of memory.
+// be in several places.
 type blocks struct {
 	form   *engine.Blocks
 	k      int // elements of a row
-	pieces [][]byte
+	pieces []datafile.Span
 }
 
 // rowBytes returns the number of bytes in a row.
@@ -21,10 +24,10 @@ func (b *blocks) rows(first, n int) *blocks {
 	out := &blocks{form: b.form, k: b.k}
 	lo, hi := first*b.rowBytes(), (first+n)*b.rowBytes()
 	for _, p := range b.pieces {
-		if a, z := max(lo, 0), min(hi, len(p)); a < z {
-			out.pieces = append(out.pieces, p[a:z])
+		if a, z := max(lo, 0), min(hi, p.Len()); a < z {
+			out.pieces = append(out.pieces, p.Slice(a, z))
 		}
-		lo, hi = lo-len(p), hi-len(p)
+		lo, hi = lo-p.Len(), hi-p.Len()
 	}
 	return out
 }
@@ -49,15 +52,16 @@ func (c *selection) blocks(s Stored, k int, scratch *[]byte) engine.Matrix {
 	all := len(c.cols) == 1 && k == c.k
 	if c.order == nil && all {
 		if r := b.rows(c.first, c.count); len(r.pieces) == 1 {
-			m.Data = r.pieces[0]
+			m.Data = r.pieces[0].View(scratch)
 			return m
 		}
 	}
+	var read []byte
 	m.Data = (*scratch)[:0]
 	for i := 0; i < c.count; {
 		n := c.run(i)
-		for _, p := range b.rows(c.row(i), n).pieces {
-			for ; len(p) > 0; p = p[b.rowBytes():] {
+		for _, piece := range b.rows(c.row(i), n).pieces {
+			for p := piece.View(&read); len(p) > 0; p = p[b.rowBytes():] {
 				for _, span := range c.cols {
 					per, size := b.form.Elements, b.form.Bytes
 					m.Data = append(m.Data, p[span.lo/per*size:span.hi/per*size]...)

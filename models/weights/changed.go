@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
 // Change is a change that an adapter makes to a stored tensor, other than a low-rank addition: it adds to a bias,
@@ -82,7 +83,8 @@ func (s Stored) withColumns(columns int) (Stored, error) {
 		s = s.as(engine.BF16) // groups of rotated inputs need not align with those of the wide matrix
 	}
 	out, own, size := s, s.Shape[1], s.DType.Size()
-	out.Shape, out.Data, out.packed, out.padded = []int{s.Shape[0], columns}, nil, nil, false
+	out.Shape, out.Data, out.span = []int{s.Shape[0], columns}, nil, datafile.Span{}
+	out.packed, out.padded = nil, false
 	out.make = func(dst []byte, lo, hi int) {
 		clear(dst[:(hi-lo)*size]) // a zero of every element type is zero bytes
 		for at := lo; at < hi; {

@@ -8,11 +8,12 @@ import (
 	"sync"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/gguf"
 )
 
 // FromGGUF makes a Set of all tensors of f, which must stay open while the Set is loaded from. Tensors stored as f32,
-// f16 or bf16 keep their type and are views of the file. Quantized ones appear as form (bf16 or f32) and are widened by
+// f16 or bf16 keep their type. Quantized ones appear as form (bf16 or f32) and are widened by
 // Elements, only in the requested range, so that loading holds one widened matrix at a time. Matrices whose form is
 // bf16 reach the device in the file's blocks if backends can multiply these (engine.Blocks.Form) and the selected rows
 // and columns are whole blocks. Text encoders in llama.cpp's names get Hugging Face's names. It returns an error for
@@ -37,7 +38,7 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 		if _, twice := s.tensors[as]; twice {
 			return nil, fmt.Errorf("two tensors are called %q, one of them %q in the file", as, name)
 		}
-		s.tensors[as] = storedGGUF(e, form, f.DropPages)
+		s.tensors[as] = storedGGUF(e, form)
 	}
 	s.index()
 	return s, nil
@@ -67,16 +68,16 @@ func widens(f *gguf.File) error {
 }
 
 // storedGGUF returns one tensor as a view of the file, or as one that is widened on demand.
-func storedGGUF(e gguf.Entry, form engine.DType, drop func()) Stored {
+func storedGGUF(e gguf.Entry, form engine.DType) Stored {
 	if own, ok := e.DType(); ok {
-		return Stored{DType: own, Shape: e.Shape, Data: e.Data, drop: drop}
+		return storedAs(own, e.Shape, e.Data)
 	}
 	s := Stored{
 		DType: form, Shape: e.Shape,
-		make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, drop: drop,
+		make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, file: e.Data.File(),
 	}
 	if b := e.Type.Blocks(); form == engine.BF16 && b.Form() > 0 && len(e.Shape) == 2 && e.Shape[1]%b.Elements == 0 {
-		s.packed = &blocks{form: b, k: e.Shape[1], pieces: [][]byte{e.Data}}
+		s.packed = &blocks{form: b, k: e.Shape[1], pieces: []datafile.Span{e.Data}}
 	}
 	return s
 }

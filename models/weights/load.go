@@ -1,10 +1,12 @@
 package weights
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/models/dit"
 )
 
@@ -47,20 +49,29 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 		return nil, err
 	}
 	l := &Loaded{ops: ops}
-	f := filler{ops: ops, set: set, opt: opt, loaded: l}
-	fill := f.fill
-	if opt.Parts > 1 {
-		fill = f.fillParts
-	}
-	err = fill(p.items)
-	if err == nil {
-		err = ops.Sync()
-	}
-	if err != nil {
+	f := filler{ops: ops, set: set, opt: opt, loaded: l, files: map[*datafile.File]bool{}}
+	if err := f.load(p.items); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
 	}
 	return l, nil
+}
+
+// load fills the fields of items, or returns a *datafile.ReadError if a file cannot be read or was changed meanwhile.
+func (f *filler) load(items []item) (err error) {
+	defer datafile.Catch(&err)
+	fill := f.fill
+	if f.opt.Parts > 1 {
+		fill = f.fillParts
+	}
+	err = fill(items)
+	if err == nil {
+		err = f.ops.Sync()
+	}
+	for file := range f.files {
+		err = cmp.Or(err, file.Unchanged())
+	}
+	return err
 }
 
 type filler struct {
@@ -68,19 +79,14 @@ type filler struct {
 	set    *Set
 	opt    Options
 	loaded *Loaded
-	bytes  []byte // scratch memory for one matrix
-	read   int64  // bytes of mapped files read since their pages were last dropped
+	bytes  []byte                  // scratch memory for one matrix
+	files  map[*datafile.File]bool // that were read
 }
-
-// dropEvery is the number of bytes of mapped files that may stay resident while weights are packed. A loading process
-// then needs the packed weights and this, not every weight twice.
-const dropEvery = 16 << 20
 
 // small is one tensor that is not packed. values computes its elements from lo on only when it is uploaded, so that
 // only one is in memory at a time.
 type small struct {
 	name   string
-	from   Stored
 	dtype  engine.DType
 	shape  []int
 	values func(dst []float32, lo int)
@@ -90,7 +96,23 @@ type small struct {
 // count returns the number of elements.
 func (s small) count() int { return Stored{Shape: s.shape}.Len() }
 
+// scratch returns the bytes of the largest matrix of items as the file has it: scratch memory that grew instead would
+// leave its earlier sizes to the garbage collector.
+func (f *filler) scratch(items []item) int64 {
+	most := int64(0)
+	for _, it := range items {
+		if !it.held || isTensor(it.field) {
+			continue
+		}
+		if s, c, ok, err := f.stored(it); ok && err == nil && s.make != nil {
+			most = max(most, s.Bytes()/int64(max(s.Shape[0], 1))*int64(c.count))
+		}
+	}
+	return most
+}
+
 func (f *filler) fill(items []item) error {
+	f.bytes = make([]byte, f.scratch(items))
 	var smalls []small
 	for _, it := range items {
 		if !it.held {
@@ -126,15 +148,21 @@ func (f *filler) fill(items []item) error {
 		f.ops.Upload(t, v)
 		s.put(t)
 	}
-	if last := smalls[len(smalls)-1].from; last.drop != nil {
-		last.drop()
-	}
 	return nil
+}
+
+// get returns a tensor that is about to be read.
+func (f *filler) get(name string) (Stored, bool) {
+	s, ok := f.set.Get(name)
+	if s.file != nil {
+		f.files[s.file] = true
+	}
+	return s, ok
 }
 
 // tensor describes an engine.Tensor field; ok is false if the file does not have it.
 func (f *filler) tensor(it item) (_ small, ok bool) {
-	s, ok := f.set.Get(it.full)
+	s, ok := f.get(it.full)
 	dtype, shape := engine.F32, s.Shape
 	if it.keep && s.DType == engine.BF16 {
 		dtype = engine.BF16
@@ -155,7 +183,7 @@ func (f *filler) tensor(it item) (_ small, ok bool) {
 			dst[i] += it.add
 		}
 	}
-	return small{it.full, s, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }}, ok
+	return small{it.full, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }}, ok
 }
 
 // weight packs a matrix and describes its bias; ok is false if the file has no bias, or not even the matrix.
@@ -168,10 +196,6 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	if err != nil {
 		return small{}, false, err
 	}
-	if f.read += s.Bytes(); f.read >= dropEvery && s.drop != nil {
-		s.drop()
-		f.read = 0
-	}
 	f.loaded.packed = append(f.loaded.packed, packed)
 	f.loaded.bytes += int64(packed.Bytes)
 	bias, ok := f.bind(it, c, packed)
@@ -180,7 +204,7 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 
 // stored returns the stored matrix of a field and the selection of it; ok is false if the file does not have it.
 func (f *filler) stored(it item) (s Stored, c selection, ok bool, err error) {
-	if s, ok = f.set.Get(it.full + ".weight"); !ok {
+	if s, ok = f.get(it.full + ".weight"); !ok {
 		return s, c, false, nil
 	}
 	s = s.within(it.want)
@@ -193,7 +217,7 @@ func (f *filler) bind(it item, c selection, packed *engine.Packed) (_ small, ok 
 	w := &engine.Weight{Name: it.full, Base: packed}
 	it.field.Set(reflect.ValueOf(w))
 	name := it.full + ".bias"
-	bias, ok := f.set.Get(name)
+	bias, ok := f.get(name)
 	values := func(dst []float32, lo int) { c.pickInto(dst, bias, lo) }
-	return small{name, bias, engine.F32, []int{c.count}, values, func(t engine.Tensor) { w.Bias = t }}, ok && !it.noBias
+	return small{name, engine.F32, []int{c.count}, values, func(t engine.Tensor) { w.Bias = t }}, ok && !it.noBias
 }

@@ -168,7 +168,7 @@ func (f *File) addShard(p location, shard string, file *safetensors.File) error 
 			return fmt.Errorf("%s holds tensor %q, which the index lists for %s", shard, name, home)
 		}
 		e, _ := file.Entry(name)
-		f.set.tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data, drop: file.DropPages}
+		f.set.tensors[name] = storedAs(e.DType, e.Shape, e.Data)
 	}
 	return nil
 }

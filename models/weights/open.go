@@ -35,7 +35,7 @@ type File struct {
 //
 // The config.json beside an index or in a folder becomes the metadata entry "config". No tensor data is read. form is
 // the type of widened weights, bf16 or f32. Errors name the file and what is wrong with it.
-func Open(path string, form engine.DType) (*File, error) {
+func Open(path string, form engine.DType) (_ *File, err error) {
 	p, err := find(path)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func OpenTorch(path string) (*File, error) {
 	tensors := map[string]Stored{}
 	for _, name := range file.Names() {
 		e, _ := file.Entry(name)
-		tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data}
+		tensors[name] = storedAs(e.DType, e.Shape, e.Data)
 	}
 	f := &File{set: FromMap(tensors), hash: file.HeaderHash(), paths: []string{path}, close: []func() error{file.Close}}
 	f.size = f.set.Bytes()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/safetensors"
@@ -23,7 +24,7 @@ func save(t *testing.T, path string, names ...string) {
 		s := f32(float32(i), 1, 2)
 		entries = append(entries, safetensors.Entry{
 			Name: name, DType: engine.F32, FileType: "F32",
-			Shape: s.Shape, Data: s.Data,
+			Shape: s.Shape, Data: datafile.Of(s.Data),
 		})
 	}
 	var b bytes.Buffer
@@ -134,7 +135,8 @@ func TestShardsEqualOneFile(t *testing.T) {
 	b := f32(2, 1, 2)
 	var third bytes.Buffer
 	if err := safetensors.Write(&third, nil,
-		[]safetensors.Entry{{Name: "c", DType: engine.F32, FileType: "F32", Shape: b.Shape, Data: b.Data}}); err != nil {
+		[]safetensors.Entry{{Name: "c", DType: engine.F32, FileType: "F32", Shape: b.Shape, Data: datafile.Of(b.Data)}},
+	); err != nil {
 		t.Fatal(err)
 	}
 	text(t, filepath.Join(dir, two), third.String())

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
 // metadataKey is the metadata entry in which files that have no `X.comfy_quant` say how layers are quantized.
@@ -83,6 +84,9 @@ func (s *Set) join(metadata string) {
 	s.joinOldFP8()
 }
 
+// maxMarker bounds the JSON of a layer; real ones have about 30 bytes.
+const maxMarker = 1 << 16
+
 // layers reads and removes the quantization markers of layers.
 func (s *Set) layers(metadata string) (map[string]*quantisation, error) {
 	var listed struct {
@@ -106,8 +110,10 @@ func (s *Set) layers(metadata string) (map[string]*quantisation, error) {
 			continue
 		}
 		q := new(quantisation)
-		if err := json.Unmarshal(t.Data, q); err != nil || q.Format == "" {
-			return nil, fmt.Errorf("tensor %s is no JSON object with a format (%.80q)", name, t.Data)
+		data := t.raw()
+		text := data.Slice(0, min(data.Len(), maxMarker)).Bytes()
+		if err := json.Unmarshal(text, q); err != nil || q.Format == "" {
+			return nil, fmt.Errorf("tensor %s is no JSON object with a format (%.80q)", name, text)
 		}
 		out[x] = q
 		delete(s.tensors, name)
@@ -146,14 +152,20 @@ func joinInt8(s *Set, x string, q *quantisation) error {
 
 // blockScales holds the scales of groups of inputs in the order of cuBLAS: tiles of 128 rows and 4 groups.
 type blockScales struct {
-	data   []byte
+	data   datafile.Span
 	groups int // per row
 }
 
-// at returns the stored scale of a group of a row.
-func (b blockScales) at(row, group int) byte {
-	tile := row/128*((b.groups+3)/4) + group/4
-	return b.data[tile*512+row%32*16+row%128/32*4+group%4]
+// tileBytes returns the bytes of the scales of 128 rows.
+func (b blockScales) tileBytes() int { return (b.groups + 3) / 4 * 512 }
+
+// rows reads the scales of rows [first, last] and returns the function that gives the scale of a group of a row.
+func (b blockScales) rows(first, last int) func(row, group int) byte {
+	from := first / 128
+	data := b.data.Slice(from*b.tileBytes(), (last/128+1)*b.tileBytes()).Bytes()
+	return func(row, group int) byte {
+		return data[(row/128-from)*b.tileBytes()+group/4*512+row%32*16+row%128/32*4+group%4]
+	}
 }
 
 // takeBlockScales takes x's scales, one per group of per inputs, from the set and checks their size for a weight of
@@ -161,12 +173,11 @@ func (b blockScales) at(row, group int) byte {
 func (s *Set) takeBlockScales(x string, n, k, per int) (blockScales, error) {
 	b := blockScales{groups: k / per}
 	scale, ok := s.take(x + ".weight_scale")
-	if want := (n + 127) / 128 * ((b.groups + 3) / 4) * 512; !ok || scale.Len() != want || scale.DType.Size() != 1 ||
-		k%per != 0 {
+	b.data = scale.raw()
+	if want := (n + 127) / 128 * b.tileBytes(); !ok || b.data.Len() != want || scale.Len() != want || k%per != 0 {
 		return b, fmt.Errorf("weight_scale is missing or has another size than %d bytes, for a weight of [%d, %d]", want,
 			n, k)
 	}
-	b.data = scale.Elements(0, scale.Len())
 	return b, nil
 }
 
@@ -177,7 +188,10 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 	if len(w.Shape) != 2 || w.DType.Size() != 1 {
 		return fmt.Errorf("weight is %s %v, want a matrix of u8", w.DType, w.Shape)
 	}
-	n, k := w.Shape[0], 2*w.Shape[1]
+	n, k, data := w.Shape[0], 2*w.Shape[1], w.raw()
+	if 2*data.Len() != n*k {
+		return fmt.Errorf("weight of shape %v has %d bytes", w.Shape, data.Len())
+	}
 	b, err := s.takeBlockScales(x, n, k, 16)
 	if err != nil {
 		return err
@@ -189,21 +203,29 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 	codes := [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
 	s.take(x + ".input_scale")
 	return s.store(x, Stored{
-		DType: engine.BF16, Shape: []int{n, k}, Scale: whole.F32()[0], drop: w.drop,
-		make: eachBF16(func(i int) float32 {
-			code := w.Data[i/2] >> (4 * (1 - i%2))
-			v := codes[code&7] * engine.F32FromF8E4M3(b.at(i/k, i%k/16))
-			if code&8 != 0 {
-				v = -v
+		DType: engine.BF16, Shape: []int{n, k}, Scale: whole.F32()[0], file: w.file,
+		make: eachBF16(func(lo, hi int) func(i int) float32 {
+			pairs, scale := data.Slice(lo/2, (hi+1)/2).Bytes(), b.rows(lo/k, (hi-1)/k)
+			return func(i int) float32 {
+				code := pairs[i/2-lo/2] >> (4 * (1 - i%2))
+				v := codes[code&7] * engine.F32FromF8E4M3(scale(i/k, i%k/16))
+				if code&8 != 0 {
+					v = -v
+				}
+				return v
 			}
-			return v
 		}),
 	})
 }
 
-// eachBF16 returns a Stored.make whose element i is value(i).
-func eachBF16(value func(i int) float32) func(dst []byte, lo, hi int) {
+// eachBF16 returns a Stored.make whose element i is value(i). What value needs for elements [lo, hi), at least one, is
+// read first.
+func eachBF16(read func(lo, hi int) (value func(i int) float32)) func(dst []byte, lo, hi int) {
 	return func(dst []byte, lo, hi int) {
+		if lo >= hi {
+			return
+		}
+		value := read(lo, hi)
 		for i := lo; i < hi; i++ {
 			engine.Narrow(dst[2*(i-lo):], []float32{value(i)}, engine.BF16)
 		}
@@ -221,15 +243,18 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	if err != nil {
 		return err
 	}
-	data := w.Data
+	data := w.raw()
 	s.take(x + ".input_scale")
-	w.DType, w.Data = engine.BF16, nil
-	w.make = eachBF16(func(i int) float32 {
-		e := b.at(i/k, i%k/32)
-		if e == 0 {
-			return 0
+	w.DType, w.Data, w.span = engine.BF16, nil, datafile.Span{}
+	w.make = eachBF16(func(lo, hi int) func(i int) float32 {
+		codes, scale := data.Slice(lo, hi).Bytes(), b.rows(lo/k, (hi-1)/k)
+		return func(i int) float32 {
+			e := scale(i/k, i%k/32)
+			if e == 0 {
+				return 0
+			}
+			return engine.F32FromF8E4M3(codes[i-lo]) * engine.F32FromBF16(uint16(e)<<7)
 		}
-		return engine.F32FromF8E4M3(data[i]) * engine.F32FromBF16(uint16(e)<<7)
 	})
 	return s.store(x, w)
 }
@@ -294,7 +319,7 @@ func (s Stored) wide8(dst []float32, lo int) {
 // as returns the values of s, with scales applied, as a tensor of type d that is computed on demand.
 func (s Stored) as(d engine.DType) Stored {
 	from := s
-	s.DType, s.Data, s.Scale, s.Scales, s.Rotated, s.packed = d, nil, 0, nil, 0, nil
+	s.DType, s.Data, s.span, s.Scale, s.Scales, s.Rotated, s.packed = d, nil, datafile.Span{}, 0, nil, 0, nil
 	s.make = func(dst []byte, lo, hi int) {
 		v := make([]float32, min(hi-lo, wideChunk))
 		for at := lo; at < hi; at += len(v) {

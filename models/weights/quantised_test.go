@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/deferred"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
@@ -93,24 +94,26 @@ func (l layer) file(t *testing.T, marked bool) *weights.Set {
 			t.Fatalf("%s: tensor %s is %s", l.key, name, info)
 		}
 		e.FileType = types[kind]
+		var data []byte
 		switch name {
 		case "comfy_quant":
 			if !marked {
 				continue
 			}
-			e.Data = []byte(l.ComfyQuant)
+			data = []byte(l.ComfyQuant)
 		case "bias":
-			e.Data = make([]byte, 4*l.Shape[0])
-			engine.Narrow(e.Data, l.rounded("b", l.Shape[0], 0.4), engine.F32)
+			data = make([]byte, 4*l.Shape[0])
+			engine.Narrow(data, l.rounded("b", l.Shape[0], 0.4), engine.F32)
 		case "pre_quant_scale":
-			e.Data = make([]byte, 4*l.Shape[1])
-			engine.Narrow(e.Data, golden.Fill("input:quant/"+l.key+"/pre", l.Shape[1], 0.5, 1), engine.F32)
+			data = make([]byte, 4*l.Shape[1])
+			engine.Narrow(data, golden.Fill("input:quant/"+l.key+"/pre", l.Shape[1], 0.5, 1), engine.F32)
 		default:
 			var err error
-			if e.Data, err = hex.DecodeString(l.Hex[name]); err != nil {
+			if data, err = hex.DecodeString(l.Hex[name]); err != nil {
 				t.Fatal(err)
 			}
 		}
+		e.Data = datafile.Of(data)
 		entries = append(entries, e)
 	}
 	meta := map[string]string{}

@@ -43,7 +43,7 @@ func FromFile(f *safetensors.File) *Set {
 	s := &Set{tensors: make(map[string]Stored, len(f.Names()))}
 	for _, name := range f.Names() {
 		e, _ := f.Entry(name)
-		s.tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data, drop: f.DropPages}
+		s.tensors[name] = storedAs(e.DType, e.Shape, e.Data)
 	}
 	s.join(f.Metadata()[metadataKey])
 	s.index()

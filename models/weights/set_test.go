@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 )
 
@@ -80,7 +81,7 @@ func TestFromFileReadsWhatWasWritten(t *testing.T) {
 	a := f32(3, 2, 2)
 	if err := safetensors.Write(&file, nil, []safetensors.Entry{{
 		Name: "a", DType: a.DType, Shape: a.Shape,
-		Data: a.Data,
+		Data: datafile.Of(a.Data),
 	}}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,15 +5,17 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
-// Stored is one tensor as a file stores it: row-major, little-endian, at any byte alignment. Some do not exist in a
-// file in the wanted form (quantized blocks, pieces of a fused matrix): their Data is nil and Elements computes what is
-// asked for, so that a whole widened model is never in memory.
+// Stored is one tensor as a file stores it: row-major, little-endian. Those of a file, and those that do not exist in a
+// file in the wanted form (quantized blocks, pieces of a fused matrix), have no Data: Elements reads or computes what
+// is asked for, so that a whole model is never in memory. Methods that return elements panic with a
+// *datafile.ReadError if the file cannot be read.
 type Stored struct {
 	DType engine.DType
 	Shape []int
-	Data  []byte  // borrowed from the file, valid until it is closed; nil: computed on demand
+	Data  []byte  // in memory; nil: read or computed on demand
 	Scale float32 // scale of the whole tensor (fp8, nvfp4); 0 means 1
 	// For i8, as in engine.Matrix: the scale of every row, and the size of the groups of inputs that were rotated.
 	Scales  []float32
@@ -23,7 +25,28 @@ type Stored struct {
 	padded bool    // a quantized matrix that may have more rows and columns than the layer
 
 	make func(dst []byte, lo, hi int) // writes elements [lo, hi) of the flattened tensor; nil: Data has them
-	drop func()                       // drops the file's mapped pages from memory; nil: not from a file
+	span datafile.Span                // the bytes of the tensor if it is one of a file as it is
+	file *datafile.File               // a file that the elements come from; nil: none
+}
+
+// storedAs returns a tensor whose elements are those bytes.
+func storedAs(d engine.DType, shape []int, data datafile.Span) Stored {
+	s := Stored{DType: d, Shape: shape, span: data, file: data.File()}
+	if s.file == nil {
+		s.Data = data.Bytes()
+		return s
+	}
+	size := d.Size()
+	s.make = func(dst []byte, lo, hi int) { data.Read(dst[:(hi-lo)*size], lo*size) }
+	return s
+}
+
+// raw returns the bytes of a tensor that nothing was done to.
+func (s Stored) raw() datafile.Span {
+	if s.Data != nil {
+		return datafile.Of(s.Data)
+	}
+	return s.span
 }
 
 // Floats returns an f32 tensor with the values v, which must fill shape.
@@ -117,6 +140,7 @@ func (s Stored) Rows(first, n int) (Stored, error) {
 	}
 	row := s.Len() / max(s.Shape[0], 1)
 	from, whole := first*row, s.make
+	s.span = datafile.Span{}
 	if whole == nil {
 		s.Data = s.Elements(from, from+n*row)
 	} else {
@@ -148,7 +172,7 @@ func (s Stored) LastTap() (Stored, error) {
 // at element start(r).
 func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
 	from, size := s, s.DType.Size()
-	s.Shape, s.Data, s.packed = shape, nil, nil
+	s.Shape, s.Data, s.span, s.packed = shape, nil, datafile.Span{}, nil
 	s.make = func(dst []byte, lo, hi int) {
 		for at := lo; at < hi; {
 			n, first := min(hi-at, k-at%k), start(at/k)+at%k
@@ -167,7 +191,7 @@ func Concat(pieces ...Stored) (Stored, error) {
 	}
 	out := Stored{
 		DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape),
-		Rotated: pieces[0].Rotated, drop: pieces[0].drop,
+		Rotated: pieces[0].Rotated, file: pieces[0].file,
 	}
 	out.Shape[0] = 0
 	same := true

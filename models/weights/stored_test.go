@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/ref"
@@ -205,8 +206,9 @@ func BenchmarkWiden(b *testing.B) {
 		values[i] = float32(i%251)/100 - 1
 	}
 	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
-		s := storedGGUF(gguf.Entry{Name: "w", Type: kind, Shape: []int{2688, 3072}, Data: ggufwrite.Quantise(kind, values)},
-			engine.BF16, nil)
+		s := storedGGUF(gguf.Entry{
+			Name: "w", Type: kind, Shape: []int{2688, 3072}, Data: datafile.Of(ggufwrite.Quantise(kind, values)),
+		}, engine.BF16)
 		b.Run(kind.String(), func(b *testing.B) {
 			var scratch []byte
 			b.SetBytes(2 * n)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -245,7 +246,7 @@ func encodeLatent(s request.Latent, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	values := engine.FromF32(s.Data, len(s.Data))
 	err := safetensors.Write(&b, meta, []safetensors.Entry{
-		{Name: "latent_tensor", DType: engine.F32, Shape: s.Shape(), Data: values.Buf.Host},
+		{Name: "latent_tensor", DType: engine.F32, Shape: s.Shape(), Data: datafile.Of(values.Buf.Host)},
 		{Name: "latent_format_version_0", DType: engine.F32, Shape: []int{0}},
 	})
 	return b.Bytes(), err

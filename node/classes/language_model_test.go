@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
@@ -44,7 +45,7 @@ func writeModel(t *testing.T, path string, set *weights.Set, config string, as f
 	list := more
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
-		list = append(list, safetensors.Entry{Name: as(n), DType: s.DType, Shape: s.Shape, Data: s.Data})
+		list = append(list, safetensors.Entry{Name: as(n), DType: s.DType, Shape: s.Shape, Data: datafile.Of(s.Data)})
 	}
 	writeTensors(t, path, map[string]string{"config": config}, list)
 }
@@ -117,7 +118,7 @@ func writeChat(t *testing.T, root string) {
 	pieces, err := os.ReadFile(filepath.Join("../../models/tokenizer/testdata/tiny_bpe.model"))
 	check(t, err)
 	vocabularyInside := safetensors.Entry{
-		Name: "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: pieces,
+		Name: "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: datafile.Of(pieces),
 	}
 	writeGoldenModel(t, "lumina2-a", "", filepath.Join(root, "diffusion_models/lumina2.safetensors"))
 	writeGoldenModel(t, "gemma2-a", "", filepath.Join(root, "text_encoders/gemma_2_2b.safetensors"), vocabularyInside)
@@ -144,7 +145,7 @@ func writeChat(t *testing.T, root string) {
 	writeGoldenModel(t, "flux2-a", "", filepath.Join(root, "diffusion_models/flux2_dev.safetensors"))
 	writeGoldenModel(t, "mistral3-a", "", filepath.Join(root, "text_encoders/mistral_3_small.safetensors"),
 		safetensors.Entry{
-			Name: "tekken_model", DType: engine.U8, Shape: []int{len(tekken.JSON)}, Data: []byte(tekken.JSON),
+			Name: "tekken_model", DType: engine.U8, Shape: []int{len(tekken.JSON)}, Data: datafile.Of([]byte(tekken.JSON)),
 		})
 }
 

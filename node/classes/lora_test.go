@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -34,7 +35,7 @@ func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 		}
 		data := make([]byte, 4*n)
 		engine.Narrow(data, golden.Fill(seed+name, n, scale, 0), engine.F32)
-		entries = append(entries, safetensors.Entry{Name: name, DType: engine.F32, Shape: shape, Data: data})
+		entries = append(entries, safetensors.Entry{Name: name, DType: engine.F32, Shape: shape, Data: datafile.Of(data)})
 	}
 	for name, size := range modules {
 		add(name+".lora_up.weight", 2, size[0], 4)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"patchbay/engine/datafile"
 	"patchbay/parallel/failure"
 )
 
@@ -43,6 +44,7 @@ const (
 	CodeFileMissing     = "file_missing"
 	CodeFileOutsideRoot = "file_outside_root"
 	CodeBadCheckpoint   = "bad_checkpoint" // unreadable, truncated, or of a family that is not known
+	CodeFileChanged     = "file_changed"   // written to while it was read, or its disk failed
 	CodeWrongFamily     = "wrong_family"   // the file is fine but not what the node or its neighbours need
 	CodeTokenizer       = "tokenizer_missing"
 	CodeBadImage        = "bad_image"
@@ -99,8 +101,12 @@ func Family(field, format string, args ...any) *Failure {
 	return Named(CodeWrongFamily, field, format, args...)
 }
 
-// Wrap returns a Failure with the text of the error that caused it.
+// Wrap returns a Failure with the text of the error that caused it. Its code is CodeFileChanged whatever code says if a
+// file changed while it was read.
 func Wrap(code, field string, err error) *Failure {
+	if _, ok := errors.AsType[*datafile.ReadError](err); ok {
+		code = CodeFileChanged
+	}
 	return &Failure{Code: code, Message: err.Error(), Field: field, Cause: err}
 }
 
@@ -127,11 +133,12 @@ func From(err error) *Failure {
 // counts as cancelled.
 func Of(ctx context.Context, err error) *Failure {
 	f := From(err)
-	if e, ok := errors.AsType[*failure.Error](err); ok && f.Code == CodeInternal {
+	if e, ok := errors.AsType[*failure.Error](err); ok && (f.Code == CodeInternal || f.Code == CodeFileChanged) {
 		f.Code = cmp.Or(map[failure.Code]string{
 			failure.Cancelled: CodeCancelled, failure.OutOfMemory: CodeOutOfMemory, failure.Panic: CodePanic,
 			failure.DeviceLost: CodePanic, failure.LoadFailed: CodeBadCheckpoint, failure.PlanRefused: CodePlanRefused,
-			failure.HostLost: CodeHostLost, failure.BadRequest: CodeBadInput,
+			failure.FileChanged: CodeFileChanged,
+			failure.HostLost:    CodeHostLost, failure.BadRequest: CodeBadInput,
 		}[e.Code], f.Code)
 		f.Field = cmp.Or(f.Field, e.Field)
 		if e.Stack != "" {

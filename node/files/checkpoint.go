@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 
+	"patchbay/engine/datafile"
 	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 )
 
-// Header is a checkpoint whose header is being read. It is opened again for its weights, so that no file stays mapped
+// Header is a checkpoint whose header is being read. It is opened again for its weights, so that no file stays open
 // between jobs.
 type Header struct {
 	source.File
@@ -29,7 +30,15 @@ func ReadHeader(kind, path string, asF32 bool, f func(Header) error) error {
 		return fault.Wrap(fault.CodeBadCheckpoint, "", err)
 	}
 	defer func() { _ = file.Close() }()
-	return f(Header{File: c, Name: path, Weights: file})
+	use := func() (err error) {
+		defer datafile.Catch(&err)
+		return f(Header{File: c, Name: path, Weights: file})
+	}
+	err = use()
+	if changed, ok := errors.AsType[*datafile.ReadError](err); ok {
+		return fault.Wrap(fault.CodeFileChanged, "", changed)
+	}
+	return err
 }
 
 // Header is ReadHeader for the file that a field names. Errors are *fault.Failure and name the field.
@@ -57,13 +66,16 @@ func (r *Roots) Header(kind, field, name string, asF32 bool, f func(Header) erro
 
 // With opens a checkpoint for its weights and calls f with it.
 func With(c source.File, f func(file *weights.File) error) error {
-	file, err := c.Open()
-	if err != nil {
-		return fault.Wrap(fault.CodeBadCheckpoint, "", err)
-	}
-	defer func() { _ = file.Close() }()
-	if err := f(file); err != nil {
+	used := false
+	err := c.With(func(file *weights.File) error {
+		used = true
+		return f(file)
+	})
+	switch {
+	case err != nil && used:
 		return fmt.Errorf("load %s: %w", c.Path, err)
+	case err != nil:
+		return fault.Wrap(fault.CodeBadCheckpoint, "", err)
 	}
 	return nil
 }

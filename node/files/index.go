@@ -114,7 +114,8 @@ func (x *Index) Find(kind, name string) (NeededFile, bool) {
 	return f, true
 }
 
-// hashFile hashes the header of a model file, or all of an input; "" if it cannot be read.
+// hashFile hashes the header of a model file, or all of an input; "" if it cannot be read. Files of torch.save have no
+// header but a program, which the daemon does not run: their sizes tell them apart.
 func hashFile(f NeededFile, path string) (hash string) {
 	if !f.Shared() {
 		data, err := os.ReadFile(path)
@@ -124,11 +125,12 @@ func hashFile(f NeededFile, path string) (hash string) {
 		sum := sha256.Sum256(data)
 		return hex.EncodeToString(sum[:])
 	}
-	_ = ReadHeader(f.Kind, path, false, func(h Header) error {
-		hash = h.Hash
-		return nil
-	})
-	return hash
+	header, file, err := source.Stat(path, false)
+	if err != nil {
+		return ""
+	}
+	_ = file.Close()
+	return header.Hash
 }
 
 // Lacks returns why a job with these files cannot run here: the first file that is missing or differs, and where it

@@ -340,10 +340,10 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	all := own[:strings.LastIndexByte(strings.TrimSuffix(own, "."), '.')+1]
 	for _, at := range []string{e.prefix, own, all} {
 		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
-			return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
+			return tokenizer.FromBytes("spiece.model", stored.Elements(0, stored.Len()))
 		}
 		if stored, ok := file.Set().Get(at + "tekken_model"); ok {
-			return tokenizer.FromTekken(stored.Data)
+			return tokenizer.FromTekken(stored.Elements(0, stored.Len()))
 		}
 	}
 	return tokenizer.FromGGUF(file.Words())

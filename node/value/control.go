@@ -280,23 +280,17 @@ func (n *ControlNet) WithBorrowed(m *Model) (*ControlNet, error) {
 			}
 		}
 	}
-	file, err := n.file.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	base, err := m.file.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = base.Close() }()
-	set, err := models.ControlBeside(file.Set(), base.Set())
-	if err != nil {
-		return nil, err
-	}
 	out := *n
 	out.beginning = m.file
-	out.Net, err = models.OpenControl(set, file.Metadata())
+	err := n.file.With(func(file *weights.File) error {
+		return m.file.With(func(base *weights.File) error {
+			set, err := models.ControlBeside(file.Set(), base.Set())
+			if err == nil {
+				out.Net, err = models.OpenControl(set, file.Metadata())
+			}
+			return err
+		})
+	})
 	return &out, err
 }
 

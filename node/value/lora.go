@@ -90,7 +90,7 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 		if err != nil {
 			parts.Close()
 			release()
-			return nil, fault.Named(fault.CodeBadCheckpoint, "clip", "%v", err)
+			return nil, fault.Wrap(fault.CodeBadCheckpoint, "clip", fmt.Errorf("clip: %w", err))
 		}
 		return &adaptedEncoder{parts, base.Bytes() + parts.Bytes(), func() { parts.Close(); release() }}, nil
 	})
@@ -166,16 +166,16 @@ func (m *Model) changed(more ...source.Adapter) (*Model, error) {
 	if err != nil || !slices.ContainsFunc(changes, func(c weights.Change) bool { return c.Columns > 0 }) {
 		return &adapted, err
 	}
-	file, err := m.file.Open()
+	err = m.file.With(func(file *weights.File) error {
+		d, err := models.OpenDiffusion(file.Set(), file.Metadata(), changes...)
+		if err == nil {
+			adapted.Spec, adapted.declare = &d.Spec, d.Declare
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }()
-	d, err := models.OpenDiffusion(file.Set(), file.Metadata(), changes...)
-	if err != nil {
-		return nil, err
-	}
-	adapted.Spec, adapted.declare = &d.Spec, d.Declare
 	return &adapted, nil
 }
 

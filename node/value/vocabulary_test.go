@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights"
 )
@@ -24,7 +25,7 @@ func TestVocabularyBesideAllEncoders(t *testing.T) {
 	} {
 		var b bytes.Buffer
 		err := safetensors.Write(&b, nil, []safetensors.Entry{
-			{Name: at + "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: pieces},
+			{Name: at + "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: datafile.Of(pieces)},
 		})
 		if err != nil {
 			t.Fatal(err)

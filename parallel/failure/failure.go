@@ -18,9 +18,10 @@ const (
 	Cancelled   Code = "cancelled"
 	Panic       Code = "internal_panic"
 	LoadFailed  Code = "bad_checkpoint"
-	HostLost    Code = "host_lost"   // a process of ranks exited or did not start; the request may be retried
-	PeerLost    Code = "rank_lost"   // a rank hangs, missed an exchange, or issued a different one
-	DeviceLost  Code = "device_lost" // nothing runs on a device until the process is restarted
+	FileChanged Code = "file_changed" // while it was read, or its disk failed; the request may be retried
+	HostLost    Code = "host_lost"    // a process of ranks exited or did not start; the request may be retried
+	PeerLost    Code = "rank_lost"    // a rank hangs, missed an exchange, or issued a different one
+	DeviceLost  Code = "device_lost"  // nothing runs on a device until the process is restarted
 )
 
 // Error is what the entry points of package parallel return when they refuse or fail.

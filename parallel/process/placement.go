@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
@@ -105,7 +106,11 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		if e := (*failure.Error)(nil); errors.As(err, &e) {
 			return false, e
 		}
-		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + name, Cause: err}
+		code := failure.LoadFailed
+		if _, changed := errors.AsType[*datafile.ReadError](err); changed {
+			code = failure.FileChanged
+		}
+		return false, &failure.Error{Code: code, Field: "model", Text: "load " + name, Cause: err}
 	}
 	if told, ok := model.(interface{ Bytes() int64 }); ok && told.Bytes() > 0 {
 		bytes = told.Bytes() // the actual size, not the estimate

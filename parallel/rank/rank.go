@@ -1,7 +1,7 @@
 // Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its
-// link (link.go) in order: rank.go opens sessions and replies, evaluate.go runs the blocks of a stage, sequence.go is
+// link (port.go) in order: rank.go opens sessions and replies, evaluate.go runs the blocks of a stage, sequence.go is
 // attention over split tokens (Ulysses, ring), kvstore.go keeps the keys and values of a pipeline (kvstore8.go in 8
-// bits), skips.go block outputs that later blocks read, stage_link.go passes rows to the next stage, spread.go runs
+// bits), skips.go block outputs that later blocks read, stage_exchange.go passes rows to the next stage, spread.go runs
 // evaluations on all stages at once, tensor.go shares rows between products, prefetcher.go gathers weights in parts,
 // net.go runs control nets, task.go work beside sessions, position.go says where the rank is. The package knows a
 // model, its Ops, its ends of exchanges, and the plan and lanes that it is sent. It knows no request, no sampler, no

@@ -1,0 +1,183 @@
+// Package datafile reads checkpoints: the header first, then ranges of the data when they are needed. It knows no
+// format: safetensors, gguf and torchfile parse the contents.
+//
+// Files are read, not mapped. A read of a mapped page ends the process if the file has been cut meanwhile or the disk
+// fails (SIGBUS), and in C code nothing can be done about it. Here it is a ReadError.
+package datafile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// File is an open file. Its methods may be called from several goroutines. The zero value holds nothing.
+type File struct {
+	path    string
+	fd      *os.File
+	size    int64
+	changed time.Time
+}
+
+// ReadError is the error for a file that was fine when it was opened, but was changed or could not be read afterwards.
+// The same request may succeed later.
+type ReadError struct {
+	Path string
+	Err  error
+}
+
+// Error returns "read checkpoint PATH: what happened".
+func (e *ReadError) Error() string { return fmt.Sprintf("read checkpoint %s: %v", e.Path, e.Err) }
+
+// Unwrap returns the cause.
+func (e *ReadError) Unwrap() error { return e.Err }
+
+// Catch turns the panic of a Span that cannot be read into an error. Use it deferred; other panics go on.
+func Catch(err *error) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	e, ok := v.(*ReadError)
+	if !ok {
+		panic(v)
+	}
+	*err = e
+}
+
+// Open opens the file at path and reads nothing. Errors name the path.
+func Open(path string) (*File, error) {
+	fd, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open checkpoint: %w", err) // the os error names the path
+	}
+	info, err := fd.Stat()
+	switch {
+	case err != nil:
+		err = fmt.Errorf("open checkpoint: %w", err)
+	case info.IsDir():
+		err = fmt.Errorf("open checkpoint %s: is a folder, not a file", path)
+	}
+	if err != nil {
+		_ = fd.Close()
+		return nil, err
+	}
+	return &File{path, fd, info.Size(), info.ModTime()}, nil
+}
+
+// Size returns the length of the file in bytes when it was opened.
+func (f *File) Size() int64 { return f.size }
+
+// Unchanged returns a *ReadError if the file was written to since it was opened: what was read may be a mixture of two
+// files.
+func (f *File) Unchanged() error {
+	info, err := f.fd.Stat()
+	if err == nil && (info.Size() != f.size || !info.ModTime().Equal(f.changed)) {
+		err = errors.New("the file was changed while it was read")
+	}
+	if err != nil {
+		return &ReadError{f.path, err}
+	}
+	return nil
+}
+
+// Close closes the file. A second Close does nothing.
+func (f *File) Close() error {
+	if f.fd == nil {
+		return nil
+	}
+	if err := f.fd.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("close checkpoint: %w", err)
+	}
+	return nil
+}
+
+// read fills dst with the bytes from offset on. It panics with a *ReadError if it cannot.
+func (f *File) read(dst []byte, offset int64) {
+	n, err := f.fd.ReadAt(dst, offset)
+	if n == len(dst) {
+		return
+	}
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("it was cut while it was read: it had %d bytes and now ends at byte %d", f.size, offset+int64(n))
+	}
+	panic(&ReadError{f.path, err})
+}
+
+// Span is a range of bytes of a file, or of memory. It may be read until the file is closed. The methods that read
+// panic with a *ReadError if the file cannot be read (see Catch).
+type Span struct {
+	mem  []byte
+	file *File // nil: mem has the bytes
+	at   int64
+	n    int
+}
+
+// Of returns the bytes of b, which must not change.
+func Of(b []byte) Span { return Span{mem: b, n: len(b)} }
+
+// All returns all bytes of the file.
+func (f *File) All() Span { return Span{file: f, n: int(f.size)} }
+
+// Len returns the number of bytes.
+func (s Span) Len() int { return s.n }
+
+// File returns the file that the bytes are in; nil: they are in memory.
+func (s Span) File() *File { return s.file }
+
+// Slice returns bytes [lo, hi) without reading them.
+func (s Span) Slice(lo, hi int) Span {
+	if lo < 0 || hi < lo || hi > s.n {
+		panic(fmt.Sprintf("bytes [%d, %d) of %d", lo, hi, s.n))
+	}
+	s.at, s.n = s.at+int64(lo), hi-lo
+	if s.file == nil {
+		s.mem = s.mem[lo:hi:hi]
+	}
+	return s
+}
+
+// Read fills dst with the bytes from byte at on.
+func (s Span) Read(dst []byte, at int) {
+	part := s.Slice(at, at+len(dst))
+	if s.file == nil {
+		copy(dst, part.mem)
+		return
+	}
+	s.file.read(dst, part.at)
+}
+
+// Bytes returns all bytes: those of memory themselves, or new memory.
+func (s Span) Bytes() []byte {
+	var fresh []byte
+	return s.View(&fresh)
+}
+
+// View is Bytes with scratch memory to reuse.
+func (s Span) View(scratch *[]byte) []byte {
+	if s.file == nil {
+		return s.mem
+	}
+	if cap(*scratch) < s.n {
+		*scratch = make([]byte, s.n)
+	}
+	dst := (*scratch)[:s.n]
+	s.file.read(dst, s.at)
+	return dst
+}
+
+// ReadAt implements io.ReaderAt.
+func (s Span) ReadAt(dst []byte, at int64) (n int, err error) {
+	defer Catch(&err)
+	if at < 0 || at > int64(s.n) {
+		return 0, io.EOF
+	}
+	n = min(len(dst), s.n-int(at))
+	s.Read(dst[:n], int(at))
+	if n < len(dst) {
+		err = io.EOF
+	}
+	return n, err
+}
