@@ -19,6 +19,8 @@ func Family() family.Family {
 		Hidden: 3072, Heads: 24, Depth: 60, Axes: []int{16, 56, 56}, ContextDim: 3584, Channels: 16, MLPHidden: 12288,
 		Method: layers.ByIndex,
 	}
+	layout := tokenizer.Describing("qwen25_7b")
+	layout.Embeddings = false
 	return family.Family{
 		Name:   "qwenimage",
 		Forms:  []family.Form{{Has: "txt_norm.weight", Lacks: []string{"controlnet_x_embedder.weight"}}},
@@ -26,7 +28,7 @@ func Family() family.Family {
 		Text: family.Text{
 			Types: []string{"qwen_image"},
 			Encoders: []family.Encoder{{
-				Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: tokenizer.Describing("qwen25_7b"),
+				Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: layout,
 				Under: func(string) bool { return true },
 			}},
 		},

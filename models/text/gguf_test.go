@@ -96,7 +96,7 @@ func TestT5FromGGUF(t *testing.T) {
 
 func TestNamesThatLlamaDoesNotHaveStay(t *testing.T) {
 	zero := make([]byte, 4)
-	f, err := gguf.OpenBytes(ggufwrite.File(nil, []ggufwrite.Tensor{
+	f, err := gguf.OpenBytes(ggufwrite.File(map[string]any{"general.architecture": "t5"}, []ggufwrite.Tensor{
 		{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
 		{Name: "enc.blk.0.other.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
 		{Name: "enc.blk.0", Type: gguf.F32, Shape: []int{1}, Data: zero},

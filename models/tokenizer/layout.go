@@ -51,17 +51,17 @@ func T5(key string, minLength int) Layout {
 	}
 }
 
-// Gemma2 returns the layout of a Gemma 2, which reads the plain prompt after its start token.
+// Gemma2 returns the layout of a Gemma 2, which reads the plain prompt after its start token; embedding:name is text.
 func Gemma2(key string) Layout {
 	l := T5(key, 1)
-	l.Start, l.End = 2, None
+	l.Start, l.End, l.Embeddings = 2, None, false
 	return l
 }
 
-// PileT5 returns the layout of a Pile-T5: at least 256 tokens, padded with token 1.
+// PileT5 returns the layout of a Pile-T5: at least 256 tokens, padded with token 1; embedding:name is text.
 func PileT5(key string) Layout {
 	l := T5(key, 256)
-	l.Pad = 1
+	l.Pad, l.Embeddings = 1, false
 	return l
 }
 
@@ -74,11 +74,10 @@ func BERT(key string) Layout {
 	}
 }
 
-// Chat returns the layout of a language model that reads a chat: the prompt is put into a template, weights and
-// embeddings are text.
+// Chat returns the layout of a language model that reads a chat: the prompt is put into a template, weights are text.
 func Chat(key, template string, pad int) Layout {
 	return Layout{
-		Key: key, MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: pad, Template: template,
+		Key: key, MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: pad, Template: template, Embeddings: true,
 	}
 }
 

@@ -44,4 +44,8 @@ func mistral() Layout {
 	return l
 }
 
-func qwenImage() Layout { return Describing("qwen25_7b") }
+func qwenImage() Layout {
+	l := Describing("qwen25_7b")
+	l.Embeddings = false
+	return l
+}

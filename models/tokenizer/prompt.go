@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Token is one position of a chunk.
@@ -90,17 +91,13 @@ func (l *Layout) resolve(t *Tokenizer) error {
 	return nil
 }
 
-// groups tokenizes the segments. A group is what ComfyUI tries to keep in one chunk. Text is split before every "
-// embedding:" and "\nembedding:", and the separator is dropped, even in layouts that do not parse embeddings.
+// groups tokenizes the segments. A group is what ComfyUI tries to keep in one chunk. Text is split before every
+// "embedding:" after white space, which stays, even in layouts that do not parse embeddings.
 func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Prompt) ([][]Token, error) {
 	var groups [][]Token
 	for _, s := range segments {
 		weight := float32(s.Weight)
-		words := strings.Split(strings.ReplaceAll(s.Text, "\n"+embeddingMark, " "+embeddingMark), " "+embeddingMark)
-		for i, word := range words {
-			if i > 0 {
-				word = embeddingMark + word
-			}
+		for _, word := range beforeEmbeddings(s.Text) {
 			if name, ok := strings.CutPrefix(word, embeddingMark); ok && l.Embeddings {
 				vectors, rest, err := findEmbedding(strings.Trim(name, "\n"), lookup, p)
 				if err != nil {
@@ -129,14 +126,35 @@ func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Pr
 	return groups, nil
 }
 
-// findEmbedding parses "name rest of the text" and returns the vectors (nil if missing) and the remaining text. A name
-// that is not found is tried again without commas at its ends.
+// beforeEmbeddings splits text before every "embedding:" that follows white space.
+func beforeEmbeddings(text string) (words []string) {
+	from := 0
+	for at := 0; ; {
+		i := strings.Index(text[at:], embeddingMark)
+		if i < 0 {
+			return append(words, text[from:])
+		}
+		i += at
+		if last, _ := utf8.DecodeLastRuneInString(text[:i]); i > 0 && pythonSpace(last) {
+			words, from = append(words, text[from:i]), i
+		}
+		at = i + len(embeddingMark)
+	}
+}
+
+// findEmbedding parses "name rest of the text" and returns the vectors (nil if missing) and the remaining text, its
+// words separated by single spaces. A name also ends before "<" and "[", and one that is not found is tried again
+// without commas at its ends (ComfyUI comfy/sd1_clip.py, SDTokenizer._try_get_embedding).
 func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float32, rest string, err error) {
 	words := strings.FieldsFunc(text, pythonSpace)
 	if len(words) == 0 {
 		return nil, "", fmt.Errorf("prompt: %q is not followed by the name of an embedding", embeddingMark)
 	}
 	name, rest := words[0], strings.Join(words[1:], " ")
+	if i := strings.IndexAny(name, "<["); i >= 0 {
+		rest = strings.TrimSuffix(name[i:]+" "+rest, " ")
+		name = name[:i]
+	}
 	find := func(name string) ([][]float32, error) {
 		if lookup == nil || name == "" {
 			return nil, nil

@@ -20,20 +20,19 @@ func DecodeTiles(size, overlap, scale int) Tiles {
 }
 
 // DecodeTiled decodes latents [B, C, Y, X] in tiles and returns raw pictures [B, S*Y, S*X, 3] like Decode, with the
-// memory of the largest tile. As in ComfyUI (comfy/sd.py, decode_tiled_) it averages three passes with tiles of (2Y,
-// X/2), (Y/2, 2X) and (Y, X), each blended with linear ramps over the overlap. The result differs from Decode's,
-// because tiles do not see each other.
+// memory of the largest tile. It averages the passes over t.Shapes, each blended with linear ramps over the overlap.
+// The result differs from Decode's, because tiles do not see each other.
 func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
 	if err := v.checkLatent(latent, b, y, x); err != nil {
 		return nil, err
 	}
-	g := tile.Grid{C: c, Out: v.Config.Out, Y: y, X: x, Up: float64(s)}
+	g, shapes := tile.Grid{C: c, Out: v.Config.Out, Y: y, X: x, Up: float64(s)}, t.Shapes(v.Config)
 	size := s * y * s * x * v.Config.Out
 	out := make([]float32, 0, b*size)
 	for i := range b {
 		item := channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x)
-		sum, err := passes(g, t, tile.Part(env.Check, i, b),
+		sum, err := passes(g, shapes, tile.Part(env.Check, i, b),
 			func(piece []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
 				env := env
 				env.Check = check
@@ -47,22 +46,24 @@ func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]fl
 	return out, nil
 }
 
-// EncodeTiled encodes pictures [B, Y, X, 3] in -1..1 in tiles t (in pixels) and returns latents [B, C, Y/S, X/S],
-// averaging the passes (Y, X), (Y/2, 2X) and (2Y, X/2) of ComfyUI's encode_tiled_.
+// EncodeTiled encodes pictures [B, Y, X, 3] in -1..1 in tiles t (in pixels) and returns latents [B, C, Y/S, X/S]; see
+// DecodeTiled. The sides of all tiles and the overlap must be multiples of S.
 func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()
 	if b < 0 || y < s || x < s || y%s != 0 || x%s != 0 || len(picture) != b*y*x*c {
 		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d",
 			len(picture), b, y, x, c, s)
 	}
-	if (t.Y/2)%s != 0 || (t.X/2)%s != 0 || t.Overlap%s != 0 {
-		return nil, fmt.Errorf("vae encode: tile %dx%d with overlap %d: half a tile and the overlap must be multiples of %d",
-			t.Y, t.X, t.Overlap, s)
+	for _, shape := range t.Shapes(v.Config) {
+		if shape.Y%s != 0 || shape.X%s != 0 || shape.Overlap%s != 0 {
+			return nil, fmt.Errorf("vae encode: tiles of %dx%d with overlap %d: all must be multiples of %d", shape.Y, shape.X,
+				shape.Overlap, s)
+		}
 	}
-	g := tile.Grid{C: c, Out: v.Config.Latent(), Y: y, X: x, Up: 1 / float64(s)}
+	g, shapes := tile.Grid{C: c, Out: v.Config.Latent(), Y: y, X: x, Up: 1 / float64(s)}, t.Shapes(v.Config)
 	out := make([]float32, 0, b*y/s*(x/s)*g.Out)
 	for i := range b {
-		sum, err := passes(g, t, tile.Part(env.Check, i, b),
+		sum, err := passes(g, shapes, tile.Part(env.Check, i, b),
 			func(piece []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
 				env := env
 				env.Check = check
@@ -80,26 +81,31 @@ func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]f
 // DecodeTiledBytes returns the arena size that DecodeTiled needs: that of its largest tile.
 func DecodeTiledBytes(cfg Config, dtype engine.DType, y, x int, t Tiles) int {
 	n := 0
-	for _, s := range t.Shapes() {
+	for _, s := range t.Shapes(cfg) {
 		n = max(n, DecodeBytes(cfg, dtype, min(y, s.Y), min(x, s.X)))
 	}
 	return n
 }
 
-// Shapes returns the tile geometries of the three passes.
-func (t Tiles) Shapes() []Tiles {
+// Shapes returns the tile geometries of the passes that are averaged, as in ComfyUI (comfy/sd.py): one for an
+// autoencoder of videos (decode_tiled_3d, encode_tiled_3d; a single frame is not cut in time), for others (2Y, X/2),
+// (Y/2, 2X) and (Y, X) (decode_tiled_, encode_tiled_).
+func (t Tiles) Shapes(cfg Config) []Tiles {
+	if cfg.Wan {
+		return []Tiles{t}
+	}
 	return []Tiles{{t.Y * 2, t.X / 2, t.Overlap}, {t.Y / 2, t.X * 2, t.Overlap}, t}
 }
 
-// passes runs the three passes over an item and averages them.
-func passes(g tile.Grid, t Tiles, check func(int, int) error, f tile.Func, item []float32) ([]float32, error) {
-	if t.Overlap < 0 || t.Y/2 <= t.Overlap || t.X/2 <= t.Overlap {
-		return nil, fmt.Errorf("vae tiles: %d rows and %d columns with overlap %d: half a tile must be larger than the "+
-			"overlap", t.Y, t.X, t.Overlap)
-	}
+// passes runs a pass of each shape over an item and averages them.
+func passes(g tile.Grid, shapes []Tiles, check func(int, int) error, f tile.Func, item []float32) ([]float32, error) {
 	sum := make([]float32, g.Scaled(g.Y)*g.Scaled(g.X)*g.Out)
-	for i, shape := range t.Shapes() {
-		one, err := g.Pass(tile.Size(shape), tile.Part(check, i, 3), f, item)
+	for i, t := range shapes {
+		if t.Overlap < 0 || t.Y <= t.Overlap || t.X <= t.Overlap {
+			return nil, fmt.Errorf("vae tiles: %d rows and %d columns with overlap %d: tiles must be larger than the overlap",
+				t.Y, t.X, t.Overlap)
+		}
+		one, err := g.Pass(tile.Size(t), tile.Part(check, i, len(shapes)), f, item)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +114,7 @@ func passes(g tile.Grid, t Tiles, check func(int, int) error, f tile.Func, item 
 		}
 	}
 	for k := range sum {
-		sum[k] /= 3
+		sum[k] /= float32(len(shapes))
 	}
 	return sum, nil
 }

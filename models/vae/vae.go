@@ -5,7 +5,7 @@
 //
 // Read config.go (what a file holds, derived from names and shapes), layers.go (the network as structs whose tags are
 // checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: large
-// buffers, strips, halos), tiled.go (ComfyUI's three-pass tiling) and image.go (pixels). Everything is channels last,
+// buffers, strips, halos), tiled.go (ComfyUI's tiling) and image.go (pixels). Everything is channels last,
 // [B, Y, X, C], one item of a batch at a time.
 //
 // A walk computes a band of rows. On one rank the band is the whole picture. A caller that splits a picture gives every

@@ -213,6 +213,23 @@ func TestLaterGolden(t *testing.T) {
 	}
 }
 
+// TestDecodeBatchOfVideos compares a batch of two latents of Wan 2.1's autoencoder with ComfyUI's.
+func TestDecodeBatchOfVideos(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ops, name := fastest(t)
+	v := open(t, ops, checkpoint(t, "wanvae-a"))
+	got, err := v.Decode(vae.Env{Ops: ops}, golden.Input("wanvae-a/latent/b2", 2*16*4*5), 2, 4, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vae.ToImage(got)
+	compare(t, name+" wanvae-a/decode/b2", got, values(t, f, "wanvae-a/decode/b2#image"), tolerance)
+}
+
 // TestPackedRefusals checks the errors for wrong statistics of packed latents.
 func TestPackedRefusals(t *testing.T) {
 	ops, _ := fastest(t)
@@ -407,7 +424,7 @@ func TestRefusals(t *testing.T) {
 				err := v.Encode(env, make([]float32, 9*8*3), 1, 9, 8)
 			return err
 		},
-		"half a tile must be larger": func() error {
+		"tiles must be larger than the overlap": func() error {
 			_, err := v.DecodeTiled(env, make([]float32, 32), 1, 2, 4, vae.Tiles{Y: 4, X: 4, Overlap: 2})
 			return err
 		},

@@ -11,6 +11,7 @@ type blocks struct {
 	form   *engine.Blocks
 	k      int // elements of a row
 	pieces []datafile.Span
+	from   func(row int) int // where a row is in the pieces; nil: in its place
 }
 
 // rowBytes returns the number of bytes in a row.
@@ -22,6 +23,13 @@ func (b *blocks) rows(first, n int) *blocks {
 		return nil
 	}
 	out := &blocks{form: b.form, k: b.k}
+	if b.from != nil {
+		ordered := blocks{form: b.form, k: b.k, pieces: b.pieces}
+		for row := first; row < first+n; row++ {
+			out.pieces = append(out.pieces, ordered.rows(b.from(row), 1).pieces...)
+		}
+		return out
+	}
 	lo, hi := first*b.rowBytes(), (first+n)*b.rowBytes()
 	for _, p := range b.pieces {
 		if a, z := max(lo, 0), min(hi, p.Len()); a < z {
@@ -40,7 +48,7 @@ func joinBlocks(pieces []Stored) *blocks {
 			return nil
 		}
 		out.form, out.k = p.packed.form, p.packed.k
-		out.pieces = append(out.pieces, p.packed.pieces...)
+		out.pieces = append(out.pieces, p.packed.rows(0, p.Shape[0]).pieces...)
 	}
 	return out
 }

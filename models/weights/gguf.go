@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,8 +17,9 @@ import (
 // f16 or bf16 keep their type. Quantized ones appear as form (bf16 or f32) and are widened by
 // Elements, only in the requested range, so that loading holds one widened matrix at a time. Matrices whose form is
 // bf16 reach the device in the file's blocks if backends can multiply these (engine.Blocks.Form) and the selected rows
-// and columns are whole blocks. Text encoders in llama.cpp's names get Hugging Face's names. It returns an error for
-// tensors whose types cannot be widened, counted by type, and for two names that become the same.
+// and columns are whole blocks. Text encoders that llama.cpp converted get Hugging Face's names and values back. It
+// returns an error for their architectures that are not known, for tensors whose types cannot be widened, counted by
+// type, and for two names that become the same.
 func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if form != engine.BF16 && form != engine.F32 {
 		return nil, fmt.Errorf("quantised weights cannot be widened to %s (allowed: bf16, f32)", form)
@@ -25,20 +27,23 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if err := widens(f); err != nil {
 		return nil, err
 	}
-	var names naming
-	if _, encoder := f.Entry("enc.blk.0.attn_q.weight"); encoder {
-		names = t5Naming()
-	} else if _, decoder := f.Entry("blk.0.ffn_gate.weight"); decoder {
-		names = decoderNaming()
+	c, err := conversionOf(f)
+	if err != nil {
+		return nil, err
 	}
 	s := &Set{tensors: make(map[string]Stored, len(f.Names()))}
 	for _, name := range f.Names() {
 		e, _ := f.Entry(name)
-		as := names.hugging(name)
+		as := c.names.hugging(name)
 		if _, twice := s.tensors[as]; twice {
 			return nil, fmt.Errorf("two tensors are called %q, one of them %q in the file", as, name)
 		}
-		s.tensors[as] = storedGGUF(e, form)
+		if s.tensors[as], err = c.undone(name, storedGGUF(e, form)); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if _, has := s.tensors[c.mark]; c.mark != "" && !has {
+		s.tensors[c.mark] = Stored{DType: engine.F32, Shape: []int{0}}
 	}
 	s.index()
 	return s, nil
@@ -109,6 +114,80 @@ func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	}
 }
 
+// conversion is what llama.cpp's convert_hf_to_gguf.py does to the text encoders of an architecture.
+type conversion struct {
+	names naming
+	// turned: rows of queries and keys are reordered for rotary pairs that lie side by side (LlamaModel.permute). heads
+	// and keyHeads are their numbers.
+	turned          bool
+	heads, keyHeads int
+	// shifted: weights of norms are stored plus 1 (Gemma2Model.modify_tensors).
+	shifted bool
+	// mark is a tensor by which the encoder is recognized and which the converter puts into another file, with the
+	// vision tower. The set gets it without values; empty: none.
+	mark string
+}
+
+// conversions lists the architectures that are read, by their name in the metadata.
+func conversions() map[string]conversion {
+	decoder := conversion{names: decoderNaming(false)}
+	return map[string]conversion{
+		"t5": {names: t5Naming()}, "t5encoder": {names: t5Naming()},
+		"qwen2": decoder, "qwen2vl": decoder, "qwen3": decoder,
+		"qwen3vl": {names: decoder.names, mark: "visual.deepstack_merger_list.0.norm.weight"},
+		"llama":   {names: decoder.names, turned: true},
+		"gemma2":  {names: decoderNaming(true), shifted: true},
+	}
+}
+
+// conversionOf returns what was done to the tensors of a file: nothing if its names are not llama.cpp's. Files of
+// another architecture with such names are refused: the same names may hold other values.
+func conversionOf(f *gguf.File) (conversion, error) {
+	if !slices.ContainsFunc(f.Names(), func(name string) bool {
+		return strings.HasPrefix(name, "blk.0.") || strings.HasPrefix(name, "enc.blk.0.")
+	}) {
+		return conversion{}, nil
+	}
+	arch, _ := f.Metadata()["general.architecture"].(string)
+	known := conversions()
+	c, ok := known[arch]
+	if !ok {
+		return c, fmt.Errorf("text encoders of the GGUF architecture %q are not read (allowed: %s): use a safetensors file",
+			arch, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	}
+	if c.turned {
+		count := func(key string) int {
+			n, _ := f.Metadata()[arch+".attention."+key].(uint32)
+			return int(n)
+		}
+		if c.heads, c.keyHeads = count("head_count"), count("head_count_kv"); c.keyHeads == 0 {
+			c.keyHeads = c.heads
+		}
+		if c.heads == 0 {
+			return c, fmt.Errorf("the metadata has no %s.attention.head_count, without which the rows of queries and keys "+
+				"cannot be put in order", arch)
+		}
+	}
+	return c, nil
+}
+
+// undone returns the tensor called name in the file as it was before the conversion.
+func (c conversion) undone(name string, s Stored) (Stored, error) {
+	switch {
+	case c.turned && strings.Contains(name, ".attn_q."):
+		return s.halved(c.heads)
+	case c.turned && strings.Contains(name, ".attn_k."):
+		return s.halved(c.keyHeads)
+	case c.shifted && strings.HasSuffix(name, "norm.weight"):
+		v := s.F32()
+		for i := range v {
+			v[i]--
+		}
+		return Floats(v, s.Shape...), nil
+	}
+	return s, nil
+}
+
 // naming maps llama.cpp's tensor names of an architecture (gguf-py's tensor_mapping.py) to those of Hugging Face.
 type naming struct {
 	heads      map[string]string // prefixes of names outside of blocks
@@ -148,9 +227,10 @@ func t5Naming() naming {
 	}
 }
 
-// decoderNaming returns the naming of QWEN3 and similar architectures, whose query and key rows are not reordered.
-func decoderNaming() naming {
-	return naming{
+// decoderNaming returns the naming of LLAMA, QWEN3 and similar architectures; with two more norms a layer that of
+// GEMMA2.
+func decoderNaming(sandwich bool) naming {
+	n := naming{
 		heads: map[string]string{
 			"token_embd.": "model.embed_tokens.", "output_norm.": "model.norm.", "output.": "lm_head.",
 		},
@@ -162,4 +242,9 @@ func decoderNaming() naming {
 			"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 		},
 	}
+	if sandwich {
+		n.inner["post_attention_norm"], n.inner["ffn_norm"] = "post_attention_layernorm", "pre_feedforward_layernorm"
+		n.inner["post_ffw_norm"] = "post_feedforward_layernorm"
+	}
+	return n
 }

@@ -183,6 +183,21 @@ func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
 	return s
 }
 
+// halved returns a matrix or bias of heads with the rows of every head in another order, without reading it: first the
+// even ones, then the odd ones.
+func (s Stored) halved(heads int) (Stored, error) {
+	if len(s.Shape) == 0 || s.Shape[0] == 0 || s.Shape[0]%(2*heads) != 0 {
+		return s, fmt.Errorf("shape %v is not that of %d heads with an even number of rows", s.Shape, heads)
+	}
+	d, k := s.Shape[0]/heads, s.Len()/s.Shape[0]
+	from := func(row int) int { return row/d*d + row%d%(d/2)*2 + row%d/(d/2) }
+	out := s.gathered(s.Shape, k, func(row int) int { return from(row) * k })
+	if s.packed != nil {
+		out.packed = &blocks{form: s.packed.form, k: k, pieces: s.packed.pieces, from: from}
+	}
+	return out, nil
+}
+
 // Concat stacks the rows of the pieces without reading them. All dimensions but the outermost must agree. If element
 // types, scales or rotations differ, the result is f32.
 func Concat(pieces ...Stored) (Stored, error) {

@@ -81,8 +81,11 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 		Dims:  map[string]int{"E": 4, "K": 32},
 		Perms: map[string][]int{"turned": {11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}},
 	}
-	whole, err := gguf.OpenBytes(ggufwrite.File(nil, []ggufwrite.Tensor{
+	whole, err := gguf.OpenBytes(ggufwrite.File(map[string]any{
+		"general.architecture": "llama", "llama.attention.head_count": uint32(3),
+	}, []ggufwrite.Tensor{
 		{Name: "w", Type: gguf.Q8v0, Shape: []int{12, 32}, Data: ggufwrite.Quantise(gguf.Q8v0, values)},
+		{Name: "blk.0.attn_q.weight", Type: gguf.Q8v0, Shape: []int{12, 32}, Data: ggufwrite.Quantise(gguf.Q8v0, values)},
 		{Name: "c", Type: gguf.Q4v0, Shape: []int{12, 8, 2, 2}, Data: ggufwrite.Quantise(gguf.Q4v0, values)},
 	}))
 	if err != nil {
@@ -103,6 +106,9 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 		{"w", tag{split: "rows 3E"}, 1, 2},
 		{"w", tag{split: "cols K"}, 1, 3},
 		{"c", tag{conv: true}, 0, 1},
+		{"model.layers.0.self_attn.q_proj.weight", tag{}, 0, 1},
+		{"model.layers.0.self_attn.q_proj.weight", tag{rows: "E:3E"}, 0, 1},
+		{"model.layers.0.self_attn.q_proj.weight", tag{perm: "turned"}, 0, 1},
 	} {
 		opt.Rank, opt.Ranks = c.rank, c.ranks
 		f := filler{ops: ref.New(), opt: opt}
@@ -173,21 +179,33 @@ func TestFromGGUF(t *testing.T) {
 
 func TestFromGGUFRefuses(t *testing.T) {
 	block := make([]byte, 18)
+	rows := func(n int) []ggufwrite.Tensor {
+		return []ggufwrite.Tensor{{Name: "blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{n}, Data: block[:4*n]}}
+	}
 	for _, c := range []struct {
+		words   map[string]any
 		tensors []ggufwrite.Tensor
 		want    string
 	}{
-		{[]ggufwrite.Tensor{
+		{nil, rows(1), `"" are not read (allowed: gemma2, llama, qwen2, qwen2vl, qwen3, qwen3vl, t5, t5encoder)`},
+		{map[string]any{"general.architecture": "mistral3"}, rows(1), `architecture "mistral3" are not read`},
+		{map[string]any{"general.architecture": "llama"}, rows(4), "no llama.attention.head_count"},
+		{
+			map[string]any{"general.architecture": "llama", "llama.attention.head_count": uint32(3)},
+			rows(4),
+			"blk.0.attn_q.weight: shape [4] is not that of 3 heads",
+		},
+		{nil, []ggufwrite.Tensor{
 			{Name: "y", Type: 20, Shape: []int{32}, Data: block},
 			{Name: "x", Type: 20, Shape: []int{32}, Data: block},
 		}, `2 of IQ4_NL, the first is "x"`},
-		{[]ggufwrite.Tensor{
+		{map[string]any{"general.architecture": "t5"}, []ggufwrite.Tensor{
 			{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
 			{Name: "token_embd.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
 			{Name: "shared.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
 		}, `"shared.weight"`},
 	} {
-		f, err := gguf.OpenBytes(ggufwrite.File(nil, c.tensors))
+		f, err := gguf.OpenBytes(ggufwrite.File(c.words, c.tensors))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -135,6 +135,9 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out request.La
 	if err != nil {
 		return out, err
 	}
+	if im, err = v.Taken(im); err != nil {
+		return out, err
+	}
 	err = v.WithLoaded(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
 		pixels, y, x, err := covered(v, net.Config, im)
 		if err != nil {
@@ -211,20 +214,26 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	if v.Key == value.PixelSpace {
 		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
 	}
+	im, err := v.Taken(im)
+	if err != nil {
+		return nil, err
+	}
 	var out request.Latent
 	var pixels []float32
 	var y, x int
-	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (n int, err error) {
+	err = v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (n int, err error) {
 		if pixels, y, x, err = covered(v, cfg, im); err != nil {
 			return 0, err
 		}
-		switch s := cfg.Scale(); {
-		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
-			return 0, fault.Bad("tile_size", "%d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
-		case t.Overlap >= t.Y/2:
-			return 0, fault.Bad("overlap", "%d, want less than half of tile_size %d", t.Overlap, t.Y)
+		s, shapes := cfg.Scale(), t.Shapes(cfg)
+		part := t.Y / shapes[0].X // of a tile's side is the shortest side
+		switch {
+		case t.Y%(part*s) != 0 || t.Overlap%s != 0:
+			return 0, fault.Bad("tile_size", "%d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, part*s, s)
+		case t.Overlap >= t.Y/part:
+			return 0, fault.Bad("overlap", "%d, want less than %d, the shortest side of a tile", t.Overlap, t.Y/part)
 		}
-		for _, shape := range t.Shapes() {
+		for _, shape := range shapes {
 			n = max(n, vae.EncodeBytes(cfg, dtype, min(y, shape.Y), min(x, shape.X)))
 		}
 		return n, nil

@@ -140,10 +140,6 @@ func once(encode HintFunc) HintFunc {
 	}
 }
 
-// oneFrame is the largest batch that a video VAE encodes to a single latent, that of the first picture: Wan 2.1 encodes
-// the first frame alone and the rest in groups of four, and drops an incomplete group.
-const oneFrame = 4
-
 // spread assigns hints to b pictures, and masks to hints, cycling through those that exist (ComfyUI
 // comfy/controlnet.py, broadcast_image_to). A single hint is not repeated.
 func (n *ControlNet) spread(hint request.Latent, masks []float32, b int) request.Latent {

@@ -8,6 +8,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -57,6 +58,23 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 		return vae.Open(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
 	}
 	return on(u, lazy{v.Name, v.file}, "vae", open, f)
+}
+
+// oneFrame is the largest batch that a video VAE encodes to a single latent, that of the first picture: Wan 2.1 encodes
+// the first frame alone and the rest in groups of four, and drops an incomplete group.
+const oneFrame = 4
+
+// Taken returns the pictures of a batch that become latents: all, or the first if the batch is a video of one latent
+// frame. Longer videos are refused.
+func (v *VAE) Taken(im *picture.Image) (*picture.Image, error) {
+	switch {
+	case !v.Frames || im.B == 1:
+		return im, nil
+	case im.B > oneFrame:
+		return nil, fault.Bad("pixels", "a batch of %d, which %s reads as a video: encode the pictures one by one", im.B,
+			v.Name)
+	}
+	return im.Items(0, 1), nil
 }
 
 // Takes returns an error if latents with got channels do not fit an autoencoder of the given channels.

@@ -1,0 +1,94 @@
+package classes
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
+	"patchbay/tests/golden"
+)
+
+// formula returns the tensor called name by the formula of the golden numbers.
+func formula(name string, scale, offset float64, shape ...int) *value.Tensor {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return value.NewTensor(golden.Fill("input:"+name, n, scale, offset), shape...)
+}
+
+// TestTilesEqualComfyUI compares the nodes that encode and decode in tiles with those of ComfyUI: one pass for
+// autoencoders of videos, three for others. A batch of up to four pictures is one frame of a video, the first.
+func TestTilesEqualComfyUI(t *testing.T) {
+	var cases map[string]struct {
+		Node, Model string
+		Input       []int
+		Tile        int `json:"tile_size"`
+		Overlap     int
+	}
+	check(t, golden.JSON("modern/vae.json", &cases))
+	root := t.TempDir()
+	for _, model := range []string{"wanvae-a", "wanvae-b", "vae-kl"} {
+		writeGoldenModel(t, model, "", filepath.Join(root, "vae", model+".safetensors"))
+	}
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: All(),
+	})
+	check(t, err)
+	defer runner.Close()
+	vae := func(model string) any {
+		return exec(t, runner, "VAELoader", map[string]any{"vae_name": model + ".safetensors"})
+	}
+	compare := func(key string, got any) {
+		t.Helper()
+		if latent, ok := got.(*pyjson.Object); ok {
+			got, _ = latent.Get("samples")
+		}
+		if rel := relative(values(t, got), tensorOf(t, "modern/vae.safetensors", key)); !(rel <= 2e-5) {
+			t.Errorf("%s: relative error %.3g, bound 2e-5", key, rel)
+		}
+	}
+	seen := 0
+	for key, c := range cases {
+		if c.Tile == 0 {
+			continue
+		}
+		seen++
+		inputs := map[string]any{"vae": vae(c.Model), "tile_size": c.Tile, "overlap": c.Overlap}
+		if c.Node == "VAEEncodeTiled" {
+			inputs["pixels"] = formula(key, 1, 0.5, c.Input...)
+		} else {
+			inputs["samples"] = latentValue(formula(key, golden.InputScale, 0, c.Input...))
+		}
+		compare(key, exec(t, runner, c.Node, inputs))
+	}
+	if seen == 0 {
+		t.Error("no cases")
+	}
+	latent := latentValue(formula("wanvae-a/tiled", golden.InputScale, 0, 1, 16, 1, 12, 16))
+	compare("wanvae-a/decode_tiled", exec(t, runner, "VAEDecodeTiled", map[string]any{
+		"samples": latent, "vae": vae("wanvae-a"), "tile_size": 64, "overlap": 16,
+	}))
+	for batch, want := range map[int]string{2: "", 5: "a batch of 5, which wanvae-a.safetensors reads as a video"} {
+		pixels := formula("wanvae-a/image/pair", 1, 0.5, batch, 16, 24, 3)
+		for _, class := range []string{"VAEEncode", "VAEEncodeTiled"} {
+			inputs := map[string]any{"pixels": pixels, "vae": vae("wanvae-a")}
+			if class == "VAEEncodeTiled" {
+				inputs["tile_size"] = 512
+			}
+			if want == "" {
+				compare("wanvae-a/encode/pair", exec(t, runner, class, inputs))
+				continue
+			}
+			_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: class, Inputs: inputs}, nil)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s of %d pictures: got %v, want an error with %q", class, batch, err, want)
+			}
+		}
+	}
+}
