@@ -32,8 +32,9 @@ type Progress struct {
 	// node titles by id, from the workflow at hand or else from the job's first event
 	titles map[string]string
 	// jobs known to be ahead of this one while it is queued; -1: it is not
-	ahead int
-	Kept  bool // the daemon keeps the files: those that cannot be saved can be fetched again
+	ahead  int
+	warned []string // warnings of nodes that were printed
+	Kept   bool     // the daemon keeps the files: those that cannot be saved can be fetched again
 }
 
 // NewProgress returns a Progress that writes to out, as JSON lines if json is set.
@@ -141,9 +142,23 @@ func (s *Progress) Event(ev message.Event) {
 		s.Say("retrying: %v", ev.Data["cause"])
 	case message.EventProgress:
 		s.progress(ev)
+	case message.EventMetrics:
+		s.warn(ev.Data["warnings"])
 	}
 	if message.Terminal(ev.Type) {
 		s.dropBar()
+	}
+}
+
+// warn prints the warnings of the nodes, each once: the metrics of a job that was tried again repeat them.
+func (s *Progress) warn(warnings any) {
+	list, _ := warnings.([]any)
+	for _, w := range list {
+		text, ok := w.(string)
+		if ok && !slices.Contains(s.warned, text) {
+			s.warned = append(s.warned, text)
+			s.Say("warning: %s", text)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
 
@@ -73,5 +74,30 @@ func TestWorkOfEveryAxis(t *testing.T) {
 	var out strings.Builder
 	if stats.ShowWork(NewProgress(&out, false)); out.String() != want {
 		t.Errorf("got %s, want %s", out.String(), want)
+	}
+}
+
+// TestWarningsOfNodes checks that the warnings of a metrics event, as it comes off the wire, are printed once each.
+func TestWarningsOfNodes(t *testing.T) {
+	raw, err := wire.Encode(message.Event{
+		Type: message.EventMetrics, Data: map[string]any{"warnings": []string{"node 2: 3 of 5 tensors fit", "another"}},
+	}, wire.Msgpack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := wire.Decode(raw, wire.Msgpack, wire.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev, err := message.EventOf(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	s := NewProgress(&out, false)
+	s.Event(*ev)
+	s.Event(*ev)
+	if want := "warning: node 2: 3 of 5 tensors fit\nwarning: another\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -13,19 +13,13 @@ func names() weights.Names {
 	return weights.Names{Diffusers: diffusers(), Original: original(), Input: "img_in"}
 }
 
-// diffusers are the names of diffusers' FluxTransformer2DModel (0.39). In linear1 of single blocks, the rows of the
-// first MLP layer follow those of queries, keys and values.
+// diffusers are the names of diffusers' FluxTransformer2DModel (0.39).
 func diffusers() []weights.Alias {
 	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
 		"single_blocks.*."
 	list := append(weights.Joint(), []weights.Alias{
 		{File: d + "norm1.linear", Own: double + "img_mod.lin"},
 		{File: d + "norm1_context.linear", Own: double + "txt_mod.lin"},
-		{File: s + "attn.to_q", Own: single + "linear1", Rows: weights.Square(0)},
-		{File: s + "attn.to_k", Own: single + "linear1", Rows: weights.Square(1)},
-		{File: s + "attn.to_v", Own: single + "linear1", Rows: weights.Square(2)},
-		{File: s + "proj_mlp", Own: single + "linear1", Rows: weights.Behind(3)},
-		{File: s + "proj_out", Own: single + "linear2"},
 		{File: s + "norm.linear", Own: single + "modulation.lin"},
 	}...)
 	for file, own := range map[string]string{

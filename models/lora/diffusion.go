@@ -23,7 +23,9 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 		}
 		b.norm(d.Name, d.Shape, original)
 	}
-	prefixes := []string{"transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model."}
+	prefixes := []string{
+		"", "transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model.",
+	}
 	flat := []string{"lora_transformer_", "lycoris_"}
 	b.aliases(names.Diffusers, prefixes, flat)
 	if names.Same {

@@ -8,8 +8,8 @@
 //
 // Facts that have caused bugs elsewhere: the factor is alpha/rank, and without alpha it is 1, not 1/rank; ranks differ
 // within one file; files with separate q, k and v add to row ranges of one fused matrix here; diffusers stores (scale,
-// shift) of the last modulation where the original has (shift, scale). Accepted names follow ComfyUI 0.8.0
-// (comfy/lora.py, comfy/lora_convert.py), plus a few alternative spellings.
+// shift) of the last modulation where the original has (shift, scale). Accepted names are those of ComfyUI 0.33.0
+// (comfy/lora.py, comfy/lora_convert.py) and a few more.
 package lora
 
 import (

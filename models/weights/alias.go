@@ -49,14 +49,23 @@ func QKV(file string, names [3]string, own string) []Alias {
 	return out
 }
 
-// Joint returns the diffusers names of the tensors that relatives of FLUX.1 have in common: double-stream blocks, norms
-// of single-stream blocks, and the layers before and after the blocks.
+// Joint returns the diffusers names of the tensors that relatives of FLUX.1 have in common: double- and single-stream
+// blocks, and the layers before and after the blocks. FLUX.1 and FLUX.2 spell some modules differently, and adapters of
+// either use both (ComfyUI comfy/utils.py, flux_to_diffusers). In linear1 of single blocks, the rows of the first MLP
+// layer follow those of queries, keys and values.
 func Joint() []Alias {
 	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
 		"single_blocks.*."
 	list := []Alias{
 		{File: s + "attn.norm_q.weight", Own: single + "norm.query_norm.scale"},
 		{File: s + "attn.norm_k.weight", Own: single + "norm.key_norm.scale"},
+		{File: s + "attn.to_q", Own: single + "linear1", Rows: Square(0)},
+		{File: s + "attn.to_k", Own: single + "linear1", Rows: Square(1)},
+		{File: s + "attn.to_v", Own: single + "linear1", Rows: Square(2)},
+		{File: s + "proj_mlp", Own: single + "linear1", Rows: Behind(3)},
+		{File: s + "attn.to_qkv_mlp_proj", Own: single + "linear1"},
+		{File: s + "proj_out", Own: single + "linear2"},
+		{File: s + "attn.to_out", Own: single + "linear2"},
 		{File: "x_embedder", Own: "img_in"},
 		{File: "context_embedder", Own: "txt_in"},
 		{File: "proj_out", Own: "final_layer.linear"},
@@ -78,7 +87,9 @@ func Joint() []Alias {
 			Alias{File: d + "attn." + side.query + ".weight", Own: own + "_attn.norm.query_norm.scale"},
 			Alias{File: d + "attn." + side.key + ".weight", Own: own + "_attn.norm.key_norm.scale"},
 			Alias{File: d + side.mlp + ".net.0.proj", Own: own + "_mlp.0"},
-			Alias{File: d + side.mlp + ".net.2", Own: own + "_mlp.2"})
+			Alias{File: d + side.mlp + ".net.2", Own: own + "_mlp.2"},
+			Alias{File: d + side.mlp + ".linear_in", Own: own + "_mlp.0"},
+			Alias{File: d + side.mlp + ".linear_out", Own: own + "_mlp.2"})
 	}
 	return list
 }

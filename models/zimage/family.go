@@ -22,8 +22,7 @@ func Family() family.Family {
 		Patch: &family.Patch{
 			Kinds: "Fun", Form: family.Form{Has: funHint + ".weight"}, Latent: latent.FLUX(), Describe: describeFun,
 		},
-		// Adapters come with or without the prefix of diffusers.
-		Names: weights.Names{Diffusers: diffusers(), Original: diffusers()},
+		Names: names(),
 		Releases: []family.Release{{Name: "z-image-turbo", Steps: 9, Text: 96, Entries: 1, Config: Config{
 			Hidden: 3840, Heads: 30, Axes: []int{32, 48, 48}, Theta: 256, TimeFactor: 1000, Refiners: 2, Depth: 30,
 			ContextDim: 2560, Channels: 16, PatchSize: 2, MLPHidden: 10240, TimeHidden: 1024, Multiple: padTo, Plain: true,
@@ -54,10 +53,21 @@ func prompts() family.Text {
 	}
 }
 
-// diffusers are the names of diffusers' ZImageTransformer2DModel where they differ. Keys have as many rows as values,
-// queries as many as the matrix has columns.
+// names returns what files call the tensors otherwise. Adapters mix the names of diffusers' ZImageTransformer2DModel,
+// which differ in attention and in the layers for patches of 2 x 2 pixels and one frame, with either prefix (ComfyUI
+// comfy/utils.py, z_image_to_diffusers).
+func names() weights.Names {
+	return weights.Names{Diffusers: diffusers(), Original: diffusers(), Same: true}
+}
+
+// diffusers are the names of diffusers' model where they differ. Keys have as many rows as values, queries as many as
+// the matrix has columns.
 func diffusers() []weights.Alias {
-	var list []weights.Alias
+	list := []weights.Alias{
+		{File: "all_x_embedder.2-1", Own: "x_embedder"},
+		{File: "all_final_layer.2-1.linear", Own: "final_layer.linear"},
+		{File: "all_final_layer.2-1.adaLN_modulation.1", Own: "final_layer.adaLN_modulation.1"},
+	}
 	for _, l := range []string{"layers.*.attention.", "noise_refiner.*.attention.", "context_refiner.*.attention."} {
 		list = append(list, apart(l)...)
 	}

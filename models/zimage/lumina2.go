@@ -1,9 +1,6 @@
 package zimage
 
-import (
-	"patchbay/models/family"
-	"patchbay/models/weights"
-)
+import "patchbay/models/family"
 
 // Lumina2 describes Lumina-Image 2.0: the network of Z-Image with an activation before the modulations, grouped-query
 // attention and no padding. Its text encoder is Gemma 2 of 2 billion parameters. Sizes of the release:
@@ -16,7 +13,7 @@ func Lumina2() family.Family {
 		}},
 		Detect: Detect,
 		Text:   prompts(),
-		Names:  weights.Names{Diffusers: diffusers(), Original: diffusers()},
+		Names:  names(),
 		Releases: []family.Release{{Name: "lumina-image-2", Steps: 25, Text: 96, Entries: 2, Config: Config{
 			Hidden: 2304, Heads: 24, KVHeads: 8, Axes: []int{32, 32, 32}, Theta: 10000, TimeFactor: 1, Refiners: 2, Depth: 26,
 			ContextDim: 2304, Channels: 16, PatchSize: 2, MLPHidden: 9216, TimeHidden: 1024,

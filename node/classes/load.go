@@ -293,11 +293,12 @@ func withLora(c *graph.Call, clip *value.Clip, onClip float64) (*value.Model, *v
 		return nil, nil, err
 	}
 	err = fromFile(c, files.KindLora, "lora_name", func(h files.Header) error {
-		found, err := lora.Match(h.Weights.Set(), keys)
+		set := h.Weights.Set()
+		found, err := lora.Match(set, keys)
 		if err != nil {
 			return err
 		}
-		warnUnused(c, found.Unused, clip == nil)
+		warnUnused(c, found.Unused, len(set.Names()), clip == nil)
 		clip = clip.WithLora(h, onClip, found)
 		m, err = m.WithLora(h, onModel, found)
 		return err
@@ -305,8 +306,9 @@ func withLora(c *graph.Call, clip *value.Clip, onClip float64) (*value.Model, *v
 	return m, clip, err
 }
 
-// warnUnused warns of tensors that match nothing, except for those of text encoders if modelOnly.
-func warnUnused(c *graph.Call, names []string, modelOnly bool) {
+// warnUnused warns of tensors that match nothing, of a file of that many tensors, except for those of text encoders if
+// modelOnly.
+func warnUnused(c *graph.Call, names []string, of int, modelOnly bool) {
 	var odd []string
 	for _, n := range names {
 		if !modelOnly || !strings.HasPrefix(n, "lora_te") && !strings.HasPrefix(n, "text_encoder") {
@@ -314,7 +316,7 @@ func warnUnused(c *graph.Call, names []string, modelOnly bool) {
 		}
 	}
 	if len(odd) > 0 {
-		c.Warn("node %s: %d tensors of %s fit nothing here and are not used: %s", c.ID, len(odd),
-			c.Str("lora_name"), fault.List(odd))
+		c.Warn("node %s: %d of %d tensors of %s fit; %d fit nothing here and are not used: %s", c.ID, of-len(names), of,
+			c.Str("lora_name"), len(odd), fault.List(odd))
 	}
 }

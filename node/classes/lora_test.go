@@ -316,7 +316,7 @@ func TestLoraNodes(t *testing.T) {
 		{"one", 1, 0, 1, 0, ""},
 		{"one", -2, 0.5, 1, 1, ""},
 		{"other", 0, 0, 0, 0, ""}, // not even read
-		{"model", 1, 1, 1, 0, "4 tensors of model.safetensors fit nothing here"},
+		{"model", 1, 1, 1, 0, "2 of 6 tensors of model.safetensors fit; 4 fit nothing here"},
 	} {
 		gotModel, gotClip, warnings, err := load(c.name, c.onModel, c.onClip)
 		if err != nil {
@@ -336,7 +336,7 @@ func TestLoraNodes(t *testing.T) {
 			Class:  "LoraLoaderModelOnly",
 			Inputs: map[string]any{"model": m, "lora_name": "model.safetensors", "strength_model": 1.0},
 		}, nil)
-	if err != nil || len(out.Warnings) != 1 || !strings.Contains(out.Warnings[0], "2 tensors") {
+	if err != nil || len(out.Warnings) != 1 || !strings.Contains(out.Warnings[0], "; 2 fit nothing") {
 		t.Errorf("model only: %v, %v, want a warning of the 2 tensors that are no text encoder's", out, err)
 	}
 	for name, want := range map[string]string{

@@ -124,19 +124,14 @@ func imageToMask(c *graph.Call) ([]any, error) {
 	return []any{im.Channel(at)}, nil
 }
 
-// loadImageMask returns one channel of the first frame of a picture file. Alpha is inverted; a file without alpha gives
-// zeros.
+// loadImageMask returns one channel of a picture file: a colour of all frames, or what LoadImage gives as mask.
 func loadImageMask(c *graph.Call) ([]any, error) {
-	im, alpha, err := decoded(c)
+	im, mask, err := decoded(c)
 	if err != nil {
 		return nil, err
 	}
 	if at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.Str("channel")]; colour {
-		return []any{im.Items(0, 1).Channel(at)}, nil
+		return []any{im.Channel(at)}, nil
 	}
-	m := &picture.Mask{B: 1, Y: im.Y, X: im.X, Data: make([]float32, im.Y*im.X)}
-	if alpha.Y == im.Y && alpha.X == im.X {
-		copy(m.Data, alpha.Data)
-	}
-	return []any{m}, nil
+	return []any{mask}, nil
 }

@@ -33,3 +33,21 @@ func EnlargedJPEG(pixels []byte, y, x int) []byte {
 	}
 	return b.Bytes()
 }
+
+// decodeJPEG reads a JPEG file. One that is cut short or has no end marker is read as far as it goes, and the rest is
+// gray, as in Pillow.
+func decodeJPEG(data []byte) ([]image.Image, error) {
+	pictures, err := one(jpeg.Decode)(data)
+	for _, mend := range []func() []byte{
+		func() []byte { return append(data[:len(data):len(data)], 0xff, 0xd9) },
+		func() []byte { return completeJPEG(data) },
+	} {
+		if err == nil {
+			break
+		}
+		if mended, again := one(jpeg.Decode)(mend()); again == nil {
+			pictures, err = mended, nil
+		}
+	}
+	return pictures, err
+}

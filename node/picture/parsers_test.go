@@ -153,6 +153,12 @@ func pictureSeeds(tb testing.TB) []hammer.Input {
 		{Data: []byte("RIFF\x1a\x00\x00\x00WEBPVP8L" +
 			"\x0d\x00\x00\x00\x2f\x00\x00\x00\x10\x07\x10\x11\x11\x88\x88\xfe\x07\x00")},
 	}
+	for _, name := range []string{
+		"jpeg_restart.jpg", "jpeg_progressive.jpg", "webp_lossy_alpha.webp", "webp_animated_lossy_alpha.webp",
+		"png_animated_alpha.png", "tiff_grey1_g4.tif", "bmp_rgba32_v4.bmp",
+	} {
+		out = append(out, hammer.Input{Data: gridFile(tb, name)})
+	}
 	for _, write := range []func(*bytes.Buffer) error{
 		func(b *bytes.Buffer) error { return png.Encode(b, soft) },
 		func(b *bytes.Buffer) error { return png.Encode(b, grey) },

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/adler32"
 	"hash/crc32"
 	"io"
 	"maps"
@@ -206,18 +207,85 @@ func readTexts(data []byte) ([]textChunk, error) {
 
 // onlyPixels removes the chunks that do not affect the pixels, so that a text with a wrong checksum does not keep the
 // picture from being read (ComfyUI reads such files too, with Pillow's LOAD_TRUNCATED_IMAGES). From a chunk that is
-// cut off on, the data stays as it is.
+// cut off on, the data stays as it is. The transparent value of a gray picture of 1, 2 or 4 bits goes too: ComfyUI
+// ignores it.
 func onlyPixels(data []byte) []byte {
+	narrow := len(data) > 25 && data[24] < 8 && data[25] == 0
 	out := append(make([]byte, 0, len(data)), data[:len(pngSignature)]...)
 	for rest := data[len(pngSignature):]; len(rest) >= 12; {
 		n := uint64(binary.BigEndian.Uint32(rest)) + 12
 		if n > uint64(len(rest)) {
 			return append(out, rest...)
 		}
-		if ancillary := rest[4]&0x20 != 0; !ancillary || string(rest[4:8]) == "tRNS" {
+		if ancillary := rest[4]&0x20 != 0; !ancillary || string(rest[4:8]) == "tRNS" && !narrow {
 			out = append(out, rest[:n]...)
 		}
 		rest = rest[n:]
+	}
+	return out
+}
+
+// completePNG returns a PNG file that is cut short as one that ends properly, what is missing being zero, as in Pillow.
+// It returns nil for whole files, for interlaced pictures, which Pillow refuses, and if no pixels are there.
+func completePNG(data []byte) []byte {
+	var packed, out bytes.Buffer
+	out.WriteString(pngSignature)
+	whole := pngChunks(data)
+	rest := data[len(pngSignature):]
+	for _, c := range whole {
+		rest = rest[12+len(c.data):]
+		switch c.id {
+		case "IHDR", "PLTE", "tRNS":
+			writeChunk(&out, c.id, c.data)
+		case "IDAT":
+			packed.Write(c.data)
+		}
+	}
+	if len(rest) > 8 && string(rest[4:8]) == "IDAT" {
+		packed.Write(rest[8:])
+	}
+	if len(whole) == 0 || whole[len(whole)-1].id == "IEND" || whole[0].id != "IHDR" || len(whole[0].data) != 13 ||
+		whole[0].data[12] != 0 {
+		return nil
+	}
+	head := whole[0].data
+	samples := map[byte]uint64{0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[head[9]]
+	size := uint64(binary.BigEndian.Uint32(head[4:])) *
+		(1 + (uint64(binary.BigEndian.Uint32(head))*samples*uint64(head[8])+7)/8)
+	z, err := zlib.NewReader(&packed)
+	if err != nil {
+		return nil
+	}
+	pixels := make([]byte, size)
+	if n, _ := io.ReadFull(z, pixels); n == 0 { // how the data ends does not matter
+		return nil
+	}
+	again := []byte{0x78, 1} // stored blocks (RFC 1950, RFC 1951)
+	for at := 0; at < len(pixels); at += 0xffff {
+		block := pixels[at:min(at+0xffff, len(pixels))]
+		last := byte(0)
+		if at+len(block) == len(pixels) {
+			last = 1
+		}
+		again = binary.LittleEndian.AppendUint16(append(again, last), uint16(len(block)))
+		again = append(binary.LittleEndian.AppendUint16(again, ^uint16(len(block))), block...)
+	}
+	again = binary.BigEndian.AppendUint32(again, adler32.Checksum(pixels))
+	writeChunk(&out, "IDAT", again)
+	writeChunk(&out, "IEND", nil)
+	return out.Bytes()
+}
+
+// pngChunks returns the chunks of a PNG file up to one that is cut off. Their checksums are not looked at.
+func pngChunks(data []byte) []chunk {
+	var out []chunk
+	for rest := data[len(pngSignature):]; len(rest) >= 12; {
+		n := uint64(binary.BigEndian.Uint32(rest))
+		if n+12 > uint64(len(rest)) {
+			break
+		}
+		out = append(out, chunk{string(rest[4:8]), rest[8 : 8+n]})
+		rest = rest[12+n:]
 	}
 	return out
 }
