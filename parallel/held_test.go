@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"errors"
-	"patchbay/tests/race"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
+	"patchbay/tests/race"
 )
 
 // library records the loads of a tiny model, by plan.HeldKey: the elements read from the checkpoint, the peak memory
