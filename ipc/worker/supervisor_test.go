@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -227,11 +228,23 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that ignores its context must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(wiretest.Context(t), message.VerbRun, "",
-		&message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
-		t.Fatal(err)
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	ctx := wiretest.Context(t)
+	go func() { // until the worker ends
+		_, _ = client.Run(ctx, c, &message.RunRequest{Workflow: messagetest.Graph("Hang")}, &client.Collector{
+			Event: func(ev message.Event) {
+				if ev.Type == message.EventStart {
+					begin()
+				}
+			},
+		})
+	}()
+	select {
+	case <-begun:
+	case <-ctx.Done():
+		t.Fatal("the job does not begin")
 	}
-	time.Sleep(50 * time.Millisecond)
 	stays := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // one second is promised
 	defer stays.Stop()
 	if err := in.Close(); err != nil {
