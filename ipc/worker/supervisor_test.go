@@ -110,14 +110,14 @@ func TestKillFromOutside(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Context(t)
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 600000")}); err != nil {
 		t.Fatal(err)
 	}
 	ipctest.WaitState(t, r.Jobs, "k", message.Running)
 	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if rec := ipctest.WaitState(t, r.Jobs, "k", message.Done); rec.Attempt != 2 {
+	if rec := ipctest.CancelInAttempt(t, r.Jobs, c, "k", 2); rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
@@ -193,7 +193,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{
 		ID:       "f",
-		Workflow: messagetest.Graph("Wait 1000"),
+		Workflow: messagetest.Graph("Wait 600000"),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +201,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	if err := syscall.Kill(child.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	rec := ipctest.WaitState(t, r.Jobs, "f", message.Done)
-	if rec.Attempt != 2 {
+	if rec := ipctest.CancelInAttempt(t, r.Jobs, c, "f", 2); rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
