@@ -18,7 +18,7 @@ demo: build
 	$(BIN) demo --out demo.png
 
 # What every change must pass: go test -short ./..., the race part and lint. test-all leaves out -short: what
-# is long says so itself (testing.Short, and race.Enabled of tests/race). check is for while working, without storms.
+# is long says so itself (testing.Short, race.Enabled of tests/race); it needs python3. check is without storms.
 export SHORT := -short
 test-all: export SHORT :=
 test test-all:

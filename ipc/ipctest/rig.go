@@ -206,3 +206,20 @@ func WaitState(t *testing.T, j *jobs.Table, id string, want message.State) messa
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// CancelInAttempt waits until a job runs in an attempt or a later one, cancels it and returns its last record. A job that
+// would go on for long shows that it is tried again without a bet on how fast this machine is.
+func CancelInAttempt(t *testing.T, j *jobs.Table, c client.Client, id string, attempt int) message.Record {
+	t.Helper()
+	ctx := wiretest.Context(t)
+	for rec, err := j.Get(id); err != nil || rec.State != message.Running || rec.Attempt < attempt; rec, err = j.Get(id) {
+		if ctx.Err() != nil || rec.State.Final() {
+			t.Fatalf("job %s is %+v (%v), want it running in attempt %d", id, rec, err, attempt)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, _, err := client.Cancel(ctx, c, id); err != nil {
+		t.Fatal(err)
+	}
+	return WaitState(t, j, id, message.Cancelled)
+}

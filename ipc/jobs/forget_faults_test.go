@@ -48,7 +48,8 @@ func TestRetryWhileForgotten(t *testing.T) {
 		a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 		a.mu.Unlock()
 		for {
-			a.reconcile(ctx)                                      // the old reference may go only after the retry: then this makes a new one
+			a.reconcile(ctx) // the old reference may go only after the retry: then this makes a new one
+
 			soon, stop := context.WithTimeout(ctx, 2*time.Second) // no guard: the loop looks again
 			rec, req, _, err := a.Take(soon, "w")
 			stop()

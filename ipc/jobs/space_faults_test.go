@@ -36,7 +36,7 @@ func create(t *testing.T, j *Table, req *message.RunRequest) error {
 	t.Helper()
 	ctx := wiretest.Context(t)
 	j.reconcile(ctx)
-	_, _, err := j.Create(ctx, req, "hash")
+	_, _, err := handIn(ctx, j, req)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -109,14 +110,14 @@ func TestKillFromOutside(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Context(t)
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 600000")}); err != nil {
 		t.Fatal(err)
 	}
 	ipctest.WaitState(t, r.Jobs, "k", message.Running)
 	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if rec := ipctest.WaitState(t, r.Jobs, "k", message.Done); rec.Attempt != 2 {
+	if rec := ipctest.CancelInAttempt(t, r.Jobs, c, "k", 2); rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
@@ -192,7 +193,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	ctx := wiretest.Context(t)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{
 		ID:       "f",
-		Workflow: messagetest.Graph("Wait 1000"),
+		Workflow: messagetest.Graph("Wait 600000"),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -200,8 +201,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	if err := syscall.Kill(child.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	rec := ipctest.WaitState(t, r.Jobs, "f", message.Done)
-	if rec.Attempt != 2 {
+	if rec := ipctest.CancelInAttempt(t, r.Jobs, c, "f", 2); rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
@@ -227,11 +227,23 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that ignores its context must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(wiretest.Context(t), message.VerbRun, "",
-		&message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
-		t.Fatal(err)
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	ctx := wiretest.Context(t)
+	go func() { // until the worker ends
+		_, _ = client.Run(ctx, c, &message.RunRequest{Workflow: messagetest.Graph("Hang")}, &client.Collector{
+			Event: func(ev message.Event) {
+				if ev.Type == message.EventStart {
+					begin()
+				}
+			},
+		})
+	}()
+	select {
+	case <-begun:
+	case <-ctx.Done():
+		t.Fatal("the job does not begin")
 	}
-	time.Sleep(50 * time.Millisecond)
 	stays := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // one second is promised
 	defer stays.Stop()
 	if err := in.Close(); err != nil {

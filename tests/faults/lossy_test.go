@@ -145,7 +145,9 @@ func TestLossyNetwork(t *testing.T) {
 			run.Dir, run.Stdout, run.Stderr = dir, said, said
 			run.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			err := run.Run()
-			if err == nil || !strings.Contains(said.String()[before:], "send it again with the same id") {
+			// A busy machine may take longer to accept a connection than run waits for one: nothing is sent then.
+			again := func(what string) bool { return strings.Contains(said.String()[before:], what) }
+			if err == nil || !again("send it again with the same id") && !again("no daemon answers at") {
 				ran <- err
 				return
 			}

@@ -5,7 +5,7 @@ package nccl
 import (
 	"errors"
 	"testing"
-	"time"
+	"testing/synctest"
 )
 
 // slow is communicators whose Abort takes its time.
@@ -22,20 +22,23 @@ func (s slow) Abort() {
 // TestCloseWaitsForAborts checks that Close waits for communicators that are being aborted, since the caller may close
 // its devices next.
 func TestCloseWaitsForAborts(t *testing.T) {
-	all := slow{begun: make(chan struct{}), end: make(chan struct{})}
-	w := &wires{all: all}
-	tr := &Transport{kept: []*wires{w}, ended: make(chan struct{})}
-	go w.abort(errors.New("a rank is lost"))
-	<-all.begun
-	closed := make(chan error)
-	go func() { closed <- tr.Close() }()
-	select {
-	case err := <-closed:
-		t.Fatalf("closed with %v while communicators are being aborted", err)
-	case <-time.After(50 * time.Millisecond): // a Close that does not wait takes microseconds
-	}
-	close(all.end)
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		all := slow{begun: make(chan struct{}), end: make(chan struct{})}
+		w := &wires{all: all}
+		tr := &Transport{kept: []*wires{w}, ended: make(chan struct{})}
+		go w.abort(errors.New("a rank is lost"))
+		<-all.begun
+		closed := make(chan error)
+		go func() { closed <- tr.Close() }()
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			t.Fatalf("closed with %v while communicators are being aborted", err)
+		default:
+		}
+		close(all.end)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
 }
