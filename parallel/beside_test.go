@@ -275,7 +275,7 @@ func TestWeightsInUseStay(t *testing.T) {
 			_, err := turns[1].Sample(t.Context(), model("b"), nil)
 			second <- err
 		}()
-		_, err = turns[0].Sample(t.Context(), model("a"), func(p Progress) error {
+		_, err = turns[0].Sample(t.Context(), model("a"), func(p request.Progress) error {
 			once.Do(func() {
 				close(began)
 				synctest.Wait()
@@ -314,7 +314,7 @@ func TestWorkBesideShares(t *testing.T) {
 		e := besideEngine(t, ScheduleAuto, 2, 0)
 		evicted := make(chan struct{})
 		inside := atomic.Bool{}
-		_, err := e.Sample(t.Context(), besideRequest(t, 0), func(p Progress) error {
+		_, err := e.Sample(t.Context(), besideRequest(t, 0), func(p request.Progress) error {
 			if p.Step != 1 {
 				return nil
 			}

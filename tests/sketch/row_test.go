@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models"
@@ -114,7 +115,7 @@ func checkpoint(t *testing.T) []byte {
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
 		list = append(list, safetensors.Entry{
-			Name: "model.diffusion_model." + n, DType: s.DType, Shape: s.Shape, Data: s.Data,
+			Name: "model.diffusion_model." + n, DType: s.DType, Shape: s.Shape, Data: datafile.Of(s.Data),
 		})
 	}
 	var b bytes.Buffer
