@@ -33,7 +33,7 @@ func newNCCLEngine(t *testing.T, devices int) *onNCCL {
 	t.Helper()
 	t.Setenv("FAKEGPU_DEVICES", fmt.Sprint(devices))
 	out := &onNCCL{}
-	out.Leader = newFakeEngineBy(t, devices, func(driver *cuda.Driver, dir string) comm.Transport {
+	out.Pool = newFakeEngineBy(t, devices, func(driver *cuda.Driver, dir string) comm.Transport {
 		lib, err := ncclib.Open(driver.Driver, &nvidia.Search{Folders: filepath.Join(dir, "nccl")})
 		if err != nil {
 			t.Fatal(err)
