@@ -54,3 +54,17 @@ func findPart(set *weights.Set, kinds ...string) (Part, *weights.Set, error) {
 	}
 	return fit[0], plain(set).Prefix(fit[0].Prefix), nil
 }
+
+// Width returns the width of the token table of the encoder in set, whose names have no prefix; 0 if there is none.
+func Width(set *weights.Set) int {
+	set = plain(set)
+	for _, name := range []string{
+		"text_model.embeddings.token_embedding.weight", "shared.weight", "encoder.embed_tokens.weight",
+		"model.embed_tokens.weight",
+	} {
+		if n := set.Dim(name, 1); n > 0 {
+			return n
+		}
+	}
+	return 0
+}

@@ -27,6 +27,30 @@ func (p Prompt) Weighted() bool {
 	return slices.ContainsFunc(slices.Concat(p.Chunks...), func(t Token) bool { return t.Weight != 1 })
 }
 
+// Fit leaves out the rows of embeddings of another width than the encoder's. Pads follow at the end instead, and
+// weights keep their places (ComfyUI comfy/sd1_clip.py, process_tokens). It returns the width of the rows left out, 0
+// if none were.
+func (p Prompt) Fit(width, pad int) (other int) {
+	for i, chunk := range p.Chunks {
+		var kept []Token
+		for _, t := range chunk {
+			if t.Vector != nil && len(t.Vector) != width {
+				other = len(t.Vector)
+				continue
+			}
+			kept = append(kept, t)
+		}
+		for len(kept) < len(chunk) {
+			kept = append(kept, Token{ID: pad})
+		}
+		for k := range kept {
+			kept[k].Weight = chunk[k].Weight
+		}
+		p.Chunks[i] = kept
+	}
+	return other
+}
+
 // Embedding looks up a textual-inversion embedding by name: [vectors][E] in float32, nil if there is none. The vectors
 // are shared with the prompt and must not be changed.
 type Embedding func(name string) ([][]float32, error)

@@ -41,6 +41,7 @@ const (
 	KindControl     = "controlnet"
 	KindUpscale     = "upscale_models"
 	KindModelPatch  = "model_patches"
+	KindEmbedding   = "embeddings" // of prompts, not of an input
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
 )
@@ -161,7 +162,7 @@ func hasKindExtension(kind, name string) bool {
 	switch {
 	case kind == KindGGUF:
 		return ext == ".gguf"
-	case kind == KindUpscale && ext == ".pth":
+	case kind == KindUpscale && ext == ".pth", kind == KindEmbedding && (ext == ".pt" || ext == ".bin"):
 		return true
 	case ext == ".gguf":
 		return kind == KindDiffusion || kind == KindText

@@ -161,9 +161,14 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		if err != nil {
 			return nil, missing, err
 		}
-		p, err := l.Prompt(vocab, words, nil)
+		p, err := l.Prompt(vocab, words, func(name string) ([][]float32, error) {
+			return s.roots.Embedding(name, l.Key)
+		})
 		if err != nil {
 			return nil, missing, fault.Bad("text", "%v", err)
+		}
+		if err := e.fit(&p, l, vocab); err != nil {
+			return nil, missing, err
 		}
 		missing = append(missing, p.Missing...)
 		if out[e.kind] = p; reader.EvenChunks && l.Fill {
@@ -181,6 +186,27 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		out[kind] = p
 	}
 	return out, missing, nil
+}
+
+// fit leaves out of a prompt the embeddings that are not for the encoder, and names them.
+func (e *encoder) fit(p *tokenizer.Prompt, l tokenizer.Layout, vocab *tokenizer.Tokenizer) error {
+	if !slices.ContainsFunc(slices.Concat(p.Chunks...), func(t tokenizer.Token) bool { return t.Vector != nil }) {
+		return nil
+	}
+	pad := l.Pad
+	switch {
+	case e.kind == "mistral3":
+		pad = 0 // the network's, not the tokenizer's
+	case pad == tokenizer.FromVocabulary:
+		pad = vocab.End
+	}
+	return files.With(e.file, func(file *weights.File) error {
+		width := text.Width(file.Set().Prefix(e.prefix))
+		if other := p.Fit(width, pad); other > 0 {
+			p.Missing = append(p.Missing, fmt.Sprintf("of width %d (%s has %d)", other, e.name, width))
+		}
+		return nil
+	})
 }
 
 // Encode runs prompts through the encoders. prompt returns the text for an encoder by its key, or wanted false to skip
