@@ -4,8 +4,8 @@
 // Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and
 // shutdown), store.go (files in the daemon's own folder), metrics.go (counts and health), worker.go (the other side of
 // a worker process). gpu.go and transport.go choose devices and how their ranks exchange data; ranks.go starts a
-// process for each rank; hosts.go, host.go, portable_model.go and members.go run ranks on other machines. ops_cgo.go and
-// ops_nocgo.go choose the operations of a build, memory.go says how much memory there is, machine.go reads measured
+// process for each rank; hosts.go, host.go, portable_model.go and members.go run ranks on other machines. ops_cgo.go
+// and ops_nocgo.go choose the operations of a build, memory.go says how much memory there is, machine.go reads measured
 // rates, collector.go relaxes garbage collection while payloads arrive.
 package daemon
 

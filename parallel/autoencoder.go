@@ -162,7 +162,9 @@ func (l *Workspace) RemoteTaskRanks(p plan.Plan) int {
 // Task runs a dit.Task on the given number of ranks in other processes (see RemoteTaskRanks), each with its part of
 // the weights that m names, and returns the answer. done is false if they cannot run it: a process is missing, or
 // lacks the files or the memory.
-func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byte) (answer []byte, done bool, err error) {
+func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byte) (answer []byte, done bool,
+	err error,
+) {
 	e := l.pool.whole
 	if err := e.start(p.Ranks()); err != nil {
 		return nil, false, err

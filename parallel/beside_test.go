@@ -153,10 +153,10 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 }
 
 // waits reports whether that many requests wait for places.
-func (e *Pool) waits(n int) bool {
-	e.places.mu.Lock()
-	defer e.places.mu.Unlock()
-	return len(e.places.queue) == n
+func (p *Pool) waits(n int) bool {
+	p.places.mu.Lock()
+	defer p.places.mu.Unlock()
+	return len(p.places.queue) == n
 }
 
 // differs compares a picture with that of one rank on an engine that runs one request at a time.
@@ -183,7 +183,10 @@ func TestPlacesAreSharedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newPlaces(8)
 		even := func(due, free int) int {
-			if sizes := forecast.ShareSizes(due, free, func(n int) float64 { return 1 / math.Pow(float64(n), 0.9) }); sizes != nil {
+			if sizes := forecast.ShareSizes(due, free, func(n int) float64 {
+				return 1 / math.Pow(float64(n),
+					0.9)
+			}); sizes != nil {
 				return sizes[0]
 			}
 			return 0

@@ -38,7 +38,10 @@ func TestCacheOnExactPlans(t *testing.T) {
 	for k, c := range []struct {
 		model string
 		rule  request.CacheRule
-	}{{"flux-c", request.CacheEasy}, {anyModel, request.CacheLazy}, {"sd3-a", request.CacheEasy}, {"hydit-a", request.CacheLazy}} {
+	}{{"flux-c", request.CacheEasy}, {anyModel, request.CacheLazy}, {"sd3-a", request.CacheEasy}, {
+		"hydit-a",
+		request.CacheLazy,
+	}} {
 		r := cachedRequest(t, c.model, c.rule, 8)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
@@ -154,7 +157,10 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 	} {
 		e, mu, seen := taggedEngine(t, false)
 		r := tinyRequest(t, "flux", 1, 8, 8, 9)
-		r.Branches, r.Guider = []request.Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, request.Guider{Kind: request.GuideBasic}
+		r.Branches, r.Guider = []request.Branch{{
+			Name:    "positive",
+			Entries: r.Branches[0].Entries[:1],
+		}}, request.Guider{Kind: request.GuideBasic}
 		r.Cache, r.Plan = &request.Cache{Threshold: 3, End: 1}, text
 		p, err := plan.Parse(text)
 		if err != nil {

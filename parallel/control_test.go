@@ -242,14 +242,24 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 func TestBadNetsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	for want, spoil := range map[string]func(*request.Request, *request.Entry){
-		"not for a flux model":     func(_ *request.Request, e *request.Entry) { e.Control[0].Net = netOf(t, "sd3-b", "other", 16).Net },
-		"strength NaN":             func(_ *request.Request, e *request.Entry) { e.Control[0].Strength = float32(math.NaN()) },
+		"not for a flux model": func(_ *request.Request, e *request.Entry) {
+			e.Control[0].Net = netOf(t, "sd3-b",
+				"other", 16).Net
+		},
+		"strength NaN": func(_ *request.Request,
+			e *request.Entry,
+		) {
+			e.Control[0].Strength = float32(math.NaN())
+		},
 		"want [1, channels, 4, 6]": func(_ *request.Request, e *request.Entry) { e.Control[0].Hint.Y-- },
 		"the hint is [6, 64]":      func(_ *request.Request, e *request.Entry) { e.Control[1].Hint = e.Control[0].Hint },
-		"or of a net [1, ...]":     func(_ *request.Request, e *request.Entry) { e.Control[0].Hint = request.NewLatent(2, 16, 4, 6) },
-		"type 5, want 0 to 4":      func(_ *request.Request, e *request.Entry) { e.Control[0].Mode = 5 },
-		"and an area":              func(_ *request.Request, e *request.Entry) { e.Area = request.Area{H: 4, W: 4} },
-		"are not kept in parts":    func(r *request.Request, _ *request.Entry) { r.Plan = "ulysses=2,shard=on" },
+		"or of a net [1, ...]": func(_ *request.Request, e *request.Entry) {
+			e.Control[0].Hint = request.NewLatent(2,
+				16, 4, 6)
+		},
+		"type 5, want 0 to 4":   func(_ *request.Request, e *request.Entry) { e.Control[0].Mode = 5 },
+		"and an area":           func(_ *request.Request, e *request.Entry) { e.Area = request.Area{H: 4, W: 4} },
+		"are not kept in parts": func(r *request.Request, _ *request.Entry) { r.Plan = "ulysses=2,shard=on" },
 	} {
 		g := openGolden(t, "flux-c")
 		r := parityRequest(t, g, "flux-c", 1, 4, 6, 1)

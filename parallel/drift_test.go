@@ -158,8 +158,11 @@ func (b *driftBench) draw(plan string) [][]float32 {
 			r := &request.Request{
 				Model: b.model, Sampling: b.line, Sampler: b.sampler, Sigmas: sigmas, Latent: l, Noise: l,
 				Plan: plan, Cache: b.cache, Compute: b.compute,
-				Guider:   request.Guider{Kind: request.GuideCFG, CFG: 3.5},
-				Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{prompt}}, {Name: "negative", Entries: []request.Entry{b.empty}}},
+				Guider: request.Guider{Kind: request.GuideCFG, CFG: 3.5},
+				Branches: []request.Branch{
+					{Name: "positive", Entries: []request.Entry{prompt}},
+					{Name: "negative", Entries: []request.Entry{b.empty}},
+				},
 			}
 			r.Noise.Data = noise
 			res, err := b.e.Sample(context.Background(), r, nil)

@@ -26,7 +26,9 @@ import (
 
 // encoderFile writes a small Qwen3 with two key heads to a file. It returns the model, bare and with an adapter, the
 // bytes of all weights and of the embeddings, a prompt, and what both models make of it on one rank.
-func encoderFile(t *testing.T) (m, with request.Model, whole, embeddings int64, question []byte, want, adapted []float32) {
+func encoderFile(t *testing.T) (m, with request.Model, whole, embeddings int64, question []byte, want,
+	adapted []float32,
+) {
 	t.Helper()
 	set, _, err := goldenweights.Set("qwen3-a")
 	if err != nil {

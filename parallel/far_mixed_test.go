@@ -149,7 +149,8 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 				len(was.Devices))
 		}
 		e.whole.cfg.Processes = next
-		if s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed, c.Survey().Devices) {
+		if s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed,
+			c.Survey().Devices) {
 			t.Errorf("%s: it predicts with %d others", name, len(s.Cluster.Mixed))
 		}
 		e.whole.cfg.Processes = c

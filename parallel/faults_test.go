@@ -124,9 +124,15 @@ func TestRefusalsNameTheField(t *testing.T) {
 			b := r.Branches[0].Entries[0].Biases
 			b[0], b[1] = b[1], b[0]
 		}, "positive", "bias 1 on rows 1 to 3 of its text: want rows of 13, behind those of the bias before"},
-		"bias beyond":  {func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Rows.End = 8 }, "negative", "want rows of 7"},
-		"bias of none": {func(r *request.Request) { r.Branches[1].Entries[0].Biases[0].Rows.End = 1 }, "negative", "rows 1 to 1"},
-		"nan bias":     {func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Value = nan }, "negative", "finite"},
+		"bias beyond": {
+			func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Rows.End = 8 }, "negative",
+			"want rows of 7",
+		},
+		"bias of none": {
+			func(r *request.Request) { r.Branches[1].Entries[0].Biases[0].Rows.End = 1 }, "negative",
+			"rows 1 to 1",
+		},
+		"nan bias": {func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Value = nan }, "negative", "finite"},
 		"bias + reference": {func(r *request.Request) {
 			r.Branches[0].Entries[0].References = []dit.Reference{{Y: 2, X: 2, Data: make([]float32, 64)}}
 		}, "positive", "reference latents"},

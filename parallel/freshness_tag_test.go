@@ -135,7 +135,10 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 	for k, family := range []string{"flux", "sd3", "hunyuandit"} {
 		e, mu, seen := taggedEngine(t, true)
 		r := tinyRequest(t, family, 1, 8, 8, evaluations)
-		r.Branches, r.Guider = []request.Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, request.Guider{Kind: request.GuideBasic}
+		r.Branches, r.Guider = []request.Branch{{
+			Name:    "positive",
+			Entries: r.Branches[0].Entries[:1],
+		}}, request.Guider{Kind: request.GuideBasic}
 		w := workloadOf(r)
 		plans := somePlans(tagPlans(family), k, 6)
 		if family == "hunyuandit" && !testing.Short() { // only folded pipelines lend out their 8-bit stores

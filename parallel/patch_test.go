@@ -53,7 +53,10 @@ func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, 
 	m, n := patchNamed(t, file)
 	y, x = n.Spec.HintSize(y, x)
 	c := request.Control{
-		Net: m, Patch: !n.Spec.Follows, Strength: strength, SigmaStart: 1e9, Hint: request.Latent{B: 1, C: n.Hint, Y: y, X: x},
+		Net: m, Patch: !n.Spec.Follows, Strength: strength, SigmaStart: 1e9, Hint: request.Latent{
+			B: 1, C: n.Hint, Y: y,
+			X: x,
+		},
 	}
 	latentOf := func(name string) []float32 {
 		v := golden.Input(name, n.Format.Channels*y*x)
@@ -76,7 +79,9 @@ func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, 
 }
 
 // request returns the evaluation of item i, and what ComfyUI's network makes of it.
-func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []float32, i int) (*request.Request, []float32) {
+func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []float32, i int) (*request.Request,
+	[]float32,
+) {
 	t.Helper()
 	n, c, y, x := run.X[0], run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1]
 	own := func(v []float32) []float32 { return v[i*len(v)/n : (i+1)*len(v)/n] }
@@ -111,8 +116,12 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 		noise.Data[k], want[k] = in[k]/sigma, in[k]-sigma*v
 	}
 	return &request.Request{
-		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: request.NewLatent(1, c, y, x),
-		Noise: noise, Guider: request.Guider{Kind: request.GuideBasic}, Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{e}}},
+		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: request.NewLatent(1,
+			c, y, x),
+		Noise: noise, Guider: request.Guider{Kind: request.GuideBasic}, Branches: []request.Branch{{
+			Name:    "positive",
+			Entries: []request.Entry{e},
+		}},
 	}, want
 }
 
@@ -173,7 +182,8 @@ func TestPatchesMatchComfyUI(t *testing.T) {
 
 // follows reports whether a patch reads the model's activations block by block.
 func follows(r *request.Request) bool {
-	return slices.ContainsFunc(r.Branches[0].Entries[0].Control, func(c request.Control) bool { return c.Net.Spec.Follows })
+	return slices.ContainsFunc(r.Branches[0].Entries[0].Control,
+		func(c request.Control) bool { return c.Net.Spec.Follows })
 }
 
 // patchedRequest returns a run of two steps of a batch, with two patches in sequence on every entry.
@@ -348,9 +358,21 @@ func TestBadPatchesAreRefused(t *testing.T) {
 		"with a hint of [2, 16, 7, 9], want": func(_ *request.Request, e *request.Entry) {
 			e.Control[0].Hint = request.NewLatent(2, 16, 7, 9)
 		},
-		"the hint is [20, 68], want [20, 64]":          func(_ *request.Request, e *request.Entry) { e.Control[0].Hint = e.Control[1].Hint },
-		"a control net, or its model a patch, and":     func(_ *request.Request, e *request.Entry) { e.Area = request.Area{H: 4, W: 4} },
-		"a model patch, whose weights are not kept in": func(r *request.Request, _ *request.Entry) { r.Plan = "ulysses=2,shard=on" },
+		"the hint is [20, 68], want [20, 64]": func(_ *request.Request,
+			e *request.Entry,
+		) {
+			e.Control[0].Hint = e.Control[1].Hint
+		},
+		"a control net, or its model a patch, and": func(_ *request.Request,
+			e *request.Entry,
+		) {
+			e.Area = request.Area{H: 4, W: 4}
+		},
+		"a model patch, whose weights are not kept in": func(r *request.Request,
+			_ *request.Entry,
+		) {
+			r.Plan = "ulysses=2,shard=on"
+		},
 		"plan.pipe: is 2, but an entry of positive has a model patch that reads": func(r *request.Request, _ *request.Entry) {
 			*r = *patchedRequest(t, "zimage-a")
 			r.Plan = "pipe=2"

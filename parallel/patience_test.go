@@ -28,7 +28,8 @@ func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 	}
 	run()
 	look := e.whole.team.Stalled
-	after := func(d time.Duration) { e.whole.team.Watch.Since = e.whole.team.Watch.Since.Add(-d) } // as if that much time passed
+	// as if that much time passed
+	after := func(d time.Duration) { e.whole.team.Watch.Since = e.whole.team.Watch.Since.Add(-d) }
 	if err := look(); err != nil {
 		t.Fatalf("at the first look: %v", err)
 	}

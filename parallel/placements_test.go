@@ -35,8 +35,8 @@ func shelf(t *testing.T, room int64) (e *Pool, model func(key string) request.Mo
 }
 
 // keys returns the keys of the resident models, most recently used first.
-func (e *Pool) keys() (out []string) {
-	for _, m := range e.Resident() {
+func (p *Pool) keys() (out []string) {
+	for _, m := range p.Resident() {
 		out = append(out, m.Key)
 	}
 	return out

@@ -46,7 +46,10 @@ func TestObserversErrorsAreKept(t *testing.T) {
 		told error
 		code failure.Code
 	}{{plain, failure.BadRequest}, {full, failure.OutOfMemory}} {
-		_, err := e.Sample(context.Background(), r, func(request.Progress) error { return fmt.Errorf("observer: %w", c.told) })
+		_, err := e.Sample(context.Background(), r, func(request.Progress) error {
+			return fmt.Errorf("observer: %w",
+				c.told)
+		})
 		var pe *failure.Error
 		if !errors.Is(err, c.told) || !errors.As(err, &pe) || pe.Code != c.code {
 			t.Errorf("got %v, want a failure %s that wraps %v", err, c.code, c.told)

@@ -123,7 +123,10 @@ func (run controlRun) request(g goldenModel, i int) (r *request.Request, want []
 	}
 	return &request.Request{
 		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: l, Noise: noise,
-		Guider: request.Guider{Kind: request.GuideBasic}, Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{e}}},
+		Guider: request.Guider{Kind: request.GuideBasic}, Branches: []request.Branch{{
+			Name:    "positive",
+			Entries: []request.Entry{e},
+		}},
 	}, want
 }
 

@@ -103,15 +103,22 @@ func TestEntriesApart(t *testing.T) {
 	}
 	whole := request.Area{H: 4, W: 4}
 	for name, change := range map[string]func(r *request.Request, p *plan.Plan){
-		"other text":    func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Context.Rows-- },
-		"area":          func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Area = whole },
-		"times":         func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Ranged = true },
-		"guidance":      func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Guidance = new(float32) },
-		"biases":        func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Biases = make([]dit.Bias, 1) },
-		"residuals":     func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Residuals = make([]rank.Residual, 1) },
+		"other text": func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Context.Rows-- },
+		"area":       func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Area = whole },
+		"times":      func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Ranged = true },
+		"guidance":   func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Guidance = new(float32) },
+		"biases":     func(r *request.Request, _ *plan.Plan) { r.Branches[0].Entries[1].Biases = make([]dit.Bias, 1) },
+		"residuals": func(r *request.Request,
+			_ *plan.Plan,
+		) {
+			r.Branches[0].Entries[1].Residuals = make([]rank.Residual, 1)
+		},
 		"rows":          func(r *request.Request, _ *plan.Plan) { r.Latent.Y *= 32 },
 		"the same bits": func(_ *request.Request, p *plan.Plan) { p.Deterministic = true },
-		"uneven groups": func(r *request.Request, p *plan.Plan) { p.CFG, r.Branches[1].Entries = 2, r.Branches[1].Entries[:1] },
+		"uneven groups": func(r *request.Request, p *plan.Plan) {
+			p.CFG, r.Branches[1].Entries = 2,
+				r.Branches[1].Entries[:1]
+		},
 		"a single entry": func(r *request.Request, _ *plan.Plan) {
 			r.Branches = r.Branches[:1]
 			r.Branches[0].Entries = r.Branches[0].Entries[:1]

@@ -170,7 +170,10 @@ func writeWide(t *testing.T, path string) {
 		for rest := data; len(rest) > 0; {
 			rest = rest[copy(rest, noise):]
 		}
-		entries = append(entries, safetensors.Entry{Name: d.Name, DType: engine.BF16, Shape: d.Shape, Data: datafile.Of(data)})
+		entries = append(entries, safetensors.Entry{
+			Name: d.Name, DType: engine.BF16, Shape: d.Shape,
+			Data: datafile.Of(data),
+		})
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,8 @@ func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 	g := modulationRows(shift, scale)
 	if g == 0 { // different groupings: item by item
 		for i := range y.Dim(0) {
-			o.AdaLN(y.Slice(0, i, i+1), x.Slice(0, i, i+1), modulationRow(shift, i, y.Dim(0)), modulationRow(scale, i, y.Dim(0)), eps)
+			o.AdaLN(y.Slice(0, i, i+1), x.Slice(0, i, i+1), modulationRow(shift, i, y.Dim(0)),
+				modulationRow(scale, i, y.Dim(0)), eps)
 		}
 		return
 	}

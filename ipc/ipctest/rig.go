@@ -207,8 +207,8 @@ func WaitState(t *testing.T, j *jobs.Table, id string, want message.State) messa
 	}
 }
 
-// CancelInAttempt waits until a job runs in an attempt or a later one, cancels it and returns its last record. A job that
-// would go on for long shows that it is tried again without a bet on how fast this machine is.
+// CancelInAttempt waits until a job runs in an attempt or a later one, cancels it and returns its last record. A job
+// that would go on for long shows that it is tried again without a bet on how fast this machine is.
 func CancelInAttempt(t *testing.T, j *jobs.Table, c client.Client, id string, attempt int) message.Record {
 	t.Helper()
 	ctx := wiretest.Context(t)

@@ -69,7 +69,10 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 			".lora_up.weight": f32(up, size[0], 4), ".lora_down.weight": f32(down, 4, size[1]),
 			".alpha": f32([]float32{float32(alpha)}, 1),
 		} {
-			entries = append(entries, safetensors.Entry{Name: stem + part, FileType: "F32", Shape: v.Shape, Data: datafile.Of(v.Data)})
+			entries = append(entries, safetensors.Entry{
+				Name: stem + part, FileType: "F32", Shape: v.Shape,
+				Data: datafile.Of(v.Data),
+			})
 		}
 		rows := []int{0, size[0]}
 		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI splits fused weights

@@ -110,7 +110,10 @@ func TestKillFromOutside(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Context(t)
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 600000")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{
+		ID:       "k",
+		Workflow: messagetest.Graph("Wait 600000"),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	ipctest.WaitState(t, r.Jobs, "k", message.Running)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/models/tokenizer"
 	"patchbay/node/graph"
@@ -29,18 +30,19 @@ func TestEmbeddingFiles(t *testing.T) {
 	width := table.Shape[1]
 	var rows []byte
 	for _, id := range ids {
-		size := len(table.Data) / table.Shape[0]
-		rows = append(rows, table.Data[id*size:(id+1)*size]...)
+		values := table.Data.Bytes()
+		size := len(values) / table.Shape[0]
+		rows = append(rows, values[id*size:(id+1)*size]...)
 	}
 	entry := func(name string) safetensors.Entry {
-		return safetensors.Entry{Name: name, DType: table.DType, Shape: []int{len(ids), width}, Data: rows}
+		return safetensors.Entry{Name: name, DType: table.DType, Shape: []int{len(ids), width}, Data: datafile.Of(rows)}
 	}
-	other := safetensors.Entry{Name: "t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: make([]byte, 28)}
+	other := safetensors.Entry{Name: "t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: datafile.Of(make([]byte, 28))}
 	at := func(name string) string { return filepath.Join(extra, "embeddings", name) }
 	writeTensors(t, at("rouge.safetensors"), nil, []safetensors.Entry{entry("clip_l"), other})
 	writeTensors(t, at("deep/bundled.safetensors"), nil, []safetensors.Entry{
 		entry("bundle_emb.x.clip_l"),
-		{Name: "bundle_emb.x.t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: make([]byte, 28)},
+		{Name: "bundle_emb.x.t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: datafile.Of(make([]byte, 28))},
 		entry("lora_down"),
 	})
 	check(t, os.WriteFile(at("old.pt"), []byte("PK"), 0o600))

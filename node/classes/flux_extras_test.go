@@ -54,7 +54,10 @@ func (r *fluxRecord) write(t *testing.T) string {
 			}
 			data := make([]byte, 4*n)
 			engine.Narrow(data, golden.Fill(name+"/"+row[0].(string), n, row[2].(float64), row[3].(float64)), engine.F32)
-			entries = append(entries, safetensors.Entry{Name: row[0].(string), DType: engine.F32, Shape: shape, Data: datafile.Of(data)})
+			entries = append(entries, safetensors.Entry{
+				Name: row[0].(string), DType: engine.F32, Shape: shape,
+				Data: datafile.Of(data),
+			})
 		}
 		var b bytes.Buffer
 		check(t, safetensors.Write(&b, nil, entries))

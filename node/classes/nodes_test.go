@@ -284,7 +284,10 @@ func writeGoldenWith(t *testing.T, name, path string, meta map[string]string) {
 	var entries []safetensors.Entry
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
-		entries = append(entries, safetensors.Entry{Name: n, DType: engine.F32, Shape: s.Shape, Data: datafile.Of(s.Elements(0, s.Len()))})
+		entries = append(entries, safetensors.Entry{
+			Name: n, DType: engine.F32, Shape: s.Shape,
+			Data: datafile.Of(s.Elements(0, s.Len())),
+		})
 	}
 	writeTensors(t, path, meta, entries)
 }

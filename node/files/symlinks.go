@@ -32,8 +32,8 @@ func (r *Roots) trusted(path string) bool {
 	return false
 }
 
-// trustedSymlinks follows the parts of a path from the folder at and reports whether they lead to something that exists and
-// every link on the way belongs to root or user.
+// trustedSymlinks follows the parts of a path from the folder at and reports whether they lead to something that exists
+// and every link on the way belongs to root or user.
 func trustedSymlinks(at string, parts []string, user uint32) bool {
 	for links := 0; len(parts) > 0; {
 		part := parts[0]

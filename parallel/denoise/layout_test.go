@@ -111,14 +111,24 @@ func TestGuiderNeedsAndMix(t *testing.T) {
 		{request.Guider{Kind: request.GuideCFG, CFG: 3}, []bool{true, true}, [][]float32{c, u}, 10, 1},
 		{request.Guider{Kind: request.GuideCFG, CFG: 1}, []bool{true, false}, [][]float32{c, nil}, 4, 0},
 		{request.Guider{Kind: request.GuideCFG, CFG: 1, NoShortcut: true}, []bool{true, true}, [][]float32{c, u}, 4, 1},
-		{request.Guider{Kind: request.GuideDual, CFG: 2, CFG2: 3}, []bool{true, true, true}, [][]float32{c, u, n}, (-2 + 3*3) + 3*2, -2},
+		{
+			request.Guider{Kind: request.GuideDual, CFG: 2, CFG2: 3},
+			[]bool{true, true, true},
+			[][]float32{c, u, n},
+			(-2 + 3*3) + 3*2, -2,
+		},
 		{
 			request.Guider{Kind: request.GuideDual, CFG: 2, CFG2: 3, Nested: true},
 			[]bool{true, true, true},
 			[][]float32{c, u, n},
 			-2 + 3*((1+3*2)-(-2)), 1,
 		},
-		{request.Guider{Kind: request.GuideDual, CFG: 1, CFG2: 1}, []bool{true, false, false}, [][]float32{c, nil, nil}, 4, 0},
+		{
+			request.Guider{Kind: request.GuideDual, CFG: 1, CFG2: 1},
+			[]bool{true, false, false},
+			[][]float32{c, nil, nil},
+			4, 0,
+		},
 	} {
 		t.Run(fmt.Sprintf("%+v", tc.g), func(t *testing.T) {
 			if got := needed(tc.g, len(tc.needed), false); !slices.Equal(got, tc.needed) {

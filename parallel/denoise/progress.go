@@ -47,7 +47,10 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 		return nil
 	}
 	steps := len(p.d.sigmas) - 1
-	report := request.Progress{Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)], Sent: p.d.session.Bytes()}
+	report := request.Progress{
+		Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)],
+		Sent: p.d.session.Bytes(),
+	}
 	if p.d.req.Preview {
 		v := make([]float32, len(p.d.latent))
 		for _, other := range p.d.evaluator.parts {

@@ -118,7 +118,10 @@ func TestWires(t *testing.T) {
 // like cards with a bridge.
 func TestPairedWires(t *testing.T) {
 	f := Cluster{
-		Hosts: 1, PerHost: 4, Link: Interconnect{Bandwidth: 3, Latency: 9, AllToAll: 0.25, RingFraction: 0.5, Island: 2, Across: 1},
+		Hosts: 1, PerHost: 4, Link: Interconnect{
+			Bandwidth: 3, Latency: 9, AllToAll: 0.25, RingFraction: 0.5, Island: 2,
+			Across: 1,
+		},
 	}
 	for a := range 4 {
 		var row []Pair

@@ -9,7 +9,8 @@ import (
 )
 
 // TestStagesOfFluxFit checks the forecast for FLUX-dev in bf16: a rank holds at most 16 GB of weights on two stages and
-// 10 GB on four. Its double blocks have twice the weights of single ones for the same work, so the first stage has more.
+// 10 GB on four. Its double blocks have twice the weights of single ones for the same work, so the first stage has
+// more.
 func TestStagesOfFluxFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "8xH100-nvlink")
 	s.Device = s.Cluster.Device

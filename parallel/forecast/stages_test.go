@@ -72,8 +72,8 @@ func leastDearest(cost []float64, parts int, first, last float64) float64 {
 	return best[n]
 }
 
-// leastStage returns the smallest possible cost of the most expensive stage of a model. A folded stage takes a block and
-// its mirror image.
+// leastStage returns the smallest possible cost of the most expensive stage of a model. A folded stage takes a block
+// and its mirror image.
 func leastStage(spec *dit.Spec, costs []float64, ends [2]float64, parts int) float64 {
 	if !plan.Skips(spec) {
 		return leastDearest(costs, parts, ends[0], ends[1])

@@ -26,6 +26,8 @@ type Session struct {
 	sent map[int][]comm.Traffic // by member: what it has sent so far, from its last reply
 }
 
+// NewSession makes a session that Open then starts on the ranks. id differs from those of all other sessions and tasks
+// of the team.
 func NewSession(t *Team, id uint64) *Session { return &Session{team: t, id: id} }
 
 // note records what the members have sent so far.

@@ -1,6 +1,6 @@
 // Package leader directs the ranks of one plan: it starts them in their processes as a team (team.go), cuts each
-// evaluation of a session into commands for them and assembles their replies (session.go), and fails requests whose ranks
-// make no progress (watchdog.go). It knows neither samplers nor where weights are resident.
+// evaluation of a session into commands for them and assembles their replies (session.go), and fails requests whose
+// ranks make no progress (watchdog.go). It knows neither samplers nor where weights are resident.
 package leader
 
 import (

@@ -1,8 +1,9 @@
 // Package plan describes how a request is split over ranks: the syntax of plans and what is refused (plan.go), the
 // positions of ranks (mesh.go), which rank computes which tokens (ranges.go, rows.go) and which blocks
-// (cut.go), which rank holds which weights and when they are gathered (held.go, gathers.go), how work follows the speeds
-// of devices (speeds.go) and the names of micro-steps (micro.go). It only computes values. It knows the shape of a
-// model, dit.Spec, but no tensor, no running rank, no clock, and no times except the costs that it is given to balance.
+// (cut.go), which rank holds which weights and when they are gathered (held.go, gathers.go), how work follows the
+// speeds of devices (speeds.go) and the names of micro-steps (micro.go). It only computes values. It knows the shape of
+// a model, dit.Spec, but no tensor, no running rank, no clock, and no times except the costs that it is given to
+// balance.
 package plan
 
 import (

@@ -1,7 +1,7 @@
 // Package process is what one process provides to the ranks of a plan: the Ops of its devices, the weights that are
-// resident there within a budget (placement.go), and the ranks themselves (subteam.go). The leader of a run uses all of it
-// through the interfaces Process, Subteam and Member, so that it may be in another process. The package knows plans and
-// ranks, but no request and no sampler; where weights come from is up to the caller.
+// resident there within a budget (placement.go), and the ranks themselves (subteam.go). The leader of a run uses all of
+// it through the interfaces Process, Subteam and Member, so that it may be in another process. The package knows plans
+// and ranks, but no request and no sampler; where weights come from is up to the caller.
 package process
 
 import (

@@ -9,7 +9,7 @@ type Port struct {
 	recode func(v any) (any, error)
 }
 
-// NewLink makes the link of a rank. recode, if not nil, passes every command and reply through an encoder and a
+// NewPort makes the port of a rank. recode, if not nil, passes every command and reply through an encoder and a
 // decoder.
 func NewPort(r *Rank, recode func(v any) (any, error)) *Port {
 	return &Port{Rank: r, inbox: make(chan call, queueLength), recode: recode}

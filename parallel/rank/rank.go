@@ -205,8 +205,8 @@ func (r *Rank) Memory() (session, activations, exchange int) {
 	return r.session.Bytes, r.acts.Bytes, r.exchange.Bytes
 }
 
-// Kept counts what the rank keeps of requests: sessions, and outputs that later blocks read. Between requests both are
-// 0.
+// StoredRows counts what the rank keeps of requests: sessions, and outputs that later blocks read. Between requests
+// both are 0.
 func (r *Rank) StoredRows() (sessions, skips int) { return len(r.sessions), r.skips.len() }
 
 // End returns the rank's end on an axis.

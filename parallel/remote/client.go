@@ -260,7 +260,8 @@ func (c *Client) Err() error {
 	return c.lost
 }
 
-// Acquire implements process.Process. It refuses weights that cannot be named to another process (encoding.BinaryMarshaler).
+// Acquire implements process.Process. It refuses weights that cannot be named to another process
+// (encoding.BinaryMarshaler).
 func (c *Client) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
 	named, ok := w.(encoding.BinaryMarshaler)
 	if !ok {

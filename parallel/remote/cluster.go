@@ -18,8 +18,8 @@ import (
 // lookEvery is how often missing hosts are looked for.
 const lookEvery = 2 * time.Second
 
-// Cluster is the machines that offer themselves to this one. It implements parallel.Processes for an engine whose ranks run
-// there.
+// Cluster is the machines that offer themselves to this one. It implements parallel.Processes for an engine whose ranks
+// run there.
 type Cluster struct {
 	network Network
 	by      Exchange
@@ -82,7 +82,8 @@ func (c *Cluster) Survey() forecast.Survey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return forecast.Survey{
-		Hardware: c.survey.Hardware, Remote: true, Places: c.survey.Places, Bandwidth: c.survey.Bandwidth, Latency: c.survey.Latency,
+		Hardware: c.survey.Hardware, Remote: true, Places: c.survey.Places,
+		Bandwidth: c.survey.Bandwidth, Latency: c.survey.Latency,
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package remote runs ranks in another process. The leader's side is a process.Process (client.go), which the ranks' side
-// answers (serve.go). Msgpack messages travel between them over one connection (this file); ranks exchange tensors over
-// a mesh of the processes' own (join.go, package comm/stream). Weights are sent as the bytes that name them, such as a
-// file with its header hash: each process reads its own part.
+// Package remote runs ranks in another process. The leader's side is a process.Process (client.go), which the ranks'
+// side answers (serve.go). Msgpack messages travel between them over one connection (this file); ranks exchange tensors
+// over a mesh of the processes' own (join.go, package comm/stream). Weights are sent as the bytes that name them, such
+// as a file with its header hash: each process reads its own part.
 package remote
 
 import (
