@@ -3,9 +3,11 @@ package classes
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -86,7 +88,7 @@ func deepen(depth int) {
 }
 
 // exprToken matches an operator or other sign, a number or a name.
-var exprToken = regexp.MustCompile(`\*\*|//|[<>=!]=|\.?[0-9](?:[eE][+-]|[\w.])*|[A-Za-z_]\w*|[^ \t\r\n]`)
+var exprToken = regexp.MustCompile(`\*\*|//|[<>=!]=|0[xXoObB]\w*|\.?[0-9](?:[eE][+-]|[\w.])*|[A-Za-z_]\w*|[^ \t\r\n]`)
 
 // take consumes and returns the next token if it is one of signs, else it returns "".
 func (e *expr) take(signs ...string) string {
@@ -190,7 +192,13 @@ func (e *expr) signed(depth int) func() any {
 	deepen(depth)
 	if s := e.take("-", "+"); s != "" {
 		x := e.signed(depth + 1)
-		return func() any { return apply(s, int64(0), x()) }
+		return func() any {
+			v := x()
+			if f, ok := v.(float64); ok && s == "-" {
+				return -f // also of 0
+			}
+			return apply(s, int64(0), v)
+		}
 	}
 	x := e.value(depth)
 	if e.take("**") != "" {
@@ -256,12 +264,27 @@ func (e *expr) value(depth int) func() any {
 	return x
 }
 
+// pythonNumber matches the decimal literals of Python: underscores stand between digits, and whole numbers other than 0
+// do not begin with 0.
+var pythonNumber = regexp.MustCompile(`^(?:0(?:_?0)*|[1-9](?:_?\d)*|` +
+	`(?:(?:\d(?:_?\d)*)?\.\d(?:_?\d)*|\d(?:_?\d)*\.?)(?:[eE][+-]?\d(?:_?\d)*)?)$`)
+
+// number reads a literal of Python, decimal, hexadecimal (0x), octal (0o) or binary (0b).
 func number(t string) any {
-	if n, err := strconv.ParseInt(t, 10, 64); err == nil {
+	if len(t) > 1 && t[0] == '0' && strings.ContainsRune("xXoObB", rune(t[1])) {
+		n, err := strconv.ParseInt(t, 0, 64)
+		if err != nil {
+			wrong("%s is no number of 63 bits", t)
+		}
 		return n
 	}
-	f, err := strconv.ParseFloat(t, 64)
-	if err != nil {
+	digits := strings.ReplaceAll(t, "_", "")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err == nil && pythonNumber.MatchString(t) && (n == 0 || t[0] != '0') {
+		return n
+	}
+	f, err := strconv.ParseFloat(digits, 64)
+	if err != nil || !pythonNumber.MatchString(t) || !strings.ContainsAny(t, ".eE") && t[0] == '0' {
 		wrong("%s is no number", t)
 	}
 	return f
@@ -309,15 +332,79 @@ func apply(sign string, a, b any) any {
 	case "/":
 		return x / y
 	case "//":
-		return math.Floor(x / y)
+		q, _ := divided(x, y)
+		return q
 	case "%":
-		return x - y*math.Floor(x/y)
+		_, r := divided(x, y)
+		return r
 	}
 	v := math.Pow(x, y)
 	if math.IsNaN(v) {
 		wrong("%v ** %v is not real", x, y)
 	}
 	return v
+}
+
+// divided returns quotient, rounded down, and remainder, with the sign of y, as CPython computes them
+// (Objects/floatobject.c, _float_div_mod).
+func divided(x, y float64) (q, r float64) {
+	r = math.Mod(x, y)
+	q = (x - r) / y
+	if r == 0 {
+		r = math.Copysign(0, y)
+	} else if (y < 0) != (r < 0) {
+		r, q = r+y, q-1
+	}
+	if q == 0 {
+		return math.Copysign(0, x/y), r
+	}
+	whole := math.Floor(q)
+	if q-whole > 0.5 {
+		whole++
+	}
+	return whole, r
+}
+
+// roundedTo is Python's round with a number of digits, which may be negative. Ties of the exact value go to even.
+func roundedTo(v any, digits int64) any {
+	x := float(v)
+	_, isFloat := v.(float64)
+	switch {
+	case digits > 323 || digits >= 0 && !isFloat: // 323: where the digits of an f64 end
+		if isFloat {
+			return x
+		}
+		return whole(v)
+	case digits >= 0:
+		out, err := strconv.ParseFloat(strconv.FormatFloat(x, 'f', int(digits), 64), 64)
+		if err != nil {
+			wrong("round(%v) is too large", v)
+		}
+		return out
+	case digits < -308: // above the largest f64
+		return apply("*", v, int64(0))
+	}
+	exact, unit := new(big.Rat).SetFloat64(x), new(big.Int).Exp(big.NewInt(10), big.NewInt(-digits), nil)
+	if !isFloat {
+		exact = new(big.Rat).SetInt64(whole(v))
+	}
+	if exact == nil {
+		wrong("round(%v) is not finite", v)
+	}
+	n, rest := new(big.Int).QuoRem(exact.Num(), new(big.Int).Mul(exact.Denom(), unit), new(big.Int))
+	half := new(big.Int).Mul(exact.Denom(), unit)
+	if c := new(big.Int).Abs(new(big.Int).Lsh(rest, 1)).Cmp(half); c > 0 || c == 0 && n.Bit(0) == 1 {
+		n.Add(n, big.NewInt(int64(exact.Sign())))
+	}
+	n.Mul(n, unit)
+	if !isFloat {
+		if !n.IsInt64() {
+			wrong("a whole number is larger than 2**62")
+		}
+		return n.Int64()
+	}
+	out, _ := new(big.Rat).SetInt(n).Float64()
+	return math.Copysign(out, x)
 }
 
 func applyWhole(sign string, a, b int64) any {
@@ -393,11 +480,7 @@ func call(name string, in []any) any {
 		}
 		return apply("+", int64(0), in[0])
 	case name == "round" && n == 2:
-		v, err := strconv.ParseFloat(strconv.FormatFloat(float(in[0]), 'f', int(min(max(whole(in[1]), 0), 30)), 64), 64)
-		if err != nil {
-			wrong("round(%v) is too large", in[0])
-		}
-		return v
+		return roundedTo(in[0], whole(in[1]))
 	case name == "round" && n == 1:
 		return whole(math.RoundToEven(float(in[0])))
 	case name == "pow" && n == 2:
