@@ -267,8 +267,9 @@ func TestAHangingHostIsReplaced(t *testing.T) {
 // TestASilentHostIsNamed checks that a process that falls silent is reported as the cause, although the ranks of the
 // others stall for longer than the watchdog allows before it is given up.
 func TestASilentHostIsNamed(t *testing.T) {
-	e, h := newPatientHosts(t, 500*time.Millisecond)
-	h.silence, h.mute = 2*time.Second, make(chan struct{})
+	t.Parallel() // mostly waits
+	e, h := newPatientHosts(t, 3*time.Second)
+	h.silence, h.mute = 9*time.Second, make(chan struct{})
 	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
@@ -279,7 +280,7 @@ func TestASilentHostIsNamed(t *testing.T) {
 		return nil
 	})
 	var f *failure.Error
-	want := "process 1 has gone: it has said nothing for 2s"
+	want := "process 1 has gone: it has said nothing for 9s"
 	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
