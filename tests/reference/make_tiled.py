@@ -1,9 +1,11 @@
-"""Adds pictures encoded and latents decoded in tiles to the files of tests/golden/modern. Running the tests does not need this script.
+"""Adds pictures encoded and latents decoded in tiles to the files of tests/golden/modern. Running the tests does not
+need this script.
 
 Made with torch and the tree of ComfyUI 0.33.0, whose nodes and VAE are imported and run as they are:
     python tests/reference/make_tiled.py COMFYUI_TREE tests/golden/modern
 
-Weights and inputs are by the formula of tests/golden/README.md section 1: latents have the deviation 1, pictures scale 1 and offset 0.5.
+Weights and inputs are by the formula of tests/golden/README.md section 1: latents have the deviation 1, pictures
+scale 1 and offset 0.5.
 """
 
 import json
@@ -37,18 +39,35 @@ MODE = torch.inference_mode()  # as ComfyUI runs its nodes
 MODE.__enter__()
 for i, (model, node, shape, size, overlap) in enumerate(CASES):
     if model not in loaded:
-        state = {k: fill(f"{model}/{k}", tuple(s), scale, offset) for k, s, _, scale, offset in weights[model]["tensors"]}
+        state = {
+            k: fill(f"{model}/{k}", tuple(s), scale, offset) for k, s, _, scale, offset in weights[model]["tensors"]
+        }
         config = {"params": {"ddconfig": weights[model]["config"], "embed_dim": 4}} if model == "vae-kl" else None
         loaded[model] = comfy.sd.VAE(sd=state, config=config)
     key = f"{model}/{node}/{i}"
     if node == "VAEEncodeTiled":
-        got = nodes.VAEEncodeTiled().encode(loaded[model], fill("input:" + key, tuple(shape), 1, 0.5), size, overlap)[0]["samples"]
+        got = nodes.VAEEncodeTiled().encode(loaded[model], fill("input:" + key, tuple(shape), 1, 0.5), size, overlap)[
+            0
+        ]["samples"]
     else:
         got = nodes.VAEDecodeTiled().decode(loaded[model], {"samples": given(key, tuple(shape))}, size, overlap)[0]
-    cases[key] = {"node": node, "model": model, "input": shape, "tile_size": size, "overlap": overlap, "output": list(got.shape)}
+    cases[key] = {
+        "node": node,
+        "model": model,
+        "input": shape,
+        "tile_size": size,
+        "overlap": overlap,
+        "output": list(got.shape),
+    }
     tensors[key] = got.float().clone().contiguous()
     print(key, list(got.shape))
 with open(f"{out}/vae.json", "w") as file:
-    file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": "), ensure_ascii=False) for k, v in cases.items()) + "}\n")
+    file.write(
+        "{"
+        + ",\n".join(
+            json.dumps(k) + ": " + json.dumps(v, separators=(",", ": "), ensure_ascii=False) for k, v in cases.items()
+        )
+        + "}\n"
+    )
 save_file(tensors, f"{out}/vae.safetensors")
 os.chmod(f"{out}/vae.safetensors", 0o644)
