@@ -129,7 +129,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) process.Process {
+	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Process) process.Process {
 		site := cl.Site()
 		log.Info().Stringer("host", cl).Str("rates", forecast.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
 		return remoteHost{cl, roots}

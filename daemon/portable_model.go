@@ -98,7 +98,7 @@ func (m *portableModel) find(roots *files.Roots) error {
 
 // remoteHost is a host on another machine.
 type remoteHost struct {
-	*remote.Client
+	*remote.Process
 	roots files.Roots
 }
 
@@ -115,7 +115,7 @@ func (w portableWeights) MarshalBinary() ([]byte, error) { return msgpack.Marsha
 func (f remoteHost) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
 	own, ok := w.(source.Weights)
 	if !ok {
-		return f.Client.Acquire(key, w, need)
+		return f.Process.Acquire(key, w, need)
 	}
 	named := &portableModel{Model: own.Model}
 	if err := named.names(&f.roots); err != nil {
@@ -123,7 +123,7 @@ func (f remoteHost) Acquire(key string, w process.Weights, need []process.Need) 
 			Code: failure.LoadFailed, Field: "model", Text: "name the weights for other hosts", Cause: err,
 		}
 	}
-	loaded, err = f.Client.Acquire(key, portableWeights{w, named}, need)
+	loaded, err = f.Process.Acquire(key, portableWeights{w, named}, need)
 	var e *failure.Error
 	if errors.As(err, &e) && e.Code != failure.HostLost { // HostLost names the host already
 		told := *e

@@ -54,7 +54,7 @@ type children struct {
 	mu    sync.Mutex
 	dir   string // folder of the sockets by which they connect to each other
 	count int    // processes started so far
-	at    []*remote.Client
+	at    []*remote.Process
 }
 
 // Changed implements parallel.Processes.
@@ -105,7 +105,7 @@ func (s *childSubset) Start(int) ([]process.Process, error) { return s.gather(s.
 
 // gather connects the processes at some places to each other, and starts those that do not run.
 func (c *children) gather(places []int) (all []process.Process, err error) {
-	var clients []*remote.Client
+	var clients []*remote.Process
 	defer func() {
 		if err != nil {
 			for _, cl := range clients {
@@ -125,10 +125,10 @@ func (c *children) gather(places []int) (all []process.Process, err error) {
 }
 
 // process returns the process at a place, and starts it if it does not run.
-func (c *children) process(place int) (*remote.Client, error) {
+func (c *children) process(place int) (*remote.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at = append(c.at, make([]*remote.Client, max(0, place+1-len(c.at)))...)
+	c.at = append(c.at, make([]*remote.Process, max(0, place+1-len(c.at)))...)
 	if cl := c.at[place]; cl != nil && cl.Err() == nil {
 		return cl, nil
 	}
@@ -199,7 +199,7 @@ func (c *children) lend() (int64, error) {
 
 // startRank starts the process of rank i, which may take so much memory (0: no limit) and listens at a path for the
 // others.
-func (c *children) startRank(i int, memory int64, listen string) (*remote.Client, error) {
+func (c *children) startRank(i int, memory int64, listen string) (*remote.Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)

@@ -299,11 +299,11 @@ func TestShardedFolderEqualsOneFile(t *testing.T) {
 func writeFolder(t *testing.T, dir string, tensors map[string]weights.Stored, config string) {
 	t.Helper()
 	names := weights.FromMap(tensors).Names()
-	shards, listed := make([][]safetensors.Entry, 3), map[string]string{}
+	shards, listed := make([][]safetensors.Tensor, 3), map[string]string{}
 	file := func(i int) string { return fmt.Sprintf("diffusion_pytorch_model-%05d-of-00003.safetensors", i+1) }
 	for i, name := range names {
 		s := tensors[name]
-		shards[i%3] = append(shards[i%3], safetensors.Entry{
+		shards[i%3] = append(shards[i%3], safetensors.Tensor{
 			Name: name, DType: s.DType, FileType: "F32",
 			Shape: s.Shape, Data: datafile.Of(s.Data),
 		})

@@ -32,9 +32,9 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 		t.Fatal(err)
 	}
 	m := all[name]
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for _, info := range m.Tensors {
-		e := safetensors.Entry{Name: info[0].(string), FileType: info[2].(string), Shape: []int{}}
+		e := safetensors.Tensor{Name: info[0].(string), FileType: info[2].(string), Shape: []int{}}
 		n := 1
 		for _, d := range info[1].([]any) {
 			e.Shape = append(e.Shape, int(d.(float64)))
@@ -79,7 +79,7 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 		meta["_quantization_metadata"] = string(text)
 	} else {
 		for layer, text := range m.Layers {
-			entries = append(entries, safetensors.Entry{
+			entries = append(entries, safetensors.Tensor{
 				Name: layer + ".comfy_quant", FileType: "U8", Shape: []int{len(text)}, Data: datafile.Of(text),
 			})
 		}

@@ -77,7 +77,7 @@ func (*processes) Survey() forecast.Survey { return forecast.Survey{} }
 
 func (p *processes) Start(ranks int) (out []process.Process, err error) {
 	p.room, p.pids = ranks, nil
-	var clients []*remote.Client
+	var clients []*remote.Process
 	for i := range ranks {
 		c, err := p.process(i)
 		if err != nil {
@@ -89,7 +89,7 @@ func (p *processes) Start(ranks int) (out []process.Process, err error) {
 	return out, err
 }
 
-func (p *processes) process(i int) (*remote.Client, error) {
+func (p *processes) process(i int) (*remote.Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 type shared struct {
 	*hosts
 	mu sync.Mutex
-	at []*remote.Client
+	at []*remote.Process
 }
 
 func (s *shared) On(places []int) Processes { return &some{s, places} }
@@ -54,7 +54,7 @@ func (s *some) Changed(int) bool { return false }
 func (s *some) Start(int) (out []process.Process, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var clients []*remote.Client
+	var clients []*remote.Process
 	for _, p := range s.places {
 		if s.at[p] == nil || s.at[p].Err() != nil {
 			s.starts++
@@ -79,7 +79,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	}
 	m.Link.Bandwidth, m.Link.Latency, m.Device.Handover, m.Device.Launch = 1e12, 1e-5, 1e-5, 0
 	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9
-	h := &shared{hosts: &hosts{t: t, ops: testOps}, at: make([]*remote.Client, places)}
+	h := &shared{hosts: &hosts{t: t, ops: testOps}, at: make([]*remote.Process, places)}
 	e, err := NewPool(Config{NewOps: testOps, Machine: &m, Ranks: places, Schedule: ScheduleAuto, Processes: h})
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Ha
 		list = append(list, stationAt(t, n, models, s, places[i]))
 	}
 	c := remote.NewCluster(n, remote.ByBest, func() []string { return list },
-		func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
+		func(cl *remote.Process) process.Process { return cl }, func(string, error) {})
 	e, err := NewPool(Config{NewOps: testOps, Processes: c})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 			t.Errorf("%s: chose %s, want the two ranks of the other machine", name, got.Stats.Plan)
 		}
 		next := remote.NewCluster(remote.Network{}, remote.ByBest, func() []string { return list },
-			func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
+			func(cl *remote.Process) process.Process { return cl }, func(string, error) {})
 		defer next.Close()
 		if err := next.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)

@@ -145,7 +145,7 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Pool, *hosts, []
 		}
 		return out
 	}
-	c := remote.NewCluster(n, remote.ByBest, addresses, func(cl *remote.Client) process.Process { return cl },
+	c := remote.NewCluster(n, remote.ByBest, addresses, func(cl *remote.Process) process.Process { return cl },
 		func(string, error) {})
 	e, err := NewPool(Config{NewOps: testOps, Processes: c})
 	if err != nil {
@@ -248,7 +248,7 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 	lead := func(hosts []string) (*Pool, *remote.Cluster, error) {
 		t.Helper()
 		c := remote.NewCluster(n, remote.ByBest, func() []string { return hosts },
-			func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
+			func(cl *remote.Process) process.Process { return cl }, func(string, error) {})
 		kept := c.Keep(file, func(err error) { t.Error(err) })
 		e, err := NewPool(Config{NewOps: testOps, Processes: c})
 		if err != nil {
@@ -451,7 +451,7 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 		addresses = append(addresses, c.address)
 	}
 	c := remote.NewCluster(own, remote.ByBest, func() []string { return addresses },
-		func(cl *remote.Client) process.Process { return cl },
+		func(cl *remote.Process) process.Process { return cl },
 		func(string, error) {})
 	defer c.Close()
 	got, err := c.Start(2)
@@ -483,7 +483,7 @@ func TestAHostJoins(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return list
-	}, func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
+	}, func(cl *remote.Process) process.Process { return cl }, func(string, error) {})
 	defer c.Close()
 	start := func(want ...string) {
 		t.Helper()
@@ -534,7 +534,7 @@ func TestARankThatStaysIsToldOf(t *testing.T) {
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: time.Second}
 	address := station(t, n, models)
 	c := remote.NewCluster(n, remote.ByBest, func() []string { return []string{address} },
-		func(cl *remote.Client) process.Process { return cl }, func(string, error) {})
+		func(cl *remote.Process) process.Process { return cl }, func(string, error) {})
 	defer c.Close()
 	e, err := NewPool(Config{NewOps: testOps, Processes: c, Patience: 2 * time.Second})
 	if err != nil {

@@ -71,7 +71,7 @@ func (h *hosts) Start(ranks int) ([]process.Process, error) {
 	h.starts++
 	h.room = ranks
 	h.conns = nil
-	var clients []*remote.Client
+	var clients []*remote.Process
 	var out []process.Process
 	for i := range ranks {
 		c, err := h.process(i)
@@ -85,7 +85,7 @@ func (h *hosts) Start(ranks int) ([]process.Process, error) {
 }
 
 // process starts process i.
-func (h *hosts) process(i int) (*remote.Client, error) {
+func (h *hosts) process(i int) (*remote.Process, error) {
 	listen, err := net.Listen("unix", filepath.Join(h.t.TempDir(), fmt.Sprintf("%d.sock", i)))
 	if err != nil {
 		return nil, err

@@ -219,7 +219,7 @@ func (e *Leader) assemble(p plan.Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	of := process.Team{ID: e.last.Add(1), Plan: p, Folded: folded}
+	of := process.TeamSpec{ID: e.last.Add(1), Plan: p, Folded: folded}
 	if e.at != nil && e.cfg.Processes != nil { // process.Local.Share accounts for this otherwise
 		of.Concurrent = (p.Ranks()*e.total + len(e.at) - 1) / len(e.at)
 	}
@@ -291,7 +291,7 @@ func (e *Leader) attempt(ctx context.Context, req *request.Request, plan plan.Pl
 	err = scope.Recovered("sampler "+req.Sampler, func() error {
 		var err error
 		cluster, _ := e.devices()
-		result, err = denoise.Run(ctx, req, observe, stats, denoise.Ranks{
+		result, err = denoise.Run(ctx, req, observe, stats, denoise.Target{
 			Team: e.team, Session: e.last.Add(1), Device: cluster.Device, DeviceOf: e.cfg.DeviceOf, Memory: e.cfg.MemoryBytes,
 		})
 		return err

@@ -44,14 +44,14 @@ func demoFile(t testing.TB, name string) []byte {
 
 // changed returns a model file of the demo with other metadata or tensors.
 func changed(t testing.TB, name string, change func(meta map[string]string,
-	tensors map[string]safetensors.Entry),
+	tensors map[string]safetensors.Tensor),
 ) []byte {
 	t.Helper()
 	f, err := safetensors.OpenBytes(demoFile(t, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta, tensors := maps.Clone(f.Metadata()), map[string]safetensors.Entry{}
+	meta, tensors := maps.Clone(f.Metadata()), map[string]safetensors.Tensor{}
 	for _, n := range f.Names() {
 		tensors[n], _ = f.Entry(n)
 	}
@@ -59,9 +59,9 @@ func changed(t testing.TB, name string, change func(meta map[string]string,
 	return written(t, meta, tensors)
 }
 
-func written(t testing.TB, meta map[string]string, tensors map[string]safetensors.Entry) []byte {
+func written(t testing.TB, meta map[string]string, tensors map[string]safetensors.Tensor) []byte {
 	t.Helper()
-	var list []safetensors.Entry
+	var list []safetensors.Tensor
 	for n, e := range tensors {
 		e.Name = n
 		list = append(list, e)
@@ -80,10 +80,10 @@ func familyFile(t testing.TB, model string, lacks ...string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tensors := map[string]safetensors.Entry{}
+	tensors := map[string]safetensors.Tensor{}
 	for _, name := range set.Names() {
 		w, _ := set.Get(name)
-		tensors[name] = safetensors.Entry{DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)}
+		tensors[name] = safetensors.Tensor{DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)}
 	}
 	for _, name := range lacks {
 		if _, ok := tensors[name]; !ok {
@@ -116,7 +116,7 @@ func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	}
 	data := make([]byte, 4*n)
 	engine.Narrow(data, slices.Repeat([]float32{v}, n), engine.F32)
-	return written(t, nil, map[string]safetensors.Entry{
+	return written(t, nil, map[string]safetensors.Tensor{
 		"latent_tensor":           {DType: engine.F32, Shape: shape, Data: datafile.Of(data)},
 		"latent_format_version_0": {DType: engine.F32, Shape: []int{0}},
 	})
@@ -147,7 +147,7 @@ func newHostile(t testing.TB) *hostile {
 	binary.LittleEndian.PutUint64(longHeader, 5000)
 	hugeHeader := bytes.Clone(longHeader)
 	binary.LittleEndian.PutUint64(hugeHeader, 1<<60)
-	nan := changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Entry) {
+	nan := changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Tensor) {
 		e := ts["img_in.weight"]
 		e.Data = datafile.Of(bytes.Repeat([]byte{0xff}, e.Data.Len())) // NaN in every float type
 		ts["img_in.weight"] = e
@@ -173,7 +173,7 @@ func newHostile(t testing.TB) *hostile {
 		"is_clip.safetensors":   demoFile(t, clip),
 		"sd3.safetensors":       familyFile(t, "sd3-a"),
 		"nan.safetensors":       nan,
-		"lacks.safetensors": changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Entry) {
+		"lacks.safetensors": changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Tensor) {
 			delete(ts, "double_blocks.1.img_mlp.0.weight")
 			delete(ts, "single_blocks.2.linear2.bias")
 		}),
@@ -185,11 +185,11 @@ func newHostile(t testing.TB) *hostile {
 		h.write(t, h.root, "diffusion_models/"+f.name+"_cut.safetensors",
 			familyFile(t, f.model, f.lacks))
 	}
-	h.write(t, h.root, "diffusion_models/radiance.safetensors", written(t, nil, map[string]safetensors.Entry{
+	h.write(t, h.root, "diffusion_models/radiance.safetensors", written(t, nil, map[string]safetensors.Tensor{
 		"img_in_patch.weight": {DType: engine.F32, Shape: []int{4}, Data: datafile.Of(make([]byte, 16))},
 	}))
 	h.write(t, h.root, "text_encoders/wordless.safetensors",
-		changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {
+		changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Tensor) {
 			for k := range meta {
 				if strings.Contains(k, "tokenizer") {
 					delete(meta, k)

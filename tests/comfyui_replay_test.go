@@ -108,10 +108,10 @@ func goldenModels(t *testing.T, files map[string]bool) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var entries []safetensors.Entry
+		var entries []safetensors.Tensor
 		for _, n := range set.Names() {
 			st, _ := set.Get(n)
-			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
+			entries = append(entries, safetensors.Tensor{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
 		}
 		f, err := os.Create(filepath.Join(dir, file))
 		if err == nil {

@@ -164,13 +164,13 @@ func writeWide(t *testing.T, path string) {
 	for i := 0; i < len(noise); i += 2 {
 		noise[i], noise[i+1] = byte(r.Uint32()), 0x3c|byte(r.Uint32())&0x80 // +-0.0078 .. 0.03
 	}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for _, d := range declared {
 		data := make([]byte, 2*d.Params())
 		for rest := data; len(rest) > 0; {
 			rest = rest[copy(rest, noise):]
 		}
-		entries = append(entries, safetensors.Entry{
+		entries = append(entries, safetensors.Tensor{
 			Name: d.Name, DType: engine.BF16, Shape: d.Shape,
 			Data: datafile.Of(data),
 		})

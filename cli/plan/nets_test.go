@@ -92,10 +92,10 @@ func written(t *testing.T, dir, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for _, n := range set.Names() {
 		st, _ := set.Get(n)
-		entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
+		entries = append(entries, safetensors.Tensor{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
 	}
 	text := string(config)
 	if name == "cn-fun-a" || name == "cn-qwen-a" { // what names and shapes do not tell

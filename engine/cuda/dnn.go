@@ -23,7 +23,7 @@ import (
 type sdpa struct {
 	lib   *dnn.Library // nil: no library
 	on    *dnn.Stream
-	plans choices[engine.AttentionShape, dnn.Plan]
+	plans choices[engine.AttentionShape, dnn.Execution]
 }
 
 // free releases the plans and the handle.
@@ -55,11 +55,11 @@ func (s *sdpa) takes(a *engine.AttentionShape) bool {
 
 // plan returns cuDNN's plan for a shape, nil if it has none that agrees with our kernel or there is no memory to
 // compare them.
-func (o *Ops) plan(a *engine.AttentionShape) *dnn.Plan { return o.sdpa.plans.of(o, *a, o.planned) }
+func (o *Ops) plan(a *engine.AttentionShape) *dnn.Execution { return o.sdpa.plans.of(o, *a, o.planned) }
 
 // planned asks the library for a plan and compares it with our kernel.
-func (o *Ops) planned(a *engine.AttentionShape) *dnn.Plan {
-	p, err := (*dnn.Plan)(nil), error(nil)
+func (o *Ops) planned(a *engine.AttentionShape) *dnn.Execution {
+	p, err := (*dnn.Execution)(nil), error(nil)
 	if o.sdpa.on == nil {
 		if o.sdpa.on, err = o.sdpa.lib.On(o.Stream); err != nil {
 			o.sdpa.lib = nil // as if there were no library
@@ -106,7 +106,7 @@ func (o *Ops) byCUDNN(shape *engine.AttentionShape, scale float32, at [5]uint64)
 // checkAttention computes attention of the shape by the library and by our kernel and compares the results, and their
 // log-sum-exp, on the device. The scores of the test data differ by some units, so that a few keys outweigh the others.
 // It waits for the stream.
-func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Plan) error {
+func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Execution) error {
 	b, h, lq, lk, d := s.B, s.H, s.Lq, s.Lk, s.D
 	extent := func(t [3]int, l int) int { return (b-1)*t[0] + (l-1)*t[1] + (h-1)*t[2] + d }
 	const apart = 1024 // elements between the starts of q, k and v, so that they differ

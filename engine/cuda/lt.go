@@ -18,9 +18,9 @@ import (
 	"patchbay/engine/cuda/lt"
 )
 
-// plan is a product by cuBLASLt: act(x w^T + c + bias), written to y or to scratch memory, for one item or for all as
+// matmul is a product by cuBLASLt: act(x w^T + c + bias), written to y or to scratch memory, for one item or for all as
 // one. With adapters, their product is computed first into the same place and is c.
-type plan struct {
+type matmul struct {
 	shape, low lt.Shape // low: of the low-rank parts of adapters with their Up factors; k is 0 without adapters
 	items      int      // calls, one per item of the batch; 1 if all items are one matrix
 	aside      bool     // the product goes to scratch memory; y = residual + gate * (product + bias, if act is none)
@@ -31,7 +31,7 @@ type plan struct {
 // planOf returns how a product goes through cuBLASLt; ok is false if it does not. The rows of all operands start at
 // multiples of 16 bytes. Products that the library has no epilogue for, whose operands are not all bf16, or that have
 // few rows stay with our kernels.
-func (dev *Device) planOf(p *engine.Product) (pl plan, ok bool) {
+func (dev *Device) planOf(p *engine.Product) (pl matmul, ok bool) {
 	narrow := p.XType == engine.BF16 && p.YType == engine.BF16 && p.Weight == engine.BF16
 	if dev.lt == nil || !lt.Has(p.Act) || !narrow || p.Batch*p.Rows <= fewRows || p.N*p.K == 0 || p.Gated && !p.Added {
 		return pl, false
@@ -68,7 +68,7 @@ func (dev *Device) planOf(p *engine.Product) (pl plan, ok bool) {
 
 // planRoom returns the scratch bytes of a planned product: workspace, what adapters need, the bias in bf16, and the
 // product if it is written there.
-func (dev *Device) planRoom(p *engine.Product, pl *plan) int {
+func (dev *Device) planRoom(p *engine.Product, pl *matmul) int {
 	bytes := room(dev.lt.Space) + adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, engine.BF16.Size())
 	if pl.bias {
 		bytes += room(2 * p.N)
@@ -82,9 +82,9 @@ func (dev *Device) planRoom(p *engine.Product, pl *plan) int {
 // route says how a product is computed.
 type route struct {
 	p       engine.Product
-	plan    plan
-	a, low  *lt.Plan // a nil: our kernels; low: of adapters
-	scratch int      // bytes
+	plan    matmul
+	a, low  *lt.Matmul // a nil: our kernels; low: of adapters
+	scratch int        // bytes
 }
 
 // routeOf chooses the route of a product whose operands start at multiples of 16 bytes.
@@ -94,7 +94,7 @@ func (o *Ops) routeOf(p *engine.Product) (r route) {
 	if !ok || o.fixed {
 		return r
 	}
-	a, low := o.algorithm(pl.shape), (*lt.Plan)(nil)
+	a, low := o.algorithm(pl.shape), (*lt.Matmul)(nil)
 	if a != nil && p.Ranks > 0 {
 		low = o.algorithm(pl.low)
 	}
@@ -115,10 +115,10 @@ func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) rou
 
 // algorithm returns cuBLASLt's plan for a shape, nil if it has none that agrees with our kernel or there is no memory
 // to compare them.
-func (o *Ops) algorithm(s lt.Shape) *lt.Plan { return o.products.of(o, s, o.choose) }
+func (o *Ops) algorithm(s lt.Shape) *lt.Matmul { return o.products.of(o, s, o.choose) }
 
 // choose asks the library for an algorithm and compares it with our kernel.
-func (o *Ops) choose(s *lt.Shape) *lt.Plan {
+func (o *Ops) choose(s *lt.Shape) *lt.Matmul {
 	a, err := o.dev.lt.Plan(s)
 	o.Note(err)
 	if a == nil {
@@ -169,7 +169,7 @@ func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weigh
 }
 
 // items enqueues a product for each of the items, whose x, y and c start strides elements apart.
-func (o *Ops) items(a *lt.Plan, c lt.Call, items int, strides [3]int) {
+func (o *Ops) items(a *lt.Matmul, c lt.Call, items int, strides [3]int) {
 	for range items {
 		o.dev.lt.Multiply(o.Stream, a, &c)
 		c.X, c.Y, c.C = c.X+uint64(2*strides[0]), c.Y+uint64(2*strides[1]), c.C+uint64(2*strides[2])
@@ -211,7 +211,7 @@ func (o *Ops) convert(dst, src uint64, n int, to, from engine.DType) {
 // checkProduct computes a product of the shape, with every operand that it has, by the library and by our kernel and
 // compares the results on the device. The factors are pseudorandom; sums are scaled to about 1. It waits for the
 // stream.
-func (o *Ops) checkProduct(s *lt.Shape, a *lt.Plan) error {
+func (o *Ops) checkProduct(s *lt.Shape, a *lt.Matmul) error {
 	m, n, k := s.M, s.N, s.K
 	factor := 2 * max(m*s.LDX, n*s.LDW, m*s.LDC, n)
 	part, done, err := o.borrow(factor, 2*m*s.LDY, 2*m*s.LDY, 4*n, o.dev.lt.Space, m*n, 4*m)

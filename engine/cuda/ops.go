@@ -39,7 +39,7 @@ type Ops struct {
 	widenedTile int     // most bytes of scratch for widened rows of a weight, see widenedTileBytes
 	staged      scratch // of Pack: device memory with the rows to widen
 	aside       []*Ops  // see Beside
-	products    choices[lt.Shape, lt.Plan]
+	products    choices[lt.Shape, lt.Matmul]
 	sdpa        sdpa
 	fixed       bool // see Fix
 	chosen
@@ -77,9 +77,9 @@ func (dev *Device) NewOps() (*Ops, error) {
 		return nil, err
 	}
 	o := &Ops{Stream: s, dev: dev, strip: stripBytes, widenedTile: widenedTileBytes, args: new(arguments)}
-	o.sdpa.lib, o.sdpa.plans = dev.dnn, choices[engine.AttentionShape, dnn.Plan]{}
+	o.sdpa.lib, o.sdpa.plans = dev.dnn, choices[engine.AttentionShape, dnn.Execution]{}
 	o.graphs.fixed.dev, o.graphs.eager = dev.Device, dev.Eager
-	o.mem.dev, o.staged.dev, o.products = dev.Device, dev.Device, choices[lt.Shape, lt.Plan]{}
+	o.mem.dev, o.staged.dev, o.products = dev.Device, dev.Device, choices[lt.Shape, lt.Matmul]{}
 	return o, nil
 }
 

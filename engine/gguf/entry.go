@@ -7,8 +7,8 @@ import (
 	"patchbay/engine/datafile"
 )
 
-// Entry is one tensor of a file.
-type Entry struct {
+// Tensor is one tensor of a file.
+type Tensor struct {
 	Name  string
 	Type  Type
 	Shape []int         // row-major like torch, i.e. the file's dimensions reversed; empty for a scalar
@@ -16,7 +16,7 @@ type Entry struct {
 }
 
 // Len returns the number of elements.
-func (e Entry) Len() int {
+func (e Tensor) Len() int {
 	n := 1
 	for _, s := range e.Shape {
 		n *= s
@@ -26,7 +26,7 @@ func (e Entry) Len() int {
 
 // DType returns the engine's name of the type when the elements are stored as the engine computes with them, so that
 // Data can be used directly (f32, f16, bf16, f64, i32, i64). It returns false for quantized and other types.
-func (e Entry) DType() (engine.DType, bool) {
+func (e Tensor) DType() (engine.DType, bool) {
 	d, ok := map[Type]engine.DType{
 		F32: engine.F32, F16: engine.F16, BF16: engine.BF16, F64: engine.F64, I32: engine.I32, I64: engine.I64,
 	}[e.Type]
@@ -34,7 +34,7 @@ func (e Entry) DType() (engine.DType, bool) {
 }
 
 // layout returns the storage layout of the entry, or an error if its type cannot be widened.
-func (e Entry) layout() (layout, error) {
+func (e Tensor) layout() (layout, error) {
 	l := lookup(e.Type)
 	if l.widen == nil {
 		return l, fmt.Errorf("tensor %q: type %s cannot be widened "+

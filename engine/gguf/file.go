@@ -5,7 +5,7 @@ import "patchbay/engine/datafile"
 // File is an open checkpoint, hashed over everything before the tensor data. Its methods may be called from several
 // goroutines, except Close, after which no Entry.Data may be touched.
 type File struct {
-	datafile.Table[Entry]
+	datafile.Table[Tensor]
 	metadata map[string]any
 }
 
@@ -21,9 +21,9 @@ func parse(data datafile.Span) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries := make(map[string]Entry, len(h.infos))
+	entries := make(map[string]Tensor, len(h.infos))
 	for _, t := range h.infos {
-		entries[t.Name] = t.Entry
+		entries[t.Name] = t.Tensor
 	}
 	return &File{datafile.NewTable(data, data.Slice(0, h.body).Bytes(), entries), h.metadata}, nil
 }

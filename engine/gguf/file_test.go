@@ -46,13 +46,13 @@ func differ(t *testing.T, what string, got, want []float32) {
 }
 
 // widened returns all elements of e, encoded as d.
-func widened(e Entry, d engine.DType) ([]byte, error) {
+func widened(e Tensor, d engine.DType) ([]byte, error) {
 	out := make([]byte, e.Len()*d.Size())
 	return out, e.Range(out, 0, e.Len(), d)
 }
 
 // floats returns all elements of e as f32.
-func floats(e Entry) ([]float32, error) {
+func floats(e Tensor) ([]float32, error) {
 	b, err := widened(e, engine.F32)
 	v := make([]float32, e.Len())
 	engine.Widen(v, b, engine.F32)
@@ -116,7 +116,7 @@ func TestWhatCannotBeWidened(t *testing.T) {
 	if _, err := widened(odd, engine.I64); err == nil || !strings.Contains(err.Error(), "allowed") {
 		t.Errorf("widening to i64: got error %v, want one that names the allowed types", err)
 	}
-	iq := Entry{Name: "x", Type: 20, Shape: []int{1, 32}, Data: datafile.Of(make([]byte, 18))}
+	iq := Tensor{Name: "x", Type: 20, Shape: []int{1, 32}, Data: datafile.Of(make([]byte, 18))}
 	if _, err := floats(iq); err == nil || !strings.Contains(err.Error(), "IQ4_NL") {
 		t.Errorf("widening IQ4_NL: got error %v, want one that names it", err)
 	}
@@ -280,7 +280,7 @@ func BenchmarkBytesBF16(b *testing.B) {
 			for i := range data {
 				data[i] = byte(i * 37)
 			}
-			e := Entry{Name: "w", Type: kind, Shape: []int{1024, 1024}, Data: datafile.Of(data)}
+			e := Tensor{Name: "w", Type: kind, Shape: []int{1024, 1024}, Data: datafile.Of(data)}
 			b.SetBytes(1024 * 1024)
 			for b.Loop() {
 				if _, err := widened(e, engine.BF16); err != nil {

@@ -23,7 +23,7 @@ const (
 
 // info is one tensor info: an entry, whose data is set by place, and where this data lies.
 type info struct {
-	Entry
+	Tensor
 	offset, size uint64 // within the data section
 }
 
@@ -130,7 +130,7 @@ func (h *header) readInfos(r *reader, n uint64) error {
 		seen[name] = true
 		t, err := readInfo(r, name)
 		if err == nil {
-			err = h.reshape(&t.Entry)
+			err = h.reshape(&t.Tensor)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %q: %w", name, err)
@@ -153,7 +153,7 @@ func readInfo(r *reader, name string) (info, error) {
 	if err != nil {
 		return info{}, err
 	}
-	t := info{Entry: Entry{Name: name, Shape: make([]int, dims)}}
+	t := info{Tensor: Tensor{Name: name, Shape: make([]int, dims)}}
 	count := uint64(1)
 	for i := range t.Shape {
 		d := binary.LittleEndian.Uint64(raw[8*i:])
@@ -186,7 +186,7 @@ func readInfo(r *reader, name string) (info, error) {
 }
 
 // reshape gives e the shape that it had before the conversion, if the metadata has it.
-func (h *header) reshape(e *Entry) error {
+func (h *header) reshape(e *Tensor) error {
 	v, ok := h.metadata[shapeKey+e.Name]
 	if !ok {
 		return nil

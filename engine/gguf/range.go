@@ -13,7 +13,7 @@ const rangeBytes = 1 << 20
 // rounded to nearest even, and needs at most a megabyte of other memory. lo and hi may lie inside a block, which is
 // then widened whole and cut. It returns an error if the type cannot be widened, d is not one of the three, the range
 // lies outside the tensor, or dst is too short.
-func (e Entry) Range(dst []byte, lo, hi int, d engine.DType) error {
+func (e Tensor) Range(dst []byte, lo, hi int, d engine.DType) error {
 	l, err := e.layout()
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func TestRangesAreCutsOfTheWhole(t *testing.T) {
 			t.Errorf("%s: fp8 must be refused", name)
 		}
 	}
-	strange := Entry{Name: "x", Type: 20, Shape: []int{32}, Data: datafile.Of(make([]byte, 18))}
+	strange := Tensor{Name: "x", Type: 20, Shape: []int{32}, Data: datafile.Of(make([]byte, 18))}
 	if err := strange.Range(make([]byte, 128), 0, 32,
 		engine.F32); err == nil {
 		t.Error("IQ4_NL must be refused")

@@ -12,8 +12,8 @@ import (
 // floats); FileType names it.
 const Other engine.DType = 255
 
-// Entry is one tensor of a file.
-type Entry struct {
+// Tensor is one tensor of a file.
+type Tensor struct {
 	Name     string
 	DType    engine.DType  // BOOL reads as U8, types unknown to the engine as Other
 	FileType string        // dtype as the file spells it, e.g. "F8_E4M3"
@@ -68,7 +68,7 @@ func lookup(name string) (kind, int) {
 }
 
 // Len returns the number of elements.
-func (e Entry) Len() int {
+func (e Tensor) Len() int {
 	n := 1
 	for _, s := range e.Shape {
 		n *= s
@@ -78,7 +78,7 @@ func (e Entry) Len() int {
 
 // F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). It returns an error for
 // exotic floats and complex numbers.
-func (e Entry) F32() ([]float32, error) {
+func (e Tensor) F32() ([]float32, error) {
 	v, data := make([]float32, e.Len()), e.Data.Bytes()
 	if e.DType != Other {
 		engine.Widen(v, data, e.DType)

@@ -9,7 +9,7 @@ import (
 // File is an open checkpoint, hashed over its JSON header. Its methods may be called from several goroutines, except
 // Close, after which no Entry.Data may be touched.
 type File struct {
-	datafile.Table[Entry]
+	datafile.Table[Tensor]
 	metadata map[string]string
 }
 

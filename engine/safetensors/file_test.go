@@ -114,14 +114,14 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func fromF32(name string, v []float32, shape ...int) Entry {
+func fromF32(name string, v []float32, shape ...int) Tensor {
 	data := make([]byte, 4*len(v))
 	engine.Narrow(data, v, engine.F32)
-	return Entry{Name: name, DType: engine.F32, Shape: shape, Data: datafile.Of(data)}
+	return Tensor{Name: name, DType: engine.F32, Shape: shape, Data: datafile.Of(data)}
 }
 
 func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
-	entries := []Entry{
+	entries := []Tensor{
 		{Name: "latent_format_version_0", FileType: "F32", Shape: []int{0}},
 		{Name: "mask", FileType: "BOOL", Shape: []int{3}, Data: datafile.Of([]byte{1, 0, 1})},
 		{Name: "half", DType: engine.F16, Shape: []int{1}, Data: datafile.Of([]byte{0, 0x3c})},
@@ -159,7 +159,7 @@ func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 	if v, err := e.F32(); err != nil || !slices.Equal(v, []float32{1, -2.5, 3, 4}) {
 		t.Errorf("latent_tensor: got %v (%v)", v, err)
 	}
-	for _, bad := range [][]Entry{
+	for _, bad := range [][]Tensor{
 		{fromF32("a", []float32{1}, 2)},
 		{fromF32("a", []float32{1}, 1), fromF32("a", []float32{1}, 1)},
 		{{Name: "a", DType: Other, Shape: []int{1}, Data: datafile.Of([]byte{1})}},
@@ -187,7 +187,7 @@ func TestFilesOfTheReferenceImplementation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var entries []Entry
+		var entries []Tensor
 		for _, name := range f.Names() {
 			e, _ := f.Entry(name)
 			entries = append(entries, e)

@@ -23,7 +23,7 @@ func FuzzOpenBytes(f *testing.F) {
 			return
 		}
 		total := 0
-		var entries []Entry
+		var entries []Tensor
 		for _, name := range st.Names() {
 			e, ok := st.Entry(name)
 			kind, _ := lookup(e.FileType)

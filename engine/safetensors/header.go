@@ -87,12 +87,12 @@ type span struct {
 }
 
 // parseHeader reads the JSON and checks every range against the data.
-func parseHeader(header []byte, body datafile.Span) (map[string]Entry, map[string]string, error) {
+func parseHeader(header []byte, body datafile.Span) (map[string]Tensor, map[string]string, error) {
 	d := json.NewDecoder(bytes.NewReader(header))
 	if _, err := d.Token(); err != nil { // the opening brace
 		return nil, nil, fmt.Errorf("header JSON: %w", err)
 	}
-	entries, metadata := map[string]Entry{}, map[string]string{}
+	entries, metadata := map[string]Tensor{}, map[string]string{}
 	var spans []span
 	seenMetadata := false
 	for d.More() {
@@ -180,42 +180,42 @@ func finish(d *json.Decoder) error {
 }
 
 // checkInfo checks one tensor by itself: fields present, dtype known, no overflow, range as long as the shape says.
-func checkInfo(name string, info tensorInfo) (Entry, span, error) {
+func checkInfo(name string, info tensorInfo) (Tensor, span, error) {
 	switch {
 	case info.DType == nil:
-		return Entry{}, span{}, errors.New("dtype is missing")
+		return Tensor{}, span{}, errors.New("dtype is missing")
 	case info.Shape == nil:
-		return Entry{}, span{}, errors.New("shape is missing")
+		return Tensor{}, span{}, errors.New("shape is missing")
 	case info.Offsets == nil || len(*info.Offsets) != 2:
-		return Entry{}, span{}, errors.New("data_offsets must be [begin, end]")
+		return Tensor{}, span{}, errors.New("data_offsets must be [begin, end]")
 	case len(*info.Shape) > maxDims:
-		return Entry{}, span{}, fmt.Errorf("shape has %d dimensions, at most %d are allowed", len(*info.Shape), maxDims)
+		return Tensor{}, span{}, fmt.Errorf("shape has %d dimensions, at most %d are allowed", len(*info.Shape), maxDims)
 	}
 	kind, place := lookup(*info.DType)
 	if place < 0 {
-		return Entry{}, span{}, fmt.Errorf("unknown dtype %q", *info.DType)
+		return Tensor{}, span{}, fmt.Errorf("unknown dtype %q", *info.DType)
 	}
 	begin, end := (*info.Offsets)[0], (*info.Offsets)[1]
 	if begin < 0 || end < begin {
-		return Entry{}, span{}, fmt.Errorf("data_offsets [%d, %d] are not a range", begin, end)
+		return Tensor{}, span{}, fmt.Errorf("data_offsets [%d, %d] are not a range", begin, end)
 	}
 	shape := make([]int, len(*info.Shape))
 	size := uint64(kind.bits)
 	for i, s := range *info.Shape {
 		if s < 0 || s > math.MaxInt {
-			return Entry{}, span{}, fmt.Errorf("shape %v has a dimension out of range", *info.Shape)
+			return Tensor{}, span{}, fmt.Errorf("shape %v has a dimension out of range", *info.Shape)
 		}
 		hi, lo := bits.Mul64(size, uint64(s))
 		if hi != 0 || lo > math.MaxInt64 {
-			return Entry{}, span{}, fmt.Errorf("shape %v overflows", *info.Shape)
+			return Tensor{}, span{}, fmt.Errorf("shape %v overflows", *info.Shape)
 		}
 		shape[i], size = int(s), lo
 	}
 	if size%8 != 0 || size/8 != uint64(end-begin) {
-		return Entry{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape, *info.DType,
+		return Tensor{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape, *info.DType,
 			(size+7)/8, begin, end, end-begin)
 	}
-	return Entry{Name: name, DType: kind.dtype, FileType: *info.DType, Shape: shape}, span{name, begin, end}, nil
+	return Tensor{Name: name, DType: kind.dtype, FileType: *info.DType, Shape: shape}, span{name, begin, end}, nil
 }
 
 // checkSpans checks the ranges together: sorted by their begin they must follow each other without hole or overlap and

@@ -15,14 +15,14 @@ import (
 // Write writes a file with the given metadata (may be nil) and tensors. Of each entry it uses Name, FileType (or, when
 // that is empty, DType), Shape and Data. The bytes depend on the contents only: metadata is sorted by key, tensors by
 // dtype, widest first, then by name. That is the order of the reference implementation, and it aligns every tensor.
-func Write(w io.Writer, metadata map[string]string, entries []Entry) error {
+func Write(w io.Writer, metadata map[string]string, entries []Tensor) error {
 	sorted := slices.Clone(entries)
 	for i := range sorted {
 		if err := complete(&sorted[i]); err != nil {
 			return fmt.Errorf("write safetensors: %w", err)
 		}
 	}
-	slices.SortFunc(sorted, func(a, b Entry) int {
+	slices.SortFunc(sorted, func(a, b Tensor) int {
 		_, placeA := lookup(a.FileType)
 		_, placeB := lookup(b.FileType)
 		return cmp.Or(cmp.Compare(placeB, placeA), strings.Compare(a.Name, b.Name))
@@ -43,7 +43,7 @@ func Write(w io.Writer, metadata map[string]string, entries []Entry) error {
 }
 
 // complete fills in the file type and checks that the data has the size that the shape implies.
-func complete(e *Entry) error {
+func complete(e *Tensor) error {
 	if e.FileType == "" && e.DType != Other {
 		for _, k := range kinds() { // U8 comes after BOOL and wins
 			if k.dtype == e.DType {
@@ -64,7 +64,7 @@ func complete(e *Entry) error {
 }
 
 // buildHeader returns length field and JSON, padded with spaces to a multiple of 8 bytes.
-func buildHeader(metadata map[string]string, entries []Entry) ([]byte, error) {
+func buildHeader(metadata map[string]string, entries []Tensor) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, 8))
 	b.WriteByte('{')

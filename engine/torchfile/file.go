@@ -21,8 +21,8 @@ import (
 // maxPickle is the largest data.pkl in bytes; those of upscale models have about 100 kilobytes.
 const maxPickle = 16 << 20
 
-// Entry is one tensor.
-type Entry struct {
+// Tensor is one tensor.
+type Tensor struct {
 	DType engine.DType // F32, F16 or BF16
 	Shape []int
 	Data  datafile.Span // row-major little-endian elements, readable until File.Close
@@ -30,7 +30,7 @@ type Entry struct {
 
 // File is an open file, hashed over names, types and shapes of its tensors. Its methods may be called from several
 // goroutines, except Close, after which no Entry.Data may be touched.
-type File struct{ datafile.Table[Entry] }
+type File struct{ datafile.Table[Tensor] }
 
 // Open reads the pickle of the file at path (see datafile.Parsed).
 func Open(path string) (*File, error) { return datafile.Parsed(path, parse) }
@@ -71,7 +71,7 @@ func parse(data datafile.Span) (*File, error) {
 		return nil, err
 	}
 	var header strings.Builder
-	entries := map[string]Entry{}
+	entries := map[string]Tensor{}
 	for _, key := range top.keys {
 		t, ok := top.values[key].(*tensor)
 		if !ok {
@@ -91,29 +91,29 @@ func parse(data datafile.Span) (*File, error) {
 }
 
 // entry returns the tensor as an Entry. Its elements must be contiguous.
-func (t *tensor) entry(members map[string]datafile.Span, root string) (Entry, error) {
+func (t *tensor) entry(members map[string]datafile.Span, root string) (Tensor, error) {
 	n, size := int64(1), int64(t.from.dtype.Size())
 	data, ok := members[root+"/data/"+t.from.key]
 	if !ok {
-		return Entry{}, fmt.Errorf("data/%s is missing", short(t.from.key))
+		return Tensor{}, fmt.Errorf("data/%s is missing", short(t.from.key))
 	}
-	e := Entry{DType: t.from.dtype}
+	e := Tensor{DType: t.from.dtype}
 	if len(t.shape) != len(t.stride) || len(t.shape) > 8 {
-		return Entry{}, fmt.Errorf("shape %v with strides %v", t.shape, t.stride)
+		return Tensor{}, fmt.Errorf("shape %v with strides %v", t.shape, t.stride)
 	}
 	for i, d := range slices.Backward(t.shape) {
 		if d > 1 && t.stride[i] != n {
-			return Entry{}, fmt.Errorf("elements of shape %v lie %v apart, want them one behind the other", t.shape, t.stride)
+			return Tensor{}, fmt.Errorf("elements of shape %v lie %v apart, want them one behind the other", t.shape, t.stride)
 		}
 		if d < 0 || d > 0 && n > int64(data.Len())/d {
-			return Entry{}, fmt.Errorf("shape %v does not fit %d bytes", t.shape, data.Len())
+			return Tensor{}, fmt.Errorf("shape %v does not fit %d bytes", t.shape, data.Len())
 		}
 		n *= d
 		e.Shape = append(e.Shape, int(d))
 	}
 	slices.Reverse(e.Shape)
 	if t.offset < 0 || t.offset > int64(data.Len()) || (t.offset+n)*size > int64(data.Len()) {
-		return Entry{}, fmt.Errorf("elements %d to %d lie outside %d bytes", t.offset, t.offset+n, data.Len())
+		return Tensor{}, fmt.Errorf("elements %d to %d lie outside %d bytes", t.offset, t.offset+n, data.Len())
 	}
 	e.Data = data.Slice(int(t.offset*size), int((t.offset+n)*size))
 	return e, nil

@@ -12,7 +12,7 @@ import (
 	"patchbay/engine"
 )
 
-func values(e Entry) []float32 {
+func values(e Tensor) []float32 {
 	v := make([]float32, e.Data.Len()/e.DType.Size())
 	engine.Widen(v, e.Data.Bytes(), e.DType)
 	return v

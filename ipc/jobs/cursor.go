@@ -15,7 +15,7 @@ import (
 // is not safe for concurrent use.
 type Cursor struct {
 	jobs    *Table
-	e       *entry
+	e       *tracked
 	next    uint64 // first sequence number not yet returned
 	shown   uint64 // previews returned or skipped
 	preview bool
@@ -148,7 +148,7 @@ func (j *Table) Append(id string, attempt int, ev message.Event) bool {
 }
 
 // append is Append without its checks. The caller must hold j.mu.
-func (j *Table) append(e *entry, ev message.Event) {
+func (j *Table) append(e *tracked, ev message.Event) {
 	e.seq++
 	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
 		j.cfg.Now().UnixMilli(), e.rec.Attempt

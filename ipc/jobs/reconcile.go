@@ -120,7 +120,7 @@ func (j *Table) doubt() {
 // lacks them.
 func (j *Table) republish(ctx context.Context) {
 	j.mu.Lock()
-	last := map[*entry]message.Event{}
+	last := map[*tracked]message.Event{}
 	for _, e := range j.jobs {
 		since := j.cfg.Now().Sub(e.since)
 		if e.endPublished || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.store.Owner() || len(e.log) == 0 ||

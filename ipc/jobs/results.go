@@ -113,14 +113,14 @@ func (j *Table) surplus() []message.Record {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var kept []*entry
+	var kept []*tracked
 	for _, e := range j.jobs {
 		mine := e.rec.Owner == j.store.Owner()
 		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			kept = append(kept, e)
 		}
 	}
-	slices.SortFunc(kept, func(a, b *entry) int { return b.since.Compare(a.since) })
+	slices.SortFunc(kept, func(a, b *tracked) int { return b.since.Compare(a.since) })
 	now, sum := j.cfg.Now(), int64(0)
 	for i, e := range kept {
 		for _, ref := range e.rec.Outputs {

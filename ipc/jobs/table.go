@@ -46,7 +46,7 @@ type Table struct {
 	store Store
 
 	mu     sync.Mutex
-	jobs   map[string]*entry
+	jobs   map[string]*tracked
 	queue  []string            // ids of waiting jobs, next first
 	tail   int64               // order given to the last job that was appended to the queue
 	head   int64               // order given to the last job that was put in front; negative
@@ -62,8 +62,8 @@ type arrival struct {
 	done chan struct{}
 }
 
-// entry is one job with its request and log.
-type entry struct {
+// tracked is one job with its request and log.
+type tracked struct {
 	rec          message.Record
 	req          *message.RunRequest
 	log          []message.Event
@@ -112,7 +112,7 @@ func New(cfg Config) *Table {
 		cfg.Store = memory{}
 	}
 	return &Table{
-		cfg: cfg, store: cfg.Store, jobs: map[string]*entry{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
+		cfg: cfg, store: cfg.Store, jobs: map[string]*tracked{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
 	}
 }
 
@@ -187,7 +187,7 @@ func (j *Table) offer(ctx context.Context, rec message.Record, first bool) {
 
 // anew forgets a job that ended without a result if req is a later attempt at it, and reports whether it did. The
 // caller must hold j.mu.
-func (j *Table) anew(e *entry, req *message.RunRequest) bool {
+func (j *Table) anew(e *tracked, req *message.RunRequest) bool {
 	if !j.cfg.Renew || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
 	}
@@ -277,10 +277,10 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 }
 
 // entry returns the entry of a job, creating it if there is none. The caller must hold j.mu.
-func (j *Table) entry(id string) *entry {
+func (j *Table) entry(id string) *tracked {
 	e, ok := j.jobs[id]
 	if !ok {
-		e = &entry{cancel: make(chan struct{}), changed: make(chan struct{})}
+		e = &tracked{cancel: make(chan struct{}), changed: make(chan struct{})}
 		j.jobs[id] = e
 	}
 	return e
@@ -387,7 +387,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 }
 
 // local reports whether a job is in no store, so that its record changes under j.mu alone. The caller must hold j.mu.
-func (j *Table) local(e *entry) bool { return e.rec.Kind != "" || j.store.memoryOnly() }
+func (j *Table) local(e *tracked) bool { return e.rec.Kind != "" || j.store.memoryOnly() }
 
 // post queues a job for another attempt once its pause is over.
 func (j *Table) post(rec message.Record) {
@@ -401,7 +401,7 @@ func (j *Table) post(rec message.Record) {
 
 // applyRecord makes r the record of an entry and updates what depends on it: the queue, the cancel channel, waiting
 // readers. It ignores a record that is not newer than the entry's. The caller must hold j.mu.
-func (j *Table) applyRecord(e *entry, r message.Record) {
+func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
@@ -431,7 +431,7 @@ func (j *Table) applyRecord(e *entry, r message.Record) {
 
 // insertQueued inserts a job into the queue: in front of all if its order is negative, otherwise behind the last of its
 // class. If the table itself keeps the order (Store.memoryOnly), a retry goes first. The caller must hold j.mu.
-func (j *Table) insertQueued(e *entry, was message.State) {
+func (j *Table) insertQueued(e *tracked, was message.State) {
 	switch {
 	case was == message.Running && j.store.memoryOnly():
 		j.head--
@@ -440,13 +440,13 @@ func (j *Table) insertQueued(e *entry, was message.State) {
 		j.tail++
 		e.order = j.tail
 	}
-	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *entry) int { return j.jobs[id].before(e) })
+	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *tracked) int { return j.jobs[id].before(e) })
 	j.queue = slices.Insert(j.queue, i, e.rec.Job)
 	j.signal()
 }
 
 // before compares two waiting jobs; a negative result means that e comes first.
-func (e *entry) before(o *entry) int {
+func (e *tracked) before(o *tracked) int {
 	if e.order < 0 || o.order < 0 {
 		return cmp.Compare(e.order, o.order)
 	}
@@ -488,7 +488,7 @@ func (j *Table) remove(id string) {
 }
 
 // drop releases the request of a job. The caller must hold j.mu.
-func (e *entry) drop() {
+func (e *tracked) drop() {
 	if e.req != nil {
 		e.req.Hold.Release()
 	}
@@ -515,7 +515,7 @@ func (j *Table) Busy() (queued, running int) {
 }
 
 // view returns a copy of a record with its place in the queue. The caller must hold j.mu.
-func (j *Table) view(e *entry) message.Record {
+func (j *Table) view(e *tracked) message.Record {
 	r := e.rec.Clone()
 	if r.State == message.Queued {
 		r.Position = j.position(r.Job)
@@ -525,7 +525,7 @@ func (j *Table) view(e *entry) message.Record {
 
 func (j *Table) position(id string) int { return max(0, slices.Index(j.queue, id)) }
 
-func (j *Table) touch(e *entry) {
+func (j *Table) touch(e *tracked) {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }

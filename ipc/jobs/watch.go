@@ -35,7 +35,7 @@ func (j *Table) observe(rec message.Record) {
 
 // clock translates the times of r, the next record of e, to the clock of this process. The system clock may jump
 // later, so only a daemon that starts has to trust it. The caller must hold j.mu.
-func (j *Table) clock(e *entry, r message.Record) {
+func (j *Table) clock(e *tracked, r message.Record) {
 	now := j.cfg.Now()
 	if e.rec.Job == "" {
 		age := now.UnixMilli() - max(r.Created, r.Started, r.Finished)
@@ -114,7 +114,7 @@ func (j *Table) knows(id string) bool {
 }
 
 // warm loads the events of a job that are in the stream and not here.
-func (j *Table) warm(ctx context.Context, e *entry) error {
+func (j *Table) warm(ctx context.Context, e *tracked) error {
 	e.warming.Lock()
 	defer e.warming.Unlock()
 	j.mu.Lock()
@@ -166,7 +166,7 @@ func followed(log []message.Event, ev message.Event) ([]message.Event, bool) {
 
 // lose stops the run of a job that another daemon has taken over. The log of the job is read from the stream again.
 // The caller must hold j.mu.
-func (j *Table) lose(e *entry) {
+func (j *Table) lose(e *tracked) {
 	closeOnce(e.cancel)
 	e.cancel = make(chan struct{})
 	e.fenced, e.held = e.held, 0

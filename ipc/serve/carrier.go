@@ -19,8 +19,8 @@ type Carrier interface {
 	Serve(ctx, drain context.Context, s *Service) error
 }
 
-// Request is one request, decoded.
-type Request struct {
+// Call is one request, decoded.
+type Call struct {
 	Verb   string
 	From   string         // user who sent it, if the carrier knows
 	Job    string         // of the subject or frame, for status, cancel and retry

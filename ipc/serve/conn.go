@@ -118,7 +118,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	if fields != nil && message.VerbOf(head.Op).PerJob {
 		job, _ = fields.At("job").(string)
 	}
-	r := &Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
+	r := &Call{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
 	r.Reply = c.reply(enc, env, func() {
 		r.hold.Release()
 		c.open.end()

@@ -10,7 +10,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-func (s *Service) exec(r *Request) error {
+func (s *Service) exec(r *Call) error {
 	var q message.ExecRequest
 	if err := message.BindStrict(r.Fields, &q); err != nil {
 		return wire.BadRequest(err)
@@ -43,7 +43,7 @@ func (s *Service) exec(r *Request) error {
 	return nil
 }
 
-func (s *Service) free(r *Request) error {
+func (s *Service) free(r *Call) error {
 	var q message.FreeRequest
 	if err := message.BindStrict(r.Fields, &q); err != nil {
 		return wire.BadRequest(err)

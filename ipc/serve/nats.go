@@ -300,7 +300,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	enc, err := wire.EncodingOf(header, data)
 	n.open.begin()
 	reply := n.reply(enc, to, req)
-	r := &Request{
+	r := &Call{
 		Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply,
 		MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull,
 	}

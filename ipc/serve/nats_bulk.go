@@ -55,7 +55,7 @@ func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 }
 
 // beside returns Reply.Beside for the first kind of reference that the client accepts; nil if it accepts none.
-func (n *NATS) beside(header nats.Header, r *Request) func(*bulk.Hold) bulk.Cargo {
+func (n *NATS) beside(header nats.Header, r *Call) func(*bulk.Hold) bulk.Cargo {
 	switch wire.AcceptedRef(header) {
 	case wire.RefStream:
 		return func(known *bulk.Hold) bulk.Cargo {

@@ -62,7 +62,7 @@ func TestIdleWhileRequestsCome(t *testing.T) {
 func TestReferencesAreOneRequest(t *testing.T) {
 	s := NewService(ServiceConfig{Log: zerolog.Nop()})
 	for _, fault := range []error{nil, wire.Errorf(wire.ErrPayload, "they are gone")} {
-		s.Handle(&Request{
+		s.Handle(&Call{
 			Verb: message.VerbExec,
 			Fields: pyjson.NewObject("inputs", pyjson.NewObject("value", &wire.Tensor{
 				DType: "u8", Shape: []int{4}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: 4},

@@ -14,7 +14,7 @@ import (
 // errAsked is the cause of a run that a client cancelled.
 var errAsked = errors.New("the run was cancelled")
 
-func (s *Service) sample(r *Request) error {
+func (s *Service) sample(r *Call) error {
 	q, fault := message.ParseSample(r.Fields, s.cfg.Forward)
 	if fault != nil {
 		return fault
@@ -150,7 +150,7 @@ func (s *Service) place(file string) jobs.Executor {
 	return ex
 }
 
-func (s *Service) load(r *Request) error {
+func (s *Service) load(r *Call) error {
 	q := &message.LoadRequest{}
 	if err := message.BindStrict(r.Fields, q); err != nil {
 		return wire.BadRequest(err)

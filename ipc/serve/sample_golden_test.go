@@ -71,10 +71,10 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 		if folder == "controlnet" { // what names and shapes do not tell of its model
 			config = []byte(`{"axes_dims_rope": [8, 16, 16]}`)
 		}
-		var entries []safetensors.Entry
+		var entries []safetensors.Tensor
 		for _, n := range set.Names() {
 			st, _ := set.Get(n)
-			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
+			entries = append(entries, safetensors.Tensor{Name: n, DType: st.DType, Shape: st.Shape, Data: datafile.Of(st.Data)})
 		}
 		path := filepath.Join(dir, folder, name+".safetensors")
 		f, err := os.Create(path)

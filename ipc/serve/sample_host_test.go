@@ -59,7 +59,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		"double_blocks.0.img_attn.qkv": {576, 192}, "single_blocks.1.linear1": {1344, 192},
 		"img_in": {192, 64},
 	}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	alpha, strength := 2.0, 0.75
 	for name, size := range modules {
 		up, down := golden.Fill("up"+name, size[0]*4, 2, 0),
@@ -69,7 +69,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 			".lora_up.weight": f32(up, size[0], 4), ".lora_down.weight": f32(down, 4, size[1]),
 			".alpha": f32([]float32{float32(alpha)}, 1),
 		} {
-			entries = append(entries, safetensors.Entry{
+			entries = append(entries, safetensors.Tensor{
 				Name: stem + part, FileType: "F32", Shape: v.Shape,
 				Data: datafile.Of(v.Data),
 			})

@@ -91,14 +91,14 @@ func (s *Service) Owns(job string) bool {
 }
 
 // Handle answers one request, or starts a goroutine that will.
-func (s *Service) Handle(r *Request) {
+func (s *Service) Handle(r *Call) {
 	s.cfg.Meter.Asked(r.Verb)
 	r.Reply.Stream = message.VerbOf(r.Verb).Stream(r.Fields)
 	s.handle(r)
 }
 
 // handle is Handle for a request that is counted: fetch comes back to it.
-func (s *Service) handle(r *Request) {
+func (s *Service) handle(r *Call) {
 	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
@@ -106,7 +106,7 @@ func (s *Service) handle(r *Request) {
 	}
 }
 
-func (s *Service) verb(r *Request) error {
+func (s *Service) verb(r *Call) error {
 	v := message.VerbOf(r.Verb)
 	refs, err := message.RefsOf(r.Verb, r.Fields)
 	switch {
@@ -133,8 +133,8 @@ func (s *Service) verb(r *Request) error {
 }
 
 // handlers returns the functions that answer the verbs of the table, by name.
-func (s *Service) handlers() map[string]func(*Request) error {
-	return map[string]func(*Request) error{
+func (s *Service) handlers() map[string]func(*Call) error {
+	return map[string]func(*Call) error{
 		message.VerbRun: s.run, message.VerbSubmit: s.once(s.submit), message.VerbStatus: s.status,
 		message.VerbCancel: s.once(s.cancel), message.VerbRetry: s.once(s.retry), message.VerbJobs: s.once(s.jobs),
 		message.VerbDescribe: s.once(s.describe), message.VerbModels: s.once(s.models), message.VerbExec: s.exec,
@@ -143,8 +143,8 @@ func (s *Service) handlers() map[string]func(*Request) error {
 }
 
 // once returns a handler that sends what f returns as the only reply.
-func (s *Service) once(f func(*Request) (any, error)) func(*Request) error {
-	return func(r *Request) error {
+func (s *Service) once(f func(*Call) (any, error)) func(*Call) error {
+	return func(r *Call) error {
 		out, err := f(r)
 		if err == nil {
 			s.sent(r.Reply.Last(out))
@@ -154,7 +154,7 @@ func (s *Service) once(f func(*Request) (any, error)) func(*Request) error {
 }
 
 // fetch fetches, in a goroutine, the bytes that a request refers to, and then handles it.
-func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
+func (s *Service) fetch(r *Call, refs []*wire.Ref) error {
 	total := 0
 	for _, ref := range refs {
 		if r.pull == nil || ref.Kind == wire.RefShm {
@@ -189,7 +189,7 @@ func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 }
 
 // spawn runs f in a goroutine that Close waits for. f's error becomes the last reply, unless the client is gone.
-func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
+func (s *Service) spawn(r *Call, f func(ctx context.Context) error) {
 	if r.Reply.Detach != nil {
 		r.Reply.Detach()
 	}

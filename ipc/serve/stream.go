@@ -17,7 +17,7 @@ type stream struct {
 }
 
 // stream sends the events of a job until the terminal one. Something is sent at least every Heartbeat.
-func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
+func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 	cur, err := s.cfg.Jobs.Follow(ctx, st.Job, st.From, st.Preview)
 	if err != nil {
 		return wire.Errorf(wire.ErrNoJob, "no job %q here", st.Job)

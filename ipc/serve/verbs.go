@@ -11,7 +11,7 @@ import (
 )
 
 // accept validates a request for a job and puts it into the table.
-func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, error) {
+func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) {
 	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
 	if fault != nil {
 		return nil, message.Receipt{}, fault
@@ -78,12 +78,12 @@ func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErro
 	return nodeErrors, nil
 }
 
-func (s *Service) submit(r *Request) (any, error) {
+func (s *Service) submit(r *Call) (any, error) {
 	_, receipt, err := s.accept(r)
 	return receipt, err
 }
 
-func (s *Service) run(r *Request) error {
+func (s *Service) run(r *Call) error {
 	req, receipt, err := s.accept(r)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (s *Service) run(r *Request) error {
 	return nil
 }
 
-func (s *Service) jobRequest(r *Request) (message.JobRequest, message.Record, error) {
+func (s *Service) jobRequest(r *Call) (message.JobRequest, message.Record, error) {
 	var q message.JobRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return q, message.Record{}, wire.BadRequest(err)
@@ -116,7 +116,7 @@ func (s *Service) jobRequest(r *Request) (message.JobRequest, message.Record, er
 	return q, rec, nil
 }
 
-func (s *Service) status(r *Request) error {
+func (s *Service) status(r *Call) error {
 	q, rec, err := s.jobRequest(r)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (s *Service) status(r *Request) error {
 	return nil
 }
 
-func (s *Service) jobs(r *Request) (any, error) {
+func (s *Service) jobs(r *Call) (any, error) {
 	var q message.JobsRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return nil, wire.BadRequest(err)
@@ -162,7 +162,7 @@ func (s *Service) jobs(r *Request) (any, error) {
 	return message.JobsReply{V: message.ProtocolVersion, Jobs: list, Counts: counts}, nil
 }
 
-func (s *Service) cancel(r *Request) (any, error) {
+func (s *Service) cancel(r *Call) (any, error) {
 	q, _, err := s.jobRequest(r)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (s *Service) cancel(r *Request) (any, error) {
 	return message.CancelReply{V: message.ProtocolVersion, Job: q.Job, Cancelled: did, State: state}, err
 }
 
-func (s *Service) retry(r *Request) (any, error) {
+func (s *Service) retry(r *Call) (any, error) {
 	q, _, err := s.jobRequest(r)
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (s *Service) retry(r *Request) (any, error) {
 	return message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}, err
 }
 
-func (s *Service) describe(r *Request) (any, error) {
+func (s *Service) describe(r *Call) (any, error) {
 	var q message.DescribeRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return nil, wire.BadRequest(err)
@@ -210,8 +210,8 @@ func (s *Service) describe(r *Request) (any, error) {
 	return out, nil
 }
 
-func (s *Service) models(*Request) (any, error) {
+func (s *Service) models(*Call) (any, error) {
 	return message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}, nil
 }
 
-func (s *Service) stats(*Request) (any, error) { return s.cfg.Meter.Stats(), nil }
+func (s *Service) stats(*Call) (any, error) { return s.cfg.Meter.Stats(), nil }

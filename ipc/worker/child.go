@@ -102,7 +102,7 @@ func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
 }
 
 // stopOn cancels the job in the worker when ctx ends, and kills the worker if the job does not stop within Grace.
-func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan struct{}) {
+func (c *Child) stopOn(ctx context.Context, p *childProcess, job string, done <-chan struct{}) {
 	select {
 	case <-done:
 		return
@@ -120,7 +120,7 @@ func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan 
 }
 
 // running returns the process that answers. If there is none, the error is why the last one ended.
-func (c *Child) running() (*process, error) {
+func (c *Child) running() (*childProcess, error) {
 	c.mu.Lock()
 	p, last := c.proc, c.last
 	c.mu.Unlock()
@@ -134,7 +134,7 @@ func (c *Child) running() (*process, error) {
 }
 
 // fault returns err if the worker has answered with it, or else why the worker is lost.
-func (c *Child) fault(p *process, err error) error {
+func (c *Child) fault(p *childProcess, err error) error {
 	if refused, ok := errors.AsType[*wire.Error](err); ok {
 		return refused
 	}
@@ -142,7 +142,7 @@ func (c *Child) fault(p *process, err error) error {
 }
 
 // lost waits for the end of a process whose connection broke, kills it after a second, and returns why it ended.
-func (c *Child) lost(p *process, err error) error {
+func (c *Child) lost(p *childProcess, err error) error {
 	select {
 	case <-p.dead:
 	case <-time.After(time.Second): // the link is broken but the process lives: it must not stay

@@ -42,13 +42,13 @@ type Child struct {
 	restarts atomic.Int64
 
 	mu   sync.Mutex
-	proc *process      // nil while there is none that answers
-	last *process      // the latest that has answered
+	proc *childProcess // nil while there is none that answers
+	last *childProcess // the latest that has answered
 	up   chan struct{} // closed when proc is set
 }
 
-// process is one of the processes that a Child has in turn.
-type process struct {
+// childProcess is one of the processes that a Child has in turn.
+type childProcess struct {
 	cmd    *exec.Cmd
 	client *client.FrameClient
 	tail   *tail
@@ -119,7 +119,7 @@ func (c *Child) Supervise(ctx context.Context) error {
 }
 
 // start runs the command on a fresh socket pair and waits for its first answer.
-func (c *Child) start(ctx context.Context) (*process, error) {
+func (c *Child) start(ctx context.Context) (*childProcess, error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket pair for worker: %w", err)
@@ -132,7 +132,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 		return nil, errors.Join(errors.New("socket pair for worker: there are no descriptors left"), theirs.Close())
 	}
 	cmd := c.cfg.Command()
-	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
+	p := &childProcess{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
 	cmd.Env = append(cmd.Environ(), daemonVariable+"="+strconv.Itoa(os.Getpid()))
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
@@ -163,7 +163,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 
 // watch returns when the process has ended or closed its connection, when ctx ends, or when it has killed the process
 // for not answering within Silence.
-func (c *Child) watch(ctx context.Context, p *process) {
+func (c *Child) watch(ctx context.Context, p *childProcess) {
 	tick := time.NewTicker(c.cfg.Beat)
 	defer tick.Stop()
 	for {
@@ -186,7 +186,7 @@ func (c *Child) watch(ctx context.Context, p *process) {
 	}
 }
 
-func (p *process) ping(ctx context.Context) error {
+func (p *childProcess) ping(ctx context.Context) error {
 	r, err := p.client.Ask(ctx, message.VerbPing, "", nil)
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (p *process) ping(ctx context.Context) error {
 
 // stop closes the worker's stdin, waits two seconds if it was asked to stop and one if not, then kills it, and waits
 // for its end.
-func (p *process) stop(asked bool) {
+func (p *childProcess) stop(asked bool) {
 	_ = p.client.Close()
 	limit := 2 * time.Second
 	if !asked {
@@ -212,7 +212,7 @@ func (p *process) stop(asked bool) {
 }
 
 // kill kills the process; the first why becomes part of the cause.
-func (p *process) kill(why string) {
+func (p *childProcess) kill(why string) {
 	p.mu.Lock()
 	if p.why == "" {
 		p.why = why
@@ -222,7 +222,7 @@ func (p *process) kill(why string) {
 }
 
 // wait reaps the process and records why it ended.
-func (p *process) wait(name string) {
+func (p *childProcess) wait(name string) {
 	err := p.cmd.Wait()
 	p.mu.Lock()
 	why := p.why
@@ -262,7 +262,7 @@ func exitText(st *os.ProcessState, err error) string {
 	return fmt.Sprintf("it exited with code %d", st.ExitCode())
 }
 
-func (c *Child) set(p *process) {
+func (c *Child) set(p *childProcess) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.proc, c.last = p, p
@@ -271,7 +271,7 @@ func (c *Child) set(p *process) {
 
 // drop takes a dead process out of use. The caller of a request may notice the death before Supervise does, and a retry
 // must wait for the next process.
-func (c *Child) drop(p *process) {
+func (c *Child) drop(p *childProcess) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.proc == p {
@@ -287,7 +287,7 @@ func (c *Child) Ready(ctx context.Context) error {
 }
 
 // next returns the process that answers, and waits if there is none; it fails only when ctx ends.
-func (c *Child) next(ctx context.Context) (*process, error) {
+func (c *Child) next(ctx context.Context) (*childProcess, error) {
 	for {
 		c.mu.Lock()
 		p, up := c.proc, c.up

@@ -18,10 +18,10 @@ func TestLoadedNetIsControl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for _, name := range set.Names() {
 		w, _ := set.Get(name)
-		entries = append(entries, safetensors.Entry{Name: name, DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)})
+		entries = append(entries, safetensors.Tensor{Name: name, DType: w.DType, Shape: w.Shape, Data: datafile.Of(w.Data)})
 	}
 	path := filepath.Join(t.TempDir(), "net.safetensors")
 	out, err := os.Create(path)

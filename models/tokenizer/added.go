@@ -63,15 +63,15 @@ type addedTokens struct {
 // newAddedTokens checks the tokens and builds the tries. prep, which may be nil, is applied between the two searches.
 func newAddedTokens(list []addedToken, prep normalizer) (*addedTokens, error) {
 	a := &addedTokens{list: list, prep: prep}
-	var exact, after []entry
+	var exact, after []vocabEntry
 	for i, t := range list {
 		if err := t.check(); err != nil {
 			return nil, err
 		}
 		if t.Normalized && prep != nil {
-			after = append(after, entry{prep(t.Content), int32(i)})
+			after = append(after, vocabEntry{prep(t.Content), int32(i)})
 		} else {
-			exact = append(exact, entry{t.Content, int32(i)})
+			exact = append(exact, vocabEntry{t.Content, int32(i)})
 		}
 	}
 	a.exact = buildTrie(exact)

@@ -29,10 +29,10 @@ func newSPNormalizer(m *spModel) (*spNormalizer, error) {
 	if m.markSpaces {
 		n.space = spaceMark
 	}
-	var user []entry
+	var user []vocabEntry
 	for id, p := range m.pieces {
 		if p.kind == pieceUser {
-			user = append(user, entry{p.piece, int32(id)})
+			user = append(user, vocabEntry{p.piece, int32(id)})
 		}
 	}
 	n.user = buildTrie(user)

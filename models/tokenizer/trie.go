@@ -16,13 +16,13 @@ type trieNode struct {
 }
 
 // entry is one piece of a trie.
-type entry struct {
+type vocabEntry struct {
 	piece string
 	id    int32
 }
 
 // buildTrie sorts entries in place. Of equal pieces the last one wins; empty pieces are ignored.
-func buildTrie(entries []entry) *trie {
+func buildTrie(entries []vocabEntry) *trie {
 	sort.SliceStable(entries, func(i, j int) bool { return entries[i].piece < entries[j].piece })
 	type span struct{ lo, hi, depth int32 }
 	t := &trie{nodes: []trieNode{{id: None}}}

@@ -54,7 +54,7 @@ func newUnigram(pieces []scoredPiece, unknown int) (*unigram, error) {
 		}
 	}
 	u := &unigram{scores: make([]float64, len(pieces)), unknown: int32(unknown), penalty: lowest - unknownPenalty}
-	entries := make([]entry, 0, len(pieces))
+	entries := make([]vocabEntry, 0, len(pieces))
 	for id, p := range pieces {
 		if len(p.piece) > longestPiece {
 			return nil, fmt.Errorf("piece %d has %d bytes, allowed are %d", id, len(p.piece), longestPiece)
@@ -63,7 +63,7 @@ func newUnigram(pieces []scoredPiece, unknown int) (*unigram, error) {
 			p.score = float64(len(p.piece))*highest - 0.1
 		}
 		if u.scores[id] = p.score; p.kind == pieceNormal || p.kind == pieceUser {
-			entries = append(entries, entry{p.piece, int32(id)})
+			entries = append(entries, vocabEntry{p.piece, int32(id)})
 		}
 	}
 	u.trie = buildTrie(entries)

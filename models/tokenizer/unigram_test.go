@@ -19,11 +19,11 @@ func TestTrieAgainstMap(t *testing.T) {
 	}
 	for range 50 {
 		pieces := map[string]int32{}
-		var entries []entry
+		var entries []vocabEntry
 		for id := range int32(60) {
 			w := word(6)
 			pieces[w] = id
-			entries = append(entries, entry{w, id})
+			entries = append(entries, vocabEntry{w, id})
 		}
 		delete(pieces, "")
 		built := buildTrie(entries)

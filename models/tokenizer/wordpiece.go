@@ -47,12 +47,12 @@ func FromBERTVocab(data []byte) (*Tokenizer, error) {
 		}
 		special = append(special, addedToken{ID: id, Content: name})
 	}
-	var first, inner []entry
+	var first, inner []vocabEntry
 	for piece, id := range vocab {
 		if rest, ok := strings.CutPrefix(piece, "##"); ok && rest != "" {
-			inner = append(inner, entry{rest, id})
+			inner = append(inner, vocabEntry{rest, id})
 		}
-		first = append(first, entry{piece, id})
+		first = append(first, vocabEntry{piece, id})
 	}
 	w.first, w.inner, w.unknown = buildTrie(first), buildTrie(inner), t.idOr("[UNK]")
 	t.Start, t.End = t.idOr("[CLS]"), t.idOr("[SEP]")

@@ -57,9 +57,9 @@ func TestFileChangedWhileLoading(t *testing.T) {
 	layers := func(name string) string { return fmt.Sprintf("layers.%s.w.weight", name) }
 	plain := func() []byte {
 		var b strings.Builder
-		var list []safetensors.Entry
+		var list []safetensors.Tensor
 		for i := range count {
-			list = append(list, safetensors.Entry{
+			list = append(list, safetensors.Tensor{
 				Name: layers(fmt.Sprint(i)), DType: engine.BF16, Shape: []int{rows, columns},
 				Data: datafile.Of(make([]byte, 2*rows*columns)),
 			})

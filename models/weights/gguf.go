@@ -73,7 +73,7 @@ func widens(f *gguf.File) error {
 }
 
 // storedGGUF returns one tensor as a view of the file, or as one that is widened on demand.
-func storedGGUF(e gguf.Entry, form engine.DType) Stored {
+func storedGGUF(e gguf.Tensor, form engine.DType) Stored {
 	if own, ok := e.DType(); ok {
 		return storedAs(own, e.Shape, e.Data)
 	}
@@ -91,7 +91,7 @@ func storedGGUF(e gguf.Entry, form engine.DType) Stored {
 const widenAlone = 1 << 18
 
 // widen fills dst on all processors. Types, ranges and lengths were checked on opening the file, so an error is a bug.
-func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
+func widen(e gguf.Tensor, dst []byte, lo, hi int, form engine.DType) {
 	parts := min(runtime.GOMAXPROCS(0), (hi-lo+widenAlone-1)/widenAlone)
 	faults := make([]any, max(parts, 1))
 	part := func(i int) {

@@ -106,9 +106,9 @@ func writeRandom(t *testing.T, path string, rows, columns, count int) {
 	if _, err := rand.NewChaCha8([32]byte{1}).Read(data); err != nil {
 		t.Fatal(err)
 	}
-	var list []safetensors.Entry
+	var list []safetensors.Tensor
 	for i := range count {
-		list = append(list, safetensors.Entry{
+		list = append(list, safetensors.Tensor{
 			Name: fmt.Sprintf("layers.%d.w.weight", i), DType: engine.BF16, Shape: []int{rows, columns}, Data: datafile.Of(data),
 		})
 	}

@@ -19,10 +19,10 @@ import (
 // save writes named tensors of shape [1, 2] to a safetensors file.
 func save(t *testing.T, path string, names ...string) {
 	t.Helper()
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for i, name := range names {
 		s := f32(float32(i), 1, 2)
-		entries = append(entries, safetensors.Entry{
+		entries = append(entries, safetensors.Tensor{
 			Name: name, DType: engine.F32, FileType: "F32",
 			Shape: s.Shape, Data: datafile.Of(s.Data),
 		})
@@ -135,7 +135,7 @@ func TestShardsEqualOneFile(t *testing.T) {
 	b := f32(2, 1, 2)
 	var third bytes.Buffer
 	if err := safetensors.Write(&third, nil,
-		[]safetensors.Entry{{Name: "c", DType: engine.F32, FileType: "F32", Shape: b.Shape, Data: datafile.Of(b.Data)}},
+		[]safetensors.Tensor{{Name: "c", DType: engine.F32, FileType: "F32", Shape: b.Shape, Data: datafile.Of(b.Data)}},
 	); err != nil {
 		t.Fatal(err)
 	}

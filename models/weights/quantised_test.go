@@ -86,10 +86,10 @@ func (l layer) file(t *testing.T, marked bool) *weights.Set {
 		"int8": "I8", "uint8": "U8", "float32": "F32", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 		"float8_e8m0fnu": "F8_E8M0",
 	}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for name, info := range l.Tensors {
 		var kind string
-		e := safetensors.Entry{Name: "net.x." + name}
+		e := safetensors.Tensor{Name: "net.x." + name}
 		if json.Unmarshal(info[0], &kind) != nil || json.Unmarshal(info[1], &e.Shape) != nil || types[kind] == "" {
 			t.Fatalf("%s: tensor %s is %s", l.key, name, info)
 		}

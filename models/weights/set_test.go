@@ -79,7 +79,7 @@ func TestScaledFP8JoinsItsFactor(t *testing.T) {
 func TestFromFileReadsWhatWasWritten(t *testing.T) {
 	var file bytes.Buffer
 	a := f32(3, 2, 2)
-	if err := safetensors.Write(&file, nil, []safetensors.Entry{{
+	if err := safetensors.Write(&file, nil, []safetensors.Tensor{{
 		Name: "a", DType: a.DType, Shape: a.Shape,
 		Data: datafile.Of(a.Data),
 	}}); err != nil {

@@ -224,7 +224,7 @@ func BenchmarkWiden(b *testing.B) {
 		values[i] = float32(i%251)/100 - 1
 	}
 	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
-		s := storedGGUF(gguf.Entry{
+		s := storedGGUF(gguf.Tensor{
 			Name: "w", Type: kind, Shape: []int{2688, 3072}, Data: datafile.Of(ggufwrite.Quantise(kind, values)),
 		}, engine.BF16)
 		b.Run(kind.String(), func(b *testing.B) {

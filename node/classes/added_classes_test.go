@@ -310,7 +310,7 @@ func deepCLIP(t *testing.T, path string) {
 	file, err := safetensors.Open(filepath.Join("..", "..", "examples", "demo", "text_encoders", "demo_clip.safetensors"))
 	check(t, err)
 	defer file.Close()
-	var out []safetensors.Entry
+	var out []safetensors.Tensor
 	const layers, first = "text_model.encoder.layers.", "text_model.encoder.layers.0."
 	for _, name := range file.Names() {
 		e, _ := file.Entry(name)

@@ -34,13 +34,13 @@ func TestEmbeddingFiles(t *testing.T) {
 		size := len(values) / table.Shape[0]
 		rows = append(rows, values[id*size:(id+1)*size]...)
 	}
-	entry := func(name string) safetensors.Entry {
-		return safetensors.Entry{Name: name, DType: table.DType, Shape: []int{len(ids), width}, Data: datafile.Of(rows)}
+	entry := func(name string) safetensors.Tensor {
+		return safetensors.Tensor{Name: name, DType: table.DType, Shape: []int{len(ids), width}, Data: datafile.Of(rows)}
 	}
-	other := safetensors.Entry{Name: "t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: datafile.Of(make([]byte, 28))}
+	other := safetensors.Tensor{Name: "t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: datafile.Of(make([]byte, 28))}
 	at := func(name string) string { return filepath.Join(extra, "embeddings", name) }
-	writeTensors(t, at("rouge.safetensors"), nil, []safetensors.Entry{entry("clip_l"), other})
-	writeTensors(t, at("deep/bundled.safetensors"), nil, []safetensors.Entry{
+	writeTensors(t, at("rouge.safetensors"), nil, []safetensors.Tensor{entry("clip_l"), other})
+	writeTensors(t, at("deep/bundled.safetensors"), nil, []safetensors.Tensor{
 		entry("bundle_emb.x.clip_l"),
 		{Name: "bundle_emb.x.t5xxl", DType: engine.F32, Shape: []int{1, 7}, Data: datafile.Of(make([]byte, 28))},
 		entry("lora_down"),

@@ -31,7 +31,7 @@ func (*pipedHosts) Survey() forecast.Survey  { return forecast.Survey{} }
 
 func (h *pipedHosts) Start(ranks int) (out []process.Process, err error) {
 	h.room, h.held = ranks, nil
-	var clients []*remote.Client
+	var clients []*remote.Process
 	for i := range ranks {
 		l, err := net.Listen("unix", filepath.Join(h.t.TempDir(), "rank.sock"))
 		check(h.t, err)

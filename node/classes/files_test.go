@@ -100,7 +100,7 @@ func llamaT5() func(string) string {
 // toFolder writes a part of the demo as a diffusers folder: two shards, index, config.json.
 func toFolder(t *testing.T, from *safetensors.File, dir, stem string) {
 	t.Helper()
-	var shards [2][]safetensors.Entry
+	var shards [2][]safetensors.Tensor
 	listed := map[string]string{}
 	file := func(i int) string { return stem + []string{"-00001-of-00002", "-00002-of-00002"}[i] + ".safetensors" }
 	for i, name := range from.Names() {

@@ -46,7 +46,7 @@ func (r *fluxRecord) write(t *testing.T) string {
 	root := t.TempDir()
 	writeGoldenModel(t, "kontext-a", "", filepath.Join(root, "diffusion_models", "flux.safetensors"))
 	for name, tensors := range r.Loras {
-		var entries []safetensors.Entry
+		var entries []safetensors.Tensor
 		for _, row := range tensors {
 			n, shape := 1, []int{}
 			for _, d := range row[1].([]any) {
@@ -54,7 +54,7 @@ func (r *fluxRecord) write(t *testing.T) string {
 			}
 			data := make([]byte, 4*n)
 			engine.Narrow(data, golden.Fill(name+"/"+row[0].(string), n, row[2].(float64), row[3].(float64)), engine.F32)
-			entries = append(entries, safetensors.Entry{
+			entries = append(entries, safetensors.Tensor{
 				Name: row[0].(string), DType: engine.F32, Shape: shape,
 				Data: datafile.Of(data),
 			})

@@ -25,7 +25,7 @@ func rewritten(t *testing.T, path string, change func(v []float32, shape []int) 
 		"demo_flux.safetensors"))
 	check(t, err)
 	defer file.Close()
-	var out []safetensors.Entry
+	var out []safetensors.Tensor
 	for _, name := range file.Names() {
 		e, _ := file.Entry(name)
 		v, err := e.F32()
@@ -33,17 +33,17 @@ func rewritten(t *testing.T, path string, change func(v []float32, shape []int) 
 		dtype, v, factor := change(v, e.Shape)
 		data := make([]byte, len(v)*dtype.Size())
 		engine.Narrow(data, v, dtype)
-		out = append(out, safetensors.Entry{Name: name, DType: dtype, Shape: e.Shape, Data: datafile.Of(data)})
+		out = append(out, safetensors.Tensor{Name: name, DType: dtype, Shape: e.Shape, Data: datafile.Of(data)})
 		if stem, ok := strings.CutSuffix(name, ".weight"); ok && factor != 0 {
 			scale := make([]byte, 4)
 			engine.Narrow(scale, []float32{factor}, engine.F32)
 			if newer := strings.Contains(path, "scaled2"); newer {
 				form := []byte(`{"format": "float8_e4m3fn"}`)
-				out = append(out, safetensors.Entry{Name: stem + ".weight_scale", DType: engine.F32, Data: datafile.Of(scale)},
-					safetensors.Entry{Name: stem + ".comfy_quant", DType: engine.U8, Shape: []int{len(form)}, Data: datafile.Of(form)})
+				out = append(out, safetensors.Tensor{Name: stem + ".weight_scale", DType: engine.F32, Data: datafile.Of(scale)},
+					safetensors.Tensor{Name: stem + ".comfy_quant", DType: engine.U8, Shape: []int{len(form)}, Data: datafile.Of(form)})
 				continue
 			}
-			out = append(out, safetensors.Entry{Name: stem + ".scale_weight", DType: engine.F32, Data: datafile.Of(scale)})
+			out = append(out, safetensors.Tensor{Name: stem + ".scale_weight", DType: engine.F32, Data: datafile.Of(scale)})
 		}
 	}
 	var b bytes.Buffer

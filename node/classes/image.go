@@ -245,7 +245,7 @@ func fileChange(field string) func(*graph.Call) (string, error) {
 func encodeLatent(s request.Latent, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	values := engine.FromF32(s.Data, len(s.Data))
-	err := safetensors.Write(&b, meta, []safetensors.Entry{
+	err := safetensors.Write(&b, meta, []safetensors.Tensor{
 		{Name: "latent_tensor", DType: engine.F32, Shape: s.Shape(), Data: datafile.Of(values.Buf.Host)},
 		{Name: "latent_format_version_0", DType: engine.F32, Shape: []int{0}},
 	})

@@ -30,7 +30,7 @@ import (
 )
 
 // writeGoldenModel writes a golden model to a file with its names prefixed, along with more tensors.
-func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetensors.Entry) {
+func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetensors.Tensor) {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
 	check(t, err)
@@ -39,19 +39,19 @@ func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetenso
 
 // writeModel writes tensors to a file under other names.
 func writeModel(t *testing.T, path string, set *weights.Set, config string, as func(string) string,
-	more ...safetensors.Entry,
+	more ...safetensors.Tensor,
 ) {
 	t.Helper()
 	list := more
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
-		list = append(list, safetensors.Entry{Name: as(n), DType: s.DType, Shape: s.Shape, Data: datafile.Of(s.Data)})
+		list = append(list, safetensors.Tensor{Name: as(n), DType: s.DType, Shape: s.Shape, Data: datafile.Of(s.Data)})
 	}
 	writeTensors(t, path, map[string]string{"config": config}, list)
 }
 
 // writeTensors writes a file of tensors and creates its folders.
-func writeTensors(t *testing.T, path string, meta map[string]string, list []safetensors.Entry) {
+func writeTensors(t *testing.T, path string, meta map[string]string, list []safetensors.Tensor) {
 	t.Helper()
 	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	f, err := os.Create(path)
@@ -117,7 +117,7 @@ func writeChat(t *testing.T, root string) {
 	writeGoldenModel(t, "qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3.safetensors"))
 	pieces, err := os.ReadFile(filepath.Join("../../models/tokenizer/testdata/tiny_bpe.model"))
 	check(t, err)
-	vocabularyInside := safetensors.Entry{
+	vocabularyInside := safetensors.Tensor{
 		Name: "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: datafile.Of(pieces),
 	}
 	writeGoldenModel(t, "lumina2-a", "", filepath.Join(root, "diffusion_models/lumina2.safetensors"))
@@ -144,7 +144,7 @@ func writeChat(t *testing.T, root string) {
 	check(t, json.Unmarshal(words["tekken_synthetic"], &tekken))
 	writeGoldenModel(t, "flux2-a", "", filepath.Join(root, "diffusion_models/flux2_dev.safetensors"))
 	writeGoldenModel(t, "mistral3-a", "", filepath.Join(root, "text_encoders/mistral_3_small.safetensors"),
-		safetensors.Entry{
+		safetensors.Tensor{
 			Name: "tekken_model", DType: engine.U8, Shape: []int{len(tekken.JSON)}, Data: datafile.Of([]byte(tekken.JSON)),
 		})
 }

@@ -85,7 +85,7 @@ func loadClasses() []graph.Class {
 
 // reading completes a class that reads model files of a kind, named by the inputs fields.
 func reading(row graph.Class, kind string, fields ...string) graph.Class {
-	row.Category, row.Stage = cmp.Or(row.Category, "model/loaders"), graph.StageLoad
+	row.Category, row.Phase = cmp.Or(row.Category, "model/loaders"), graph.PhaseLoad
 	row.Change = modelChange(kind, fields...)
 	if row.Inputs == nil {
 		row.Inputs = []graph.Input{graph.File(fields[0], kind)}

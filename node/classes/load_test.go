@@ -32,7 +32,7 @@ func copyFile(t *testing.T, from, to string) {
 func fullCheckpoint(t *testing.T, path string) {
 	t.Helper()
 	meta := map[string]string{}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for _, part := range []struct{ file, prefix, key string }{
 		{"diffusion_models/demo_flux.safetensors", "model.diffusion_model.", "config"},
 		{"text_encoders/demo_clip.safetensors", "text_encoders.clip_l.transformer.", "clip_l.config"},

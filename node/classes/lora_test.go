@@ -27,7 +27,7 @@ import (
 // loraFile writes a kohya file with pairs of rank 4 for the given modules (name -> rows, columns), with seeded values.
 func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 	t.Helper()
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	add := func(name string, scale float64, shape ...int) {
 		n := 1
 		for _, d := range shape {
@@ -35,7 +35,7 @@ func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 		}
 		data := make([]byte, 4*n)
 		engine.Narrow(data, golden.Fill(seed+name, n, scale, 0), engine.F32)
-		entries = append(entries, safetensors.Entry{Name: name, DType: engine.F32, Shape: shape, Data: datafile.Of(data)})
+		entries = append(entries, safetensors.Tensor{Name: name, DType: engine.F32, Shape: shape, Data: datafile.Of(data)})
 	}
 	for name, size := range modules {
 		add(name+".lora_up.weight", 2, size[0], 4)

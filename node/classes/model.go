@@ -148,7 +148,7 @@ func modelPatchClasses() []graph.Class {
 		},
 		{
 			Name: "USOStyleReference", Display: "Apply USO Style Reference", Module: module, Category: "model/patch/flux",
-			Experimental: true, Stage: graph.StageText,
+			Experimental: true, Phase: graph.PhaseText,
 			Description: "Puts what a picture encoder sees of a picture in front of the text, for its style.",
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"),

@@ -281,10 +281,10 @@ func writeGoldenWith(t *testing.T, name, path string, meta map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var entries []safetensors.Entry
+	var entries []safetensors.Tensor
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
-		entries = append(entries, safetensors.Entry{
+		entries = append(entries, safetensors.Tensor{
 			Name: n, DType: engine.F32, Shape: s.Shape,
 			Data: datafile.Of(s.Elements(0, s.Len())),
 		})

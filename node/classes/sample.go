@@ -24,7 +24,7 @@ func sampleClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "KSampler", Category: "model/sampling",
-			Aliases: "sampler, sample, generate, denoise, diffuse, txt2img, img2img", Stage: graph.StageDenoise,
+			Aliases: "sampler, sample, generate, denoise, diffuse, txt2img, img2img", Phase: graph.PhaseDenoise,
 			Description: "Denoises the latent with model and conditionings.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", "the model that denoises"), graph.SeedInput("seed"), steps, cfg,
@@ -38,7 +38,7 @@ func sampleClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: ksampler,
 		},
 		{
-			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Category: "model/sampling", Stage: graph.StageDenoise,
+			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Category: "model/sampling", Phase: graph.PhaseDenoise,
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable").AsAdvanced(),
 				graph.SeedInput("noise_seed"), steps, cfg,
@@ -154,7 +154,7 @@ func customClasses() []graph.Class {
 	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
 	return []graph.Class{
 		{
-			Name: "SamplerCustomAdvanced", Module: module, Category: category + "/custom", Stage: graph.StageDenoise,
+			Name: "SamplerCustomAdvanced", Module: module, Category: category + "/custom", Phase: graph.PhaseDenoise,
 			Inputs: []graph.Input{
 				graph.Link("noise", "NOISE", ""), graph.Link("guider", "GUIDER", ""), graph.Link("sampler", "SAMPLER", ""),
 				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
@@ -194,7 +194,7 @@ func customClasses() []graph.Class {
 			Run: func(c *graph.Call) ([]any, error) { return []any{value.Noise{Seed: c.Seed("noise_seed")}}, nil },
 		},
 		{
-			Name: "SamplerCustom", Module: module, Category: category + "/custom", Stage: graph.StageDenoise,
+			Name: "SamplerCustom", Module: module, Category: category + "/custom", Phase: graph.PhaseDenoise,
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Bool("add_noise", "", true).AsAdvanced(), graph.SeedInput("noise_seed"),
 				cfg("cfg"), conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),

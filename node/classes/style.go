@@ -21,7 +21,7 @@ func styleClasses() []graph.Class {
 			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Outputs: graph.Slots("CLIP_VISION"),
 		}, files.KindClipVision, "clip_name", value.OpenVisionEncoder),
 		{
-			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Category: "model/conditioning", Stage: graph.StageText,
+			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Category: "model/conditioning", Phase: graph.PhaseText,
 			Inputs: []graph.Input{
 				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"), graph.BareCombo("crop", "center", "none"),
 			},
@@ -36,7 +36,7 @@ func styleClasses() []graph.Class {
 		}, files.KindStyle, "style_model_name", value.OpenStyle),
 		{
 			Name: "StyleModelApply", Display: "Apply Style Model", Category: "model/conditioning", Aliases: "style transfer",
-			Stage: graph.StageText, Description: "Puts what was seen in pictures behind the text.",
+			Phase: graph.PhaseText, Description: "Puts what was seen in pictures behind the text.",
 			Inputs: []graph.Input{
 				graph.Bare("conditioning", "CONDITIONING"), graph.Bare("style_model", "STYLE_MODEL"),
 				graph.Bare("clip_vision_output", "CLIP_VISION_OUTPUT"), graph.Float("strength", "", 1, 0, 10, 0.001),
@@ -50,7 +50,7 @@ func styleClasses() []graph.Class {
 		{
 			Name: "ImageUpscaleWithModel", Display: "Upscale Image (using Model)", Module: module, Category: "image/upscaling",
 			Aliases: "upscale, upscaler, upsc, enlarge image, super resolution, hires, superres, increase resolution",
-			Stage:   graph.StageVAE,
+			Phase:   graph.PhaseVAE,
 			Inputs:  []graph.Input{graph.Link("upscale_model", "UPSCALE_MODEL", ""), graph.Link("image", "IMAGE", "")},
 			Outputs: graph.Slots("IMAGE"), Run: upscaleImage,
 		},

@@ -21,7 +21,7 @@ func textClasses() []graph.Class {
 		{
 			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Category: "model/conditioning",
 			Aliases: "text, prompt, text prompt, positive prompt, negative prompt, encode text, text encoder, encode prompt",
-			Stage:   graph.StageText, Description: "Encodes a prompt for the diffusion model.",
+			Phase:   graph.PhaseText, Description: "Encodes a prompt for the diffusion model.",
 			Inputs: []graph.Input{
 				graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"), graph.Link("clip", "CLIP", "the text encoders"),
 			},
@@ -31,7 +31,7 @@ func textClasses() []graph.Class {
 		},
 		{
 			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
-			Stage: graph.StageText,
+			Phase: graph.PhaseText,
 			Inputs: []graph.Input{
 				clip, graph.Prompt("clip_l", ""), graph.Prompt("t5xxl", ""), graph.Float("guidance", "", 3.5, 0, 100, 0.1),
 			},
@@ -47,7 +47,7 @@ func textClasses() []graph.Class {
 		},
 		{
 			Name: "CLIPTextEncodeSD3", Display: "CLIP Text Encode (SD3)", Module: "comfy_extras.nodes_sd3",
-			Category: "model/conditioning/stable diffusion", Aliases: "sd3 prompt", Stage: graph.StageText,
+			Category: "model/conditioning/stable diffusion", Aliases: "sd3 prompt", Phase: graph.PhaseText,
 			Inputs: []graph.Input{
 				clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""),
 				graph.Combo("empty_padding", "", "none", "empty_prompt").AsAdvanced(),
@@ -56,13 +56,13 @@ func textClasses() []graph.Class {
 		},
 		{
 			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)", Module: "comfy_extras.nodes_hunyuan",
-			Category: "model/conditioning/hunyuan image", Stage: graph.StageText,
+			Category: "model/conditioning/hunyuan image", Phase: graph.PhaseText,
 			Inputs: []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
 			Run:    func(c *graph.Call) ([]any, error) { return perEncoder(c, "bert") },
 		},
 		{
 			Name: "CLIPTextEncodePixArtAlpha", Display: "CLIP Text Encode (PixArt Alpha)", Module: "comfy_extras.nodes_pixart",
-			Category: "model/conditioning/pixart", Aliases: "pixart prompt", Stage: graph.StageText,
+			Category: "model/conditioning/pixart", Aliases: "pixart prompt", Phase: graph.PhaseText,
 			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
 				"no such input.",
 			Inputs: []graph.Input{pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip},
@@ -70,7 +70,7 @@ func textClasses() []graph.Class {
 		},
 		{
 			Name: "CLIPTextEncodeLumina2", Display: "CLIP Text Encode (Lumina 2)", Module: "comfy_extras.nodes_lumina2",
-			Category: "model/conditioning/lumina", Aliases: "lumina prompt", Stage: graph.StageText,
+			Category: "model/conditioning/lumina", Aliases: "lumina prompt", Phase: graph.PhaseText,
 			Description: "Puts one of two instructions in front of a prompt and encodes both.",
 			Inputs: []graph.Input{
 				graph.Combo("system_prompt", "superior asks for a good picture, alignment for one that follows the text",
@@ -202,7 +202,7 @@ func editTextClasses() []graph.Class {
 		}
 		return graph.Class{
 			Name: name, Module: "comfy_extras.nodes_qwen", Category: "model/conditioning/qwen image",
-			Stage: graph.StageText, Description: description, Inputs: in, Outputs: graph.Slots("CONDITIONING"), Run: run,
+			Phase: graph.PhaseText, Description: description, Inputs: in, Outputs: graph.Slots("CONDITIONING"), Run: run,
 		}
 	}
 	return []graph.Class{
@@ -315,7 +315,7 @@ func generateClasses() []graph.Class {
 	}
 	return []graph.Class{{
 		Name: "TextGenerate", Display: "Generate Text", Module: "comfy_extras.nodes_textgen", Category: "text",
-		Aliases: "LLM, gemma", Stage: graph.StageText,
+		Aliases: "LLM, gemma", Phase: graph.PhaseText,
 		Description: "Has the language model of an encoder write a text; Krea 2's can.",
 		Inputs: []graph.Input{
 			graph.Link("clip", "CLIP", ""),

@@ -32,25 +32,25 @@ func vaeClasses() []graph.Class {
 	return graph.Rows(graph.Class{Category: "model/latent"}, []graph.Class{
 		{
 			Name: "VAEDecode", Display: "VAE Decode", Aliases: "decode, decode latent, latent to image, render latent",
-			Stage: graph.StageVAE, Description: "Decodes latents into pictures.",
+			Phase: graph.PhaseVAE, Description: "Decodes latents into pictures.",
 			Inputs: []graph.Input{
 				graph.Link("samples", "LATENT", "the latent to decode"), graph.Link("vae", "VAE", "the autoencoder"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: vaeDecode,
 		},
 		{
-			Name: "VAEEncode", Display: "VAE Encode", Aliases: "encode, encode image, image to latent", Stage: graph.StageVAE,
+			Name: "VAEEncode", Display: "VAE Encode", Aliases: "encode, encode image, image to latent", Phase: graph.PhaseVAE,
 			Inputs: []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, Outputs: graph.Slots("LATENT"),
 			Run: vaeEncode,
 		},
 		{
-			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Stage: graph.StageVAE,
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Phase: graph.PhaseVAE,
 			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
 			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...),
 			Outputs:     graph.Slots("IMAGE"), Run: vaeDecodeTiled,
 		},
 		{
-			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Stage: graph.StageVAE,
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Phase: graph.PhaseVAE,
 			Inputs:  append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...),
 			Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
 		},
@@ -68,7 +68,7 @@ func vaeClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Stage: graph.StageVAE,
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Phase: graph.PhaseVAE,
 			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
 			Inputs: []graph.Input{
 				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
@@ -77,7 +77,7 @@ func vaeClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
 		},
 		{
-			Name: "InpaintModelConditioning", Category: "model/conditioning", Stage: graph.StageVAE,
+			Name: "InpaintModelConditioning", Category: "model/conditioning", Phase: graph.PhaseVAE,
 			Inputs: []graph.Input{
 				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
 				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
@@ -87,7 +87,7 @@ func vaeClasses() []graph.Class {
 		},
 		{
 			Name: "InstructPixToPixConditioning", Module: "comfy_extras.nodes_ip2p",
-			Category: "model/conditioning/instructpix2pix", Stage: graph.StageVAE,
+			Category: "model/conditioning/instructpix2pix", Phase: graph.PhaseVAE,
 			Inputs: []graph.Input{
 				graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
 				graph.Link("vae", "VAE", ""), graph.Link("pixels", "IMAGE", ""),

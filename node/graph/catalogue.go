@@ -35,7 +35,7 @@ type Class struct {
 	Hidden  []Hidden
 	Outputs []Slot
 	// Stage is the part of Timings that the class's time counts towards.
-	Stage Stage
+	Phase Phase
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at
 	// fault and what is wrong with it, or an empty text. Inputs named in Own are checked for neither limits nor lists.
 	Check       func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
@@ -68,23 +68,23 @@ func Rows(base Class, rows []Class) []Class {
 	for i := range rows {
 		k := &rows[i]
 		k.Module, k.Category = cmp.Or(k.Module, base.Module), cmp.Or(k.Category, base.Category)
-		if k.Stage = cmp.Or(k.Stage, base.Stage); k.Outputs == nil {
+		if k.Phase = cmp.Or(k.Phase, base.Phase); k.Outputs == nil {
 			k.Outputs = base.Outputs
 		}
 	}
 	return rows
 }
 
-// Stage is a part of a job's time.
-type Stage uint8
+// Phase is a part of a job's time.
+type Phase uint8
 
-// The stages: loading weights, text encoders, sampling, autoencoders, and everything else.
+// The phases: loading weights, text encoders, sampling, autoencoders, and everything else.
 const (
-	StageOther Stage = iota
-	StageLoad
-	StageText
-	StageDenoise
-	StageVAE
+	PhaseOther Phase = iota
+	PhaseLoad
+	PhaseText
+	PhaseDenoise
+	PhaseVAE
 )
 
 // Hidden is a value that the server passes to a node: name and kind (PROMPT, EXTRA_PNGINFO, UNIQUE_ID).

@@ -49,7 +49,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	job := &Job{ID: "exec", Inputs: req.Files, Plan: req.Plan}
 	x := &execution{run: r, job: job, ctx: ctx, emit: emit, began: time.Now(), result: &Result{}}
 	in, err := r.execInputs(k, job, req.Inputs)
-	var e *entry
+	var e *cached
 	if err == nil {
 		e, err = x.call("exec", k, in)
 	}

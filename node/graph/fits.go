@@ -19,7 +19,7 @@ func (x *execution) planFits() error {
 	}
 	sampler := ""
 	for _, id := range x.work.pending {
-		if k := x.class(id); k.Stage == StageDenoise && sampler == "" {
+		if k := x.class(id); k.Phase == PhaseDenoise && sampler == "" {
 			sampler = id
 		}
 	}

@@ -48,14 +48,14 @@ type Runner struct {
 	work    sync.RWMutex  // read-locked by jobs, locked by what must not overlap one
 	slots   chan struct{} // holds one value per running job
 	slotsMu sync.Mutex    // held while filling slots, where two callers could deadlock
-	values  *lru.Cache[*entry]
+	values  *lru.Cache[*cached]
 	store   *value.Store
 	*handles
 	bounds Bounds
 }
 
-// entry is the cached result of one node.
-type entry struct {
+// cached is the cached result of one node.
+type cached struct {
 	outputs []any
 	files   []files.Output
 	ui      map[string]any
@@ -75,7 +75,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}
 	return &Runner{
 		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue, slots: make(chan struct{}, max(1, cfg.Jobs)),
-		values:  lru.New[*entry](cmp.Or(cfg.CacheBytes, 2<<30), nil),
+		values:  lru.New[*cached](cmp.Or(cfg.CacheBytes, 2<<30), nil),
 		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, cmp.Or(cfg.WeightBytes, 16<<30)),
 		handles: newHandles(cmp.Or(cfg.Lease, 15*time.Minute), cfg.Now),
 	}, nil
@@ -152,7 +152,7 @@ func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, e
 		return &Result{}, failure
 	}
 	x := &execution{
-		run: r, job: &job, ctx: ctx, turn: turn, emit: emit, began: time.Now(), local: map[string]*entry{},
+		run: r, job: &job, ctx: ctx, turn: turn, emit: emit, began: time.Now(), local: map[string]*cached{},
 		signed: map[string]string{}, result: &Result{UI: map[string]map[string]any{}},
 	}
 	err := x.walk(outputs)
@@ -175,12 +175,12 @@ type execution struct {
 	began  time.Time
 	signed map[string]string // signatures by node id; "" while one is being computed, and for nodes that must run
 	work   *worklist
-	local  map[string]*entry // values of this run by node id, so that none can be evicted while it is needed
+	local  map[string]*cached // values of this run by node id, so that none can be evicted while it is needed
 	result *Result
 }
 
 // cached returns the result of a node from this run or an earlier one, nil if there is none.
-func (x *execution) cached(id string) *entry {
+func (x *execution) cached(id string) *cached {
 	if e := x.local[id]; e != nil {
 		return e
 	}
@@ -243,7 +243,7 @@ func (x *execution) node(id string) (done bool, failure error) {
 		if err == nil && k.Wants != nil && !x.work.asked[id] && x.work.ask(id, k.Wants(x.newCall(id, k, in))) {
 			return false, nil
 		}
-		if err == nil && k.Stage == StageDenoise {
+		if err == nil && k.Phase == PhaseDenoise {
 			if bad, why := x.preflight(id, in); why != nil {
 				return false, x.fail(bad, x.class(bad), nil, why)
 			}
@@ -290,7 +290,7 @@ func (x *execution) preflight(id string, in map[string]any) (string, error) {
 
 // output returns one output of a node, indexed as Python indexes a list: -1 is the last. ok is false if there is none
 // of that number, or the node has not run.
-func (e *entry) output(slot int) (v any, ok bool) {
+func (e *cached) output(slot int) (v any, ok bool) {
 	if e == nil {
 		return nil, false
 	}
@@ -304,7 +304,7 @@ func (e *entry) output(slot int) (v any, ok bool) {
 }
 
 // bytes estimates the host memory of a cached result.
-func (e *entry) bytes() int64 {
+func (e *cached) bytes() int64 {
 	var n int64
 	for _, v := range e.outputs {
 		n += sizeOf(v)
@@ -317,7 +317,7 @@ func (e *entry) bytes() int64 {
 
 // deliver adds the files of a node to the result and emits its executed event. Files have no names yet: the caller
 // puts them into the event.
-func (x *execution) deliver(id string, e *entry) {
+func (x *execution) deliver(id string, e *cached) {
 	ui := map[string]any{}
 	maps.Copy(ui, e.ui)
 	for _, f := range e.files {
@@ -373,14 +373,14 @@ func (x *execution) newCall(id string, k *Class, in map[string]any) *Call {
 }
 
 // call runs the function of a class. A panic becomes a failure with the stack.
-func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
+func (x *execution) call(id string, k *Class, in map[string]any) (e *cached, err error) {
 	c := x.newCall(id, k, in)
 	began, before := time.Now(), x.result.Timings
 	defer func() {
 		if p := recover(); p != nil {
 			err = recovered(p)
 		}
-		x.result.Timings.charge(k.Stage, seconds(began), before)
+		x.result.Timings.charge(k.Phase, seconds(began), before)
 	}()
 	bounds := x.run.bounds
 	for _, e := range x.local {
@@ -400,20 +400,20 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 	if err := bounds.outputs(k, outputs); err != nil {
 		return nil, err
 	}
-	return &entry{outputs: outputs, files: c.saved, ui: c.ui}, nil
+	return &cached{outputs: outputs, files: c.saved, ui: c.ui}, nil
 }
 
 // charge adds the time of a node to the part that its class counts towards, less what the node itself has charged to
 // any part.
-func (t *Timings) charge(s Stage, spent float64, before Timings) {
+func (t *Timings) charge(s Phase, spent float64, before Timings) {
 	rest := spent - (t.Load - before.Load) - (t.Denoise - before.Denoise) - (t.Text - before.Text) - (t.VAE - before.VAE)
 	switch {
 	case rest <= 0:
-	case s == StageLoad:
+	case s == PhaseLoad:
 		t.Load += rest
-	case s == StageText:
+	case s == PhaseText:
 		t.Text += rest
-	case s == StageVAE:
+	case s == PhaseVAE:
 		t.VAE += rest
 	}
 }

@@ -38,12 +38,12 @@ func (x *execution) sign(id string) string {
 		return ""
 	}
 	fmt.Fprintf(&b, "change %q\n", change)
-	if k.Stage == StageDenoise || k.Stage == StageText {
+	if k.Phase == PhaseDenoise || k.Phase == PhaseText {
 		plan, err := plan.Parse(x.job.Plan)
 		if err != nil {
 			return ""
 		}
-		if k.Stage == StageText { // only tensor parallelism changes how its sums round
+		if k.Phase == PhaseText { // only tensor parallelism changes how its sums round
 			fmt.Fprintf(&b, "tensor %d\n", plan.Tensor)
 		} else { // stale keys and values change the picture, and a plan that cannot run must be reported
 			fmt.Fprintf(&b, "plan %s\n", plan)

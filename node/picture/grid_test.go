@@ -26,10 +26,10 @@ func TestPicturesOfEveryKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	entry := func(name string, frames int) (safetensors.Entry, []float32) {
+	entry := func(name string, frames int) (safetensors.Tensor, []float32) {
 		e, ok := file.Entry(name)
 		if !ok { // only of masks
-			return safetensors.Entry{Shape: []int{frames, 64, 64}}, make([]float32, frames*64*64)
+			return safetensors.Tensor{Shape: []int{frames, 64, 64}}, make([]float32, frames*64*64)
 		}
 		v, err := e.F32()
 		if err != nil {

@@ -24,7 +24,7 @@ func TestVocabularyBesideAllEncoders(t *testing.T) {
 		"text_encoders.": true, "text_encoders.gemma2_2b.": true, prefix: true, "text_encoders.mt5xl.": false,
 	} {
 		var b bytes.Buffer
-		err := safetensors.Write(&b, nil, []safetensors.Entry{
+		err := safetensors.Write(&b, nil, []safetensors.Tensor{
 			{Name: at + "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: datafile.Of(pieces)},
 		})
 		if err != nil {

@@ -21,8 +21,8 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// Ranks is what a run works on.
-type Ranks struct {
+// Target is what a run works on.
+type Target struct {
 	Team     *leader.Team
 	Session  uint64                // number of the run's session, different from that of every other one
 	Device   forecast.Device       // stages are balanced by its rates
@@ -33,7 +33,7 @@ type Ranks struct {
 // Run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
 // panics.
 func Run(ctx context.Context, req *request.Request, observe request.Observe, stats request.Stats,
-	on Ranks,
+	on Target,
 ) (*request.Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &request.Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil

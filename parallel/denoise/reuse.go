@@ -22,9 +22,9 @@ type reuser struct {
 	first int
 	size  [2]int
 
-	places  map[*layout]*places
-	reused  []int
-	changes []request.CacheChange
+	elements map[*layout]*elements
+	reused   []int
+	changes  []request.CacheChange
 }
 
 func newReuser(d *denoiser) *reuser {
@@ -35,7 +35,7 @@ func newReuser(d *denoiser) *reuser {
 	m := d.req.Sampling
 	return &reuser{
 		d: d, cache: *c, from: float32(m.PercentToSigma(c.Start)), to: float32(m.PercentToSigma(c.End)),
-		meter: meter{threshold: c.Threshold}, first: -1, places: map[*layout]*places{},
+		meter: meter{threshold: c.Threshold}, first: -1, elements: map[*layout]*elements{},
 	}
 }
 
@@ -123,25 +123,25 @@ func meanDistance(a, b []float32) float32 {
 
 // small is meter.small for the elements that l covers, read from the part's vector x.
 func (r *reuser) small(s *latentPart, l *layout, x []float32) bool {
-	return r.meter.small(s.take(x, r.placesOf(s, l).compared), &r.change)
+	return r.meter.small(s.take(x, r.elementsOf(s, l).compared), &r.change)
 }
 
 // learn is meter.learn for the elements that l covers. sum adds up |y| over n elements.
 func (r *reuser) learn(s *latentPart, l *layout, x, y []float32, sum float64, n int) {
-	at := r.placesOf(s, l).compared
+	at := r.elementsOf(s, l).compared
 	r.meter.learn(s.take(x, at), s.take(y, at), float32(sum/float64(n)), &r.change)
 }
 
-// places are indices into one item of a part's vector: the compared elements, and all that a layout covers.
-type places struct{ compared, covered []int32 }
+// elements are indices into one item of a part's vector: the compared elements, and all that a layout covers.
+type elements struct{ compared, covered []int32 }
 
-// placesOf returns the places of a layout. Compared are every eighth row and column that l covers, counted from its own
+// elementsOf returns the elements of a layout. Compared are every eighth row and column that l covers, counted from its own
 // first ones, in every frame.
-func (r *reuser) placesOf(s *latentPart, l *layout) *places {
-	if p, ok := r.places[l]; ok {
+func (r *reuser) elementsOf(s *latentPart, l *layout) *elements {
+	if p, ok := r.elements[l]; ok {
 		return p
 	}
-	p := &places{}
+	p := &elements{}
 	whole := r.d.whole
 	y, x := whole.grid.Frame().LatentY, whole.grid.LatentX
 	at := func(k int32) (int, int) {
@@ -168,7 +168,7 @@ func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 			p.compared = append(p.compared, k)
 		}
 	}
-	r.places[l] = p
+	r.elements[l] = p
 	return p
 }
 

@@ -134,7 +134,7 @@ func (r *reuser) learnEasy(s *latentPart, calls []easyCall, input []float32, out
 		}
 		sum, n := 0.0, 0
 		for _, i := range call.entries {
-			v, count := s.size(outputs[i], r.placesOf(s, r.d.preds[i].layout).covered)
+			v, count := s.size(outputs[i], r.elementsOf(s, r.d.preds[i].layout).covered)
 			sum, n = sum+v, n+count
 		}
 		r.learn(s, r.d.preds[r.first].layout, input, outputs[r.first], sum, n)
@@ -150,7 +150,7 @@ func (s *latentPart) keepLazy(r *reuser, x, x0, uncond []float32) {
 	s.keep(guided, x, x0)
 	s.uncond = append(s.uncond[:0], uncond...)
 	if s.index == 0 {
-		sum, n := s.size(x0, r.placesOf(s, r.d.whole).covered)
+		sum, n := s.size(x0, r.elementsOf(s, r.d.whole).covered)
 		r.learn(s, r.d.whole, x, x0, sum, n)
 		r.note()
 	}

@@ -20,7 +20,7 @@ import (
 // Team is the ranks of one plan as the leader sees them: it sends commands to them and collects their replies. (The
 // word is from Fortran and UPC++; a group is what one Comm joins.)
 type Team struct {
-	process.Team
+	process.TeamSpec
 	Mesh      plan.Mesh // of members
 	Members   []process.Member
 	subteams  []process.Subteam
@@ -47,10 +47,10 @@ type TeamConfig struct {
 }
 
 // NewTeam starts the ranks of a plan, each in the process that it belongs to.
-func NewTeam(of process.Team, c TeamConfig) (*Team, error) {
+func NewTeam(of process.TeamSpec, c TeamConfig) (*Team, error) {
 	limit := cmp.Or(c.Patience, patience)
 	of.Deadline = 2 * limit
-	t := &Team{Team: of, Mesh: of.Mesh(), Watch: watchdog{limit: limit}, Ended: make(chan struct{})}
+	t := &Team{TeamSpec: of, Mesh: of.Mesh(), Watch: watchdog{limit: limit}, Ended: make(chan struct{})}
 	t.Scheduler = c.Scheduler
 	stiff := func(h process.Process) bool { return !h.Interruptible() }
 	t.Interruptible = t.Scheduler != nil || !slices.ContainsFunc(c.Processes, stiff)
@@ -77,7 +77,7 @@ func NewTeam(of process.Team, c TeamConfig) (*Team, error) {
 
 // join starts the members in all processes at the same time, because processes may wait for each other. The first
 // failure closes all processes, so that none waits in vain.
-func (t *Team) join(of process.Team, c TeamConfig, here [][]int, first []int) error {
+func (t *Team) join(of process.TeamSpec, c TeamConfig, here [][]int, first []int) error {
 	joining := scope.New(func(error) {
 		if c.Owned {
 			for _, h := range c.Processes {

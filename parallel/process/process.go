@@ -35,8 +35,8 @@ type Need struct {
 	Extra int64
 }
 
-// Team is what every process must know about ranks that work together.
-type Team struct {
+// TeamSpec is what every process must know about ranks that work together.
+type TeamSpec struct {
 	ID         uint64
 	Plan       plan.Plan
 	Folded     bool          // micro-steps go down and back up (plan.Cut): a stage has two members, on one device
@@ -48,7 +48,7 @@ type Team struct {
 }
 
 // Mesh returns the mesh of the members: that of the plan, with a separate stop for each lane of a folded stage.
-func (t *Team) Mesh() plan.Mesh {
+func (t *TeamSpec) Mesh() plan.Mesh {
 	stops := t.Plan
 	stops.Pipe = t.Plan.Stops(t.Folded)
 	return plan.Mesh{Plan: stops, Stages: t.Plan.Pipe}
@@ -56,7 +56,7 @@ func (t *Team) Mesh() plan.Mesh {
 
 // Device returns the rank of the plan that a member belongs to, and whether it is the one that micro-steps reach first:
 // a folded stage has two members, the down lane and the up lane.
-func (t *Team) Device(member int) (rank int, down bool) {
+func (t *TeamSpec) Device(member int) (rank int, down bool) {
 	m := t.Mesh()
 	c := m.At(member)
 	down = c.Pipe < t.Plan.Pipe
@@ -72,7 +72,7 @@ type Process interface {
 	// to be loaded. It refuses what does not fit before reading anything. key names the model.
 	Acquire(key string, w Weights, need []Need) (loaded bool, err error)
 	// Join starts the members of t.Local.
-	Join(t Team) (Subteam, error)
+	Join(t TeamSpec) (Subteam, error)
 	// Resident lists the models whose weights are loaded, most recently used first, device by device.
 	Resident() []Resident
 	// Evict drops the weights of key, or all if it is empty. No subteam may be working.

@@ -20,10 +20,10 @@ type subteam struct {
 }
 
 // Join implements Process.
-func (h *Local) Join(t Team) (Subteam, error) { return h.JoinOver(h.cfg.Transport, t) }
+func (h *Local) Join(t TeamSpec) (Subteam, error) { return h.JoinOver(h.cfg.Transport, t) }
 
 // JoinOver is Join with another transport than that of the Config.
-func (h *Local) JoinOver(transport comm.Transport, t Team) (Subteam, error) {
+func (h *Local) JoinOver(transport comm.Transport, t TeamSpec) (Subteam, error) {
 	c := &subteam{scope: scope.New(nil), scheduler: h.cfg.Order}
 	switch {
 	case c.scheduler != nil:
@@ -101,7 +101,7 @@ func (c *subteam) Close() <-chan struct{} {
 }
 
 // connect makes the ends on all axes of every member that has Ops.
-func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) ([][plan.AxisCount]comm.Comm, error) {
+func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *TeamSpec) ([][plan.AxisCount]comm.Comm, error) {
 	ends := make([][plan.AxisCount]comm.Comm, len(ops))
 	for a := range plan.AxisCount {
 		for r := range ops {

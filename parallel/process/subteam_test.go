@@ -42,7 +42,7 @@ func TestJoinThatFailsLeavesNoRanks(t *testing.T) {
 	before := open
 	p := plan.OneRank()
 	p.Ulysses = 2
-	_, err = h.Join(Team{Plan: p, Local: []int{0, 1}})
+	_, err = h.Join(TeamSpec{Plan: p, Local: []int{0, 1}})
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "rank 1") {
 		t.Errorf("got %v, want an error that names rank 1 and says %v", err, broken)
 	}

@@ -19,8 +19,8 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// Client is a process of ranks as the leader sees it. It implements process.Process and is safe for concurrent use.
-type Client struct {
+// Process is a process of ranks as the leader sees it. It implements process.Process and is safe for concurrent use.
+type Process struct {
 	name            string
 	conn            net.Conn
 	why             func() error // returns why the process is gone
@@ -46,12 +46,12 @@ type Client struct {
 // NewClient greets a process over conn. name stands for it in errors. A process that says nothing for the given time
 // (0: Silence) is given up. why, if not nil, is called once the connection has ended: it must make sure that the
 // process ends, and returns why it has.
-func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Client, error) {
+func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Process, error) {
 	return newClient(name, timedConn{conn, cmp.Or(silence, Silence)}, why)
 }
 
-func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
-	c := &Client{
+func newClient(name string, conn net.Conn, why func() error) (*Process, error) {
+	c := &Process{
 		name: name, conn: conn, why: why, run: scope.New(nil), out: bufio.NewWriterSize(conn, buffered),
 		waiting: map[uint64]func(answer){}, ended: make(chan struct{}),
 	}
@@ -74,7 +74,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 
 // apartError says that a process cannot connect to the others.
 type apartError struct {
-	client *Client
+	client *Process
 	cause  error
 }
 
@@ -97,7 +97,7 @@ const (
 )
 
 // nccl reports whether processes exchange by NCCL. It returns an error if they must but cannot.
-func (by Exchange) nccl(all []*Client) (bool, error) {
+func (by Exchange) nccl(all []*Process) (bool, error) {
 	if by == ByHost || len(all) < 2 {
 		return false, nil
 	}
@@ -119,7 +119,7 @@ func (by Exchange) nccl(all []*Client) (bool, error) {
 // Meet connects processes with each other, so that they can be the hosts of one engine, in this order. It fails with
 // the first one that cannot; the caller must then Close all of them. With measure it returns the lowest bandwidth and
 // the highest latency that one of them has.
-func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
+func Meet(all []*Process, by Exchange, measure bool) (slowest Speed, err error) {
 	nccl, err := by.nccl(all)
 	if err != nil {
 		return slowest, err
@@ -157,7 +157,7 @@ func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 }
 
 // read handles answers until the connection ends.
-func (c *Client) read() {
+func (c *Process) read() {
 	in := msgpack.NewDecoder(bufio.NewReaderSize(c.conn, buffered))
 	var err error
 	for {
@@ -196,7 +196,7 @@ func (c *Client) read() {
 }
 
 // post sends a call. done, if not nil, takes the answer; it must not block.
-func (c *Client) post(q *call, done func(answer)) error {
+func (c *Process) post(q *call, done func(answer)) error {
 	c.mu.Lock()
 	if c.lost != nil {
 		defer c.mu.Unlock()
@@ -219,7 +219,7 @@ func (c *Client) post(q *call, done func(answer)) error {
 }
 
 // write sends a call. It may block while the process reads nothing, so c.mu must not be held.
-func (c *Client) write(q *call) error {
+func (c *Process) write(q *call) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	if err := msgpack.NewEncoder(c.out).Encode(q); err != nil {
@@ -229,7 +229,7 @@ func (c *Client) write(q *call) error {
 }
 
 // ask sends a call and waits for the answer.
-func (c *Client) ask(q *call) (answer, error) {
+func (c *Process) ask(q *call) (answer, error) {
 	done := make(chan answer, 1)
 	if err := c.post(q, func(a answer) { done <- a }); err != nil {
 		return answer{}, err
@@ -242,19 +242,19 @@ func (c *Client) ask(q *call) (answer, error) {
 }
 
 // String returns the name of the process for errors.
-func (c *Client) String() string { return c.name }
+func (c *Process) String() string { return c.name }
 
 // Places implements process.Process.
-func (c *Client) Places() int { return c.places }
+func (c *Process) Places() int { return c.places }
 
 // Site returns what the process has reported about its devices.
-func (c *Client) Site() forecast.Hardware { return c.site }
+func (c *Process) Site() forecast.Hardware { return c.site }
 
 // Interruptible implements process.Process.
-func (c *Client) Interruptible() bool { return !c.uninterruptible }
+func (c *Process) Interruptible() bool { return !c.uninterruptible }
 
 // Err implements process.Process.
-func (c *Client) Err() error {
+func (c *Process) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
@@ -262,7 +262,7 @@ func (c *Client) Err() error {
 
 // Acquire implements process.Process. It refuses weights that cannot be named to another process
 // (encoding.BinaryMarshaler).
-func (c *Client) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
+func (c *Process) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
 	named, ok := w.(encoding.BinaryMarshaler)
 	if !ok {
 		return false, &failure.Error{Code: failure.BadRequest, Field: "model", Text: fmt.Sprintf(
@@ -277,22 +277,22 @@ func (c *Client) Acquire(key string, w process.Weights, need []process.Need) (lo
 }
 
 // Resident implements process.Process.
-func (c *Client) Resident() []process.Resident {
+func (c *Process) Resident() []process.Resident {
 	a, _ := c.ask(&call{Resident: true}) // a process that is gone has none
 	return a.Resident
 }
 
 // Evict implements process.Process.
-func (c *Client) Evict(key string) { _, _ = c.ask(&call{Evict: &key}) }
+func (c *Process) Evict(key string) { _, _ = c.ask(&call{Evict: &key}) }
 
 // Close implements process.Process. The process ends when the connection to its leader does.
-func (c *Client) Close() {
+func (c *Process) Close() {
 	_ = c.conn.Close()
 	_ = c.run.Wait()
 }
 
 // Join implements process.Process.
-func (c *Client) Join(t process.Team) (process.Subteam, error) {
+func (c *Process) Join(t process.TeamSpec) (process.Subteam, error) {
 	own := &subteam{client: c, status: make([]rank.Progress, len(t.Local))}
 	for i := range t.Local {
 		own.members = append(own.members, &member{own, i})
@@ -306,7 +306,7 @@ func (c *Client) Join(t process.Team) (process.Subteam, error) {
 
 // subteam is the members of a team in another process.
 type subteam struct {
-	client  *Client
+	client  *Process
 	members []process.Member
 	status  []rank.Progress // guarded by client.mu
 }

@@ -46,7 +46,7 @@ func (s *server) clock(q *clock, a *answer) (err error) {
 
 // Bench times exchanges between hosts. Every place of each host has a rank, in the order of the hosts.
 type Bench struct {
-	clients []*Client
+	clients []*Process
 	nccl    bool
 	team    uint64
 	homes   []home // by rank

@@ -24,7 +24,7 @@ type Cluster struct {
 	network Network
 	by      Exchange
 	list    func() []string
-	wrap    func(*Client) process.Process
+	wrap    func(*Process) process.Process
 	say     func(address string, err error)
 
 	mu      sync.Mutex
@@ -41,7 +41,7 @@ type Cluster struct {
 // NewCluster makes a Cluster of the machines that list returns, HOST:PORT each; list is called repeatedly. wrap turns
 // clients into hosts. say is called with the reason when a host can no longer be used, and with nil when it can again.
 // Close ends the Cluster.
-func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Client) process.Process,
+func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Process) process.Process,
 	say func(address string, err error),
 ) *Cluster {
 	c := &Cluster{
@@ -143,9 +143,9 @@ func (c *Cluster) Start(int) ([]process.Process, error) {
 
 // greet connects to all hosts except those left out, at the same time, and returns those that answer: fastest device
 // first, equal ones in the order of the list.
-func (c *Cluster) greet(left []string) (out []*Client) {
+func (c *Cluster) greet(left []string) (out []*Process) {
 	addresses := c.list()
-	clients := make([]*Client, len(addresses))
+	clients := make([]*Process, len(addresses))
 	var all sync.WaitGroup
 	for i, a := range addresses {
 		if slices.Contains(left, a) {
@@ -158,8 +158,8 @@ func (c *Cluster) greet(left []string) (out []*Client) {
 		})
 	}
 	all.Wait()
-	out = slices.DeleteFunc(clients, func(cl *Client) bool { return cl == nil })
-	slices.SortStableFunc(out, func(a, b *Client) int { return cmp.Compare(b.site.Fastest(), a.site.Fastest()) })
+	out = slices.DeleteFunc(clients, func(cl *Process) bool { return cl == nil })
+	slices.SortStableFunc(out, func(a, b *Process) int { return cmp.Compare(b.site.Fastest(), a.site.Fastest()) })
 	return out
 }
 

@@ -102,7 +102,7 @@ func (n *Network) Dial(ctx context.Context, address string, to Purpose) (net.Con
 }
 
 // lead connects to a host, "HOST:PORT", as its leader.
-func (n *Network) lead(address string) (*Client, error) {
+func (n *Network) lead(address string) (*Process, error) {
 	conn, err := n.Dial(context.Background(), address, ToLead)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (n *Network) lead(address string) (*Client, error) {
 }
 
 // host returns the address without the scheme.
-func (c *Client) host() string { return strings.TrimPrefix(c.address, scheme+":") }
+func (c *Process) host() string { return strings.TrimPrefix(c.address, scheme+":") }
 
 // dialHost connects to another host of a mesh, by the address that a leader has for it.
 func (n *Network) dialHost(ctx context.Context, address string) (net.Conn, error) {

@@ -24,7 +24,7 @@ type call struct {
 	Hello    *hello
 	Mesh     *mesh
 	Acquire  *acquire
-	Join     *process.Team
+	Join     *process.TeamSpec
 	Command  *command
 	Cancel   *cancel
 	Abort    *abort

@@ -111,10 +111,10 @@ func checkpoint(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []safetensors.Entry
+	var list []safetensors.Tensor
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
-		list = append(list, safetensors.Entry{
+		list = append(list, safetensors.Tensor{
 			Name: "model.diffusion_model." + n, DType: s.DType, Shape: s.Shape, Data: datafile.Of(s.Data),
 		})
 	}

@@ -63,11 +63,11 @@ func (s *Stream) Close() error { return driver.Try(func(e *C.pb_error) { C.pb_dn
 // Space is the workspace of plans in bytes. On GPUs of compute capability 8 and 9 they want 256 bytes or none.
 const Space = 1 << 20
 
-// Plan is the attention of one shape with the engine that the library has chosen for it.
-type Plan struct{ c *C.pb_dnn_plan }
+// Execution is the attention of one shape with the engine that the library has chosen for it.
+type Execution struct{ c *C.pb_dnn_plan }
 
 // Plan asks for a plan of attention in bf16. The error says why there is none.
-func (s *Stream) Plan(a *engine.AttentionShape) (*Plan, error) {
+func (s *Stream) Plan(a *engine.AttentionShape) (*Execution, error) {
 	long := func(n [3]int) [3]C.int64_t { return [3]C.int64_t{C.int64_t(n[0]), C.int64_t(n[1]), C.int64_t(n[2])} }
 	c := C.pb_dnn_shape{
 		b: C.int(a.B), h: C.int(a.H), lq: C.int(a.Lq), lk: C.int(a.Lk), d: C.int(a.D), q: long(a.Q), k: long(a.K),
@@ -80,11 +80,11 @@ func (s *Stream) Plan(a *engine.AttentionShape) (*Plan, error) {
 	if err := driver.Try(func(e *C.pb_error) { C.pb_dnn_plan_new(s.c, &c, Space, &p, e) }); p == nil {
 		return nil, err
 	}
-	return &Plan{p}, nil
+	return &Execution{p}, nil
 }
 
 // Drop frees a plan, which may be nil.
-func (s *Stream) Drop(p *Plan) {
+func (s *Stream) Drop(p *Execution) {
 	if p != nil {
 		C.pb_dnn_plan_free(s.c, p.c)
 	}
@@ -92,7 +92,7 @@ func (s *Stream) Drop(p *Plan) {
 
 // Attend enqueues attention. at holds the addresses of queries, keys, values, the result and the log-sum-exp; workspace
 // has Space bytes.
-func (s *Stream) Attend(p *Plan, scale float32, at [5]uint64, workspace uint64) {
+func (s *Stream) Attend(p *Execution, scale float32, at [5]uint64, workspace uint64) {
 	s.on.Issue(func(_ uint64, e unsafe.Pointer) {
 		C.pb_dnn_attend(s.c, p.c, C.float(scale), C.uint64_t(at[0]), C.uint64_t(at[1]), C.uint64_t(at[2]),
 			C.uint64_t(at[3]), C.uint64_t(at[4]), C.uint64_t(workspace), (*C.pb_error)(e))

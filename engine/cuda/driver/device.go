@@ -31,8 +31,8 @@ type Device struct {
 	launches  atomic.Int64
 	allocs    atomic.Int64
 	waits     atomic.Int64
-	places    pool[*Pinned]    // of marks, which may still be read after their stream is closed
-	timed     pool[C.uint64_t] // events of stamps
+	places    freeList[*Pinned]    // of marks, which may still be read after their stream is closed
+	timed     freeList[C.uint64_t] // events of stamps
 	points    points
 	links     peers
 	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: it is not counted

@@ -15,7 +15,7 @@ type Point struct{ event C.uint64_t }
 // points are the events of a device: those that are idle, and those in use with the stream that recorded them. It is
 // safe for concurrent use.
 type points struct {
-	idle pool[C.uint64_t]
+	idle freeList[C.uint64_t]
 	mu   sync.Mutex
 	used map[C.uint64_t]*Stream
 }

@@ -88,11 +88,11 @@ func epilogue(act engine.Act) C.int {
 	return 0
 }
 
-// Plan is a shape with the algorithm that the library has chosen for it.
-type Plan struct{ c *C.pb_lt_plan }
+// Matmul is a shape with the algorithm that the library has chosen for it.
+type Matmul struct{ c *C.pb_lt_plan }
 
 // Plan asks for the best algorithm. It returns nil without an error if there is none within the workspace.
-func (d *Device) Plan(s *Shape) (*Plan, error) {
+func (d *Device) Plan(s *Shape) (*Matmul, error) {
 	c := C.pb_lt_shape{
 		m: C.int(s.M), n: C.int(s.N), k: C.int(s.K), epilogue: epilogue(s.Act), ldx: C.int64_t(s.LDX),
 		ldw: C.int64_t(s.LDW), ldc: C.int64_t(s.LDC), ldy: C.int64_t(s.LDY),
@@ -104,11 +104,11 @@ func (d *Device) Plan(s *Shape) (*Plan, error) {
 	if err := driver.Try(func(e *C.pb_error) { C.pb_lt_plan_new(d.c, &c, C.uint64_t(d.Space), &p, e) }); p == nil {
 		return nil, err
 	}
-	return &Plan{p}, nil
+	return &Matmul{p}, nil
 }
 
 // Drop frees a plan, which may be nil.
-func (d *Device) Drop(p *Plan) {
+func (d *Device) Drop(p *Matmul) {
 	if p != nil {
 		C.pb_lt_plan_free(d.c, p.c)
 	}
@@ -121,7 +121,7 @@ type Call struct {
 }
 
 // Multiply enqueues a product.
-func (d *Device) Multiply(on *driver.Stream, p *Plan, c *Call) {
+func (d *Device) Multiply(on *driver.Stream, p *Matmul, c *Call) {
 	on.Issue(func(stream uint64, e unsafe.Pointer) {
 		C.pb_lt_matmul(d.c, C.uint64_t(stream), p.c, C.float(c.Alpha), C.uint64_t(c.X), C.uint64_t(c.W), C.float(c.Beta),
 			C.uint64_t(c.C), C.uint64_t(c.Y), C.uint64_t(c.Bias), C.uint64_t(c.Workspace), C.uint64_t(d.Space),

@@ -34,7 +34,7 @@ func Quantise(kind gguf.Type, values []float32) []byte {
 }
 
 // Widen returns all elements of e as bytes of d (f32, bf16, f16). It panics for a type that cannot be widened.
-func Widen(e gguf.Entry, d engine.DType) []byte {
+func Widen(e gguf.Tensor, d engine.DType) []byte {
 	out := make([]byte, e.Len()*d.Size())
 	if err := e.Range(out, 0, e.Len(), d); err != nil {
 		panic(err)

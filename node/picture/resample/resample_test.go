@@ -24,7 +24,7 @@ type golden struct {
 	Tapered       bool
 	Edges         [4]int
 
-	in, out safetensors.Entry
+	in, out safetensors.Tensor
 }
 
 func (g golden) String() string {
@@ -59,7 +59,7 @@ func cases(t *testing.T, op string) []golden {
 	return out
 }
 
-func values(t *testing.T, e safetensors.Entry) []float32 {
+func values(t *testing.T, e safetensors.Tensor) []float32 {
 	t.Helper()
 	v, err := e.F32()
 	if err != nil {
@@ -103,7 +103,7 @@ func turned(m Image) Image {
 	return out
 }
 
-func image(t *testing.T, e safetensors.Entry) Image {
+func image(t *testing.T, e safetensors.Tensor) Image {
 	s := e.Shape
 	return Image{Data: values(t, e), B: s[0], C: s[1], Y: s[2], X: s[3]}
 }

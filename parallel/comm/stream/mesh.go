@@ -21,7 +21,7 @@ import (
 // groups. It is safe for concurrent use.
 type Mesh struct {
 	self  int
-	links []*link  // by process; nil: this process
+	links []*peer  // by process; nil: this process
 	names []string // names of the processes
 	run   *scope.Scope
 	ended chan struct{} // closed by Close
@@ -33,8 +33,8 @@ type Mesh struct {
 	lost   map[int]error       // why processes are gone
 }
 
-// link is the connection to one other process.
-type link struct {
+// peer is the connection to one other process.
+type peer struct {
 	mesh    *Mesh
 	process int
 	conn    io.ReadWriteCloser
@@ -57,14 +57,14 @@ const readBuffer = 64 << 10
 // owns them and closes them in Close. names are the processes' names in errors.
 func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 	m := &Mesh{
-		self: self, links: make([]*link, len(conns)), names: names, run: scope.New(nil), groups: map[string]*members{},
+		self: self, links: make([]*peer, len(conns)), names: names, run: scope.New(nil), groups: map[string]*members{},
 		early: map[string][]*frame{}, lost: map[int]error{}, ended: make(chan struct{}),
 	}
 	for p, c := range conns {
 		if c == nil {
 			continue
 		}
-		l := &link{mesh: m, process: p, conn: c}
+		l := &peer{mesh: m, process: p, conn: c}
 		m.links[p] = l
 		if own, ok := c.(*near); ok {
 			l.out, l.in = own.out, own.in
@@ -165,13 +165,13 @@ func teamOf(key string) (team uint64) {
 }
 
 // write sends a frame through the connection. The caller must hold l.mu.
-func (l *link) write(f *frame) error {
+func (l *peer) write(f *frame) error {
 	l.wrote++
 	return f.write(l.conn)
 }
 
 // receive hands frames to their groups until the connection ends.
-func (l *link) receive() error {
+func (l *peer) receive() error {
 	r := bufio.NewReaderSize(l.conn, readBuffer)
 	for {
 		f, err := readFrame(r, l.in)

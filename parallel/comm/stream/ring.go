@@ -107,7 +107,7 @@ func (s *shared) next() (*frame, error) {
 }
 
 // take hands the frames in the ring to their groups and, in sequence with them, last: one from the connection, or nil.
-func (l *link) take(last *frame) error {
+func (l *peer) take(last *frame) error {
 	l.taking.Lock()
 	defer l.taking.Unlock()
 	if err := l.empty(); err != nil || last == nil {
@@ -121,7 +121,7 @@ func (l *link) take(last *frame) error {
 }
 
 // empty hands over the ready frames in the ring.
-func (l *link) empty() error {
+func (l *peer) empty() error {
 	if l.in == nil || !l.in.hold() {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (l *link) empty() error {
 }
 
 // look empties the ring for a rank that waits.
-func (l *link) look() {
+func (l *peer) look() {
 	if err := l.take(nil); err != nil {
 		l.mesh.gone(l.process, err)
 	}
@@ -145,7 +145,7 @@ func (l *link) look() {
 
 // sleep releases lock, sleeps until the other process puts a frame into the ring or wake is called, empties the ring
 // and locks again. It returns false, with lock held throughout, if the ring is gone.
-func (l *link) sleep(lock sync.Locker) bool {
+func (l *peer) sleep(lock sync.Locker) bool {
 	s := l.in
 	if !s.hold() {
 		return false

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// pool holds what streams have returned to their device. It is safe for concurrent use.
-type pool[T any] struct {
+// freeList holds what streams have returned to their device. It is safe for concurrent use.
+type freeList[T any] struct {
 	mu   sync.Mutex
 	idle []T
 }
 
 // take returns an idle one, or a new one from made if there is none.
-func (p *pool[T]) take(made func() (T, error)) (T, error) {
+func (p *freeList[T]) take(made func() (T, error)) (T, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.idle)
@@ -26,14 +26,14 @@ func (p *pool[T]) take(made func() (T, error)) (T, error) {
 	return last, nil
 }
 
-func (p *pool[T]) put(v T) {
+func (p *freeList[T]) put(v T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.idle = append(p.idle, v)
 }
 
 // free frees all idle ones by calling one.
-func (p *pool[T]) free(one func(T) error) error {
+func (p *freeList[T]) free(one func(T) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
