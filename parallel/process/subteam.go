@@ -52,14 +52,14 @@ func (h *Local) JoinOver(transport comm.Transport, t TeamSpec) (Subteam, error) 
 		rank.CloseOps(ops...)
 		return nil, err
 	}
-	stores := make([]*rank.SkipStore, len(ops))
+	stores := make([]*rank.LaneStore, len(ops))
 	for _, member := range t.Local {
 		_, down := t.Device(member)
 		if c := m.At(member); !down { // the up lane shares the store of the down lane
 			c.Pipe = m.Plan.Pipe - 1 - c.Pipe
 			stores[member] = stores[m.Rank(c)]
 		} else {
-			stores[member] = rank.NewSkipStore()
+			stores[member] = rank.NewLaneStore()
 		}
 		r := rank.New(member, ops[member], ends[member], stores[member], weights[member].resident, c.scheduler)
 		c.start(rank.NewPort(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))

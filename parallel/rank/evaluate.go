@@ -15,7 +15,7 @@ import (
 func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, calls *engine.Recorder, err error) {
 	rec := engine.NewRecorder()
 	s := &session{
-		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(r.comms), skips: NewSkipStore(),
+		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(r.comms), lanes: NewLaneStore(),
 		resident: r.weights,
 		env:      dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
 		act:      engine.NewMeasuringArena("activations"),
@@ -150,7 +150,7 @@ func (s *session) keepSkips(entry int, e *sessionEntry) {
 	for _, b := range spec.Blocks {
 		if b.Skip >= 0 && s.held.Has(b.Skip) {
 			output := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
-			s.skips.put(skipKey{s.id, entry, b.Skip}, kept{output: output})
+			s.lanes.put(skipKey{entryKey{s.id, entry}, b.Skip}, output)
 			if e.skips != nil {
 				e.skips[b.Skip] = output.Slice(1, spread.Start, spread.End)
 			}
@@ -367,7 +367,7 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	}
 	switch {
 	case s.spreads(c):
-		e.wide.borrow(s.skips.get(skipKey{s.id, entry, backStore}).store)
+		e.wide.borrow(s.lanes.borrowed(entryKey{s.id, entry}))
 		run.attend, run.skips = seq.attendStored(e.wide), e.skips
 	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
@@ -396,7 +396,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 		if run.skips != nil || s.controlNet != nil { // blocks of nets have no skip inputs
 			return run.skips[block]
 		}
-		t := s.skips.get(skipKey{s.id, run.entry, block}).output
+		t := s.lanes.output(skipKey{entryKey{s.id, run.entry}, block})
 		if t.IsZero() || s.open.Plan.Pipe == 1 {
 			return t
 		}

@@ -90,7 +90,7 @@ func (s *session) newNet(m dit.Control) *net {
 	}
 	o.Lanes = []dit.Range{{End: len(n.feeds)}}
 	n.of = &session{
-		id: s.id, skips: s.skips, model: m, open: o, env: s.env, act: s.act, comm: s.comm, comms: s.comms, stop: s.stop,
+		id: s.id, lanes: s.lanes, model: m, open: o, env: s.env, act: s.act, comm: s.comm, comms: s.comms, stop: s.stop,
 		pos: s.pos, controlNet: n,
 	}
 	for a := range n.of.comms {

@@ -1,7 +1,7 @@
 // Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its
 // link (port.go) in order: rank.go opens sessions and replies, evaluate.go runs the blocks of a stage, sequence.go is
 // attention over split tokens (Ulysses, ring), kvstore.go keeps the keys and values of a pipeline (kvstore8.go in 8
-// bits), skips.go block outputs that later blocks read, stage_exchange.go passes rows to the next stage, spread.go runs
+// bits), lanes.go what the lanes of a stage share, stage_exchange.go passes rows to the next stage, spread.go runs
 // evaluations on all stages at once, tensor.go shares rows between products, prefetcher.go gathers weights in parts,
 // net.go runs control nets, task.go work beside sessions, position.go says where the rank is. The package knows a
 // model, its Ops, its ends of exchanges, and the plan and lanes that it is sent. It knows no request, no sampler, no
@@ -23,7 +23,7 @@ import (
 )
 
 // Rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with
-// other ranks of the process, skips with the other lane of its stage, and nothing else.
+// other ranks of the process, a LaneStore with the other lane of its stage, and nothing else.
 type Rank struct {
 	Ops engine.Ops // its own, closed at the end
 	Pos *Position  // where the rank stands
@@ -34,7 +34,7 @@ type Rank struct {
 	acts      Buffer                             // activations, in stack order
 	exchange  Buffer                             // what Comm reads and writes
 	comms     [plan.AxisCount]comm.Comm
-	skips     *SkipStore
+	lanes     *LaneStore
 	sessions  map[uint64]*session
 	charged   [plan.AxisCount]comm.Traffic // traffic attributed to sessions so far
 	calls     peekable
@@ -53,7 +53,7 @@ type Buffer struct {
 // session is one request on one rank.
 type session struct {
 	id         uint64
-	skips      *SkipStore
+	lanes      *LaneStore
 	model      dit.Model
 	open       OpenCommand
 	entries    []sessionEntry
@@ -96,13 +96,13 @@ type sessionEntry struct {
 // errStopped ends an evaluation whose session was canceled.
 var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
 
-// New makes a rank with its ends on every axis. Lanes of one stage share skips. weights finds resident weights by key.
+// New makes a rank with its ends on every axis. Those of one stage share lanes. weights finds resident weights by key.
 // b may be nil.
-func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore,
+func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, lanes *LaneStore,
 	weights func(string) (dit.Model, bool), b *scope.Scheduler,
 ) *Rank {
 	return &Rank{
-		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, scheduler: b, Pos: newPosition(ops),
+		id: id, Ops: ops, comms: comms, lanes: lanes, weights: weights, scheduler: b, Pos: newPosition(ops),
 		sessions: map[uint64]*session{},
 	}
 }
@@ -207,7 +207,7 @@ func (r *Rank) Memory() (session, activations, exchange int) {
 
 // StoredRows counts what the rank keeps of requests: sessions, and outputs that later blocks read. Between requests
 // both are 0.
-func (r *Rank) StoredRows() (sessions, skips int) { return len(r.sessions), r.skips.len() }
+func (r *Rank) StoredRows() (sessions, skips int) { return len(r.sessions), r.lanes.len() }
 
 // End returns the rank's end on an axis.
 func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }
@@ -303,7 +303,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	s := &session{
 		id: id, model: model, open: o, replies: map[string][]engine.Tensor{}, pos: r.Pos,
 		stop: func() bool { return r.Stopped(id) },
-		peek: r.calls.peek, comms: r.comms, skips: r.skips, resident: r.weights,
+		peek: r.calls.peek, comms: r.comms, lanes: r.lanes, resident: r.weights,
 		env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
 		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
 		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
@@ -348,7 +348,7 @@ func (r *Rank) retire(id uint64) {
 		s.close()
 	}
 	delete(r.sessions, id)
-	r.skips.forget(id)
+	r.lanes.forget(id)
 }
 
 // Grow makes the buffer at least n bytes long. If it grows, its contents are lost.

@@ -30,7 +30,7 @@ func TestForeignBlocksPanic(t *testing.T) {
 		}
 		defer m.Close()
 		s := &session{
-			model: m, comms: lonely(), skips: NewSkipStore(),
+			model: m, comms: lonely(), lanes: NewLaneStore(),
 			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20), comm: arenaOf(t, ops, 64<<20),
 		}
@@ -66,7 +66,7 @@ func TestForeignPartsArePrivate(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &session{
-			model: m, comms: lonely(), skips: NewSkipStore(),
+			model: m, comms: lonely(), lanes: NewLaneStore(),
 			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
 		}
@@ -124,7 +124,7 @@ func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, p
 	}
 	comms[plan.AxisTensor] = comm.NewSilent(rank, p.Tensor)
 	s := &session{
-		model: w, comms: comms, skips: NewSkipStore(), replies: map[string][]engine.Tensor{},
+		model: w, comms: comms, lanes: NewLaneStore(), replies: map[string][]engine.Tensor{},
 		open: OpenCommand{
 			Plan: p, Batch: batch, Text: f.entry.Entries[0].Context.Rows, Entries: []EntryInput{f.entry},
 			Timesteps: []float32{0.5},
@@ -178,7 +178,7 @@ func TestScatteredFormKeepsAPart(t *testing.T) {
 // TestLateCancellationLeavesNothing checks that a cancellation that arrives after its session was retired is
 // forgotten, and does not affect the next session, which may be canceled before it opens.
 func TestLateCancellationLeavesNothing(t *testing.T) {
-	r := New(0, opsOf(t), lonely(), NewSkipStore(), nil, nil)
+	r := New(0, opsOf(t), lonely(), NewLaneStore(), nil, nil)
 	defer CloseOps(r.Ops)
 	r.retire(3)
 	r.cancel(3)

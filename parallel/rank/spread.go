@@ -68,7 +68,7 @@ func (s *session) widen(entry int, e *sessionEntry) {
 		return
 	}
 	if s.up() {
-		s.skips.put(skipKey{s.id, entry, backStore}, kept{store: e.store})
+		s.lanes.lend(entryKey{s.id, entry}, e.store)
 		return
 	}
 	if plan.Skips(s.model.Spec()) {
