@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declare -A code test
+# shellcheck disable=SC2016 # a template of go list, not of the shell
 while read -r file; do
   file=${file#"$PWD/"}
   top=${file%%/*}
