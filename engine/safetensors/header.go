@@ -212,7 +212,8 @@ func checkInfo(name string, info tensorInfo) (Tensor, span, error) {
 		shape[i], size = int(s), lo
 	}
 	if size%8 != 0 || size/8 != uint64(end-begin) {
-		return Tensor{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape, *info.DType,
+		return Tensor{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape,
+			*info.DType,
 			(size+7)/8, begin, end, end-begin)
 	}
 	return Tensor{Name: name, DType: kind.dtype, FileType: *info.DType, Shape: shape}, span{name, begin, end}, nil

@@ -40,7 +40,10 @@ func rewritten(t *testing.T, path string, change func(v []float32, shape []int) 
 			if newer := strings.Contains(path, "scaled2"); newer {
 				form := []byte(`{"format": "float8_e4m3fn"}`)
 				out = append(out, safetensors.Tensor{Name: stem + ".weight_scale", DType: engine.F32, Data: datafile.Of(scale)},
-					safetensors.Tensor{Name: stem + ".comfy_quant", DType: engine.U8, Shape: []int{len(form)}, Data: datafile.Of(form)})
+					safetensors.Tensor{
+						Name: stem + ".comfy_quant", DType: engine.U8, Shape: []int{len(form)},
+						Data: datafile.Of(form),
+					})
 				continue
 			}
 			out = append(out, safetensors.Tensor{Name: stem + ".scale_weight", DType: engine.F32, Data: datafile.Of(scale)})

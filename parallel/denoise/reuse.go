@@ -135,8 +135,8 @@ func (r *reuser) learn(s *latentPart, l *layout, x, y []float32, sum float64, n 
 // elements are indices into one item of a part's vector: the compared elements, and all that a layout covers.
 type elements struct{ compared, covered []int32 }
 
-// elementsOf returns the elements of a layout. Compared are every eighth row and column that l covers, counted from its own
-// first ones, in every frame.
+// elementsOf returns the elements of a layout. Compared are every eighth row and column that l covers, counted from its
+// own first ones, in every frame.
 func (r *reuser) elementsOf(s *latentPart, l *layout) *elements {
 	if p, ok := r.elements[l]; ok {
 		return p
