@@ -38,10 +38,12 @@ func TestCacheOnExactPlans(t *testing.T) {
 	for k, c := range []struct {
 		model string
 		rule  request.CacheRule
-	}{{"flux-c", request.CacheEasy}, {anyModel, request.CacheLazy}, {"sd3-a", request.CacheEasy}, {
-		"hydit-a",
-		request.CacheLazy,
-	}} {
+	}{
+		{"flux-c", request.CacheEasy},
+		{anyModel, request.CacheLazy},
+		{"sd3-a", request.CacheEasy},
+		{"hydit-a", request.CacheLazy},
+	} {
 		r := cachedRequest(t, c.model, c.rule, 8)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {

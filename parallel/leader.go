@@ -273,8 +273,8 @@ func (e *Leader) take(ctx context.Context) (release func(), err error) {
 }
 
 // attempt makes weights and ranks ready and runs a request. The caller must hold e.work.
-func (e *Leader) attempt(ctx context.Context, req *request.Request, plan plan.Plan,
-	observe request.Observe,
+func (e *Leader) attempt(
+	ctx context.Context, req *request.Request, plan plan.Plan, observe request.Observe,
 ) (*request.Result, error) {
 	var stats request.Stats
 	var err error

@@ -32,8 +32,8 @@ type Target struct {
 
 // Run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
 // panics.
-func Run(ctx context.Context, req *request.Request, observe request.Observe, stats request.Stats,
-	on Target,
+func Run(
+	ctx context.Context, req *request.Request, observe request.Observe, stats request.Stats, on Target,
 ) (*request.Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &request.Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil

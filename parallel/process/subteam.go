@@ -101,9 +101,9 @@ func (c *subteam) Close() <-chan struct{} {
 }
 
 // connect makes the ends on all axes of every member that has Ops.
-func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *TeamSpec) ([][plan.AxisCount]comm.Comm,
-	error,
-) {
+func connect(
+	transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *TeamSpec,
+) ([][plan.AxisCount]comm.Comm, error) {
 	ends := make([][plan.AxisCount]comm.Comm, len(ops))
 	for a := range plan.AxisCount {
 		for r := range ops {
