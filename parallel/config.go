@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel/process"
 )
 
-// Config configures a Leader. Fields that process.Config has too mean the same there.
+// Config configures a Pool. Fields that process.Config has too mean the same there.
 type Config struct {
 	NewOps                             func(rank, ranks int) (engine.Ops, error)
 	DeviceOf                           func(rank int) string
