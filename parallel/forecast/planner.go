@@ -93,28 +93,27 @@ func (s Search) answer(c Candidate) *Choice {
 // ranked predicts the time of every plan, and the memory of those that could be the fastest: the others have bounds.
 // It returns the plans that fit, fastest first, and the others, smallest first. Errors are those of Weigh.
 func (s Search) ranked() (fit, not []Candidate, err error) {
-	var queue []timed // by bound
-	var add func(c Candidate)
-	add = func(c Candidate) {
-		if !c.Fits {
-			not = append(not, c)
-			for _, p := range s.lastResort(c.Plan) {
-				add(s.least(p))
-			}
-			return
+	var queue []timed
+	var add func(p plan.Plan)
+	reject := func(c Candidate) {
+		not = append(not, c)
+		for _, p := range s.lastResort(c.Plan) {
+			add(p)
 		}
-		next := s.bounded(c)
-		at, _ := slices.BinarySearchFunc(queue, next.Seconds, func(t timed, bound float64) int {
-			if t.Seconds <= bound {
-				return -1
-			}
-			return 1
-		})
-		queue = slices.Insert(queue, at, next)
 	}
+	add = func(p plan.Plan) {
+		o := NewPartition(s.Workload, p)
+		if c := s.least(o); c.Fits {
+			queue = append(queue, s.bounded(c, o))
+		} else {
+			reject(c)
+		}
+	}
+	byBound := func() { slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) }) }
 	for _, p := range s.plans(s.Cluster.Ranks()) {
-		add(s.least(p))
+		add(p)
 	}
+	byBound()
 	best := Candidate{Seconds: math.Inf(1)}
 	for len(queue) > 0 && queue[0].Seconds <= 1.5*best.Seconds {
 		c := queue[0].Candidate
@@ -130,7 +129,8 @@ func (s Search) ranked() (fit, not []Candidate, err error) {
 		}
 		weighed.Seconds = c.Seconds
 		if !weighed.Fits {
-			add(weighed)
+			reject(weighed)
+			byBound()
 			continue
 		}
 		best, fit = weighed, append(fit, weighed)
@@ -156,8 +156,8 @@ type timed struct {
 }
 
 // bounded returns a candidate with a bound of its time.
-func (s Search) bounded(c Candidate) timed {
-	t := timed{c, newCosts(NewPartition(s.Workload, c.Plan), s.Cluster), s.netSeconds(c.Plan)}
+func (s Search) bounded(c Candidate, o *Partition) timed {
+	t := timed{c, newCosts(o, s.Cluster), s.netSeconds(c.Plan)}
 	t.Seconds, t.Bound = t.costs.bound()+t.beside, true
 	return t
 }
@@ -249,7 +249,7 @@ func (s Search) refuse(not []Candidate) error {
 				continue
 			}
 			for _, p := range append(s.lastResort(p), p) {
-				if !s.least(p).Fits {
+				if !s.least(NewPartition(s.Workload, p)).Fits {
 					continue
 				}
 				if c, err := s.Weigh(p); err == nil && c.Fits {
@@ -294,12 +294,17 @@ func (s Search) lastResort(p plan.Plan) []plan.Plan {
 }
 
 // least bounds the memory of a plan from below.
-func (s Search) least(p plan.Plan) Candidate {
-	o, list := NewPartition(s.Workload, p), make([]Memory, p.Ranks())
+func (s Search) least(o *Partition) Candidate {
+	list := make([]Memory, o.plan.Ranks())
 	for r := range list {
-		list[r] = o.leastMemory(o.mesh.At(r), s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+		c := o.mesh.At(r)
+		if first := (plan.Coord{Pipe: c.Pipe, Tensor: c.Tensor}); c != first && s.Cluster.Mixed == nil {
+			list[r] = list[o.mesh.Rank(first)] // a bound for one rank is one for all
+			continue
+		}
+		list[r] = o.leastMemory(c, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 	}
-	c := s.candidate(p, s.withNets(list, p))
+	c := s.candidate(o.plan, s.withNets(list, o.plan))
 	c.Least = true
 	return c
 }
@@ -401,13 +406,17 @@ func (s Search) patchCounts(stages int) []int {
 func (c *costs) bound() float64 {
 	most := 0.0
 	for g := range c.plan.Data * c.plan.CFG {
+		at := plan.Coord{Data: g / c.plan.CFG, CFG: g % c.plan.CFG}
+		if c.twin(at) != at && c.cluster.Mixed == nil {
+			continue
+		}
 		stage := make([]float64, c.plan.Pipe)
 		warmup, through := 0, 0.0
 		for e := 0; e < c.Evaluations && c.synchronous(e); e++ {
 			warmup++
 		}
 		for k := range c.Lanes {
-			lane := func(m plan.Micro) float64 { return c.work(g, k, m).seconds }
+			lane := func(m plan.Micro) float64 { return c.leastSeconds(at, k, m) }
 			if warmup > 0 && c.spread != nil { // all stages work together
 				through = float64(warmup) * lane(plan.Micro{Whole: true})
 			} else if warmup > 0 { // one stage works at a time
@@ -428,4 +437,17 @@ func (c *costs) bound() float64 {
 		most = max(most, through+slices.Max(stage))
 	}
 	return most * (1 - 1e-9)
+}
+
+// leastSeconds bounds the time of lane k in a micro-step from below: that of the first and the last rank of the sequence.
+func (c *costs) leastSeconds(at plan.Coord, k int, m plan.Micro) (most float64) {
+	if m.Whole && c.spread != nil {
+		c, k = c.spread, 0
+	}
+	for _, r := range []int{0, c.plan.Ring*c.plan.Ulysses - 1} {
+		at.Ring, at.Ulysses, at.Pipe = r/c.plan.Ulysses, r%c.plan.Ulysses, c.Stage(k)
+		l := c.laneLoad(at, k, m)
+		most = max(most, c.compute(l)+l.exchange)
+	}
+	return most
 }

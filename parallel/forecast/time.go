@@ -32,6 +32,9 @@ type costs struct {
 func newCosts(o *Partition, f Cluster) *costs {
 	c := &costs{Partition: o, cluster: f}
 	for a := range plan.AxisCount {
+		if ranks, _ := o.mesh.Along(a, plan.Coord{}); len(ranks) == 1 {
+			continue
+		}
 		pattern := map[plan.Axis]pattern{plan.AxisUlysses: toAll, plan.AxisPipe: toNext}[a] // others: toNeighbour
 		c.wires[a] = f.wire(o.groups(a), pattern)
 	}

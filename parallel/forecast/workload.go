@@ -4,8 +4,8 @@
 // the rates of devices (cluster.go). It computes nothing, and knows of an exchange its size alone.
 //
 // In order: workload.go says what is asked and who computes it, record.go what blocks do, stage_costs.go what that
-// costs, time.go the seconds of a micro-step, program.go the order of everything, network.go how long that takes.
-// timeline.go draws the result, queue.go shares devices among jobs.
+// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. timeline.go
+// draws the result, queue.go shares devices among jobs.
 package forecast
 
 import (
