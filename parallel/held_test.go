@@ -91,7 +91,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 3)
 		w, spec := workloadOf(r), r.Model.Spec
@@ -159,7 +159,7 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 2)
 		want, err := e.Sample(context.Background(), r, nil)

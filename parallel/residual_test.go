@@ -257,7 +257,7 @@ func TestForecastsHoldWithResiduals(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: planning has no goroutines of its own")
 	}
-	for _, f := range families() {
+	for _, f := range families(t) {
 		if f.name != "flux" && f.name != "sd3" && f.name != "qwenimage" {
 			continue
 		}

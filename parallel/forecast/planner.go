@@ -109,7 +109,9 @@ func (s Search) ranked() (fit, not []Candidate, err error) {
 			reject(c)
 		}
 	}
-	byBound := func() { slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) }) }
+	byBound := func() {
+		slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	}
 	for _, p := range s.plans(s.Cluster.Ranks()) {
 		add(p)
 	}
