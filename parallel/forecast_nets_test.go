@@ -56,7 +56,7 @@ func recordedOn(t *testing.T, r *request.Request, base, name string) {
 // masks, reference latents of the model, and two nets on one entry.
 func TestNetsAreForecast(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestHintsOfPartsAreForecast compares the same formulas on fewer nets")
+		t.Skip("long: TestHintsOfPartsAreForecast has fewer nets")
 	}
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans()} {

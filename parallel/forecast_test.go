@@ -131,7 +131,7 @@ func taken(r *request.Request, text string) string {
 // as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+		t.Skip("long: TestPatchesAreForecast, TestPrefixesAreForecast and TestStagesWithTheirWeightsAreForecast have some")
 	}
 	for n, f := range families(t) {
 		e := newEngine(t)

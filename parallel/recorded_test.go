@@ -66,7 +66,7 @@ func newRecordingEngine(t *testing.T) *Pool {
 // the byte, and bytes and calls of each rank and axis.
 func TestForecastEqualsRecordedRun(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+		t.Skip("long: TestPatchesAreForecast, TestPrefixesAreForecast and TestStagesWithTheirWeightsAreForecast have some")
 	}
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans()} {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -440,6 +441,53 @@ func TestLayoutSkipsHaveReasons(t *testing.T) {
 			t.Errorf("%s passes for a reason", planted)
 		}
 	}
+}
+
+// TestLayoutShorterTestsExist checks that a test that a skip names in its place exists and is not skipped itself when
+// tests are short.
+func TestLayoutShorterTestsExist(t *testing.T) {
+	reasons, tests := map[string]string{}, map[string]bool{} // reasons of long tests, by name
+	for _, f := range parse(t) {
+		for name, reason := range longTests(f.syntax, tests) {
+			reasons[name] = reason
+		}
+	}
+	named := regexp.MustCompile(`\bTest[A-Z]\w+`)
+	for name, reason := range reasons {
+		for _, other := range named.FindAllString(reason, -1) {
+			if !tests[other] || reasons[other] != "" {
+				t.Errorf("%s is skipped for %s, which there is: %v, long: %q", name, other, tests[other], reasons[other])
+			}
+		}
+	}
+	if len(reasons) < 50 {
+		t.Errorf("found %d long tests, want 50 or more", len(reasons))
+	}
+}
+
+// longTests returns the reasons of the long tests of a file by the names of the tests, and adds all its tests to all.
+func longTests(file *ast.File, all map[string]bool) map[string]string {
+	out := map[string]string{}
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || !strings.HasPrefix(f.Name.Name, "Test") || f.Body == nil {
+			continue
+		}
+		all[f.Name.Name] = true
+		for _, s := range f.Body.List { // at the beginning: a skip in a subtest is another matter
+			short, ok := s.(*ast.IfStmt)
+			if !ok || len(short.Body.List) != 1 {
+				continue
+			}
+			ast.Inspect(short.Body, func(n ast.Node) bool {
+				if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, `"long: `) {
+					out[f.Name.Name] = text.Value
+				}
+				return true
+			})
+		}
+	}
+	return out
 }
 
 // skips returns the calls in a file that skip a test without a text of two words, and how many skip one at all.
