@@ -29,7 +29,7 @@ func rooms() map[string][]string {
 	return map[string][]string{
 		"cli":    {"console", "settings", "workflow", "plan", "bench", "top", "."},
 		"daemon": {"."},
-		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
+		"node":   {"pyjson", "lru", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
 			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
 			"rank", "process", "forecast", "remote", "request", "leader",
@@ -278,7 +278,7 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 		{"engine/cuda/lt", "patchbay/engine/cuda/dnn"},
 		{"engine/cuda/nccl", "patchbay/engine/cuda"},
 		{"node/graph", "patchbay/node/classes"},
-		{"node/lru", "patchbay/node/fault"},
+		{"node/lru", "patchbay/fault"},
 		{"node/attic", "patchbay/node/pyjson"},
 		{"ipc/serve", "patchbay/tests/golden"},
 		{"ipc/wire", "patchbay/ipc/message"},

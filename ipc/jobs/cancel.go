@@ -38,18 +38,18 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 func cancelled() *wire.Error { return wire.Errorf(wire.ErrCancelled, "the job was cancelled") }
 
 // FailQueued ends all waiting jobs with fault. It serves a table in memory, which does not survive the daemon.
-func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
+func (j *Table) FailQueued(ctx context.Context, failure *wire.Error) {
 	list, _ := j.List(message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
-		_, _ = j.end(ctx, rec, message.Failed, fault)
+		_, _ = j.end(ctx, rec, message.Failed, failure)
 	}
 }
 
 // end ends a job that no worker holds, if its record has not changed since was, and appends the terminal event.
-func (j *Table) end(ctx context.Context, was message.Record, state message.State, fault *wire.Error,
+func (j *Table) end(ctx context.Context, was message.Record, state message.State, failure *wire.Error,
 ) (message.Record, error) {
 	rec, err := j.Update(ctx, was.Job, was.Rev,
-		func(r *message.Record) { r.State, r.Error, r.Finished = state, fault, j.cfg.Now().UnixMilli() })
+		func(r *message.Record) { r.State, r.Error, r.Finished = state, failure, j.cfg.Now().UnixMilli() })
 	if err != nil {
 		return rec, err
 	}
@@ -70,9 +70,9 @@ func terminalOf(rec message.Record) message.Event {
 	case message.Expired:
 		return message.Event{Type: message.EventExpired, Error: rec.Error, Data: data}
 	}
-	fault := rec.Error
-	if fault == nil {
-		fault = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
+	failure := rec.Error
+	if failure == nil {
+		failure = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
 	}
 	if len(rec.Outputs) > 0 && rec.Dropped == 0 {
 		data["outputs"] = rec.Outputs
@@ -81,7 +81,7 @@ func terminalOf(rec message.Record) message.Event {
 	if rec.State == message.Cancelled {
 		kind = message.EventInterrupted
 	}
-	return message.Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
+	return message.Event{Type: kind, Error: failure, NodeErrors: rec.NodeError, Data: endData(failure, data)}
 }
 
 // Retry queues a job again that failed, was cancelled or expired. It gets all of MaxAttempts again.

@@ -141,21 +141,21 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 }
 
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
-func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error) {
+func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *wire.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	job, state := was.Job, endOf(fault)
+	job, state := was.Job, endOf(failure)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		// cancellation was requested, and the run is gone
-		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
-			state, fault = message.Cancelled, cancelled()
+		if r.Cancel && failure != nil && (failure.Code == wire.ErrWorkerLost || failure.Code == wire.ErrDraining) {
+			state, failure = message.Cancelled, cancelled()
 		}
-		if retry, counts := d.Jobs.again(*r, fault); retry {
-			d.Jobs.requeued(r, fault, counts)
+		if retry, counts := d.Jobs.again(*r, failure); retry {
+			d.Jobs.requeued(r, failure, counts)
 			return
 		}
 		r.State, r.Finished = state, d.Jobs.cfg.Now().UnixMilli()
-		if fault != nil {
-			r.Error, r.NodeError = fault, fault.NodeErrors
+		if failure != nil {
+			r.Error, r.NodeError = failure, failure.NodeErrors
 		}
 		if out == nil {
 			return
@@ -173,8 +173,8 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	data := map[string]any{"prompt_id": job}
 	switch rec.State {
 	case message.Queued:
-		data["cause"] = fault.Message
-		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
+		data["cause"] = failure.Message
+		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: failure})
 	case message.Cancelled, message.Failed:
 		d.unfinished(ctx, rec, out)
 	default:
@@ -183,11 +183,11 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 }
 
 // endOf is the state in which a run leaves its job.
-func endOf(fault *wire.Error) message.State {
+func endOf(failure *wire.Error) message.State {
 	switch {
-	case fault == nil:
+	case failure == nil:
 		return message.Done
-	case fault.Code == wire.ErrCancelled:
+	case failure.Code == wire.ErrCancelled:
 		return message.Cancelled
 	}
 	return message.Failed

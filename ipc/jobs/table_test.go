@@ -308,7 +308,7 @@ func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 	}
 	d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 	file := message.FileOf(messagetest.Picture("1", 1000))
-	for id, fault := range map[string]*wire.Error{
+	for id, failure := range map[string]*wire.Error{
 		"done": nil, "failed": wire.Errorf(wire.ErrInternal, "x"), "cancelled": wire.Errorf(wire.ErrCancelled, "x"),
 	} {
 		mustCreate(t, j, &message.RunRequest{ID: id})
@@ -319,7 +319,7 @@ func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 		if err := outputs.Stage(id, []message.File{file}); err != nil {
 			t.Fatal(err)
 		}
-		d.finish(rec, &Outcome{Files: []message.File{file}}, fault)
+		d.finish(rec, &Outcome{Files: []message.File{file}}, failure)
 	}
 	if _, err := j.Begin("sample", KindSample, "w"); err != nil {
 		t.Fatal(err)

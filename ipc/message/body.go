@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
@@ -52,7 +52,7 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	default:
 		e := wire.Errorf(wire.ErrBadRequest,
 			"no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
-		e.Type = fault.CodeNoPrompt
+		e.Type = fault.NoPrompt
 		return nil, nil, e
 	}
 	if e := (*wire.Error)(nil); errors.As(err, &e) {
@@ -92,11 +92,11 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 }
 
 // ParseWorkflow reads a graph given as a map or as JSON text (string or []byte).
-func ParseWorkflow(v any) (*graph.Workflow, *fault.Failure) {
+func ParseWorkflow(v any) (*graph.Workflow, *fault.Error) {
 	return parseWorkflowWithin(v, wire.DefaultLimits())
 }
 
-func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failure) {
+func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Error) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -107,7 +107,7 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failur
 		return graph.ParseWorkflow(v)
 	}
 	if err := wire.Guard(text, wire.JSON, lim); err != nil {
-		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
+		return nil, &fault.Error{Code: fault.InvalidPrompt, Text: "workflow text was refused", Details: err.Error()}
 	}
 	return graph.ParseWorkflowJSON(text)
 }

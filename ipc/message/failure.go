@@ -7,26 +7,26 @@ import (
 	"strings"
 	"syscall"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 )
 
 // failureCode maps a code of package node to one of the protocol. Codes that are not listed come from validation and
 // become bad_workflow.
 func failureCode(code string) string {
 	return cmp.Or(map[string]string{
-		fault.CodeTooLarge: wire.ErrTooLarge, fault.CodeCancelled: wire.ErrCancelled,
-		fault.CodeOutOfMemory: wire.ErrOutOfMemory, fault.CodeFileMissing: wire.ErrNoModel,
-		fault.CodeTokenizer: wire.ErrNoModel, fault.CodeFileOutsideRoot: wire.ErrBadRequest,
-		fault.CodeBadCheckpoint: wire.ErrUnsupported, fault.CodeWrongFamily: wire.ErrUnsupported,
-		fault.CodeBadImage: wire.ErrUnsupported, fault.CodeDiskFull: wire.ErrDiskFull, fault.CodeDeadline: wire.ErrDeadline,
-		fault.CodePanic: wire.ErrInternal, fault.CodeInternal: wire.ErrInternal, fault.CodeUnknownHandle: wire.ErrNoHandle,
-		fault.CodeUnknownClass: wire.ErrNoNodeType, fault.CodeHostLost: wire.ErrWorkerLost,
-		fault.CodePlanRefused: wire.ErrPlanRefused, fault.CodeFileChanged: wire.ErrFileChanged,
+		fault.WorkflowTooLarge: wire.ErrTooLarge, fault.Cancelled: wire.ErrCancelled,
+		fault.OutOfMemory: wire.ErrOutOfMemory, fault.FileMissing: wire.ErrNoModel,
+		fault.TokenizerMissing: wire.ErrNoModel, fault.FileOutsideRoot: wire.ErrBadRequest,
+		fault.BadCheckpoint: wire.ErrUnsupported, fault.WrongFamily: wire.ErrUnsupported,
+		fault.BadImage: wire.ErrUnsupported, fault.DiskFull: wire.ErrDiskFull, fault.DeadlineExceeded: wire.ErrDeadline,
+		fault.Panic: wire.ErrInternal, fault.Internal: wire.ErrInternal, fault.UnknownHandle: wire.ErrNoHandle,
+		fault.UnknownClass: wire.ErrNoNodeType, fault.HostLost: wire.ErrWorkerLost,
+		fault.PlanRefused: wire.ErrPlanRefused, fault.FileChanged: wire.ErrFileChanged,
 	}[code], wire.ErrBadWorkflow)
 }
 
-// ErrorOf converts an error to a *wire.Error, nil to nil. A *fault.Failure keeps ComfyUI's type, details and node
+// ErrorOf converts an error to a *wire.Error, nil to nil. A *fault.Error keeps ComfyUI's type, details and node
 // errors; errors of other types become internal.
 func ErrorOf(err error) *wire.Error {
 	if err == nil {
@@ -36,11 +36,11 @@ func ErrorOf(err error) *wire.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	if f, ok := errors.AsType[*fault.Failure](err); ok {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		if f == nil {
 			return nil
 		}
-		e = wire.Errorf(failureCode(f.Code), "%s", f.Message)
+		e = wire.Errorf(failureCode(f.Code), "%s", f.Text)
 		e.Type, e.Details, e.Node, e.Class, e.Input = f.Code, f.Details, f.Node, f.Class, f.Field
 		e.Extra, e.NodeErrors, e.Trace = f.Extra, f.NodeErrors, f.Trace
 		return e
@@ -61,9 +61,9 @@ func Guarded[T any](f func() (T, error)) (out T, err error) {
 }
 
 // StoreError returns the error for an output that could not be written: disk_full if space or the limit on file size
-// ran out, else internal. A *fault.Failure keeps its code.
+// ran out, else internal. A *fault.Error keeps its code.
 func StoreError(err error) *wire.Error {
-	if _, ok := errors.AsType[*fault.Failure](err); ok {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return ErrorOf(err)
 	}
 	code := wire.ErrInternal

@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"patchbay/engine/datafile"
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
@@ -142,7 +142,7 @@ func TestEditorGraphs(t *testing.T) {
 			t.Errorf("%s: the picture would carry %v", name, kept)
 		}
 	}
-	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Type != fault.CodeMissingNodeType {
+	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Type != fault.MissingNodeType {
 		t.Errorf("a class without a description: %v", fail)
 	}
 }
@@ -216,20 +216,20 @@ func TestErrorTableIsComplete(t *testing.T) {
 	}
 	// Every code of package node maps to a row.
 	for _, code := range []string{
-		fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs,
-		fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing,
-		fault.CodeFileOutsideRoot, fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeTokenizer, fault.CodeBadImage,
-		fault.CodeBadInput, fault.CodeDiskFull, fault.CodeDeadline, fault.CodePanic, fault.CodeInternal,
-		fault.CodeUnknownHandle, fault.CodeUnknownClass,
+		fault.NoPrompt, fault.InvalidPrompt, fault.NoOutputs,
+		fault.OutputsFailed, fault.WorkflowTooLarge, fault.Cancelled, fault.OutOfMemory, fault.FileMissing,
+		fault.FileOutsideRoot, fault.BadCheckpoint, fault.WrongFamily, fault.TokenizerMissing, fault.BadImage,
+		fault.BadInput, fault.DiskFull, fault.DeadlineExceeded, fault.Panic, fault.Internal,
+		fault.UnknownHandle, fault.UnknownClass,
 	} {
-		e := message.ErrorOf(&fault.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
+		e := message.ErrorOf(&fault.Error{Code: code, Text: "m", Node: "3", Class: "K"})
 		if !seen[e.Code] || e.Type != code || e.Node != "3" {
 			t.Errorf("%s became %+v", code, e)
 		}
 	}
 	changed := fmt.Errorf("load: %w", &datafile.ReadError{Path: "models/x.safetensors", Err: errors.New("it was cut")})
 	for _, err := range []error{
-		fault.Wrap(fault.CodeBadCheckpoint, "model", changed),
+		fault.Wrap(fault.BadCheckpoint, "model", changed),
 		fault.Of(t.Context(), &failure.Error{Code: failure.FileChanged, Field: "model", Text: changed.Error()}),
 	} {
 		e := message.ErrorOf(err)

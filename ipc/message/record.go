@@ -112,9 +112,9 @@ func OrNormal(priority string) string { return cmp.Or(priority, "normal") }
 func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }
 
 // Closed returns the bare record of an ended job: as it ended if it has an error, else failed with fault.
-func (r Record) Closed(fault *wire.Error) Record {
+func (r Record) Closed(failure *wire.Error) Record {
 	if r.Error == nil || !r.State.Final() {
-		r.State, r.Error = Failed, fault
+		r.State, r.Error = Failed, failure
 	}
 	return r.bare()
 }

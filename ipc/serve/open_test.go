@@ -61,7 +61,7 @@ func TestIdleWhileRequestsCome(t *testing.T) {
 // whether the bytes came or not.
 func TestReferencesAreOneRequest(t *testing.T) {
 	s := NewService(ServiceConfig{Log: zerolog.Nop()})
-	for _, fault := range []error{nil, wire.Errorf(wire.ErrPayload, "they are gone")} {
+	for _, failure := range []error{nil, wire.Errorf(wire.ErrPayload, "they are gone")} {
 		s.Handle(&Call{
 			Verb: message.VerbExec,
 			Fields: pyjson.NewObject("inputs", pyjson.NewObject("value", &wire.Tensor{
@@ -69,8 +69,8 @@ func TestReferencesAreOneRequest(t *testing.T) {
 			})),
 			Reply: &Reply{Send: func([][]byte, []int, *wire.Error, bool) error { return nil }},
 			pull: func(_ context.Context, ref *wire.Ref) (*bulk.Region, error) {
-				if fault != nil {
-					return nil, fault
+				if failure != nil {
+					return nil, failure
 				}
 				return bulk.NewRegion(ref.Bytes)
 			},

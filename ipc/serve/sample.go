@@ -15,9 +15,9 @@ import (
 var errAsked = errors.New("the run was cancelled")
 
 func (s *Service) sample(r *Call) error {
-	q, fault := message.ParseSample(r.Fields, s.cfg.Forward)
-	if fault != nil {
-		return fault
+	q, failure := message.ParseSample(r.Fields, s.cfg.Forward)
+	if failure != nil {
+		return failure
 	}
 	q.Hold = r.hold
 	if err := s.cfg.Limits.Nodes.Client(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {

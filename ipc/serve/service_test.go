@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -22,7 +23,6 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -101,7 +101,7 @@ func TestRefusals(t *testing.T) {
 		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == wire.ErrBadWorkflow && (e.Type != fault.CodeMissingNodeType || len(e.NodeErrors) != 1) {
+		if row.code == wire.ErrBadWorkflow && (e.Type != fault.MissingNodeType || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}
@@ -228,7 +228,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	c := ipctest.DialRig(t, r)
 	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" ||
-		end.Data["exception_type"] != fault.CodeOutOfMemory {
+		end.Data["exception_type"] != fault.OutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})

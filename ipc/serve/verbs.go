@@ -12,9 +12,9 @@ import (
 
 // accept validates a request for a job and puts it into the table.
 func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) {
-	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
-	if fault != nil {
-		return nil, message.Receipt{}, fault
+	req, w, failure := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
+	if failure != nil {
+		return nil, message.Receipt{}, failure
 	}
 	req.From = message.ClientName(r.From, req)
 	req.About, req.Model = message.About(w)
@@ -65,15 +65,15 @@ func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErro
 	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.ExplainMissing(err)
 	}
-	if fault := s.cfg.Limits.Nodes.Workflow(w); fault != nil {
-		return nil, fault
+	if failure := s.cfg.Limits.Nodes.Workflow(w); failure != nil {
+		return nil, failure
 	}
 	if s.cfg.Needs == nil {
 		return nodeErrors, nil
 	}
 	req.Files = s.cfg.Needs(req, w)
-	if fault := s.cfg.Jobs.Admit(req); fault != nil {
-		return nil, fault
+	if failure := s.cfg.Jobs.Admit(req); failure != nil {
+		return nil, failure
 	}
 	return nodeErrors, nil
 }

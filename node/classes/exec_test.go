@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -63,7 +63,7 @@ func TestExecHandlesAndLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(2 * time.Minute)
-	if err := use(); err == nil || fault.From(err).Code != fault.CodeUnknownHandle || fault.From(err).Field != "model" {
+	if err := use(); err == nil || fault.From(err).Code != fault.UnknownHandle || fault.From(err).Field != "model" {
 		t.Errorf("after the lease: %v", err)
 	}
 	made, err = r.Exec(context.Background(),
@@ -88,29 +88,29 @@ func TestExecRefuses(t *testing.T) {
 		req         graph.ExecRequest
 		code, field string
 	}{
-		"class":      {graph.ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
+		"class":      {graph.ExecRequest{Class: "Nope"}, fault.UnknownClass, ""},
 		"missing":    {graph.ExecRequest{Class: "UseModel"}, "required_input_missing", "model"},
-		"undeclared": {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
+		"undeclared": {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.BadInput, "x"},
 		"literal": {
 			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}},
-			fault.CodeBadInput, "model",
+			fault.BadInput, "model",
 		},
 		"handle": {
 			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: "nope"}}},
-			fault.CodeUnknownHandle, "model",
+			fault.UnknownHandle, "model",
 		},
 		"too small":   {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, "value_smaller_than_min", "width"},
 		"not a width": {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, "invalid_input_type", "width"},
 		"slot": {
 			graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}},
-			fault.CodeBadInput, "want",
+			fault.BadInput, "want",
 		},
 		"tensor": {
 			graph.ExecRequest{
 				Class:  "SaveImage",
 				Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"},
 			},
-			fault.CodeBadInput, "images",
+			fault.BadInput, "images",
 		},
 		"prefix": {
 			graph.ExecRequest{
@@ -121,7 +121,7 @@ func TestExecRefuses(t *testing.T) {
 		},
 	} {
 		_, err := r.Exec(context.Background(), c.req, nil)
-		var f *fault.Failure
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field {
 			t.Errorf("%s: got %#v, want code %s and field %q", name, err, c.code, c.field)
 		}

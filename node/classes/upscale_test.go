@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -90,8 +90,8 @@ func TestUpscalingThroughNodes(t *testing.T) {
 		"upscale_model": exec(t, small, "UpscaleModelLoader", map[string]any{"model_name": "compact-x4.safetensors"}),
 		"image":         zeros(1, 200, 200, 3),
 	}}, nil)
-	var told *fault.Failure
-	if !errors.As(err, &told) || told.Code != fault.CodeOutOfMemory || !strings.Contains(told.Message, "MB") {
+	var told *fault.Error
+	if !errors.As(err, &told) || told.Code != fault.OutOfMemory || !strings.Contains(told.Text, "MB") {
 		t.Errorf("1 MiB of memory: got %v", err)
 	}
 }
@@ -121,7 +121,7 @@ func TestPicturesThatAreNotTaken(t *testing.T) {
 		in                       in
 	}{
 		{
-			"UpscaleModelLoader", "model_name", fault.CodeWrongFamily, "holds no upscale model: it looks like a VAE",
+			"UpscaleModelLoader", "model_name", fault.WrongFamily, "holds no upscale model: it looks like a VAE",
 			in{"model_name": "vae.safetensors"},
 		},
 		{
@@ -129,28 +129,28 @@ func TestPicturesThatAreNotTaken(t *testing.T) {
 			in{"vae_name": "compact-x2.pth"},
 		},
 		{
-			"UpscaleModelLoader", "model_name", fault.CodeBadCheckpoint, `names "__builtin__.complex"`,
+			"UpscaleModelLoader", "model_name", fault.BadCheckpoint, `names "__builtin__.complex"`,
 			in{"model_name": "class.pth"},
 		},
 		{
-			"ImageUpscaleWithModel", "image", fault.CodeBadInput, "SplitImageWithAlpha",
+			"ImageUpscaleWithModel", "image", fault.BadInput, "SplitImageWithAlpha",
 			in{"upscale_model": model, "image": zeros(1, 4, 4, 4)},
 		},
 		{
-			"Canny", "image", fault.CodeBadInput, "SplitImageWithAlpha",
+			"Canny", "image", fault.BadInput, "SplitImageWithAlpha",
 			in{"image": zeros(1, 4, 4, 4), "low_threshold": 0.4, "high_threshold": 0.8},
 		},
 		{
-			"Canny", "image", fault.CodeBadInput, "at least 3 x 3",
+			"Canny", "image", fault.BadInput, "at least 3 x 3",
 			in{"image": zeros(1, 2, 9, 3), "low_threshold": 0.4, "high_threshold": 0.8},
 		},
 		{
-			"Canny", "low_threshold", fault.CodeBadInput, "0.9 is above high_threshold 0.8",
+			"Canny", "low_threshold", fault.BadInput, "0.9 is above high_threshold 0.8",
 			in{"image": zeros(1, 9, 9, 3), "low_threshold": 0.9, "high_threshold": 0.8},
 		},
 	} {
 		_, err := runner.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.in}, nil)
-		var told *fault.Failure
+		var told *fault.Error
 		if !errors.As(err, &told) || told.Code != c.code || told.Field != c.field || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %v: got %v, want %s at %s with %q", c.class, c.in, err, c.code, c.field, c.want)
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -16,9 +16,9 @@ import (
 //
 // If no output can run, the failure is fatal and outputs is nil. If some can, a failure describes the others (ComfyUI
 // then answers 200 with node_errors): check len(outputs).
-func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Failure) {
+func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Error) {
 	if job.Workflow == nil {
-		return nil, &fault.Failure{Code: fault.CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
+		return nil, &fault.Error{Code: fault.NoPrompt, Text: "No prompt provided", Details: "No prompt provided"}
 	}
 	v := &validation{
 		cat: cat, roots: &roots, job: &job, w: job.Workflow, done: map[string]*verdict{},
@@ -44,8 +44,8 @@ func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, fai
 	if len(bad) == 0 {
 		return outputs, nil
 	}
-	failure = &fault.Failure{
-		Code: fault.CodeOutputsFailed, Message: messageOutputsFailed,
+	failure = &fault.Error{
+		Code: fault.OutputsFailed, Text: messageOutputsFailed,
 		Details: strings.Join(details, "\n"), NodeErrors: v.report(bad),
 	}
 	v.blame(failure)
@@ -102,7 +102,7 @@ type problem struct {
 }
 
 // starts returns the output nodes to run, after checking that every node of the workflow has a known class.
-func (v *validation) starts() ([]string, *fault.Failure) {
+func (v *validation) starts() ([]string, *fault.Error) {
 	for _, id := range v.w.root.Keys() {
 		if failure := v.shape(id); failure != nil {
 			return nil, failure
@@ -119,28 +119,28 @@ func (v *validation) starts() ([]string, *fault.Failure) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, &fault.Failure{Code: fault.CodeNoOutputs, Message: "Prompt has no outputs"}
+		return nil, &fault.Error{Code: fault.NoOutputs, Text: "Prompt has no outputs"}
 	}
 	return out, nil
 }
 
 // shape refuses what is not a node at all. ComfyUI answers such graphs with an HTTP 500 page.
-func (v *validation) shape(id string) *fault.Failure {
+func (v *validation) shape(id string) *fault.Error {
 	node, isObject := v.w.root.At(id).(*pyjson.Object)
 	if !isObject {
-		return fault.New(fault.CodeInvalidPrompt, "node %s is %s, want an object {\"class_type\": ..., \"inputs\": {...}}",
+		return fault.New(fault.InvalidPrompt, "node %s is %s, want an object {\"class_type\": ..., \"inputs\": {...}}",
 			id, pyjson.Kind(v.w.root.At(id)))
 	}
 	class, typed := node.Get("class_type")
 	switch class.(type) {
 	case []any, *pyjson.Object:
-		f := fault.At(fault.CodeInvalidPrompt, "class_type", "class_type of node %s is %s, want a string", id,
+		f := fault.At(fault.InvalidPrompt, "class_type", "class_type of node %s is %s, want a string", id,
 			pyjson.Kind(class))
 		f.Node = id
 		return f
 	}
 	if typed && node.Has("inputs") && node.In("inputs") == nil {
-		f := fault.At(fault.CodeInvalidPrompt, "inputs", "inputs of node %s are %s, want an object", id,
+		f := fault.At(fault.InvalidPrompt, "inputs", "inputs of node %s are %s, want an object", id,
 			pyjson.Kind(node.At("inputs")))
 		f.Node, f.Class = id, v.w.Class(id)
 		return f
@@ -149,7 +149,7 @@ func (v *validation) shape(id string) *fault.Failure {
 }
 
 // class returns the class of a node; the failure names the node by the title that the editor gave it.
-func (v *validation) class(id string) (*Class, *fault.Failure) {
+func (v *validation) class(id string) (*Class, *fault.Error) {
 	node := v.w.root.In(id)
 	if k := v.cat.classes[node.Text("class_type")]; k != nil {
 		return k, nil
@@ -167,8 +167,8 @@ func (v *validation) class(id string) (*Class, *fault.Failure) {
 	if !typed && !pyjson.Bool(title) {
 		shown = "ID #" + id
 	}
-	return nil, &fault.Failure{
-		Code: fault.CodeMissingNodeType, Message: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
+	return nil, &fault.Error{
+		Code: fault.MissingNodeType, Text: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
 		Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(node.Text("class_type")),
 		Extra: map[string]any{"node_id": id, "class_type": brief(class), "node_title": brief(title)},
 	}

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/text"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/parallel/request"
@@ -128,7 +128,7 @@ func checkFingerprint(part, fingerprint string, h files.Header) error {
 	if fingerprint == "" || strings.EqualFold(fingerprint, h.Hash) {
 		return nil
 	}
-	return fault.Named(fault.CodeFileMissing, part+".fingerprint", "%s has the header hash %s, the request means %s: the "+
+	return fault.Named(fault.FileMissing, part+".fingerprint", "%s has the header hash %s, the request means %s: the "+
 		"file of that name is another one", h.Name, h.Hash, fingerprint)
 }
 
@@ -331,7 +331,7 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 		return nil, fault.Of(ctx, err)
 	}
 	if err := Finite(out.Latent.Data); err != nil {
-		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
+		return nil, fault.New(fault.BadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
 	}
 	out.Stats.Model = m.Name
 	return out, nil

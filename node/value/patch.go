@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/source"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 )
 
 // Patch is an adapter that a host sends itself. Its rows of the weight get Strength * Alpha/R * Up * Down added (LoRA,

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel/request"

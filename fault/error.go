@@ -13,9 +13,9 @@ import (
 
 // Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and
 // execution_error event need.
-type Failure struct {
+type Error struct {
 	Code       string         // one of the Code constants; the validation codes are ComfyUI's error types
-	Message    string         // one line, lower case unless it is ComfyUI's text
+	Text       string         // one line, lower case unless it is ComfyUI's text
 	Details    string         // more of it; may be empty
 	Node       string         // id of the node at fault; empty: the whole workflow
 	Class      string         // class_type of that node
@@ -28,40 +28,40 @@ type Failure struct {
 
 // Codes of a workflow that is refused: ComfyUI's error types, and two of ours.
 const (
-	CodeNoPrompt         = "no_prompt"
-	CodeInvalidPrompt    = "invalid_prompt"
-	CodeMissingNodeType  = "missing_node_type"
-	CodeNoOutputs        = "prompt_no_outputs"
-	CodeOutputsFailed    = "prompt_outputs_failed_validation"
-	CodeTooLarge         = "workflow_too_large" // ours: limits on size, depth and node count
-	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format that cannot be converted
+	NoPrompt         = "no_prompt"
+	InvalidPrompt    = "invalid_prompt"
+	MissingNodeType  = "missing_node_type"
+	NoOutputs        = "prompt_no_outputs"
+	OutputsFailed    = "prompt_outputs_failed_validation"
+	WorkflowTooLarge = "workflow_too_large" // ours: limits on size, depth and node count
+	WorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format that cannot be converted
 )
 
 // Codes that a job can end with after it was accepted, and those of single nodes.
 const (
-	CodeCancelled       = "cancelled"
-	CodeOutOfMemory     = "out_of_memory"
-	CodeFileMissing     = "file_missing"
-	CodeFileOutsideRoot = "file_outside_root"
-	CodeBadCheckpoint   = "bad_checkpoint" // unreadable, truncated, or of a family that is not known
-	CodeFileChanged     = "file_changed"   // written to while it was read, or its disk failed
-	CodeWrongFamily     = "wrong_family"   // the file is fine but not what the node or its neighbours need
-	CodeTokenizer       = "tokenizer_missing"
-	CodeBadImage        = "bad_image"
-	CodeBadInput        = "bad_input" // a value that only shows as wrong when the node runs
-	CodeDiskFull        = "disk_full"
-	CodeDeadline        = "deadline_exceeded"
-	CodePanic           = "internal_panic"
-	CodeInternal        = "internal"
-	CodeUnknownHandle   = "unknown_handle"
-	CodeUnknownClass    = "unknown_class"
-	CodePlanRefused     = "plan_refused"
-	CodeHostLost        = "host_lost" // a process with ranks is gone; the job may run again
+	Cancelled        = "cancelled"
+	OutOfMemory      = "out_of_memory"
+	FileMissing      = "file_missing"
+	FileOutsideRoot  = "file_outside_root"
+	BadCheckpoint    = "bad_checkpoint" // unreadable, truncated, or of a family that is not known
+	FileChanged      = "file_changed"   // written to while it was read, or its disk failed
+	WrongFamily      = "wrong_family"   // the file is fine but not what the node or its neighbours need
+	TokenizerMissing = "tokenizer_missing"
+	BadImage         = "bad_image"
+	BadInput         = "bad_input" // a value that only shows as wrong when the node runs
+	DiskFull         = "disk_full"
+	DeadlineExceeded = "deadline_exceeded"
+	Panic            = "internal_panic"
+	Internal         = "internal"
+	UnknownHandle    = "unknown_handle"
+	UnknownClass     = "unknown_class"
+	PlanRefused      = "plan_refused"
+	HostLost         = "host_lost" // a process with ranks is gone; the job may run again
 )
 
 // Error returns "message: details", with the node in front.
-func (f *Failure) Error() string {
-	s := f.Message
+func (f *Error) Error() string {
+	s := f.Text
 	if f.Details != "" {
 		s += ": " + f.Details
 	}
@@ -72,73 +72,73 @@ func (f *Failure) Error() string {
 }
 
 // Unwrap returns the error that caused the failure, or nil.
-func (f *Failure) Unwrap() error { return f.Cause }
+func (f *Error) Unwrap() error { return f.Cause }
 
 // New returns a Failure with the given code and message.
-func New(code, format string, args ...any) *Failure {
-	return &Failure{Code: code, Message: fmt.Sprintf(format, args...)}
+func New(code, format string, args ...any) *Error {
+	return &Error{Code: code, Text: fmt.Sprintf(format, args...)}
 }
 
 // At returns a Failure that names an input.
-func At(code, field, format string, args ...any) *Failure {
+func At(code, field, format string, args ...any) *Error {
 	f := New(code, format, args...)
 	f.Field = field
 	return f
 }
 
 // Named is At with the name of the input in front of the message.
-func Named(code, field, format string, args ...any) *Failure {
+func Named(code, field, format string, args ...any) *Error {
 	return At(code, field, "%s: %s", field, fmt.Sprintf(format, args...))
 }
 
 // Bad is Named for a value that only shows as wrong when the node runs.
-func Bad(field, format string, args ...any) *Failure {
-	return Named(CodeBadInput, field, format, args...)
+func Bad(field, format string, args ...any) *Error {
+	return Named(BadInput, field, format, args...)
 }
 
 // Family is Named for a file or value that is not what the node or its neighbors need.
-func Family(field, format string, args ...any) *Failure {
-	return Named(CodeWrongFamily, field, format, args...)
+func Family(field, format string, args ...any) *Error {
+	return Named(WrongFamily, field, format, args...)
 }
 
 // Wrap returns a Failure with the text of the error that caused it. Its code is CodeFileChanged whatever code says if a
 // file changed while it was read.
-func Wrap(code, field string, err error) *Failure {
+func Wrap(code, field string, err error) *Error {
 	if _, ok := errors.AsType[*datafile.ReadError](err); ok {
-		code = CodeFileChanged
+		code = FileChanged
 	}
-	return &Failure{Code: code, Message: err.Error(), Field: field, Cause: err}
+	return &Error{Code: code, Text: err.Error(), Field: field, Cause: err}
 }
 
 // From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
 // node.
-func From(err error) *Failure {
-	if f, ok := errors.AsType[*Failure](err); ok {
+func From(err error) *Error {
+	if f, ok := errors.AsType[*Error](err); ok {
 		c := *f
 		return &c
 	}
-	code := CodeInternal
+	code := Internal
 	switch {
 	case errors.Is(err, context.Canceled):
-		code = CodeCancelled
+		code = Cancelled
 	case errors.Is(err, context.DeadlineExceeded):
-		code = CodeDeadline
+		code = DeadlineExceeded
 	case IsDiskFull(err):
-		code = CodeDiskFull
+		code = DiskFull
 	}
 	return Wrap(code, "", err)
 }
 
 // Of is From for errors of the engine, whose code, field and stack are kept. An error of ctx itself, its deadline too,
 // counts as cancelled.
-func Of(ctx context.Context, err error) *Failure {
+func Of(ctx context.Context, err error) *Error {
 	f := From(err)
-	if e, ok := errors.AsType[*failure.Error](err); ok && (f.Code == CodeInternal || f.Code == CodeFileChanged) {
+	if e, ok := errors.AsType[*failure.Error](err); ok && (f.Code == Internal || f.Code == FileChanged) {
 		f.Code = cmp.Or(map[failure.Code]string{
-			failure.Cancelled: CodeCancelled, failure.OutOfMemory: CodeOutOfMemory, failure.Panic: CodePanic,
-			failure.DeviceLost: CodePanic, failure.LoadFailed: CodeBadCheckpoint, failure.PlanRefused: CodePlanRefused,
-			failure.FileChanged: CodeFileChanged,
-			failure.HostLost:    CodeHostLost, failure.BadRequest: CodeBadInput,
+			failure.Cancelled: Cancelled, failure.OutOfMemory: OutOfMemory, failure.Panic: Panic,
+			failure.DeviceLost: Panic, failure.LoadFailed: BadCheckpoint, failure.PlanRefused: PlanRefused,
+			failure.FileChanged: FileChanged,
+			failure.HostLost:    HostLost, failure.BadRequest: BadInput,
 		}[e.Code], f.Code)
 		f.Field = cmp.Or(f.Field, e.Field)
 		if e.Stack != "" {
@@ -146,7 +146,7 @@ func Of(ctx context.Context, err error) *Failure {
 		}
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		f.Code = CodeCancelled
+		f.Code = Cancelled
 	}
 	return f
 }
