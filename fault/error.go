@@ -1,97 +1,76 @@
+// Package fault says what went wrong, with one type of error from the reader of files up to the clients: a code, a
+// text, and where that is known the node and the input at fault. The table of codes (codes.go) says what clients see of
+// each (form.go). It imports no other package of the program, and all may use it.
 package fault
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
-
-	"patchbay/engine/datafile"
-	"patchbay/parallel/failure"
 )
 
-// Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and
+// Error is why a request was refused or a job ended early. It carries all that ComfyUI's error body and
 // execution_error event need.
 type Error struct {
-	Code       string         // one of the Code constants; the validation codes are ComfyUI's error types
-	Text       string         // one line, lower case unless it is ComfyUI's text
-	Details    string         // more of it; may be empty
-	Node       string         // id of the node at fault; empty: the whole workflow
-	Class      string         // class_type of that node
-	Field      string         // input of that node, or field of the message
-	Extra      map[string]any // extra_info of ComfyUI's error body
-	NodeErrors map[string]any // ComfyUI's node_errors by node id; nil: none
-	Trace      []string       // Go stack of a panic, innermost first
-	Cause      error
+	Code         string         // one of the constants; RowOf says what follows from it
+	Text         string         // one line, lower case unless it is ComfyUI's text
+	Details      string         // more of it; may be empty
+	Node         string         // id of the node at fault; empty: the whole workflow
+	Class        string         // class_type of that node
+	Field        string         // input of that node, or field of the message or of request.Request
+	Extra        map[string]any // extra_info of ComfyUI's error body
+	NodeErrors   map[string]any // ComfyUI's node_errors by node id; nil: none
+	RetryAfterMS int            // when to send the request again; 0: not said
+	Stack        string         // Go stack of a panic, innermost first
+	Cause        error          // what Text was made of, for errors.Is and the operator's log
 }
 
-// Codes of a workflow that is refused: ComfyUI's error types, and two of ours.
-const (
-	NoPrompt         = "no_prompt"
-	InvalidPrompt    = "invalid_prompt"
-	MissingNodeType  = "missing_node_type"
-	NoOutputs        = "prompt_no_outputs"
-	OutputsFailed    = "prompt_outputs_failed_validation"
-	WorkflowTooLarge = "workflow_too_large" // ours: limits on size, depth and node count
-	WorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format that cannot be converted
-)
-
-// Codes that a job can end with after it was accepted, and those of single nodes.
-const (
-	Cancelled        = "cancelled"
-	OutOfMemory      = "out_of_memory"
-	FileMissing      = "file_missing"
-	FileOutsideRoot  = "file_outside_root"
-	BadCheckpoint    = "bad_checkpoint" // unreadable, truncated, or of a family that is not known
-	FileChanged      = "file_changed"   // written to while it was read, or its disk failed
-	WrongFamily      = "wrong_family"   // the file is fine but not what the node or its neighbours need
-	TokenizerMissing = "tokenizer_missing"
-	BadImage         = "bad_image"
-	BadInput         = "bad_input" // a value that only shows as wrong when the node runs
-	DiskFull         = "disk_full"
-	DeadlineExceeded = "deadline_exceeded"
-	Panic            = "internal_panic"
-	Internal         = "internal"
-	UnknownHandle    = "unknown_handle"
-	UnknownClass     = "unknown_class"
-	PlanRefused      = "plan_refused"
-	HostLost         = "host_lost" // a process with ranks is gone; the job may run again
-)
-
-// Error returns "message: details", with the node in front.
-func (f *Error) Error() string {
-	s := f.Text
-	if f.Details != "" {
-		s += ": " + f.Details
+// Error returns "text: details", with the node in front.
+func (e *Error) Error() string {
+	s := e.Text
+	if e.Details != "" {
+		s += ": " + e.Details
 	}
-	if f.Node != "" {
-		s = fmt.Sprintf("node %s (%s): %s", f.Node, f.Class, s)
+	if e.Node != "" {
+		s = fmt.Sprintf("node %s (%s): %s", e.Node, e.Class, s)
 	}
 	return s
 }
 
-// Unwrap returns the error that caused the failure, or nil.
-func (f *Error) Unwrap() error { return f.Cause }
+// Unwrap returns the error that caused this one, or nil.
+func (e *Error) Unwrap() error { return e.Cause }
 
-// New returns a Failure with the given code and message.
+// Public returns the code that clients see.
+func (e *Error) Public() string { return RowOf(e.Code).Public }
+
+// Status returns the number of the code, as in the header Nats-Service-Error-Code.
+func (e *Error) Status() int { return RowOf(e.Code).Status }
+
+// Retryable reports whether the same request may succeed later or elsewhere.
+func (e *Error) Retryable() bool { return RowOf(e.Code).Retryable }
+
+// Line returns the error with the code that clients see in front.
+func (e *Error) Line() string { return e.Public() + ": " + e.Error() }
+
+// New returns an Error with the given code and text.
 func New(code, format string, args ...any) *Error {
 	return &Error{Code: code, Text: fmt.Sprintf(format, args...)}
 }
 
-// At returns a Failure that names an input.
+// At returns an Error that names an input.
 func At(code, field, format string, args ...any) *Error {
-	f := New(code, format, args...)
-	f.Field = field
-	return f
+	e := New(code, format, args...)
+	e.Field = field
+	return e
 }
 
-// Named is At with the name of the input in front of the message.
+// Named is At with the name of the input in front of the text.
 func Named(code, field, format string, args ...any) *Error {
 	return At(code, field, "%s: %s", field, fmt.Sprintf(format, args...))
 }
 
-// Bad is Named for a value that only shows as wrong when the node runs.
+// Bad is Named for a value that only shows as wrong when the node runs, and for a field of a sampling run.
 func Bad(field, format string, args ...any) *Error {
 	return Named(BadInput, field, format, args...)
 }
@@ -101,20 +80,38 @@ func Family(field, format string, args ...any) *Error {
 	return Named(WrongFamily, field, format, args...)
 }
 
-// Wrap returns a Failure with the text of the error that caused it. Its code is CodeFileChanged whatever code says if a
-// file changed while it was read.
+// Cancel returns an Error with code Cancelled.
+func Cancel(cause error) *Error { return Wrap(Cancelled, "", fmt.Errorf("cancelled: %w", cause)) }
+
+// Wrap returns an Error with the text of the error that caused it. Its code is FileChanged whatever code says if a file
+// changed while it was read.
 func Wrap(code, field string, err error) *Error {
-	if _, ok := errors.AsType[*datafile.ReadError](err); ok {
+	if Is(err, FileChanged) {
 		code = FileChanged
 	}
 	return &Error{Code: code, Text: err.Error(), Field: field, Cause: err}
 }
 
-// From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
-// node.
+// Is reports whether there is an Error of a code in the chain of err.
+func Is(err error, code string) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e != nil && e.Code == code
+}
+
+// From turns any error into an Error, nil into nil. An Error in the chain of err is copied, so that the caller may fill
+// in the node; text around it is kept unless it names a node already.
 func From(err error) *Error {
-	if f, ok := errors.AsType[*Error](err); ok {
-		c := *f
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		if e == nil {
+			return nil
+		}
+		c := *e
+		if text := err.Error(); text != e.Text && e.Node == "" && e.Details == "" {
+			c.Text, c.Cause = text, err
+		}
 		return &c
 	}
 	code := Internal
@@ -127,28 +124,6 @@ func From(err error) *Error {
 		code = DiskFull
 	}
 	return Wrap(code, "", err)
-}
-
-// Of is From for errors of the engine, whose code, field and stack are kept. An error of ctx itself, its deadline too,
-// counts as cancelled.
-func Of(ctx context.Context, err error) *Error {
-	f := From(err)
-	if e, ok := errors.AsType[*failure.Error](err); ok && (f.Code == Internal || f.Code == FileChanged) {
-		f.Code = cmp.Or(map[failure.Code]string{
-			failure.Cancelled: Cancelled, failure.OutOfMemory: OutOfMemory, failure.Panic: Panic,
-			failure.DeviceLost: Panic, failure.LoadFailed: BadCheckpoint, failure.PlanRefused: PlanRefused,
-			failure.FileChanged: FileChanged,
-			failure.HostLost:    HostLost, failure.BadRequest: BadInput,
-		}[e.Code], f.Code)
-		f.Field = cmp.Or(f.Field, e.Field)
-		if e.Stack != "" {
-			f.Trace = strings.Split(strings.TrimSpace(e.Stack), "\n")
-		}
-	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		f.Code = Cancelled
-	}
-	return f
 }
 
 // List joins names for an error message and cuts the list off after twenty.

@@ -106,7 +106,7 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 		v, _ := req.Inputs.Get("value")
 		t, ok := v.(*wire.Tensor)
 		if !ok {
-			return nil, wire.Errorf(wire.ErrBadRequest, "no tensor")
+			return nil, fault.New(fault.BadRequest, "no tensor")
 		}
 		sum := int64(0)
 		for i := 0; i < len(t.Data); i += 4096 {
@@ -116,7 +116,7 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 	case "Loader":
 		return &message.ExecReply{Outputs: []any{pyjson.NewObject(message.HandleKey, f.Label+"-h1", "type", "MODEL")}}, nil
 	}
-	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
+	return nil, fault.New(fault.NoNodeType, "no class %q", req.Class)
 }
 
 // Free does nothing.

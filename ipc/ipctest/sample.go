@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -21,8 +22,8 @@ func Sample(ctx context.Context, c client.Client, req *message.SampleRequest,
 ) (*message.SampleReply, error) {
 	if bare := light(req); bare != nil {
 		last, err := sampleOnce(ctx, c, bare, progress)
-		var e *wire.Error
-		if !errors.As(err, &e) || e.Code != wire.ErrMissing {
+		var e *fault.Error
+		if !errors.As(err, &e) || e.Public() != fault.MissingTensors {
 			return last, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/models/dit"
 	"patchbay/node/pyjson"
@@ -18,7 +19,7 @@ import (
 
 // ParseSample reads and checks the body of sample, and generates an id if there is none. With forward, large tensors
 // are left to the worker that will receive them, and Built stays nil. Errors have Input set to the path of the field.
-func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
+func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *fault.Error) {
 	q := &SampleRequest{}
 	if err := BindStrict(o, q); err != nil {
 		return nil, wire.BadRequest(err)

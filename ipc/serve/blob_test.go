@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -139,7 +140,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
 		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
 	} {
-		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload ||
+		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != fault.BadPayload ||
 			!strings.Contains(err.Error(), name) {
 			t.Errorf("want %s: got %v", name, err)
 		}
@@ -237,7 +238,7 @@ func TestHostileStreams(t *testing.T) {
 		}}, &out)
 		switch {
 		case want == "" && err == nil:
-		case want == "" || wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), want):
+		case want == "" || wiretest.Code(err) != fault.BadPayload || !strings.Contains(err.Error(), want):
 			t.Errorf("got %v, want %q", err, want)
 		}
 		_ = sub.Unsubscribe()

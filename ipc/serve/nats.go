@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -329,7 +330,7 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
 	direct := req != nil
 	r.Detach = func() { direct = false }
-	r.Send = func(parts [][]byte, _ []int, failure *wire.Error, end bool) error {
+	r.Send = func(parts [][]byte, _ []int, failure *fault.Error, end bool) error {
 		body := bytes.Join(parts, nil)
 		if to == "" {
 			return nil // a request without a reply subject, as `nats pub` sends
@@ -341,7 +342,7 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 			direct = false
 			head := micro.WithHeaders(micro.Headers{"Content-Type": {enc.ContentType()}})
 			if failure != nil {
-				err = req.Error(strconv.Itoa(failure.Status), failure.Error(), body, head)
+				err = req.Error(strconv.Itoa(failure.Status()), failure.Line(), body, head)
 			} else {
 				err = req.Respond(body, head)
 			}
@@ -361,11 +362,11 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	return r
 }
 
-func replyHeader(enc wire.Encoding, failure *wire.Error) nats.Header {
+func replyHeader(enc wire.Encoding, failure *fault.Error) nats.Header {
 	h := nats.Header{"Content-Type": {enc.ContentType()}}
 	if failure != nil {
-		h.Set(micro.ErrorCodeHeader, strconv.Itoa(failure.Status))
-		h.Set(micro.ErrorHeader, failure.Error())
+		h.Set(micro.ErrorCodeHeader, strconv.Itoa(failure.Status()))
+		h.Set(micro.ErrorHeader, failure.Line())
 	}
 	return h
 }

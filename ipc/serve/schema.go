@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
@@ -63,6 +64,8 @@ func schemaOf(t reflect.Type, strict bool) map[string]any {
 	switch t {
 	case reflect.TypeFor[*wire.Tensor]():
 		return map[string]any{"$ref": "#/$defs/tensor"}
+	case reflect.TypeFor[*fault.Error]():
+		return schemaOfStruct(reflect.TypeFor[fault.Form](), strict)
 	case reflect.TypeFor[*pyjson.Object](), reflect.TypeFor[map[string]any]():
 		return map[string]any{"type": "object"}
 	case reflect.TypeFor[map[string][]byte]():

@@ -242,7 +242,7 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	sc := serve.ServiceConfig{
 		Validate: func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
 			if _, err := plan.Parse(req.Plan); err != nil {
-				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
+				return nil, fault.New(fault.BadRequest, "field plan: %v", err)
 			}
 			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))
 			switch {

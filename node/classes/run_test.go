@@ -344,7 +344,7 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 		`["a", 0]}}}`)
 	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
 	var f *fault.Error
-	if !errors.As(err, &f) || f.Code != fault.Panic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 ||
+	if !errors.As(err, &f) || f.Code != fault.Panic || f.Node != "a" || f.Class != "Boom" || len(f.Stack) == 0 ||
 		!strings.Contains(f.Text, "the node is broken") {
 		t.Fatalf("got %#v, want an internal_panic of node a with a stack", err)
 	}

@@ -35,8 +35,8 @@ func ReadHeader(kind, path string, asF32 bool, f func(Header) error) error {
 		return f(Header{File: c, Name: path, Weights: file})
 	}
 	err = use()
-	if changed, ok := errors.AsType[*datafile.ReadError](err); ok {
-		return fault.Wrap(fault.FileChanged, "", changed)
+	if fault.Is(err, fault.FileChanged) {
+		return fault.From(err)
 	}
 	return err
 }

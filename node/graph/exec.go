@@ -98,7 +98,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			if decl.Optional {
 				continue
 			}
-			f := fault.At(codeInputMissing, decl.Name, "%s", messageInputMissing)
+			f := fault.At(fault.InputMissing, decl.Name, "%s", messageInputMissing)
 			f.Details = decl.Name
 			return nil, f
 		}
@@ -130,7 +130,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	if k.Check != nil {
 		if field, text := k.Check(v.job, v.roots, literals); text != "" {
 			return nil, &fault.Error{
-				Code: codeCustom, Text: messageCustomValidation,
+				Code: fault.Custom, Text: messageCustomValidation,
 				Details: field + " - " + text, Field: field,
 			}
 		}

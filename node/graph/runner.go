@@ -3,6 +3,7 @@ package graph
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -427,13 +428,16 @@ func recovered(p any) error {
 	if err, ok := p.(error); ok {
 		f.Cause = err
 	}
-	f.Trace = strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
+	f.Stack = string(debug.Stack())
 	return f
 }
 
 // fail returns err as a failure that names the node and holds what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
-	f := x.run.roots.Publish(fault.Of(x.ctx, err))
+	f := x.run.roots.Publish(fault.From(err))
+	if ended := x.ctx.Err(); ended != nil && errors.Is(err, ended) {
+		f.Code = fault.Cancelled // its deadline too
+	}
 	f.Node, f.Class = id, k.Name
 	current, all := map[string]any{}, []string{}
 	for name, v := range in {

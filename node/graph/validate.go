@@ -52,21 +52,8 @@ func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, fai
 	return outputs, failure
 }
 
-// Codes in the errors of Failure.NodeErrors, and ComfyUI's messages for them.
+// ComfyUI's messages for the errors in NodeErrors.
 const (
-	codeInputMissing    = "required_input_missing"
-	codeBadLink         = "bad_linked_input"
-	codeTypeMismatch    = "return_type_mismatch"
-	codeInvalidInput    = "invalid_input_type"
-	codeTooSmall        = "value_smaller_than_min"
-	codeTooBig          = "value_bigger_than_max"
-	codeNotInList       = "value_not_in_list"
-	codeCustom          = "custom_validation_failed"
-	codeValidation      = "exception_during_validation"
-	codeInnerValidation = "exception_during_inner_validation"
-	codeCycle           = "dependency_cycle"
-	// ours: a literal where a link belongs (ComfyUI fails only when the node runs)
-	codeExpectedLink        = "link_expected"
 	messageOutputsFailed    = "Prompt outputs failed validation"
 	messageInnerValidation  = "Exception when validating inner node"
 	messageOuterValidation  = "Exception when validating node"
@@ -192,7 +179,7 @@ func (v *validation) outer(id string) *verdict {
 	r, ex := v.node(id)
 	if ex != nil {
 		r = &verdict{errors: []problem{{
-			codeValidation, messageOuterValidation, ex.text,
+			fault.Validation, messageOuterValidation, ex.text,
 			pyjson.NewObject("exception_type", ex.kind, "traceback", []any{}),
 		}}}
 		v.done[id] = r
@@ -233,7 +220,7 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	if sound := r.ok && len(r.errors) == 0; k.Check != nil && (sound || len(k.SelfChecked) > 0) {
 		if name, text := k.Check(v.job, v.roots, inputs); text != "" {
 			r.errors = append(r.errors, problem{
-				codeCustom, messageCustomValidation, name + " - " + text,
+				fault.Custom, messageCustomValidation, name + " - " + text,
 				pyjson.NewObject("input_name", name),
 			})
 		}
@@ -275,7 +262,7 @@ func (v *validation) cycle(nodes []string) *verdict {
 	}
 	for _, id := range nodes {
 		v.done[id] = &verdict{errors: []problem{{
-			codeCycle, "Dependency cycle detected", strings.Join(names, " -> "),
+			fault.Cycle, "Dependency cycle detected", strings.Join(names, " -> "),
 			pyjson.NewObject("node_id", id, "cycle_nodes", ids),
 		}}}
 	}
@@ -292,7 +279,7 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 		}
 		if !in.Optional {
 			r.errors = append(r.errors, problem{
-				codeInputMissing, messageInputMissing, in.Name[strings.LastIndexByte(in.Name, '.')+1:],
+				fault.InputMissing, messageInputMissing, in.Name[strings.LastIndexByte(in.Name, '.')+1:],
 				pyjson.NewObject("input_name", in.Name),
 			})
 		}
@@ -317,7 +304,7 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 // link validates an input that names another node.
 func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	if len(l) != 2 {
-		r.errors = append(r.errors, *v.wrong(k, in, l, codeBadLink, messageBadLink, in.Name))
+		r.errors = append(r.errors, *v.wrong(k, in, l, fault.BadLink, messageBadLink, in.Name))
 		return nil
 	}
 	switch l[0].(type) {
@@ -338,7 +325,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
-			codeTypeMismatch, messageTypeMismatch,
+			fault.TypeMismatch, messageTypeMismatch,
 			fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
 			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received,
 				"linked_node", l),
@@ -349,7 +336,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	inner, ex := v.node(id)
 	if ex != nil {
 		v.done[id] = &verdict{errors: []problem{{
-			codeInnerValidation, messageInnerValidation, ex.text,
+			fault.InnerValidation, messageInnerValidation, ex.text,
 			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in),
 				"exception_message", ex.text, "exception_type", ex.kind, "traceback", []any{}, "linked_node", l),
 		}}}

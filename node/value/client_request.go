@@ -315,7 +315,7 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 	}
 	u := Use{Context: ctx, Store: s, Loading: new(float64)}
 	if err := m.nets(u, &req, q.Model.Nets); err != nil {
-		return nil, fault.Of(ctx, err)
+		return nil, fault.From(err)
 	}
 	out, err := u.Sample(&req, m, func(p request.Progress) error {
 		if observe == nil {
@@ -328,7 +328,7 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 		return observe(h)
 	})
 	if err != nil {
-		return nil, fault.Of(ctx, err)
+		return nil, fault.From(err)
 	}
 	if err := Finite(out.Latent.Data); err != nil {
 		return nil, fault.New(fault.BadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
@@ -357,7 +357,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 	defer s.use(&what)()
 	out.Latent = m.Format
 	if out.Loaded, err = s.engine.Load(ctx, what, plan); err != nil {
-		return out, fault.Of(ctx, err)
+		return out, fault.From(err)
 	}
 	return out, nil
 }

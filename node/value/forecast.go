@@ -60,7 +60,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 	}
 	out, err := s.engine.Forecast(m.Request(), w, plan)
 	if err != nil {
-		return nil, fault.Of(ctx, err)
+		return nil, fault.From(err)
 	}
 	return out, nil
 }

@@ -18,7 +18,6 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/parallel"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/request"
 )
@@ -264,7 +263,6 @@ func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)
 
 // isFull reports whether the device ran out of memory without being lost.
 func isFull(err error) bool {
-	told, ok := errors.AsType[*failure.Error](err)
 	return !errors.Is(err, engine.ErrDeviceLost) &&
-		(errors.Is(err, engine.ErrOutOfMemory) || ok && told.Code == failure.OutOfMemory)
+		(errors.Is(err, engine.ErrOutOfMemory) || fault.Is(err, fault.OutOfMemory))
 }
