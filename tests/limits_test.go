@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -127,8 +128,8 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	defer func() { _ = sock.Close() }()
 	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
-	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
-	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
+	tensor := &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}}
+	latent := &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}}
 	for name, c := range map[string]client.Client{"nats": s.Client(), "socket": sock} {
 		for _, path := range []string{
 			"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
@@ -76,7 +77,7 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 			return t
 		}
 		any = true
-		return &wire.Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
+		return &wire.Tensor{Tensor: array.Tensor{DType: t.DType, Shape: t.Shape}, Hash: t.Hash}
 	}
 	entries := func(list []message.CondRef) []message.CondRef {
 		list = slices.Clone(list)

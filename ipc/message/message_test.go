@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/datafile"
 	"patchbay/fault"
 	"patchbay/ipc/message"
@@ -310,9 +311,9 @@ func TestMasksOfText(t *testing.T) {
 		{"u8", "\x01\x01\x00", []int{1, 3}, 0},
 	} {
 		q := messagetest.Sample()
-		q.Conds.Positive[0].ModelConds["attention_mask"] = &wire.Tensor{
+		q.Conds.Positive[0].ModelConds["attention_mask"] = &wire.Tensor{Tensor: array.Tensor{
 			DType: c.dtype, Shape: c.shape, Data: []byte(c.data),
-		}
+		}}
 		got, err := q.Lower(message.TensorReader{})
 		if c.want == 0 {
 			if err == nil || wire.BadRequest(err).Field != "conds.positive[0].model_conds.attention_mask" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -66,7 +67,7 @@ func TestBoundsOfMessages(t *testing.T) {
 		for _, s := range shape {
 			n *= s
 		}
-		return &wire.Tensor{DType: "f32", Shape: shape, Data: make([]byte, n)}
+		return &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: shape, Data: make([]byte, n)}}
 	}
 	for name, c := range clients {
 		for _, row := range []struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
@@ -66,7 +67,8 @@ func TestReferencesAreOneRequest(t *testing.T) {
 		s.Handle(&Call{
 			Verb: message.VerbExec,
 			Fields: pyjson.NewObject("inputs", pyjson.NewObject("value", &wire.Tensor{
-				DType: "u8", Shape: []int{4}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: 4},
+				Tensor: array.Tensor{DType: "u8", Shape: []int{4}},
+				Ref:    &wire.Ref{Kind: wire.RefStream, Bytes: 4},
 			})),
 			Reply: &Reply{Send: func([][]byte, []int, *fault.Error, bool) error { return nil }},
 			pull: func(_ context.Context, ref *wire.Ref) (*bulk.Region, error) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/fault"
@@ -202,7 +203,7 @@ func TestTensorsByHash(t *testing.T) {
 		x.Hash = x.Sum()
 		bare := func() *message.SampleRequest {
 			q := smallSample("euler")
-			q.Latent = &wire.Tensor{DType: "f32", Shape: x.Shape, Hash: x.Hash}
+			q.Latent = &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: x.Shape}, Hash: x.Hash}
 			return q
 		}
 		var e *fault.Error
@@ -252,7 +253,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 		}
 	}
 	bare := *q
-	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
+	bare.Latent = &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: q.Latent.Shape}, Hash: q.Latent.Hash}
 	if _, err := ipctest.Sample(ctx, c, &bare, nil); err != nil {
 		t.Errorf("by its hash: %v", err)
 	}

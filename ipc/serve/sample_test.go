@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -407,9 +408,8 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 	c := client.NewFrameClient(nc, nc, nc.Close)
 	body := map[string]any{
 		"class_type": "Sink",
-		"inputs": pyjson.NewObject("value", &wire.Tensor{
-			DType: "f32", Shape: []int{16, 1024, 1024},
-			Data: make([]byte, 64<<20),
+		"inputs": pyjson.NewObject("value", &array.Tensor{
+			DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20),
 		}),
 	}
 	b.SetBytes(64 << 20)

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -35,8 +36,8 @@ func Schema() map[string]any {
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}
 	defs := map[string]any{
 		"tensor": map[string]any{
-			"type": "object", "required": []string{wire.TensorKey},
-			"patternProperties": map[string]any{`^\` + wire.TensorKey + "$": map[string]any{
+			"type": "object", "required": []string{array.Key},
+			"patternProperties": map[string]any{`^\` + array.Key + "$": map[string]any{
 				"type": "object", "required": []string{"dtype", "shape"}, "properties": map[string]any{
 					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
 					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},

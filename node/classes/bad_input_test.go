@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/node/graph"
@@ -17,12 +18,12 @@ import (
 )
 
 // zeros returns a tensor of zeros.
-func zeros(shape ...int) *value.Tensor {
+func zeros(shape ...int) *array.Tensor {
 	n := 1
 	for _, s := range shape {
 		n *= s
 	}
-	return value.NewTensor(make([]float32, n), shape...)
+	return array.New(make([]float32, n), shape...)
 }
 
 func latentIn(shape ...int) *pyjson.Object { return pyjson.NewObject("samples", zeros(shape...)) }

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/fault"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node/files"
 	"patchbay/node/graph"
-	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -65,10 +65,10 @@ func TestUpscalingThroughNodes(t *testing.T) {
 		b, y, x := c.Shape[0], c.Shape[1], c.Shape[2]
 		model := exec(t, runner, "UpscaleModelLoader", map[string]any{"model_name": name})
 		out, err := runner.Exec(t.Context(), graph.ExecRequest{Class: "ImageUpscaleWithModel", Inputs: map[string]any{
-			"upscale_model": model, "image": value.NewTensor(golden.Picture(c.Picture, b, y, x), b, y, x, 3),
+			"upscale_model": model, "image": array.New(golden.Picture(c.Picture, b, y, x), b, y, x, 3),
 		}}, nil)
 		check(t, err)
-		got := out.Outputs[0].(*value.Tensor)
+		got := out.Outputs[0].(*array.Tensor)
 		v := values(t, got)
 		if !slices.Equal(got.Shape, c.Size[:]) {
 			t.Errorf("%s: a picture %v, want %v", name, got.Shape, c.Size)
@@ -103,7 +103,7 @@ func equalPictures(t *testing.T, runner *graph.Runner, files ...string) {
 	for _, name := range files {
 		all = append(all, values(t, exec(t, runner, "ImageUpscaleWithModel", map[string]any{
 			"upscale_model": exec(t, runner, "UpscaleModelLoader", map[string]any{"model_name": name}),
-			"image":         value.NewTensor(golden.Picture("shapes", 1, 20, 30), 1, 20, 30, 3),
+			"image":         array.New(golden.Picture("shapes", 1, 20, 30), 1, 20, 30, 3),
 		})))
 	}
 	if len(all[0]) == 0 || !slices.Equal(all[0], all[1]) {

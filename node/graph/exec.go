@@ -13,7 +13,7 @@ import (
 // ExecRequest asks for one node of the catalogue to be run.
 type ExecRequest struct {
 	Class string
-	// Inputs by name: literals, *value.Tensor, Handle (only its ID counts), and the forms that ExecResult documents,
+	// Inputs by name: literals, *array.Tensor, Handle (only its ID counts), and the forms that ExecResult documents,
 	// as *pyjson.Object, map[string]any or []any.
 	Inputs map[string]any
 	Want   []int             // output slots to return, in this order; nil: all
