@@ -9,11 +9,11 @@ import (
 
 	"patchbay/engine"
 	late "patchbay/engine/deferred"
+	"patchbay/fault"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 	"patchbay/tests/golden"
@@ -147,8 +147,8 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 				return nil
 			})
 			cancel()
-			if err == nil || scope.AsError(err).Code != failure.Cancelled {
-				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
+			if err == nil || scope.AsError(err).Code != fault.Cancelled {
+				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, fault.Cancelled)
 			}
 			if e.whole.team != team {
 				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)

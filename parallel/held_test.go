@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -295,7 +295,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on"); err == nil {
 		t.Log("four stages fit as well")
-	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
+	} else if o := (*fault.Error)(nil); !errors.As(err, &o) || o.Code != fault.OutOfMemory {
 		t.Error(err)
 	}
 	e.Evict(r.Model.Key)
