@@ -27,7 +27,7 @@ func FailureOf(r message.Record) string {
 	if r.Error == nil {
 		return ""
 	}
-	return r.Error.Error()
+	return r.Error.Line()
 }
 
 // OrDash returns text, or what a table shows in place of an empty one.

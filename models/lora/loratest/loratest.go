@@ -16,18 +16,18 @@ import (
 type Row struct {
 	Module string
 	N, K   int
-	Want   []Place
+	Want   []Destination
 }
 
-// Place is a range of rows of a weight, and the first row of the file's matrix that goes there.
-type Place struct {
+// Destination is a range of rows of a weight, and the first row of the file's matrix that goes there.
+type Destination struct {
 	Name               string
 	First, Rows, UpRow int
 }
 
 // One returns the row of a module whose matrix goes to the rows of one weight from first on.
 func One(module string, n, k int, name string, first int) Row {
-	return Row{module, n, k, []Place{{name, first, n, 0}}}
+	return Row{module, n, k, []Destination{{name, first, n, 0}}}
 }
 
 // Check matches a file of each row alone with the tiny model of a family.
@@ -54,9 +54,9 @@ func Check(t *testing.T, f family.Family, rows ...Row) {
 			t.Errorf("%s: %v", f.Name, err)
 			continue
 		}
-		var got []Place
+		var got []Destination
 		for _, a := range m.Additions {
-			got = append(got, Place{a.Name, a.First, a.Rows, a.UpRow})
+			got = append(got, Destination{a.Name, a.First, a.Rows, a.UpRow})
 			if a.Part != "" {
 				t.Errorf("%s %s: goes to part %q", f.Name, r.Module, a.Part)
 			}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
@@ -70,9 +71,14 @@ func modelsIn(folder string) ([]string, error) {
 	return slices.Sorted(maps.Keys(made)), nil
 }
 
-// Modern reports whether the cases of a model are in the folder modern, which has the families recorded later.
-func Modern(model string) bool {
-	list, err := modelsIn("modern/")
+// modern is the models in the folder modern.
+var modern = sync.OnceValues(func() ([]string, error) { return modelsIn("modern/") })
+
+// Modern reports whether the cases of a model are in the folder modern, which has the families recorded later. name is
+// that of the model or of one of its cases.
+func Modern(name string) bool {
+	model, _, _ := strings.Cut(name, "/")
+	list, err := modern()
 	return err == nil && slices.Contains(list, model)
 }
 
