@@ -12,7 +12,7 @@ import (
 )
 
 // Version is the version of the protocol. Both sides are the same program, or refuse each other.
-const Version = 11
+const Version = 12
 
 // buffered is how many bytes of a message go into one write: each further write wakes the other side again.
 const buffered = 64 << 10
