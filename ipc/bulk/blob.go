@@ -54,7 +54,7 @@ type Blobs struct {
 	subs    []*nats.Subscription
 	Silence time.Duration // after which the other side is given up
 	Life    time.Duration // of an offer that nobody pulls
-	taken   atomic.Int64  // bytes of unreleased regions from Region
+	taken   atomic.Int64  // bytes of unreleased regions from region
 
 	mu      sync.Mutex
 	offers  map[string]*offer
@@ -128,7 +128,7 @@ func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	return ref
 }
 
-// Open returns the number of offers and transfers in progress, and the bytes of unreleased regions from Region.
+// Open returns the number of offers and transfers in progress, and the bytes of unreleased regions from region.
 func (b *Blobs) Open() (transfers int, taken int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,9 +243,9 @@ func (b *Blobs) ack(m *nats.Msg) {
 	}
 }
 
-// Region allocates n bytes out of the budget, and the region gives them back when it is released. It fails with
+// region allocates n bytes out of the budget, and the region gives them back when it is released. It fails with
 // queue_full if the budget is used up.
-func (b *Blobs) Region(n int) (*Region, error) {
+func (b *Blobs) region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
 		e := wire.Errorf(wire.ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d",
@@ -268,7 +268,7 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox",
 			wire.Shown(ref.Subject))
 	}
-	r, err := b.Region(ref.Bytes)
+	r, err := b.region(ref.Bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -391,7 +391,7 @@ func (c *NATSCargo) FDs() []int { return nil }
 
 // Done implements Cargo: if the message was not sent, its offers are withdrawn.
 func (c *NATSCargo) Done(sent bool) {
-	if sent || c.Drop == nil {
+	if sent {
 		return
 	}
 	for _, r := range c.refs {

@@ -46,7 +46,7 @@ func headersTarget() *hammer.Target[natsMessage] {
 			}
 			m := natsMessage{header: header, body: body, reply: header.Get("Reply")}
 			m.from = wire.SenderOf(m.reply)
-			m.beside = wire.AcceptedRef(header)
+			m.beside = wire.AcceptsStream(header)
 			r := newReplies(nil)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, true)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, false)
@@ -91,8 +91,7 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.end == nil || len(m.got) > 2 {
 		return fmt.Errorf("two messages gave %d replies and the end %w", len(m.got), m.end)
 	}
-	if accept := m.header.Get(wire.HeaderAccept); m.beside != "" &&
-		(!strings.Contains(accept, m.beside) || m.beside == wire.RefShm) {
+	if accept := m.header.Get(wire.HeaderAccept); m.beside && !strings.Contains(accept, wire.RefStream) {
 		return fmt.Errorf("payloads go beside for %q", accept)
 	}
 	return nil
@@ -104,7 +103,7 @@ type natsMessage struct {
 	reply  string
 	body   []byte
 	enc    wire.Encoding
-	beside string
+	beside bool
 	from   string
 	got    []*pyjson.Object
 	end    error

@@ -113,13 +113,3 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 	}
 	return &out
 }
-
-// Upload stores bytes in the bucket patchbay-blobs under a name. For a day requests may refer to them with {"$bytes":
-// ref} in place of an input file.
-func Upload(ctx context.Context, c *client.NATSClient, name string, data []byte) (*wire.Ref, error) {
-	store, err := bulk.NewObjects(c.Conn())
-	if err != nil {
-		return nil, err
-	}
-	return store.Put(ctx, name, data)
-}

@@ -2,17 +2,13 @@ package serve_test
 
 import (
 	"bytes"
-	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"hash/crc32"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
@@ -110,60 +106,34 @@ func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 	}
 }
 
-// TestObjectsAsPayloads uploads an object with a window, refers to it in several ways, and gets results as objects.
-func TestObjectsAsPayloads(t *testing.T) {
-	c, n := payloadRig(t, nil)
+// TestObjectsAreRefused checks that a reference to an object of JetStream, as a tensor or as bytes, is refused by name
+// and what to use instead, and that a reply to a client that accepts objects alone comes inside the message.
+func TestObjectsAreRefused(t *testing.T) {
+	c, _ := payloadRig(t, nil)
 	ctx := wiretest.Context(t)
-	data := wiretest.Noise(30<<20 + 17)
-	ref, err := ipctest.Upload(ctx, c, "in/big", data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tensor := func(r wire.Ref) map[string]any {
-		return map[string]any{
-			"class_type": "Sum",
-			"inputs":     map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}},
-		}
-	}
-	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil ||
-		out.Outputs[1] != int64(len(data)) {
-		t.Fatalf("got %v, %v", out.Outputs, err)
-	}
-	if err := client.AskOne(ctx, c, message.VerbExec, "",
-		tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
-		t.Errorf("without a digest: %v", err)
-	}
-	for name, r := range map[string]wire.Ref{
-		"has 31457297 bytes": {Kind: wire.RefObject, Bytes: ref.Bytes - 1, Name: ref.Name},
-		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
-		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
+	object := `{"kind": "object", "bytes": 4, "name": "in/big"}`
+	for verb, body := range map[string]string{
+		message.VerbExec: `{"class_type": "Sum", "inputs": {"value": {"$tensor": {"dtype": "u8", "shape": [4], "ref": ` +
+			object + `}}}}`,
+		message.VerbSubmit: `{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 7}}}, "inputs": {"a.png": ` +
+			`{"$bytes": ` + object + `}}}`,
 	} {
-		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload ||
-			!strings.Contains(err.Error(), name) {
-			t.Errorf("want %s: got %v", name, err)
+		m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(verb, ""), Data: []byte(body)})
+		if err != nil || !strings.Contains(string(m.Data), `"code":"bad_request"`) ||
+			!strings.Contains(string(m.Data), "reference of kind object: objects of JetStream are no longer read; send") {
+			t.Errorf("%s: %v, got %s", verb, err, m.Data)
 		}
-	}
-	// A file of a job in JSON, as a person at a shell sends it; the result as an object.
-	body := []byte(`{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 700000}}}, "inputs": {"a.png": ` +
-		`{"$bytes": {"kind": "object", "bytes": 31457297, "name": "in/big"}}}}`)
-	m, err := c.Conn().RequestMsgWithContext(ctx,
-		&nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
-	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
-		t.Fatalf("submit: %v %s", err, m.Data)
 	}
 	exec, err := wire.EncodeMsgpack(&message.ExecRequest{
 		Class:  "Echo",
-		Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]}),
+		Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: wiretest.Noise(1 << 20)}),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.Conn().RequestMsgWithContext(ctx,
-		&nats.Msg{
-			Subject: message.VerbSubject(message.VerbExec, ""), Data: exec,
-			Header: nats.Header{wire.HeaderAccept: {"object"}},
-		})
+	m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{
+		Subject: message.VerbSubject(message.VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,15 +142,9 @@ func TestObjectsAsPayloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, _ := o.Get("outputs")
-	got := list.([]any)[0].(*wire.Tensor)
-	if got.Ref == nil || got.Ref.Kind != wire.RefObject {
-		t.Fatalf("got %+v", got)
+	if got := list.([]any)[0].(*wire.Tensor); got.Ref != nil || !bytes.Equal(got.Data, wiretest.Noise(1<<20)) {
+		t.Errorf("got %d bytes and the reference %+v", len(got.Data), got.Ref)
 	}
-	r, err := n.Objects().Get(ctx, got.Ref, n.Blobs().Region)
-	if err != nil || !bytes.Equal(r.Bytes(), data[:1<<20]) {
-		t.Fatalf("the object is not what was sent: %v", err)
-	}
-	r.Release()
 }
 
 // TestHostileStreams plays the sender of a tensor that breaks its promise. Every way is refused at once with its own
@@ -316,51 +280,6 @@ func TestAbandonedStreams(t *testing.T) {
 				t.Errorf("a late pull: %s", why)
 			}
 			break
-		}
-	}
-}
-
-// TestUploadsAreReadByOthers checks that the NATS library reads an upload.
-func TestUploadsAreReadByOthers(t *testing.T) {
-	c, _ := payloadRig(t, nil)
-	ctx := wiretest.Context(t)
-	data := wiretest.Noise(5<<20 + 1)
-	ref, err := ipctest.Upload(ctx, c, "a b/ü", data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	js, err := jetstream.New(c.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := js.ObjectStore(ctx, bulk.BlobBucket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := store.GetBytes(ctx, "a b/ü")
-	if sum := sha256.Sum256(data); err != nil || !bytes.Equal(got, data) || ref.SHA256 != hex.EncodeToString(sum[:]) {
-		t.Fatalf("got %d bytes, %v", len(got), err)
-	}
-	st, err := store.Status(ctx)
-	if err != nil || st.TTL() != 24*time.Hour {
-		t.Errorf("the bucket keeps objects for %v, want 24h (%v)", st.TTL(), err)
-	}
-}
-
-// BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
-func BenchmarkTensorOverNATS(b *testing.B) {
-	c, _ := payloadRig(b, nil)
-	body := &message.ExecRequest{
-		Class: "Sum",
-		Inputs: pyjson.NewObject("value", &wire.Tensor{
-			DType: "f32", Shape: []int{16, 1024, 1024},
-			Data: make([]byte, 64<<20),
-		}),
-	}
-	b.SetBytes(64 << 20)
-	for b.Loop() {
-		if err := client.AskOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

@@ -56,7 +56,6 @@ type NATS struct {
 	out    *jobs.Publisher
 	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
 	blobs  *bulk.Blobs
-	store  *bulk.Objects
 	open   openRequests
 
 	mu    sync.Mutex
@@ -196,7 +195,6 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	if n.cfg.Stats != nil {
 		cfg.StatsHandler = func(*micro.Endpoint) any { return n.cfg.Stats() }
 	}
-	n.makeBucket(ctx)
 	svc, err := micro.AddService(n.nc, cfg)
 	if err != nil {
 		return fmt.Errorf("register NATS service: %w", err)

@@ -159,7 +159,7 @@ func (s *Service) fetch(r *Call, refs []*wire.Ref) error {
 	for _, ref := range refs {
 		if r.pull == nil || ref.Kind == wire.RefShm {
 			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind,
-				"shm with the frame's descriptors works on a unix socket, stream and object on NATS")
+				"shm with the frame's descriptors works on a unix socket, stream on NATS")
 		}
 		if total += ref.Bytes; total > wire.MaxRegion {
 			return wire.Errorf(wire.ErrTooLarge, "the request refers to more than %d bytes", wire.MaxRegion)

@@ -145,15 +145,6 @@ class Client:
                 return region.bytes[:size].view(kind).reshape(shape)
         return np.zeros(shape, kind)
 
-    def upload(self, name: str, data: bytes) -> Message:
-        """Put a file into the object store of a NATS server. What is returned may stand in inputs of run and submit in
-        place of the bytes, for a day.
-        """
-        transport = self.transport
-        if not isinstance(transport, NATSTransport):
-            raise TypeError("upload goes over NATS: other connections take the bytes themselves")
-        return {"$bytes": transport.upload(name, data)}
-
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, job, self.timeout or SLOW.get(verb, SILENCE)), {})
 
