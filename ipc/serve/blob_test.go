@@ -106,25 +106,40 @@ func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 	}
 }
 
-// TestObjectsAreRefused checks that a reference to an object of JetStream, as a tensor or as bytes, is refused by name
-// and what to use instead, and that a reply to a client that accepts objects alone comes inside the message.
-func TestObjectsAreRefused(t *testing.T) {
+// TestWhatIsGoneIsRefused checks that references to objects of JetStream, as tensors and as bytes, and hashes of
+// tensors, alone or beside data or a reference, are refused by name and with what to use instead. The reply to a client
+// that accepts objects alone comes inside the message.
+func TestWhatIsGoneIsRefused(t *testing.T) {
 	c, _ := payloadRig(t, nil)
 	ctx := wiretest.Context(t)
-	object := `{"kind": "object", "bytes": 4, "name": "in/big"}`
-	for verb, body := range map[string]string{
-		message.VerbExec: `{"class_type": "Sum", "inputs": {"value": {"$tensor": {"dtype": "u8", "shape": [4], "ref": ` +
-			object + `}}}}`,
-		message.VerbSubmit: `{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 7}}}, "inputs": {"a.png": ` +
-			`{"$bytes": ` + object + `}}}`,
+	const (
+		object  = `{"kind": "object", "bytes": 4, "name": "in/big"}`
+		objects = "reference of kind object: objects of JetStream are no longer read; send the bytes in the message"
+		hash    = `"hash": "` + "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" + `"`
+		hashes  = "tensor: hash: tensors are no longer kept by their hash; send data or ref"
+	)
+	exec := func(rest string) string {
+		return `{"class_type": "Sum", "inputs": {"value": {"$tensor": {"dtype": "u8", "shape": [4], ` + rest + `}}}}`
+	}
+	for _, b := range []struct{ verb, body, want string }{
+		{message.VerbExec, exec(`"ref": ` + object), objects},
+		{
+			message.VerbSubmit, `{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 7}}}, "inputs": {"a.png": ` +
+				`{"$bytes": ` + object + `}}}`, objects,
+		},
+		{message.VerbExec, exec(hash), hashes},
+		{message.VerbExec, exec(`"data": "dGVzdA==", ` + hash), hashes},
+		{message.VerbExec, exec(`"ref": {"kind": "stream", "bytes": 4, "subject": "_INBOX.x", "id": "x"}, ` + hash), hashes},
+		{message.VerbSample, `{"latent": {"$tensor": {"dtype": "f32", "shape": [1, 1, 2, 2], ` + hash + `}}}`, hashes},
 	} {
-		m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(verb, ""), Data: []byte(body)})
+		m, err := c.Conn().RequestMsgWithContext(ctx,
+			&nats.Msg{Subject: message.VerbSubject(b.verb, ""), Data: []byte(b.body)})
 		if err != nil || !strings.Contains(string(m.Data), `"code":"bad_request"`) ||
-			!strings.Contains(string(m.Data), "reference of kind object: objects of JetStream are no longer read; send") {
-			t.Errorf("%s: %v, got %s", verb, err, m.Data)
+			!strings.Contains(string(m.Data), b.want) {
+			t.Errorf("%s %s: %v, got %s", b.verb, b.body, err, m.Data)
 		}
 	}
-	exec, err := wire.EncodeMsgpack(&message.ExecRequest{
+	body, err := wire.EncodeMsgpack(&message.ExecRequest{
 		Class:  "Echo",
 		Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: wiretest.Noise(1 << 20)}),
 	})
@@ -132,7 +147,7 @@ func TestObjectsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{
-		Subject: message.VerbSubject(message.VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}},
+		Subject: message.VerbSubject(message.VerbExec, ""), Data: body, Header: nats.Header{wire.HeaderAccept: {"object"}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -211,7 +211,6 @@ func TestNumbersOfThePage(t *testing.T) {
 		fmt.Sprintf("every %d s.", int(previewLease.Seconds())),
 		fmt.Sprintf("answers `no_such_job` after %d ms", ownerWait.Milliseconds()),
 		fmt.Sprintf("at most %d dimensions", 8),
-		fmt.Sprintf("%d MiB, the oldest go first", bulk.TensorBytes>>20),
 		"something comes at least every 2 s", "silence of 10 s on either side", "a handle lives 15 minutes",
 		"in pieces of at most 512 KiB",
 	} {

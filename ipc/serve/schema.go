@@ -40,7 +40,6 @@ func Schema() map[string]any {
 					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
 					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
 					"data":  text, "ref": map[string]any{"$ref": "#/$defs/ref"},
-					"hash": map[string]any{"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
 				},
 			}},
 		},

@@ -42,8 +42,6 @@ type ServiceConfig struct {
 	Fetch func(ctx context.Context, job string) ([]message.File, error)
 	Log   zerolog.Logger
 	Meter *meter.Meter // nil: a new one
-	// Tensors caches tensors that hosts name by their hash; nil: the executors are workers that do so.
-	Tensors *bulk.TensorCache
 	// Checked says that requests come from a daemon that has validated them: workflows are not validated again.
 	Checked bool
 	// Forward says that the executors are workers, which read large tensors themselves.
@@ -114,10 +112,6 @@ func (s *Service) verb(r *Call) error {
 		return wire.BadRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
-	case s.cfg.Tensors != nil && v.Hashes && r.Fields != nil:
-		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
-			return err
-		}
 	}
 	if r.Fields == nil {
 		if v.NeedsBody {

@@ -55,7 +55,6 @@ const (
 	ErrExpired     = "expired"
 	ErrTooLarge    = "too_large"
 	ErrPayload     = "bad_payload"
-	ErrMissing     = "missing_tensors"
 	ErrUnsupported = "unsupported_format"
 	ErrBadWorkflow = "bad_workflow"
 	ErrPlanRefused = "plan_refused"
@@ -92,8 +91,6 @@ func ErrorTable() []ErrorCode {
 		{ErrDuplicate, 409, false, "a job of that id exists with another body"},
 		{ErrExpired, 410, false, "the job waited longer than its queue_ttl_ms, or its result is gone"},
 		{ErrPayload, 422, false, "bytes that the message refers to could not be fetched, or are not what it says"},
-		{ErrMissing, 424, true, "tensors are named by hashes that the worker does not know, listed in " +
-			"extra_info.missing: send them with their data"},
 		{ErrTooLarge, 413, false, "a body, reply, workflow, picture or number of steps is over its limit"},
 		{ErrUnsupported, 415, false, "neither JSON nor msgpack; or a file of a format or family that is not supported"},
 		{ErrBadWorkflow, 422, false, "the workflow was refused; type and node_errors are ComfyUI's"},

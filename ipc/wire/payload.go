@@ -137,13 +137,12 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	head, err := EncodeMsgpack(struct {
 		DType string `json:"dtype"`
 		Shape []int  `json:"shape"`
-		Hash  string `json:"hash,omitempty"`
 		Ref   *Ref   `json:"ref,omitempty"`
-	}{t.DType, t.Shape, t.Hash, ref})
+	}{t.DType, t.Shape, ref})
 	if err != nil {
 		return err
 	}
-	if ref == nil && (t.Hash == "" || data != nil) {
+	if ref == nil {
 		head[0]++ // one field more: data follows, written without a copy of its own
 		head = append(head, "\xa4data\xc6"...)
 		head = binary.BigEndian.AppendUint32(head, uint32(len(data)))
