@@ -63,7 +63,11 @@ func (e *Leader) besideWeights(r *request.Request, p plan.Plan) (bytes []int64) 
 	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.HasArea() {
 		return nil
 	}
-	for _, m := range e.question(r, p).Memory(p) {
+	all, err := e.question(r, p).Memory(p)
+	if err != nil {
+		return nil // opening the session says what is wrong
+	}
+	for _, m := range all {
 		bytes = append(bytes, m.Total()-m.Weights)
 	}
 	return bytes

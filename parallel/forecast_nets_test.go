@@ -137,7 +137,11 @@ func compareNets(t *testing.T, e *Pool, r request.Request, text string, compute 
 	s := searchFor(&r, 0)
 	s.Cluster.PerHost = p.Ranks()
 	most := int64(0)
-	for _, m := range s.Memory(p) {
+	all, err := s.Memory(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
 		most = max(most, m.Total()-m.Weights-m.Workspace)
 	}
 	if p.Speeds == (plan.Speeds{}) && most != res.Stats.PeakBytes {

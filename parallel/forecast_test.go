@@ -194,19 +194,26 @@ func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, rank
 		at := ranks.Mesh.At(i)
 		k := at.Pipe
 		at.Pipe = o.Stage(k)
-		want := o.LaneMemory(at, k, value)
+		want, err := o.LaneMemory(at, k, value)
+		if err != nil {
+			t.Fatal(err)
+		}
 		session, acts, exchange := rankOf(l).Memory()
 		got := forecast.Memory{
 			KV:      want.KV, // compared elsewhere
 			Session: int64(session), Activations: int64(acts), Exchange: int64(exchange),
 		}
 		if got != want {
-			t.Errorf("lane %d of rank %+v took %+v, formulas %+v, activations of %d bytes", k, at, got, want, value)
+			t.Errorf("lane %d of rank %+v took %+v, the planner says %+v, activations of %d bytes", k, at, got, want, value)
 		}
 		device, _ := ranks.Device(i)
 		took[device] += got.Session + got.Activations + got.Exchange
 	}
-	for r, m := range forecast.MemoryByRank(w, p, 4, value) {
+	all, err := forecast.MemoryByRank(w, p, 4, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, m := range all {
 		if want := m.Total() - m.Weights; took[r] != want {
 			t.Errorf("rank %d took %d bytes, the planner says %d", r, took[r], want)
 		}

@@ -126,3 +126,13 @@ func TestMembersAreRanks(t *testing.T) {
 		}
 	}
 }
+
+// TestStagesWithTheirWeightsAreForecast compares a pipeline whose stages hold their own blocks alone, for every family:
+// the outline of a stage must keep as little for foreign blocks as its weights do.
+func TestStagesWithTheirWeightsAreForecast(t *testing.T) {
+	for _, f := range families() {
+		e := newRecordingEngine(t)
+		r := tinyRequest(t, f.name, 2, f.y, f.x, 2)
+		t.Run(f.name, func(t *testing.T) { compareRecorded(t, e, *r, "pipe=2,patches=3,shard=on", engine.BF16) })
+	}
+}

@@ -340,7 +340,11 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	}
 	var rows [][]string
 	for _, o := range r.Others {
-		rows = append(rows, []string{o.Plan, seconds(o.Seconds), fmt.Sprintf("%.2f GB", gb(o.Bytes)), o.Why})
+		bytes := fmt.Sprintf("%.2f GB", gb(o.Bytes))
+		if o.Least {
+			bytes = "over " + bytes
+		}
+		rows = append(rows, []string{o.Plan, seconds(o.Seconds), bytes, o.Why})
 	}
 	console.Printf(out, "\n")
 	console.PrintTable(out, []string{"other plan", "time", "memory", "why it loses"}, rows)

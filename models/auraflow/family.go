@@ -73,8 +73,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		ContextDim: c.ContextDim, Registers: registers,
-		Blocks: append(dit.Blocks(c.Double, dit.BlockSpec{Kind: dit.Double, Gated: true, AttentionFeedsMLP: true}),
-			dit.Blocks(c.Single, dit.BlockSpec{Kind: dit.Single, Gated: true, AttentionFeedsMLP: true})...),
+		Blocks: append(dit.Blocks(c.Double, dit.BlockSpec{Kind: dit.Double}),
+			dit.Blocks(c.Single, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "N": c.Edge * c.Edge, "R": registers},

@@ -86,9 +86,9 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe implements family.Config. Guided models have a time line of their own, schnell has a plain flow.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: c.name(), Distilled: c.Distilled, Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
+		Family: c.name(), Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
-		Rotates: true, Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
+		Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
 		References: c.Concat == 0 && c.Distilled == 0, // these lack the channels of a mask or a second image
 		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
 			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),

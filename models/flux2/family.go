@@ -78,9 +78,9 @@ const minText = 512
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,
-		TakesGuidance: c.Guidance, Rotates: true, References: true, OneModulation: true,
-		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Gated: true}),
-			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single, Gated: true})...),
+		TakesGuidance: c.Guidance, References: true,
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
+			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden},

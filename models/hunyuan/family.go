@@ -86,7 +86,7 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, Rotates: true,
+		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, ContextTokens: textLen,
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	for i := range s.Blocks {

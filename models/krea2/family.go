@@ -63,9 +63,9 @@ func names() weights.Names {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "krea2", Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: patch, Channels: c.Channels,
-		ContextDim: c.Taps * c.TextWidth, Taps: c.Taps, TapsMLP: c.TextMLP, Rotates: true, References: true,
-		NeedsMethod: true, Tables: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Serial: true, Gated: true, GatedAttention: true}),
+		ContextDim: c.Taps * c.TextWidth, References: true,
+		NeedsMethod: true,
+		Blocks:      dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{

@@ -44,7 +44,7 @@ func Family() family.Family {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, Tables: true,
+		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim,
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	tags := family.Tags{

@@ -109,7 +109,7 @@ func (c Config) layered() Config {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: c.Channels,
-		ContextDim: c.ContextDim, Rotates: true, References: true, Frames: true,
+		ContextDim: c.ContextDim, References: true, Frames: true,
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}

@@ -88,7 +88,6 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Blocks: dit.Blocks(c.Blocks, dit.BlockSpec{Kind: dit.Double}),
 	}
 	for i := range s.Blocks {
-		s.Blocks[i].LastText = i == c.Blocks-1
 		if c.dual(i) {
 			s.Blocks[i].Attends = 2
 		}

@@ -92,9 +92,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	s := dit.Spec{
 		Family: name, Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: c.PatchSize,
-		VectorDim: vector, Channels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple, Rotates: true,
-		Blocks: append(dit.Blocks(c.Refiners, dit.BlockSpec{Kind: dit.Cross, Sandwich: true, Gated: true}),
-			dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Sandwich: true, Gated: true})...),
+		Channels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple,
+		Blocks: append(dit.Blocks(c.Refiners, dit.BlockSpec{Kind: dit.Cross}),
+			dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": vector},

@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/models/hunyuan"
 	"patchbay/models/published"
+	"patchbay/models/sd3"
 	"patchbay/parallel/plan"
 )
 
@@ -200,19 +202,21 @@ func TestStagesOfPublishedModels(t *testing.T) {
 // TestFoldedStagesMirror checks, for every number of blocks and stages, that a stage of a skip-connected model owns
 // blocks and their mirror images, so that a skip output is made on the stage that consumes it.
 func TestFoldedStagesMirror(t *testing.T) {
-	for n := 2; n <= 41; n++ {
-		spec := &dit.Spec{Width: 8, Heads: 1, HeadDim: 8, PatchSize: 2, Channels: 4, OutChannels: 4, MLPRatio: 4}
-		for i := range n {
-			skip := -1
-			if i > n/2 || n%2 == 0 && i >= n/2 {
-				skip = n - 1 - i
-			}
-			spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1})
+	for n := 3; n <= 41; n++ {
+		c, ok := hunyuan.Family().Tiny.(hunyuan.Config)
+		if !ok {
+			t.Fatalf("the small HunyuanDiT is a %T", hunyuan.Family().Tiny)
 		}
+		c.Depth = n
+		d, err := c.Describe(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := &d.Spec
 		for parts := 1; parts <= min(8, plan.MaxStages(spec)); parts++ {
 			p := plan.OneRank()
 			p.Pipe = parts
-			o := NewPartition(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{10}, Evaluations: 3}, p)
+			o := NewPartition(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{333}, Evaluations: 3}, p)
 			r := o.Lanes
 			if !tiled(r, n) || len(r) != 2*parts-1 {
 				t.Fatalf("%d blocks on %d stages: %v", n, parts, r)
@@ -250,12 +254,15 @@ func TestStagesFollowTheDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := &dit.Spec{Width: 1536, Heads: 24, HeadDim: 64, PatchSize: 2, Channels: 16, OutChannels: 16, MLPRatio: 4}
-	for i := range 24 { // like SD3.5 medium: blocks at the front attend twice
-		spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1 + (36-i)/24})
+	medium, err := sd3.Config{ // SD3.5 medium: blocks at the front attend twice
+		Hidden: 1536, Blocks: 24, Channels: 16, PatchSize: 2, PosSide: 384, ContextDim: 4096, PooledDim: 2048,
+		MLPHidden: 6144, QKNorm: true, Dual: []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+	}.Describe(nil)
+	if err != nil {
+		t.Fatal(err)
 	}
 	p := plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 3, Warmup: 1, Overlap: true}
-	w := Workload{Spec: spec, Y: 128, X: 128, Batch: 1, Text: []int{154}, Evaluations: 20, Device: m.Device}
+	w := Workload{Spec: &medium.Spec, Y: 128, X: 128, Batch: 1, Text: []int{154}, Evaluations: 20, Device: m.Device}
 	first := NewPartition(w, p).Lanes
 	if again := NewPartition(w, p).Lanes; !slices.Equal(first, again) {
 		t.Errorf("cut as %v, then as %v", first, again)

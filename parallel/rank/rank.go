@@ -269,23 +269,20 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
 	}
-	need, calls, err := r.measure(model, o)
+	need, err := Measure(model, o, r.comms, r.weights)
 	if err != nil {
 		return Reply{}, err
 	}
-	total := int64(0)
-	for _, bytes := range need {
-		total += int64(bytes)
-	}
+	total := need.Total()
 	device, reserves := r.Ops.(engine.Reserver)
 	if reserves {
-		total += device.Scratch(calls)
+		total += device.Scratch(need.Calls)
 	}
 	if err := o.Fits(total); err != nil {
 		return Reply{}, err
 	}
 	if reserves {
-		if err := device.Reserve(calls); err != nil {
+		if err := device.Reserve(need.Calls); err != nil {
 			return Reply{}, &failure.Error{
 				Code: failure.OutOfMemory, Field: "latent",
 				Text: "reserve scratch memory for one evaluation", Cause: err,
@@ -295,8 +292,11 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if device, ok := r.Ops.(engine.Replayer); ok {
 		device.Drop() // the buffers may move
 	}
-	for b, bytes := range need {
-		if err := b.Grow(r.Ops, bytes); err != nil {
+	for _, b := range []struct {
+		*Buffer
+		need int
+	}{{&r.session, need.Session}, {&r.acts, need.Activations}, {&r.exchange, need.Exchange}} {
+		if err := b.Grow(r.Ops, b.need); err != nil {
 			return Reply{}, err
 		}
 	}

@@ -10,20 +10,16 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/scope"
 )
 
 // TestForeignBlocksPanic checks that computing with the weights of another stage, which a rank does not hold, panics.
 func TestForeignBlocksPanic(t *testing.T) {
-	cpu, err := forecast.NewMachine("cpu")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, f := range pictures(t) {
 		ops, p := opsOf(t), planOf(t, "pipe=3,shard=on")
-		lanes := forecast.OwnLanes(&f.spec, p, cpu.Device)
+		costs := slices.Repeat([]float64{1}, len(f.spec.Blocks))
+		lanes := plan.Cut(&f.spec, costs, [2]float64{}, p.StageSpeeds())
 		m, err := f.load(ops, p.Held(lanes, plan.Coord{Pipe: 1}))
 		if err != nil {
 			t.Fatal(err)

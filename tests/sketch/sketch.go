@@ -103,8 +103,10 @@ func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		return nil, err
 	}
 	d := m.Spec().HeadDim
-	at := layers.Positions(m.Spec(), &entries[0], grid, "", 1, func(int) [4]int { return [4]int{} })
-	p.RoPE = layers.PositionRotation([]int{0, d / 2, d / 2}, 100, at).Upload(env)
+	p.RoPE = layers.UploadRotation(env, p.Lt+grid.Tokens(), d/2, func() layers.Rotation {
+		at := layers.Positions(m.Spec(), &entries[0], grid, "", 1, func(int) [4]int { return [4]int{} })
+		return layers.PositionRotation([]int{0, d / 2, d / 2}, 100, at)
+	})
 	if !m.Held.NoEmbed {
 		p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, m.Spec().Width)
 		mark := env.Arena.Mark()
