@@ -27,7 +27,7 @@ const (
 	Patience    = 10 * time.Minute // for everything that one request refers to
 )
 
-// PullRequest asks for the chunks of an offer.
+// PullRequest asks for the chunks of an offer, in msgpack or JSON.
 type PullRequest struct {
 	ID     string `json:"id"`
 	Chunk  int    `json:"chunk"`  // most bytes of one chunk
@@ -37,7 +37,11 @@ type PullRequest struct {
 // parsePull decodes a pull and refuses unreasonable chunk sizes and windows.
 func parsePull(body []byte) (PullRequest, error) {
 	var q PullRequest
-	err := wire.Read(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
+	enc, ok := wire.Sniff(body)
+	if !ok {
+		return q, fmt.Errorf("a pull is a map {id, chunk, window} in msgpack or JSON")
+	}
+	err := wire.Read(body, enc, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
 	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
 		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
 	}

@@ -143,9 +143,7 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 			seed(enc, message.Receipt{V: 1, Type: message.ReplyAccepted, Job: "j", State: message.Queued},
 				message.Event{Type: message.EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}},
 				message.Output{Type: message.ReplyOutput, Job: "j", Ref: file, Data: data}, end),
-			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Chunks: 2},
-				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 0, Data: data[:200]},
-				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 200, Data: data[200:]}, end),
+			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Data: data[:200]}, end),
 			seed(enc, map[string]any{"error": wire.Errorf(wire.ErrNoJob, "no job")}),
 			seed(enc, message.Preview{
 				Type: message.ReplyPreview, Job: "j", Node: "1", Format: "image/jpeg",
@@ -204,7 +202,7 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 // FuzzHeaders reads the headers and reply subjects of NATS messages, requests and replies.
 func FuzzHeaders(f *testing.F) { headersTarget().Fuzz(f) }
 
-// FuzzReplies reads what a daemon or a worker answers, files in chunks included.
+// FuzzReplies reads what a daemon or a worker answers, files included.
 func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
 
 // TestParsersUnderTheHammer runs every parser of untrusted bytes on mutated inputs: 20,000 each, 10,000,000 in `make

@@ -3,6 +3,8 @@ package serve_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
+	"fmt"
 	"hash/crc32"
 	"strings"
 	"testing"
@@ -104,6 +106,92 @@ func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 			t.Fatalf("%d bytes and %d offers are left in the daemon", taken, offers)
 		}
 	}
+}
+
+// TestFilesForPlainClients checks that a client that knows neither msgpack nor references gets a file whole inside its
+// message if it fits, and otherwise as a stream that it can pull in JSON. In frames every file is inside.
+func TestFilesForPlainClients(t *testing.T) {
+	c, n := payloadRig(t, nil)
+	ctx := wiretest.Context(t)
+	limit := int(c.Conn().MaxPayload()-4096-32<<10) / 4 * 3 // base64
+	for _, size := range []int{1000, limit, limit + 1, 20<<20 + 3} {
+		want := messagetest.Picture("1", size).Data
+		inbox := c.Conn().NewInbox()
+		sub, err := c.Conn().SubscribeSync(inbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := fmt.Sprintf(`{"1": {"class_type": "Picture", "inputs": {"n": %d}}}`, size)
+		if err := c.Conn().PublishRequest(message.VerbSubject(message.VerbRun, ""), inbox, []byte(job)); err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		inside := false
+		for {
+			m, err := sub.NextMsgWithContext(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(m.Data) == 0 {
+				break
+			}
+			var reply struct {
+				Type string
+				Data json.RawMessage
+			}
+			if err := json.Unmarshal(m.Data, &reply); err != nil {
+				t.Fatal(err)
+			}
+			if reply.Type != message.ReplyOutput {
+				continue
+			}
+			var at map[string]wire.Ref
+			if inside = json.Unmarshal(reply.Data, &at) != nil; !inside {
+				got = plainPull(t, c.Conn(), at[wire.RefKey])
+			} else if err := json.Unmarshal(reply.Data, &got); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(got, want) || inside != (size <= limit) {
+			t.Errorf("of a picture of %d bytes came %d, inside: %v", size, len(got), inside)
+		}
+	}
+	untilGivenBack(t, n.Blobs())
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	frames := ipctest.DialRig(t, r)
+	frames.Enc = wire.JSON
+	_, col, _ := ipctest.RunJob(t, frames, &message.RunRequest{Workflow: messagetest.Graph("Picture 9000000")})
+	if len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 9_000_000).Data) {
+		t.Errorf("in frames %d files came, or other bytes", len(col.Files))
+	}
+}
+
+// plainPull fetches a stream as docs/protocol.md describes it, with nothing of package bulk.
+func plainPull(t *testing.T, nc *nats.Conn, ref wire.Ref) (got []byte) {
+	t.Helper()
+	inbox := nc.NewInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err == nil {
+		err = nc.PublishRequest(ref.Subject, inbox, fmt.Appendf(nil, `{"id": %q, "chunk": 500000, "window": 2}`, ref.ID))
+	}
+	for taken := uint32(1); err == nil && len(got) < ref.Bytes; taken++ {
+		var m *nats.Msg
+		if m, err = sub.NextMsgWithContext(wiretest.Context(t)); err != nil {
+			break
+		}
+		if len(m.Data) <= 16 || binary.BigEndian.Uint32(m.Data) != taken-1 ||
+			binary.BigEndian.Uint32(m.Data[4:]) != crc32.ChecksumIEEE(m.Data[16:]) ||
+			binary.BigEndian.Uint64(m.Data[8:]) != uint64(len(got)) {
+			t.Fatalf("chunk %d after %d bytes: %x, %s", taken-1, len(got), m.Data[:min(16, len(m.Data))],
+				m.Header.Get("Patchbay-Error"))
+		}
+		got = append(got, m.Data[16:]...)
+		err = m.Respond(binary.BigEndian.AppendUint32(nil, taken))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 // TestWhatIsGoneIsRefused checks that references to objects of JetStream, as tensors and as bytes, and hashes of

@@ -97,7 +97,7 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 			message.LimitsReply{},
 		},
 		"A job":                {message.RunRequest{}, message.Receipt{}},
-		"Events":               {message.Event{}, message.Output{}, message.Chunk{}, message.Preview{}, message.Heartbeat{}},
+		"Events":               {message.Event{}, message.Output{}, message.Preview{}, message.Heartbeat{}},
 		"Jobs on JetStream":    {message.Record{}},
 		"exec":                 {message.ExecRequest{}},
 		"Payloads":             {wire.Ref{}, bulk.PullRequest{}, wire.Tensor{}},
@@ -179,7 +179,7 @@ func TestNamesOnTheWire(t *testing.T) {
 	for _, name := range []string{
 		message.EventQueued, message.EventRetrying, message.EventStart, message.EventProgress, message.EventExecuted,
 		message.EventMetrics, message.EventSuccess, message.EventError, message.EventInterrupted, message.EventExpired,
-		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyChunk, message.ReplyPreview,
+		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyPreview,
 		message.ReplyHeartbeat, "record",
 	} {
 		if !words(events)[name] {

@@ -325,6 +325,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 // service's statistics count it. Later ones must not touch req, which micro reads when the handler has returned.
 func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
+	r.Offer = func(data []byte) *wire.Ref { return n.blobs.Offer(data) }
 	direct := req != nil
 	r.Detach = func() { direct = false }
 	r.Send = func(parts [][]byte, _ []int, fault *wire.Error, end bool) error {

@@ -14,7 +14,7 @@ import (
 // are base64 text, tensors {"$tensor": {...}}.
 func Schema() map[string]any {
 	messages := map[string]any{
-		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{},
+		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{},
 		"preview":   message.Preview{},
 		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.LimitsReply{},
 		"ping.reply":  message.PongReply{},

@@ -307,9 +307,6 @@ class Client:
                 if m.get("error"):
                     raise error_of(m)
                 out.files.append(File(m["ref"], m.get("data", b"")))
-            elif kind == "chunk":
-                if out.files:
-                    out.files[-1].data += m["data"]
             elif kind == "preview":
                 if on_preview:
                     on_preview(m.get("node", ""), bytes(m["data"]))
