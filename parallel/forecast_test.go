@@ -118,29 +118,6 @@ func forecastPlans() []string {
 	}
 }
 
-func families() []struct {
-	name string
-	y, x int
-} {
-	return []struct {
-		name string
-		y, x int
-	}{
-		{"flux", 9, 8},
-		{"sd3", 11, 8},
-		{"pixart", 4, 62},
-		{"hunyuandit", 10, 8},
-		{"zimage", 10, 8},
-		{"qwenimage", 9, 7}, // three frames
-		{"flux2", 6, 7},
-		{"krea2", 7, 10},
-		{"chroma", 8, 9},
-		{"lumina2", 9, 8},
-		{"auraflow", 9, 11},
-		{"fill-a", 8, 5},
-	}
-}
-
 // taken adapts a test plan to the request's model: tensor=4 becomes tensor=3 if it has only three heads.
 func taken(r *request.Request, text string) string {
 	if r.Model.Spec.Heads < 4 {
@@ -154,9 +131,9 @@ func taken(r *request.Request, text string) string {
 // as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+		t.Skip("long: TestPatchesAreForecast, TestPrefixesAreForecast and TestStagesWithTheirWeightsAreForecast have some")
 	}
-	for n, f := range families() {
+	for n, f := range families(t) {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		w := workloadOf(r)

@@ -102,7 +102,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
 		plans := everyNth([]string{
@@ -208,7 +208,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestShardedPlansEqualWholeWeights gathers the same parts")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
 		w := workloadOf(r)

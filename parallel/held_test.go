@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -91,7 +91,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 3)
 		w, spec := workloadOf(r), r.Model.Spec
@@ -159,7 +159,7 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 2)
 		want, err := e.Sample(context.Background(), r, nil)
@@ -295,7 +295,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on"); err == nil {
 		t.Log("four stages fit as well")
-	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
+	} else if o := (*fault.Error)(nil); !errors.As(err, &o) || o.Code != fault.OutOfMemory {
 		t.Error(err)
 	}
 	e.Evict(r.Model.Key)

@@ -16,11 +16,11 @@ import (
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
 	"patchbay/daemon"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/published"
 	"patchbay/node/files"
 	"patchbay/node/value"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
@@ -66,7 +66,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
-			if _, ok := errors.AsType[*failure.Error](err); ok {
+			if _, ok := errors.AsType[*fault.Error](err); ok {
 				return console.BadInput(err)
 			}
 			return err

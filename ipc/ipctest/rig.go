@@ -16,12 +16,12 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/serve"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
 	"patchbay/node/graph"
@@ -35,7 +35,7 @@ func Main(m *testing.M) {
 		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
 		if os.Getenv("PATCHBAY_TEST_REFUSE") != "" {
 			cfg.Service.Validate = func(*message.RunRequest, *graph.Workflow) (map[string]any, error) {
-				return nil, wire.Errorf(wire.ErrBadWorkflow, "this worker refuses every workflow")
+				return nil, fault.New(fault.BadWorkflow, "this worker refuses every workflow")
 			}
 		}
 		ctx := context.Background()

@@ -3,8 +3,8 @@ package message
 import (
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
-	"patchbay/ipc/wire"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -112,12 +112,12 @@ type OutputRef struct {
 
 // Output carries a file.
 type Output struct {
-	Type   string      `json:"type"`
-	Job    string      `json:"job"`
-	Output int         `json:"output"` // position in the outputs of the job
-	Ref    OutputRef   `json:"ref"`
-	Data   []byte      `json:"data,omitempty"`
-	Error  *wire.Error `json:"error,omitempty"` // the file cannot be read any more
+	Type   string       `json:"type"`
+	Job    string       `json:"job"`
+	Output int          `json:"output"` // position in the outputs of the job
+	Ref    OutputRef    `json:"ref"`
+	Data   []byte       `json:"data,omitempty"`
+	Error  *fault.Error `json:"error,omitempty"` // the file cannot be read any more
 }
 
 // Preview carries a picture of the unfinished latent. It may be dropped.

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -52,7 +55,7 @@ func TestTensorsInChunks(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Context(t)
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
-		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
+		want := &wire.Tensor{Tensor: array.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}}
 		var out message.ExecReply
 		if err := client.AskOne(ctx, c, message.VerbExec, "",
 			&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
@@ -65,7 +68,7 @@ func TestTensorsInChunks(t *testing.T) {
 	// many tensors that would each fit in the message
 	list := []any{}
 	for range 40 {
-		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
+		list = append(list, &array.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
 	var out message.ExecReply
 	if err := client.AskOne(ctx, c, message.VerbExec, "",
@@ -229,7 +232,7 @@ func TestWhatIsGoneIsRefused(t *testing.T) {
 	}
 	body, err := wire.EncodeMsgpack(&message.ExecRequest{
 		Class:  "Echo",
-		Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: wiretest.Noise(1 << 20)}),
+		Inputs: pyjson.NewObject("value", &array.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: wiretest.Noise(1 << 20)}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -298,13 +301,13 @@ func TestHostileStreams(t *testing.T) {
 		var out message.ExecReply
 		err = client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &wire.Tensor{
-				DType: "u8", Shape: []int{len(data)},
-				Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"},
+				Tensor: array.Tensor{DType: "u8", Shape: []int{len(data)}},
+				Ref:    &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"},
 			},
 		}}, &out)
 		switch {
 		case want == "" && err == nil:
-		case want == "" || wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), want):
+		case want == "" || wiretest.Code(err) != fault.BadPayload || !strings.Contains(err.Error(), want):
 			t.Errorf("got %v, want %q", err, want)
 		}
 		_ = sub.Unsubscribe()
@@ -320,8 +323,8 @@ func TestHostileStreams(t *testing.T) {
 	for want, ref := range refused {
 		err := client.AskOne(ctx, c, message.VerbExec, "",
 			map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{
-				DType: "u8",
-				Shape: []int{3 << 20}, Ref: ref,
+				Tensor: array.Tensor{DType: "u8", Shape: []int{3 << 20}},
+				Ref:    ref,
 			}}}, &message.ExecReply{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -383,6 +386,23 @@ func TestAbandonedStreams(t *testing.T) {
 				t.Errorf("a late pull: %s", why)
 			}
 			break
+		}
+	}
+}
+
+// BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
+func BenchmarkTensorOverNATS(b *testing.B) {
+	c, _ := payloadRig(b, nil)
+	body := &message.ExecRequest{
+		Class: "Sum",
+		Inputs: pyjson.NewObject("value", &array.Tensor{
+			DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20),
+		}),
+	}
+	b.SetBytes(64 << 20)
+	for b.Loop() {
+		if err := client.AskOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -20,7 +21,7 @@ func (s *Service) exec(r *Call) error {
 		return wire.BadRequest(err)
 	}
 	if q.Class == "" {
-		return wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
+		return fault.New(fault.BadRequest, "field class_type is missing")
 	}
 	ex, err := s.executorFor(q.Inputs)
 	if err != nil {
@@ -28,7 +29,7 @@ func (s *Service) exec(r *Call) error {
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		if err := ex.Ready(ctx); err != nil {
-			return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+			return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 		}
 		out, err := ex.Exec(ctx, &q)
 		if err != nil {
@@ -52,7 +53,7 @@ func (s *Service) free(r *Call) error {
 		total := message.FreeReply{V: message.ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {
-				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+				return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 			}
 			out, err := ex.Free(ctx, &q)
 			if err != nil {
@@ -83,11 +84,11 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	for _, id := range ids {
 		o, ok := s.owners[id]
 		if !ok {
-			return nil, wire.Errorf(wire.ErrNoHandle,
+			return nil, fault.New(fault.NoHandle,
 				"no handle %q: it was freed, its lease ran out, or its worker restarted", wire.Shown(id))
 		}
 		if owner != nil && owner != o.ex {
-			return nil, wire.Errorf(wire.ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id,
+			return nil, fault.New(fault.NoHandle, "handle %q is on %s, another one on %s; load both with one worker", id,
 				o.ex.Name(), owner.Name())
 		}
 		owner = o.ex

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -15,9 +16,9 @@ import (
 var errAsked = errors.New("the run was cancelled")
 
 func (s *Service) sample(r *Call) error {
-	q, fault := message.ParseSample(r.Fields, s.cfg.Forward)
-	if fault != nil {
-		return fault
+	q, failure := message.ParseSample(r.Fields, s.cfg.Forward)
+	if failure != nil {
+		return failure
 	}
 	q.Hold = r.hold
 	if err := s.cfg.Limits.Nodes.Client(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
@@ -27,7 +28,7 @@ func (s *Service) sample(r *Call) error {
 	stopped, err := s.cfg.Jobs.Begin(q.ID, jobs.KindSample, ex.Name())
 	switch {
 	case errors.Is(err, jobs.ErrHash):
-		return wire.Errorf(wire.ErrDuplicate, "a job %s exists; choose another id", q.ID)
+		return fault.New(fault.Duplicate, "a job %s exists; choose another id", q.ID)
 	case err != nil:
 		return shuttingDown()
 	}
@@ -76,16 +77,16 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		}
 		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
 		s.cfg.Jobs.Finish(context.Background(), q.ID,
-			wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
+			fault.New(fault.Cancelled, "the client that the run was tied to went away"), nil)
 		return nil
 	case err == nil:
 		s.cfg.Meter.Sampled(q.ID, last.Metrics)
 	case errors.Is(cause, errAsked):
-		last = &message.SampleReply{Type: message.SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "%v", errAsked)}
+		last = &message.SampleReply{Type: message.SampleCancelled, Error: fault.New(fault.Cancelled, "%v", errAsked)}
 	case cause != nil:
 		last = &message.SampleReply{Type: message.SampleError, Error: shuttingDown()}
 	default:
-		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
+		last = &message.SampleReply{Type: message.SampleError, Error: fault.From(err)}
 	}
 	last.Worker = ex.Name()
 	// before the last message: a client that has it may use the id again
@@ -166,7 +167,7 @@ func (s *Service) load(r *Call) error {
 		}
 		for _, ex := range ask {
 			if err := ex.Ready(ctx); err != nil {
-				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+				return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 			}
 			out, err := ex.Load(ctx, q)
 			if err != nil {

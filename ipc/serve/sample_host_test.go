@@ -13,6 +13,7 @@ import (
 
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -242,14 +243,14 @@ func TestSampleIsAJob(t *testing.T) {
 		if _, err := client.Submit(ctx, other, &message.RunRequest{
 			ID:       "s2",
 			Workflow: messagetest.Graph("Wait 1"),
-		}); wiretest.Code(err) != wire.ErrDuplicate {
+		}); wiretest.Code(err) != fault.Duplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
 		if did, _, err := client.Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
 			t.Errorf("cancel: %v, %v", did, err)
 		}
 	})
-	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled ||
+	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != fault.Cancelled ||
 		rec.State != message.Cancelled || !rec.Cancel {
 		t.Errorf("got %v, record %+v", err, rec)
 	}
@@ -261,7 +262,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if q.ID = "job"; end.Type != message.EventSuccess {
 		t.Fatal(end)
 	}
-	if _, err := ipctest.Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	if _, err := ipctest.Sample(ctx, c, q, nil); wiretest.Code(err) != fault.Duplicate {
 		t.Errorf("the id of a workflow: got %v", err)
 	}
 }
@@ -360,15 +361,15 @@ func TestNetsOfHosts(t *testing.T) {
 				"c_crossattn": f32(golden.Fill("c", 6*40, 1, 0), 1, 6, 40), "y": f32(golden.Fill("y", 32, 1, 0), 1, 32),
 			}}}
 		}
-		var e *wire.Error
-		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != strings.TrimSpace(field) {
+		var e *fault.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Field != strings.TrimSpace(field) {
 			t.Errorf("%q: got %v (%+v)", field, err, e)
 		}
 	}
 	q.Model.Nets = []message.NetRef{net}
-	var e *wire.Error
+	var e *fault.Error
 	_, err = ipctest.Load(ctx, c, &message.LoadRequest{Model: q.Model})
-	if !errors.As(err, &e) || e.Input != "model.nets" {
+	if !errors.As(err, &e) || e.Field != "model.nets" {
 		t.Errorf("load with a patch: %v", err)
 	}
 }
@@ -428,14 +429,14 @@ func TestFunNetsOfHosts(t *testing.T) {
 		bad, n := *q, q.Model.Nets[0]
 		spoil(&n)
 		bad.Model.Nets = []message.NetRef{n}
-		var e *wire.Error
-		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != field {
+		var e *fault.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%q: got %v (%+v)", field, err, e)
 		}
 		_, err := ipctest.Load(ctx, c, &message.LoadRequest{
 			Model: bad.Model, Forecast: &message.WorkloadRef{Width: 72, Height: 56, Steps: 1},
 		})
-		if n.File == "uso-a.safetensors" && (!errors.As(err, &e) || e.Input != field) {
+		if n.File == "uso-a.safetensors" && (!errors.As(err, &e) || e.Field != field) {
 			t.Errorf("forecast with %s: got %v", n.File, err)
 		}
 	}

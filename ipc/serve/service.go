@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -115,14 +116,14 @@ func (s *Service) verb(r *Call) error {
 	}
 	if r.Fields == nil {
 		if v.NeedsBody {
-			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
+			return fault.New(fault.EmptyBody, "%s", message.EmptyBodyHint)
 		}
 		r.Fields = pyjson.NewObject()
 	}
 	if answer := s.handlers()[v.Name]; answer != nil {
 		return answer(r)
 	}
-	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb),
+	return fault.New(fault.NoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb),
 		strings.Join(message.VerbNames(), ", "))
 }
 
@@ -152,11 +153,11 @@ func (s *Service) fetch(r *Call, refs []*wire.Ref) error {
 	total := 0
 	for _, ref := range refs {
 		if r.pull == nil || ref.Kind == wire.RefShm {
-			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind,
+			return fault.New(fault.BadRequest, "a reference of kind %s: only %s", ref.Kind,
 				"shm with the frame's descriptors works on a unix socket, stream on NATS")
 		}
 		if total += ref.Bytes; total > wire.MaxRegion {
-			return wire.Errorf(wire.ErrTooLarge, "the request refers to more than %d bytes", wire.MaxRegion)
+			return fault.New(fault.TooLarge, "the request refers to more than %d bytes", wire.MaxRegion)
 		}
 	}
 	if r.Reply.Detach != nil {
@@ -203,7 +204,7 @@ var errGone = errors.New("the client went away")
 
 // fail answers a request with an error, and counts it.
 func (s *Service) fail(r *Reply, err error) {
-	s.cfg.Meter.Refuse(message.ErrorOf(err))
+	s.cfg.Meter.Refuse(fault.From(err))
 	s.sent(r.Fail(err))
 }
 

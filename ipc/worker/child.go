@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
@@ -61,7 +62,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	case err != nil:
 		return nil, c.fault(p, err)
 	case end == nil:
-		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
+		return nil, fault.New(fault.Internal, "%s ended the job without saying how", c.cfg.Name)
 	}
 	out := outcomeOf(col.Files, events)
 	out.Hold, col.Hold = col.Hold, nil
@@ -72,7 +73,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		return out, end.Error
 	}
 	out.Hold.Release()
-	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
+	return nil, fault.New(fault.Cancelled, "the job was stopped in %s", c.cfg.Name)
 }
 
 // Sample implements Executor: it sends the request to the worker and passes its messages on.
@@ -130,12 +131,12 @@ func (c *Child) running() (*childProcess, error) {
 	case last != nil:
 		return nil, c.lost(last, errors.New("it is gone"))
 	}
-	return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+	return nil, fault.New(fault.WorkerLost, "%s is not running", c.cfg.Name)
 }
 
 // fault returns err if the worker has answered with it, or else why the worker is lost.
 func (c *Child) fault(p *childProcess, err error) error {
-	if refused, ok := errors.AsType[*wire.Error](err); ok {
+	if refused, ok := errors.AsType[*fault.Error](err); ok {
 		return refused
 	}
 	return c.lost(p, err)
@@ -186,9 +187,9 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 		return nil, c.lost(p, err)
 	}
 	m, err := r.OneHeld(ctx)
-	switch _, refused := errors.AsType[*wire.Error](err); {
+	switch _, refused := errors.AsType[*fault.Error](err); {
 	case err != nil && !refused && ctx.Err() != nil:
-		return nil, wire.Errorf(wire.ErrCancelled, "the request was given up")
+		return nil, fault.New(fault.Cancelled, "the request was given up")
 	case err != nil:
 		return nil, c.fault(p, err)
 	}

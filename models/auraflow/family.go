@@ -26,7 +26,7 @@ func Family() family.Family {
 			}},
 		},
 		Names: weights.Names{Diffusers: diffusers(), Tables: []string{"positional_encoding", "register_tokens"}},
-		Releases: []family.Release{{Name: "auraflow-0.3", Steps: 50, Text: 256, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "auraflow-0.3", Billions: 6.88, Steps: 50, Text: 256, Entries: 2, Config: Config{
 			Hidden: 3072, Heads: 12, Double: 4, Single: 32, ContextDim: 2048, Channels: 4, PatchSize: 2, MLPHidden: 8192,
 			Edge: 96,
 		}}},

@@ -40,7 +40,7 @@ func Chroma() family.Family {
 			Encoders: []family.Encoder{{Kind: "t5", Layout: tokenizer.T5("t5xxl", 1), Form: text.Form{PadReference: true}}},
 		},
 		Names: names(),
-		Releases: []family.Release{{Name: "chroma1-hd", Steps: 26, Text: 64, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "chroma1-hd", Billions: 8.9, Steps: 26, Text: 64, Entries: 2, Config: Config{
 			Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
 			Channels: 16, PatchSize: 2, ContextDim: 4096, Guidance: true, MLPHidden: 12288, Distilled: 5120, Layers: 5,
 		}}},

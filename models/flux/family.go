@@ -67,8 +67,8 @@ func Family() family.Family {
 			"feature_embedder.mid_layer_norm.bias": "the style projector of USO for FLUX.1",
 		}},
 		Releases: []family.Release{
-			{Name: "flux-dev", Steps: 28, Text: 512, Entries: 1, Config: dev},
-			{Name: "flux-schnell", Steps: 4, Text: 256, Entries: 1, Config: schnell},
+			{Name: "flux-dev", Billions: 11.9, Steps: 28, Text: 512, Entries: 1, Config: dev},
+			{Name: "flux-schnell", Billions: 11.89, Steps: 4, Text: 256, Entries: 1, Config: schnell},
 		},
 		Tiny: Config{ // with guidance
 			Hidden: 96, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{4, 6, 6}, Theta: 10000, TimeFactor: 1000,

@@ -29,9 +29,9 @@ func Family() family.Family {
 		Text:   family.Text{Types: []string{"flux2"}, Encoders: encoders()},
 		Names:  names(),
 		Releases: []family.Release{
-			{Name: "flux2-klein-4b", Steps: 4, Text: minText, Entries: 1, Config: base},
-			{Name: "flux2-klein-9b", Steps: 4, Text: minText, Entries: 1, Config: nine},
-			{Name: "flux2-dev", Steps: 20, Text: minText, Entries: 1, Config: dev},
+			{Name: "flux2-klein-4b", Billions: 3.88, Steps: 4, Text: minText, Entries: 1, Config: base},
+			{Name: "flux2-klein-9b", Billions: 9.08, Steps: 4, Text: minText, Entries: 1, Config: nine},
+			{Name: "flux2-dev", Billions: 32.22, Steps: 20, Text: minText, Entries: 1, Config: dev},
 		},
 		Tiny: Config{ // with guidance
 			Hidden: 112, Heads: 7, Depth: 3, DepthSingle: 4, Axes: []int{4, 4, 4, 4}, Theta: 2000, Channels: 128,

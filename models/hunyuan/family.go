@@ -40,7 +40,7 @@ func Family() family.Family {
 			},
 			Rest: rest, Repeat: func(*dit.Spec, dit.BlockKind, int) int { return 1 },
 		},
-		Releases: []family.Release{{Name: "hunyuandit", Steps: 50, Text: 333, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "hunyuandit", Billions: 1.5, Steps: 50, Text: 333, Entries: 2, Config: Config{
 			Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048, MLPHidden: 6144,
 			T5Hidden: 8192, PoolDim: 1024,
 		}}},

@@ -59,7 +59,8 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	return l, nil
 }
 
-// load fills the fields of items, or returns a *datafile.ReadError if a file cannot be read or was changed meanwhile.
+// load fills the fields of items, or returns the error of datafile.Changed if a file cannot be read or was changed
+// meanwhile.
 func (f *filler) load(items []item) (err error) {
 	defer datafile.Catch(&err)
 	fill := f.fill

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/plan"
 )
 
@@ -56,7 +56,7 @@ type Choice struct {
 func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
-// is a candidate too. The error, a *failure.Error, says how much memory is missing and how many devices would be
+// is a candidate too. The error, a *fault.Error, says how much memory is missing and how many devices would be
 // enough.
 func (s Search) Choose() (*Choice, error) {
 	s.Device = s.Cluster.Device
@@ -109,7 +109,9 @@ func (s Search) ranked() (fit, not []Candidate, err error) {
 			reject(c)
 		}
 	}
-	byBound := func() { slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) }) }
+	byBound := func() {
+		slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	}
 	for _, p := range s.plans(s.Cluster.Ranks()) {
 		add(p)
 	}
@@ -207,7 +209,7 @@ func (s Search) Fits(p plan.Plan) error {
 	if best, ok := s.Fastest(); ok {
 		text += fmt.Sprintf(": use %s (%s)", best.Plan, gigabytes(best.Memory.Total()))
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
+	return fault.Named(fault.OutOfMemory, "plan", "%s", text)
 }
 
 // Memory returns what every rank of a plan takes on the devices of the search, with nets and workspaces.
@@ -234,10 +236,7 @@ func (s Search) withNets(out []Memory, p plan.Plan) []Memory {
 // refuse says what is missing when nothing fits. The candidates are sorted by memory, least first.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
-		return &failure.Error{
-			Code: failure.PlanRefused, Field: "devices",
-			Text: "no plan is possible: the workload has no pictures or no entries",
-		}
+		return fault.Named(fault.PlanRefused, "devices", "no plan is possible: the workload has no pictures or no entries")
 	}
 	least := not[0]
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
@@ -253,15 +252,13 @@ func (s Search) refuse(not []Candidate) error {
 					continue
 				}
 				if c, err := s.Weigh(p); err == nil && c.Fits {
-					return &failure.Error{
-						Code: failure.OutOfMemory, Field: "devices",
-						Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, p, gigabytes(c.Memory.Total())),
-					}
+					return fault.Named(fault.OutOfMemory, "devices", "%s; %d devices would do: %s needs %s", text, n, p,
+						gigabytes(c.Memory.Total()))
 				}
 			}
 		}
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
+	return fault.Named(fault.OutOfMemory, "devices", "%s", text)
 }
 
 // gigabytes formats bytes.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/published"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 )
 
@@ -176,8 +176,8 @@ func TestSpreadWarmupShare(t *testing.T) {
 func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 2048, 28, "1x4090-pcie")
 	_, err := s.Choose()
-	var e *failure.Error
-	if !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "devices would do") ||
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Code != fault.OutOfMemory || !strings.Contains(e.Text, "devices would do") ||
 		!strings.Contains(e.Text, "GB") {
 		t.Fatalf("got %v, want out_of_memory with sizes and a number of devices", err)
 	}
@@ -189,11 +189,11 @@ func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "use ") {
+	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != fault.OutOfMemory || !strings.Contains(e.Text, "use ") {
 		t.Errorf("ulysses=4 holds the whole model on 24 GB: got %v, want out_of_memory with an alternative", err)
 	}
 	p.Ulysses = 5
-	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != failure.PlanRefused {
+	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != fault.PlanRefused {
 		t.Errorf("five ranks on four devices: got %v, want plan_refused", err)
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/scope"
 )
@@ -94,7 +94,7 @@ type sessionEntry struct {
 }
 
 // errStopped ends an evaluation whose session was canceled.
-var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
+var errStopped = &fault.Error{Code: fault.Cancelled, Text: "stopped before the next block"}
 
 // New makes a rank with its ends on every axis. Those of one stage share lanes. weights finds resident weights by key.
 // b may be nil.
@@ -283,10 +283,8 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	}
 	if reserves {
 		if err := device.Reserve(need.Calls); err != nil {
-			return Reply{}, &failure.Error{
-				Code: failure.OutOfMemory, Field: "latent",
-				Text: "reserve scratch memory for one evaluation", Cause: err,
-			}
+			return Reply{}, fault.Wrap(fault.OutOfMemory, "latent",
+				fmt.Errorf("latent: reserve scratch memory for one evaluation: %w", err))
 		}
 	}
 	if device, ok := r.Ops.(engine.Replayer); ok {
@@ -360,11 +358,8 @@ func (b *Buffer) Grow(ops engine.Ops, n int) error {
 	b.Mem, b.Bytes = engine.Buf{}, 0
 	mem, err := ops.Alloc(n)
 	if err != nil {
-		return &failure.Error{
-			Code: failure.OutOfMemory, Field: "latent",
-			Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give "+
-				"them: use a smaller picture or batch", n>>20), Cause: err,
-		}
+		return fault.Wrap(fault.OutOfMemory, "latent", fmt.Errorf("latent: one evaluation needs %d MB more of "+
+			"activations and buffers, and the system does not give them: use a smaller picture or batch: %w", n>>20, err))
 	}
 	b.Mem, b.Bytes = mem, n
 	return nil
