@@ -17,7 +17,7 @@ import torch
 
 from .checks import model_patches, network_options
 from .daemon import address_of
-from .message import SENT, CannotSendError, adapters, array, encoded, latent, sampling_of
+from .message import CannotSendError, adapters, array, encoded, latent, plain, sampling_of
 from .proxy import StyleProxy, source_of
 from .run import sample
 
@@ -65,7 +65,7 @@ class Session:
                 {
                     "file": source.file,
                     "fingerprint": source.fingerprint,
-                    "hint": SENT.named(patch.encoded_image),
+                    "hint": plain(patch.encoded_image),
                     "strength": strength,
                 }
             )

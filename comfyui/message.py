@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,8 +11,8 @@ import comfy.samplers
 import numpy as np
 import torch
 
-from .client import BF16, Change, LoRA, Named
-from .client.sampling import ONCE, Tensor
+from .client import BF16, Change, LoRA
+from .client.sampling import Tensor
 
 
 class CannotSendError(Exception):
@@ -155,7 +154,7 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"model_conds": {}}
     for key, value in values.items():
         if key == "ref_latents":
-            out["references"] = [SENT.named(v) for v in value]
+            out["references"] = [plain(v) for v in value]
         elif key == "ref_latents_method":
             out["references_method"] = str(value)
         elif key == "attention_mask" and torch.is_tensor(value) and value.ndim == 3:
@@ -166,7 +165,7 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
                 if not torch.equal(value, value[:1].expand_as(value)):
                     raise CannotSendError("concatenated latents that differ between the pictures of a batch")
                 value = value[:1]
-            out["model_conds"][key] = SENT.named(value)
+            out["model_conds"][key] = plain(value)
         elif key != "num_tokens" or value != values["c_crossattn"].shape[1]:
             raise CannotSendError(f"conditioning value {key}")
     return out
@@ -196,35 +195,9 @@ def biases(mask: torch.Tensor, tokens: int) -> list[dict[str, Any]]:
     return out
 
 
-def version(t: torch.Tensor) -> int:
-    """Return how often a tensor was written to. Those made in inference mode do not count that, and ComfyUI does not
-    write to what it keeps.
-    """
-    return 0 if t.is_inference() else t._version
-
-
-class Once:
-    """The large tensors that were sent, by identity: each is hashed once as long as it lives and is not written to."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Named]] = {}
-
-    def named(self, t: torch.Tensor, matrix: bool = False) -> Tensor:
-        """Return a tensor with its hash; one that is small as it is. matrix makes one of more dimensions
-        two-dimensional.
-        """
-        known = self._known.get(id(t))
-        if known is not None and known[0]() is t and known[1] == version(t):
-            return known[2]
-        plain = array(t.flatten(1) if matrix else t.squeeze(2) if t.ndim == 5 else t)
-        if plain.nbytes < ONCE:
-            return plain
-        key, out = id(t), Named.of(plain)
-        self._known[key] = (weakref.ref(t, lambda _: self._known.pop(key, None)), version(t), out)
-        return out
-
-
-SENT = Once()
+def plain(t: torch.Tensor) -> Tensor:
+    """Return a tensor whose axis of frames, if it has one, has one frame and goes."""
+    return array(t.squeeze(2) if t.ndim == 5 else t)
 
 
 def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA | Change]:
@@ -243,7 +216,7 @@ def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA | Ch
             if of_weight != 1.0 or function is not None or (offset is not None and (small or int(offset[0]) != 0)):
                 raise CannotSendError(f"LoRA that scales the weight, or adds by a function or to columns of {key}")
             if small:
-                out.append(Change(key, SENT.named(value[1][0]), float(strength), kind == "set"))
+                out.append(Change(key, array(value[1][0]), float(strength), kind == "set"))
                 continue
             up, down, alpha, mid, dora, reshape = (*value.weights, None)[:6]
             reshape = None if reshape == [up.shape[0], down.shape[1]] else reshape  # the daemon sees that from down
@@ -254,8 +227,8 @@ def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA | Ch
             out.append(
                 LoRA(
                     key,
-                    SENT.named(down, True),
-                    SENT.named(up, True),
+                    array(down.flatten(1)),
+                    array(up.flatten(1)),
                     None if alpha is None else float(alpha),
                     float(strength),
                     rows,

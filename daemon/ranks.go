@@ -292,7 +292,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	}
 	offer := remote.Config{Within: ec.Transport}
 	if memory > 0 {
-		offer.Ledger = newLedger(memory, &ec, nil)
+		newLedger(memory, &ec, nil)
 	}
 	offer.Host, err = process.New(process.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,

@@ -2,31 +2,30 @@ package fault
 
 // Codes that clients see, in the order of docs/protocol.md.
 const (
-	BadRequest     = "bad_request"
-	EmptyBody      = "empty_body"
-	NoJob          = "no_such_job"
-	NoModel        = "no_such_model"
-	NoNodeType     = "no_such_node_type"
-	NoHandle       = "no_such_handle"
-	NoVerb         = "no_such_verb"
-	Duplicate      = "duplicate_conflict"
-	Expired        = "expired"
-	BadPayload     = "bad_payload"
-	MissingTensors = "missing_tensors"
-	TooLarge       = "too_large"
-	Unsupported    = "unsupported_format"
-	BadWorkflow    = "bad_workflow"
-	PlanRefused    = "plan_refused"
-	QueueFull      = "queue_full"
-	Cancelled      = "cancelled"
-	Internal       = "internal"
-	WorkerLost     = "worker_lost"
-	NoCapacity     = "no_capacity"
-	FileChanged    = "file_changed"
-	Draining       = "draining"
-	Deadline       = "deadline"
-	OutOfMemory    = "out_of_memory"
-	DiskFull       = "disk_full"
+	BadRequest  = "bad_request"
+	EmptyBody   = "empty_body"
+	NoJob       = "no_such_job"
+	NoModel     = "no_such_model"
+	NoNodeType  = "no_such_node_type"
+	NoHandle    = "no_such_handle"
+	NoVerb      = "no_such_verb"
+	Duplicate   = "duplicate_conflict"
+	Expired     = "expired"
+	BadPayload  = "bad_payload"
+	TooLarge    = "too_large"
+	Unsupported = "unsupported_format"
+	BadWorkflow = "bad_workflow"
+	PlanRefused = "plan_refused"
+	QueueFull   = "queue_full"
+	Cancelled   = "cancelled"
+	Internal    = "internal"
+	WorkerLost  = "worker_lost"
+	NoCapacity  = "no_capacity"
+	FileChanged = "file_changed"
+	Draining    = "draining"
+	Deadline    = "deadline"
+	OutOfMemory = "out_of_memory"
+	DiskFull    = "disk_full"
 )
 
 // Codes of a workflow that is refused. All but those marked as ours are ComfyUI's error types.
@@ -96,8 +95,6 @@ func Public() []Row {
 		public(Duplicate, 409, "a job of that id exists with another body"),
 		public(Expired, 410, "the job waited longer than its queue_ttl_ms, or its result is gone"),
 		public(BadPayload, 422, "bytes that the message refers to could not be fetched, or are not what it says"),
-		public(MissingTensors, 424, "tensors are named by hashes that the worker does not know, listed in "+
-			"extra_info.missing: send them with their data").retryable(),
 		public(TooLarge, 413, "a body, reply, workflow, picture or number of steps is over its limit"),
 		public(Unsupported, 415, "neither JSON nor msgpack; or a file of a format or family that is not supported"),
 		public(BadWorkflow, 422, "the workflow was refused; type and node_errors are ComfyUI's"),

@@ -140,8 +140,8 @@ func TestAddressSpace(t *testing.T) {
 	}
 }
 
-// TestAddressSpaceOfRanks checks that ranks in their own processes map less memory between them under a limit of
-// address space, and that none of them dies of it.
+// TestAddressSpaceOfRanks checks that ranks in their own processes run under a limit of address space, and that none of
+// them dies of it.
 func TestAddressSpaceOfRanks(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

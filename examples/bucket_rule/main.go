@@ -13,6 +13,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -167,12 +168,65 @@ func (r *rule) run(ctx context.Context, id string, picture []byte) ([]byte, erro
 		if reply.Error != nil {
 			return nil, fmt.Errorf("job %s: %s: %s", id, reply.Error.Code, reply.Error.Message)
 		}
-		if end = reply.Type; (end == "output" || end == "chunk") && reply.Output == 0 && reply.Data != nil {
-			var piece []byte
-			if err := json.Unmarshal(reply.Data, &piece); err != nil {
+		if end = reply.Type; end == "output" && reply.Output == 0 && reply.Data != nil {
+			if file, err = r.file(ctx, reply.Data); err != nil {
 				return nil, err
 			}
-			file = append(file, piece...)
 		}
 	}
+}
+
+// stream is where a file is that does not fit in a message.
+type stream struct {
+	Subject, ID string
+	Bytes       int
+}
+
+// file returns the bytes of a file: those in the data of its message, or those of the stream that it names.
+func (r *rule) file(ctx context.Context, data json.RawMessage) (file []byte, err error) {
+	var at struct {
+		Bytes *stream `json:"$bytes"`
+	}
+	if json.Unmarshal(data, &at) == nil && at.Bytes != nil {
+		return r.pull(ctx, *at.Bytes)
+	}
+	return file, json.Unmarshal(data, &file)
+}
+
+// head is the length of what comes before the data of a chunk: its number, checksum and offset.
+const head = 16
+
+// pull asks for the chunks of a stream, and acknowledges each.
+func (r *rule) pull(ctx context.Context, from stream) (file []byte, err error) {
+	ask, err := json.Marshal(map[string]any{"id": from.ID, "chunk": 512 << 10, "window": 16})
+	if err != nil {
+		return nil, err
+	}
+	inbox := r.nc.NewInbox()
+	sub, err := r.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := r.nc.PublishRequest(from.Subject, inbox, ask); err != nil {
+		return nil, err
+	}
+	for taken := uint32(1); len(file) < from.Bytes; taken++ {
+		wait, stop := context.WithTimeout(ctx, silence)
+		m, err := sub.NextMsgWithContext(wait)
+		stop()
+		switch {
+		case err != nil:
+			return nil, err
+		case len(m.Data) <= head:
+			return nil, fmt.Errorf("no chunk: %s", m.Header.Get("Patchbay-Error"))
+		case binary.BigEndian.Uint64(m.Data[8:]) != uint64(len(file)):
+			return nil, fmt.Errorf("a chunk for another place than %d", len(file))
+		}
+		file = append(file, m.Data[head:]...)
+		if err := m.Respond(binary.BigEndian.AppendUint32(nil, taken)); err != nil {
+			return nil, err
+		}
+	}
+	return file, nil
 }

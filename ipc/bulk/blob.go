@@ -28,7 +28,7 @@ const (
 	Patience    = 10 * time.Minute // for everything that one request refers to
 )
 
-// PullRequest asks for the chunks of an offer.
+// PullRequest asks for the chunks of an offer, in msgpack or JSON.
 type PullRequest struct {
 	ID     string `json:"id"`
 	Chunk  int    `json:"chunk"`  // most bytes of one chunk
@@ -38,7 +38,11 @@ type PullRequest struct {
 // parsePull decodes a pull and refuses unreasonable chunk sizes and windows.
 func parsePull(body []byte) (PullRequest, error) {
 	var q PullRequest
-	err := wire.Read(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
+	enc, ok := wire.Sniff(body)
+	if !ok {
+		return q, fmt.Errorf("a pull is a map {id, chunk, window} in msgpack or JSON")
+	}
+	err := wire.Read(body, enc, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
 	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
 		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
 	}
@@ -55,7 +59,7 @@ type Blobs struct {
 	subs    []*nats.Subscription
 	Silence time.Duration // after which the other side is given up
 	Life    time.Duration // of an offer that nobody pulls
-	taken   atomic.Int64  // bytes of unreleased regions from Region
+	taken   atomic.Int64  // bytes of unreleased regions from region
 
 	mu      sync.Mutex
 	offers  map[string]*offer
@@ -129,7 +133,7 @@ func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	return ref
 }
 
-// Open returns the number of offers and transfers in progress, and the bytes of unreleased regions from Region.
+// Open returns the number of offers and transfers in progress, and the bytes of unreleased regions from region.
 func (b *Blobs) Open() (transfers int, taken int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -244,9 +248,9 @@ func (b *Blobs) ack(m *nats.Msg) {
 	}
 }
 
-// Region allocates n bytes out of the budget, and the region gives them back when it is released. It fails with
+// region allocates n bytes out of the budget, and the region gives them back when it is released. It fails with
 // queue_full if the budget is used up.
-func (b *Blobs) Region(n int) (*Region, error) {
+func (b *Blobs) region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
 		e := fault.New(fault.QueueFull, "payloads of %d bytes are under way, with %d more it would be over %d",
@@ -269,7 +273,7 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 		return nil, fault.New(fault.BadRequest, "a stream reference names the subject %q: want one under your inbox",
 			wire.Shown(ref.Subject))
 	}
-	r, err := b.Region(ref.Bytes)
+	r, err := b.region(ref.Bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -392,7 +396,7 @@ func (c *NATSCargo) FDs() []int { return nil }
 
 // Done implements Cargo: if the message was not sent, its offers are withdrawn.
 func (c *NATSCargo) Done(sent bool) {
-	if sent || c.Drop == nil {
+	if sent {
 		return
 	}
 	for _, r := range c.refs {

@@ -1,6 +1,5 @@
-// Package bulk moves bytes that are too large for a message: shared memory passed by descriptor, streams of chunks
-// over NATS, the NATS object store, and the cache of tensors that are sent once and named by their hash later. It
-// knows references and bytes, but not the messages that they belong to.
+// Package bulk moves bytes that are too large for a message: shared memory passed by descriptor, and streams of
+// chunks over NATS. It knows references and bytes, but not the messages that they belong to.
 //
-// Reading order: region, shm; blob, object; tensor_cache.
+// Reading order: region, shm; blob.
 package bulk

@@ -60,12 +60,5 @@ func (c *NATSClient) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, err
 	if err != nil {
 		return nil, err
 	}
-	if ref.Kind != wire.RefObject {
-		return b.Pull(ctx, ref)
-	}
-	store, err := bulk.NewObjects(c.nc)
-	if err != nil {
-		return nil, err
-	}
-	return store.Get(ctx, ref, b.Region)
+	return b.Pull(ctx, ref)
 }

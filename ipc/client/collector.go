@@ -108,8 +108,6 @@ func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
 		return nil, err
 	case message.ReplyOutput:
 		return nil, c.output(o)
-	case message.ReplyChunk:
-		return nil, c.chunk(o)
 	}
 	ev, err := message.EventOf(o)
 	if err == nil && c.Event != nil {
@@ -129,60 +127,16 @@ func (c *Collector) output(o *pyjson.Object) error {
 	if m.Output != len(c.Files) {
 		return fmt.Errorf("read reply: output %d does not follow %d outputs: %w", m.Output, len(c.Files), errGap)
 	}
-	if m.Ref.Bytes < 0 || m.Ref.Bytes > maxOutput {
-		return fmt.Errorf("read reply: output %d is said to have %d bytes", m.Output, m.Ref.Bytes)
+	if len(m.Data) != m.Ref.Bytes || message.Checksum(m.Data) != m.Ref.CRC32C {
+		return fmt.Errorf("read reply: a file of node %s arrived damaged", m.Ref.Node)
 	}
-	f := message.File{Ref: m.Ref}
-	if m.Chunks == 0 {
-		f.Data = m.Data
-		if err := checkFile(f); err != nil {
-			return err
-		}
-	}
-	c.Files = append(c.Files, f)
+	c.Files = append(c.Files, message.File{Ref: m.Ref, Data: m.Data})
 	return nil
 }
 
-// maxOutput bounds the bytes of one file that a Collector accepts.
-const maxOutput = 4 << 30
-
-func (c *Collector) chunk(o *pyjson.Object) error {
-	var m message.Chunk
-	if err := wire.BindReply(o, &m); err != nil {
-		return err
-	}
-	if m.Output < 0 || m.Output >= len(c.Files) || m.Offset != len(c.Files[m.Output].Data) || len(m.Data) == 0 ||
-		len(m.Data) > missing(c.Files[m.Output]) {
-		return fmt.Errorf("read reply: a piece of output %d at %d does not fit: %w", m.Output, m.Offset, errGap)
-	}
-	f := &c.Files[m.Output]
-	if f.Data = append(f.Data, m.Data...); missing(*f) > 0 {
-		return nil
-	}
-	return checkFile(*f)
-}
-
-// missing returns how many bytes of a file are still to come.
-func missing(f message.File) int { return f.Ref.Bytes - len(f.Data) }
-
-func checkFile(f message.File) error {
-	if len(f.Data) != f.Ref.Bytes || message.Checksum(f.Data) != f.Ref.CRC32C {
-		return fmt.Errorf("read reply: a file of node %s arrived damaged", f.Ref.Node)
-	}
-	return nil
-}
-
+// complete returns an error if not all files arrived that the last message named.
 func (c *Collector) complete() error {
-	n := 0
-	for _, f := range c.Files {
-		if missing(f) > 0 {
-			n++
-		}
-	}
-	switch {
-	case n > 0:
-		return fmt.Errorf("read reply: %d files are incomplete: %w", n, errGap)
-	case !c.unasked && len(c.Files) < c.named:
+	if !c.unasked && len(c.Files) < c.named {
 		return fmt.Errorf("read reply: %d of %d files arrived: %w", len(c.Files), c.named, errGap)
 	}
 	return nil

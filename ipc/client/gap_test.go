@@ -46,20 +46,17 @@ func (l *lossy) Ask(context.Context, string, string, any) (*Replies, error) {
 	return r, nil
 }
 
-// TestALostReplyIsAskedForAgain loses each reply of a job that made two files, one of them in pieces, while the
-// connection stays. It checks that Lasting and Fetch ask again and get all files and the end, and that following once
-// gives an error.
+// TestALostReplyIsAskedForAgain loses each reply of a job that made two files, while the connection stays. It checks
+// that Lasting and Fetch ask again and get all files and the end, and that following once gives an error.
 func TestALostReplyIsAskedForAgain(t *testing.T) { synctest.Test(t, aLostReplyIsAskedForAgain) }
 
 func aLostReplyIsAskedForAgain(t *testing.T) {
 	data := wiretest.Noise(300)
 	ref := message.OutputRef{Node: "9", Ext: ".png", Bytes: len(data), CRC32C: message.Checksum(data)}
 	refs := []message.OutputRef{ref, ref}
-	output, chunk, job := message.ReplyOutput, message.ReplyChunk, "j"
+	const output, job = message.ReplyOutput, "j"
 	files := []any{
-		message.Output{Type: output, Job: job, Ref: ref, Chunks: 2},
-		message.Chunk{Type: chunk, Job: job, Data: data[:200]},
-		message.Chunk{Type: chunk, Job: job, Offset: 200, Data: data[200:]},
+		message.Output{Type: output, Job: job, Ref: ref, Data: data},
 		message.Output{Type: output, Job: job, Output: 1, Ref: ref, Data: data},
 	}
 	end := message.Event{

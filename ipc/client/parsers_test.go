@@ -47,7 +47,7 @@ func headersTarget() *hammer.Target[natsMessage] {
 			}
 			m := natsMessage{header: header, body: body, reply: header.Get("Reply")}
 			m.from = wire.SenderOf(m.reply)
-			m.beside = wire.AcceptedRef(header)
+			m.beside = wire.AcceptsStream(header)
 			r := newReplies(nil)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, true)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, false)
@@ -92,8 +92,7 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.end == nil || len(m.got) > 2 {
 		return fmt.Errorf("two messages gave %d replies and the end %w", len(m.got), m.end)
 	}
-	if accept := m.header.Get(wire.HeaderAccept); m.beside != "" &&
-		(!strings.Contains(accept, m.beside) || m.beside == wire.RefShm) {
+	if accept := m.header.Get(wire.HeaderAccept); m.beside && !strings.Contains(accept, wire.RefStream) {
 		return fmt.Errorf("payloads go beside for %q", accept)
 	}
 	return nil
@@ -105,7 +104,7 @@ type natsMessage struct {
 	reply  string
 	body   []byte
 	enc    wire.Encoding
-	beside string
+	beside bool
 	from   string
 	got    []*pyjson.Object
 	end    error
@@ -145,9 +144,7 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 			seed(enc, message.Receipt{V: 1, Type: message.ReplyAccepted, Job: "j", State: message.Queued},
 				message.Event{Type: message.EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}},
 				message.Output{Type: message.ReplyOutput, Job: "j", Ref: file, Data: data}, end),
-			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Chunks: 2},
-				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 0, Data: data[:200]},
-				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 200, Data: data[200:]}, end),
+			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Data: data[:200]}, end),
 			seed(enc, map[string]any{"error": fault.New(fault.NoJob, "no job")}),
 			seed(enc, message.Preview{
 				Type: message.ReplyPreview, Job: "j", Node: "1", Format: "image/jpeg",
@@ -206,7 +203,7 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 // FuzzHeaders reads the headers and reply subjects of NATS messages, requests and replies.
 func FuzzHeaders(f *testing.F) { headersTarget().Fuzz(f) }
 
-// FuzzReplies reads what a daemon or a worker answers, files in chunks included.
+// FuzzReplies reads what a daemon or a worker answers, files included.
 func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
 
 // TestParsersUnderTheHammer runs every parser of untrusted bytes on mutated inputs: 20,000 each, 10,000,000 in `make

@@ -17,7 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"patchbay/fault"
-	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -99,7 +98,7 @@ func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, 
 	table := jobs.New(jc)
 	cfg := FakeService()
 	cfg.Meter = meter.New()
-	cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = table, outputs, executors, bulk.NewTensorCache(1<<20)
+	cfg.Jobs, cfg.Outputs, cfg.Executors = table, outputs, executors
 	tune(&cfg)
 	svc := serve.NewService(cfg)
 	ctx, stop := context.WithCancel(context.Background())

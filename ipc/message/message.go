@@ -89,7 +89,6 @@ type Receipt struct {
 const (
 	ReplyAccepted  = "accepted"
 	ReplyOutput    = "output"
-	ReplyChunk     = "chunk"
 	ReplyPreview   = "preview"
 	ReplyHeartbeat = "heartbeat"
 )
@@ -111,24 +110,14 @@ type OutputRef struct {
 	CRC32C    uint32 `json:"crc32c"` // Castagnoli, of the whole file
 }
 
-// Output carries a file, whole in Data or announced with the number of chunks that follow.
+// Output carries a file.
 type Output struct {
 	Type   string       `json:"type"`
 	Job    string       `json:"job"`
 	Output int          `json:"output"` // position in the outputs of the job
 	Ref    OutputRef    `json:"ref"`
 	Data   []byte       `json:"data,omitempty"`
-	Chunks int          `json:"chunks,omitempty"`
 	Error  *fault.Error `json:"error,omitempty"` // the file cannot be read any more
-}
-
-// Chunk is one piece of a file.
-type Chunk struct {
-	Type   string `json:"type"`
-	Job    string `json:"job"`
-	Output int    `json:"output"`
-	Offset int    `json:"offset"`
-	Data   []byte `json:"data"`
 }
 
 // Preview carries a picture of the unfinished latent. It may be dropped.

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"math"
@@ -128,7 +129,7 @@ func (m *ModelRef) Resolve(reader TensorReader) (value.ModelFile, error) {
 			if t == nil || reader.forward {
 				return nil
 			}
-			low.ID += t.DType + t.Sum()
+			low.ID += fmt.Sprintf("%s%x", t.DType, sha256.Sum256(t.Data))
 			return &t.Tensor
 		}
 		low.Up, low.Down, low.Value = take(p.Tensors.Up), take(p.Tensors.Down), take(p.Tensors.Value)
@@ -255,13 +256,13 @@ func (q *SampleRequest) branch(path string, list []CondRef, reader TensorReader)
 	return out, nil
 }
 
-// TensorReader reads the tensors of a request. With forward, it skips the data of tensors that another process has or
+// TensorReader reads the tensors of a request. With forward, it skips the data of large ones, which another process
 // will read.
 type TensorReader struct{ forward bool }
 
 // leftToWorker reports whether only dtype and shape of a tensor are checked here.
 func (reader TensorReader) leftToWorker(t *wire.Tensor) bool {
-	return reader.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
+	return reader.forward && len(t.Data) >= wire.BulkBytes
 }
 
 // always is ComfyUI's sigma for 0 percent of a discrete model: it is above every sigma.

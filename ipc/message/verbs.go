@@ -21,8 +21,6 @@ type Verb struct {
 	Admin bool
 	// Strict: unknown fields are refused, at every depth.
 	Strict bool
-	// Hashes: tensors may be given by their hash alone.
-	Hashes bool
 	// Refs are the fields that may hold references; nil: none, AnyField: all.
 	Refs []string
 	// Streams: whether a request with this body may be answered with several messages; nil: never.
@@ -88,13 +86,13 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbExec, About: "run one node",
-			NeedsBody: true, Strict: true, Hashes: true, Refs: []string{AnyField}, Request: ExecRequest{},
+			NeedsBody: true, Strict: true, Refs: []string{AnyField}, Request: ExecRequest{},
 			Reply: ExecReply{},
 			Body:  "one node (below)", Answer: "{v, outputs, files, timings, warnings, worker}",
 		},
 		{
 			Name: VerbSample, About: "run one sampler on tensors; replies: accepted, progress, done, empty message",
-			NeedsBody: true, Strict: true, Hashes: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{},
+			NeedsBody: true, Strict: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{},
 			Reply: SampleReply{},
 			Body:  "one sampling run (below)", Answer: "accepted, progress, done, end",
 		},

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nats-io/nkeys"
 
-	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -51,7 +50,6 @@ func Permissions(role Role, user string) Rights {
 			r.Publish = append(r.Publish, "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s)
 			r.Publish = append(r.Publish, streamSubjects(s)...)
 		}
-		r.Publish = append(r.Publish, "$O."+bulk.BlobBucket+".>")
 		return r
 	}
 	r = Rights{
@@ -63,9 +61,6 @@ func Permissions(role Role, user string) Rights {
 		r.Publish = append(r.Publish, streamSubjects(s)...)
 		if bucket, ok := strings.CutPrefix(s, "KV_"); ok {
 			r.Publish = append(r.Publish, "$KV."+bucket+".>")
-		}
-		if bucket, ok := strings.CutPrefix(s, "OBJ_"); ok {
-			r.Publish = append(r.Publish, "$O."+bucket+".>")
 		}
 	}
 	return r
@@ -98,7 +93,6 @@ func DurableStreams() []string {
 	return []string{
 		message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket,
 		"KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "KV_" + message.HostBucket,
-		"OBJ_" + bulk.BlobBucket,
 	}
 }
 

@@ -48,10 +48,8 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 		{"patchbay.v1.blob.d-1.get", c + a + d, d},
 		{"patchbay.v1.blob.d-1.ack.x", c + a + d, d},
 		{"patchbay.v1.blob.d-1.put.x", c + a + d, d},
-		{"$O.patchbay-blobs.C.x", a + d, ""},
-		{"$O.patchbay-blobs.M.x", a + d, ""},
-		{"$JS.API.STREAM.CREATE.OBJ_patchbay-blobs", d, ""},
-		{"$JS.API.CONSUMER.CREATE.OBJ_patchbay-blobs.x", a + d, ""},
+		{"$O.other.C.x", "", ""},
+		{"$JS.API.STREAM.CREATE.OBJ_other", "", ""},
 		{"patchbay.v1.hint.any", d, d},
 		{"patchbay.v1.dead.j", d, a + d},
 		{"$KV.patchbay-jobs.j", d, ""},
@@ -171,10 +169,6 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 				t.Errorf("%s: %s: allowed %v, want %v (%v)", user, verb, allowed, want, err)
 			}
 		}
-	}
-	ask := wiretest.Context(t)
-	if _, err := ipctest.Upload(ask, g.Client(t, "admin"), "in", make([]byte, 1<<20)); err != nil {
-		t.Errorf("admin: object: %v", err)
 	}
 	nc, _ := g.Raw(t, "admin")
 	if _, err := nc.Request("$SRV.STATS.patchbay", nil, time.Minute); err != nil {

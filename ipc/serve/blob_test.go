@@ -3,16 +3,15 @@ package serve_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"hash/crc32"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"patchbay/array"
@@ -112,63 +111,135 @@ func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 	}
 }
 
-// TestObjectsAsPayloads uploads an object with a window, refers to it in several ways, and gets results as objects.
-func TestObjectsAsPayloads(t *testing.T) {
+// TestFilesForPlainClients checks that a client that knows neither msgpack nor references gets a file whole inside its
+// message if it fits, and otherwise as a stream that it can pull in JSON. In frames every file is inside.
+func TestFilesForPlainClients(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Context(t)
-	data := wiretest.Noise(30<<20 + 17)
-	ref, err := ipctest.Upload(ctx, c, "in/big", data)
+	limit := int(c.Conn().MaxPayload()-4096-32<<10) / 4 * 3 // base64
+	for _, size := range []int{1000, limit, limit + 1, 20<<20 + 3} {
+		want := messagetest.Picture("1", size).Data
+		inbox := c.Conn().NewInbox()
+		sub, err := c.Conn().SubscribeSync(inbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := fmt.Sprintf(`{"1": {"class_type": "Picture", "inputs": {"n": %d}}}`, size)
+		if err := c.Conn().PublishRequest(message.VerbSubject(message.VerbRun, ""), inbox, []byte(job)); err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		inside := false
+		for {
+			m, err := sub.NextMsgWithContext(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(m.Data) == 0 {
+				break
+			}
+			var reply struct {
+				Type string
+				Data json.RawMessage
+			}
+			if err := json.Unmarshal(m.Data, &reply); err != nil {
+				t.Fatal(err)
+			}
+			if reply.Type != message.ReplyOutput {
+				continue
+			}
+			var at map[string]wire.Ref
+			if inside = json.Unmarshal(reply.Data, &at) != nil; !inside {
+				got = plainPull(t, c.Conn(), at[wire.RefKey])
+			} else if err := json.Unmarshal(reply.Data, &got); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(got, want) || inside != (size <= limit) {
+			t.Errorf("of a picture of %d bytes came %d, inside: %v", size, len(got), inside)
+		}
+	}
+	untilGivenBack(t, n.Blobs())
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	frames := ipctest.DialRig(t, r)
+	frames.Enc = wire.JSON
+	_, col, _ := ipctest.RunJob(t, frames, &message.RunRequest{Workflow: messagetest.Graph("Picture 9000000")})
+	if len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 9_000_000).Data) {
+		t.Errorf("in frames %d files came, or other bytes", len(col.Files))
+	}
+}
+
+// plainPull fetches a stream as docs/protocol.md describes it, with nothing of package bulk.
+func plainPull(t *testing.T, nc *nats.Conn, ref wire.Ref) (got []byte) {
+	t.Helper()
+	inbox := nc.NewInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err == nil {
+		err = nc.PublishRequest(ref.Subject, inbox, fmt.Appendf(nil, `{"id": %q, "chunk": 500000, "window": 2}`, ref.ID))
+	}
+	for taken := uint32(1); err == nil && len(got) < ref.Bytes; taken++ {
+		var m *nats.Msg
+		if m, err = sub.NextMsgWithContext(wiretest.Context(t)); err != nil {
+			break
+		}
+		if len(m.Data) <= 16 || binary.BigEndian.Uint32(m.Data) != taken-1 ||
+			binary.BigEndian.Uint32(m.Data[4:]) != crc32.ChecksumIEEE(m.Data[16:]) ||
+			binary.BigEndian.Uint64(m.Data[8:]) != uint64(len(got)) {
+			t.Fatalf("chunk %d after %d bytes: %x, %s", taken-1, len(got), m.Data[:min(16, len(m.Data))],
+				m.Header.Get("Patchbay-Error"))
+		}
+		got = append(got, m.Data[16:]...)
+		err = m.Respond(binary.BigEndian.AppendUint32(nil, taken))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	tensor := func(r wire.Ref) map[string]any {
-		return map[string]any{
-			"class_type": "Sum",
-			"inputs": map[string]any{"value": &wire.Tensor{
-				Tensor: array.Tensor{DType: "u8", Shape: []int{r.Bytes}},
-				Ref:    &r,
-			}},
-		}
+	return got
+}
+
+// TestWhatIsGoneIsRefused checks that references to objects of JetStream, as tensors and as bytes, and hashes of
+// tensors, alone or beside data or a reference, are refused by name and with what to use instead. The reply to a client
+// that accepts objects alone comes inside the message.
+func TestWhatIsGoneIsRefused(t *testing.T) {
+	c, _ := payloadRig(t, nil)
+	ctx := wiretest.Context(t)
+	const (
+		object  = `{"kind": "object", "bytes": 4, "name": "in/big"}`
+		objects = "reference of kind object: objects of JetStream are no longer read; send the bytes in the message"
+		hash    = `"hash": "` + "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08" + `"`
+		hashes  = "tensor: hash: tensors are no longer kept by their hash; send data or ref"
+	)
+	exec := func(rest string) string {
+		return `{"class_type": "Sum", "inputs": {"value": {"$tensor": {"dtype": "u8", "shape": [4], ` + rest + `}}}}`
 	}
-	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil ||
-		out.Outputs[1] != int64(len(data)) {
-		t.Fatalf("got %v, %v", out.Outputs, err)
-	}
-	if err := client.AskOne(ctx, c, message.VerbExec, "",
-		tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
-		t.Errorf("without a digest: %v", err)
-	}
-	for name, r := range map[string]wire.Ref{
-		"has 31457297 bytes": {Kind: wire.RefObject, Bytes: ref.Bytes - 1, Name: ref.Name},
-		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
-		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
+	for _, b := range []struct{ verb, body, want string }{
+		{message.VerbExec, exec(`"ref": ` + object), objects},
+		{
+			message.VerbSubmit, `{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 7}}}, "inputs": {"a.png": ` +
+				`{"$bytes": ` + object + `}}}`, objects,
+		},
+		{message.VerbExec, exec(hash), hashes},
+		{message.VerbExec, exec(`"data": "dGVzdA==", ` + hash), hashes},
+		{message.VerbExec, exec(`"ref": {"kind": "stream", "bytes": 4, "subject": "_INBOX.x", "id": "x"}, ` + hash), hashes},
+		{message.VerbSample, `{"latent": {"$tensor": {"dtype": "f32", "shape": [1, 1, 2, 2], ` + hash + `}}}`, hashes},
 	} {
-		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != fault.BadPayload ||
-			!strings.Contains(err.Error(), name) {
-			t.Errorf("want %s: got %v", name, err)
+		m, err := c.Conn().RequestMsgWithContext(ctx,
+			&nats.Msg{Subject: message.VerbSubject(b.verb, ""), Data: []byte(b.body)})
+		if err != nil || !strings.Contains(string(m.Data), `"code":"bad_request"`) ||
+			!strings.Contains(string(m.Data), b.want) {
+			t.Errorf("%s %s: %v, got %s", b.verb, b.body, err, m.Data)
 		}
 	}
-	// A file of a job in JSON, as a person at a shell sends it; the result as an object.
-	body := []byte(`{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 700000}}}, "inputs": {"a.png": ` +
-		`{"$bytes": {"kind": "object", "bytes": 31457297, "name": "in/big"}}}}`)
-	m, err := c.Conn().RequestMsgWithContext(ctx,
-		&nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
-	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
-		t.Fatalf("submit: %v %s", err, m.Data)
-	}
-	exec, err := wire.EncodeMsgpack(&message.ExecRequest{
+	body, err := wire.EncodeMsgpack(&message.ExecRequest{
 		Class:  "Echo",
-		Inputs: pyjson.NewObject("value", &array.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]}),
+		Inputs: pyjson.NewObject("value", &array.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: wiretest.Noise(1 << 20)}),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.Conn().RequestMsgWithContext(ctx,
-		&nats.Msg{
-			Subject: message.VerbSubject(message.VerbExec, ""), Data: exec,
-			Header: nats.Header{wire.HeaderAccept: {"object"}},
-		})
+	m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{
+		Subject: message.VerbSubject(message.VerbExec, ""), Data: body, Header: nats.Header{wire.HeaderAccept: {"object"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,15 +248,9 @@ func TestObjectsAsPayloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, _ := o.Get("outputs")
-	got := list.([]any)[0].(*wire.Tensor)
-	if got.Ref == nil || got.Ref.Kind != wire.RefObject {
-		t.Fatalf("got %+v", got)
+	if got := list.([]any)[0].(*wire.Tensor); got.Ref != nil || !bytes.Equal(got.Data, wiretest.Noise(1<<20)) {
+		t.Errorf("got %d bytes and the reference %+v", len(got.Data), got.Ref)
 	}
-	r, err := n.Objects().Get(ctx, got.Ref, n.Blobs().Region)
-	if err != nil || !bytes.Equal(r.Bytes(), data[:1<<20]) {
-		t.Fatalf("the object is not what was sent: %v", err)
-	}
-	r.Release()
 }
 
 // TestHostileStreams plays the sender of a tensor that breaks its promise. Every way is refused at once with its own
@@ -322,33 +387,6 @@ func TestAbandonedStreams(t *testing.T) {
 			}
 			break
 		}
-	}
-}
-
-// TestUploadsAreReadByOthers checks that the NATS library reads an upload.
-func TestUploadsAreReadByOthers(t *testing.T) {
-	c, _ := payloadRig(t, nil)
-	ctx := wiretest.Context(t)
-	data := wiretest.Noise(5<<20 + 1)
-	ref, err := ipctest.Upload(ctx, c, "a b/ü", data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	js, err := jetstream.New(c.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := js.ObjectStore(ctx, bulk.BlobBucket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := store.GetBytes(ctx, "a b/ü")
-	if sum := sha256.Sum256(data); err != nil || !bytes.Equal(got, data) || ref.SHA256 != hex.EncodeToString(sum[:]) {
-		t.Fatalf("got %d bytes, %v", len(got), err)
-	}
-	st, err := store.Status(ctx)
-	if err != nil || st.TTL() != 24*time.Hour {
-		t.Errorf("the bucket keeps objects for %v, want 24h (%v)", st.TTL(), err)
 	}
 }
 

@@ -46,6 +46,8 @@ type Reply struct {
 	Send func(parts [][]byte, fds []int, failure *fault.Error, end bool) error
 	// Beside returns the Cargo for one message that lies in known; nil: everything goes inside the message.
 	Beside func(known *bulk.Hold) bulk.Cargo
+	// Offer offers bytes that are in no shared memory as a stream; nil: the carrier has none.
+	Offer func(data []byte) *wire.Ref
 	// Alive reports whether the client still listens; nil: there is no way to ask.
 	Alive func() bool
 	// Detach is called before a reply is continued on another goroutine; nil: nothing to do.
@@ -152,10 +154,10 @@ func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
 		"to get it beside the message", n, r.Limit)
 }
 
-// inlineLimit returns the size of the largest file that goes inside one message: 512 KiB, or half the limit of a
-// message if that is less; in JSON three quarters of that, because base64 needs a third more.
+// inlineLimit returns the size of the largest file that goes inside one message: what the limit leaves beside 32 KiB
+// for the other fields, in JSON three quarters of that, because base64 needs a third more.
 func (r *Reply) inlineLimit() int {
-	n := min(512<<10, r.Limit/2)
+	n := r.Limit - 32<<10
 	if r.Enc == wire.JSON {
 		n = n / 4 * 3
 	}

@@ -101,7 +101,7 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 			message.LimitsReply{},
 		},
 		"A job":                {message.RunRequest{}, message.Receipt{}},
-		"Events":               {message.Event{}, message.Output{}, message.Chunk{}, message.Preview{}, message.Heartbeat{}},
+		"Events":               {message.Event{}, message.Output{}, message.Preview{}, message.Heartbeat{}},
 		"Jobs on JetStream":    {message.Record{}},
 		"exec":                 {message.ExecRequest{}},
 		"Payloads":             {wire.Ref{}, bulk.PullRequest{}, wire.Tensor{}},
@@ -183,7 +183,7 @@ func TestNamesOnTheWire(t *testing.T) {
 	for _, name := range []string{
 		message.EventQueued, message.EventRetrying, message.EventStart, message.EventProgress, message.EventExecuted,
 		message.EventMetrics, message.EventSuccess, message.EventError, message.EventInterrupted, message.EventExpired,
-		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyChunk, message.ReplyPreview,
+		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyPreview,
 		message.ReplyHeartbeat, "record",
 	} {
 		if !words(events)[name] {
@@ -215,7 +215,6 @@ func TestNumbersOfThePage(t *testing.T) {
 		fmt.Sprintf("every %d s.", int(previewLease.Seconds())),
 		fmt.Sprintf("answers `no_such_job` after %d ms", ownerWait.Milliseconds()),
 		fmt.Sprintf("at most %d dimensions", 8),
-		fmt.Sprintf("%d MiB, the oldest go first", bulk.TensorBytes>>20),
 		"something comes at least every 2 s", "silence of 10 s on either side", "a handle lives 15 minutes",
 		"in pieces of at most 512 KiB",
 	} {

@@ -18,9 +18,6 @@ func (s *Service) Knows(handle string) (known bool, count int) {
 // Blobs are the streams of the carrier.
 func (n *NATS) Blobs() *bulk.Blobs { return n.blobs }
 
-// Objects are the stored payloads of the carrier.
-func (n *NATS) Objects() *bulk.Objects { return n.store }
-
 // Subscriptions returns the number of subscriptions on the connection for requests.
 func (n *NATS) Subscriptions() int { return n.nc.NumSubscriptions() }
 

@@ -57,7 +57,6 @@ type NATS struct {
 	out    *jobs.Publisher
 	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
 	blobs  *bulk.Blobs
-	store  *bulk.Objects
 	open   openRequests
 
 	mu    sync.Mutex
@@ -197,7 +196,6 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	if n.cfg.Stats != nil {
 		cfg.StatsHandler = func(*micro.Endpoint) any { return n.cfg.Stats() }
 	}
-	n.makeBucket(ctx)
 	svc, err := micro.AddService(n.nc, cfg)
 	if err != nil {
 		return fmt.Errorf("register NATS service: %w", err)
@@ -328,6 +326,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 // service's statistics count it. Later ones must not touch req, which micro reads when the handler has returned.
 func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
+	r.Offer = func(data []byte) *wire.Ref { return n.blobs.Offer(data) }
 	direct := req != nil
 	r.Detach = func() { direct = false }
 	r.Send = func(parts [][]byte, _ []int, failure *fault.Error, end bool) error {

@@ -22,22 +22,10 @@ func (n *NATS) openBulk() error {
 		return err
 	}
 	name := cmp.Or(n.cfg.Owner, wire.NewID())
-	if n.blobs, err = bulk.NewBlobs(n.bulk, message.BlobRoot+name); err == nil {
-		n.store, err = bulk.NewObjects(n.bulk)
-	}
-	if err != nil {
+	if n.blobs, err = bulk.NewBlobs(n.bulk, message.BlobRoot+name); err != nil {
 		n.bulk.Close()
 	}
 	return err
-}
-
-// makeBucket creates the bucket of payloads if the server has JetStream.
-func (n *NATS) makeBucket(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	if err := n.store.Create(ctx); err != nil {
-		n.cfg.Log.Debug().Err(err).Msg("no bucket for payloads")
-	}
 }
 
 // bulkTold is the size from which NATSConfig.Bulk is called for a payload.
@@ -48,31 +36,19 @@ func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 	if n.cfg.Bulk != nil && ref.Bytes >= bulkTold {
 		defer n.cfg.Bulk()()
 	}
-	if ref.Kind == wire.RefObject {
-		return n.store.Get(ctx, ref, n.blobs.Region)
-	}
 	return n.blobs.Pull(ctx, ref)
 }
 
-// beside returns Reply.Beside for the first kind of reference that the client accepts; nil if it accepts none.
+// beside returns Reply.Beside; nil if the client accepts no references.
 func (n *NATS) beside(header nats.Header, r *Call) func(*bulk.Hold) bulk.Cargo {
-	switch wire.AcceptedRef(header) {
-	case wire.RefStream:
-		return func(known *bulk.Hold) bulk.Cargo {
-			// a reply may lie in the memory of its request
-			offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil }
-			return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
-		}
-	case wire.RefObject:
-		return func(*bulk.Hold) bulk.Cargo { return &bulk.NATSCargo{Offer: n.upload} }
+	if !wire.AcceptsStream(header) {
+		return nil
 	}
-	return nil
-}
-
-func (n *NATS) upload(data []byte) (*wire.Ref, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	return n.store.Put(ctx, "out/"+wire.NewID(), data)
+	return func(known *bulk.Hold) bulk.Cargo {
+		// a reply may lie in the memory of its request
+		offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil }
+		return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
+	}
 }
 
 // Fetch returns the files of a job that another daemon on the same server has run.

@@ -13,7 +13,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/fault"
-	"patchbay/ipc/bulk"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -70,8 +69,8 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
 			cfg := ipctest.FakeService()
-			cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), outputs,
-				[]jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
+			cfg.Jobs, cfg.Outputs = jobs.New(jobs.Config{MaxQueued: 20}), outputs
+			cfg.Executors = []jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}
 			cfg.Log, cfg.Meter = zerolog.Nop(), meter
 			s := serve.NewService(cfg)
 			out := &collected{}

@@ -16,7 +16,7 @@ import (
 // are base64 text, tensors {"$tensor": {...}}.
 func Schema() map[string]any {
 	messages := map[string]any{
-		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{},
+		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{},
 		"preview":   message.Preview{},
 		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.LimitsReply{},
 		"ping.reply":  message.PongReply{},
@@ -42,7 +42,6 @@ func Schema() map[string]any {
 					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
 					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
 					"data":  text, "ref": map[string]any{"$ref": "#/$defs/ref"},
-					"hash": map[string]any{"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
 				},
 			}},
 		},

@@ -43,8 +43,6 @@ type ServiceConfig struct {
 	Fetch func(ctx context.Context, job string) ([]message.File, error)
 	Log   zerolog.Logger
 	Meter *meter.Meter // nil: a new one
-	// Tensors caches tensors that hosts name by their hash; nil: the executors are workers that do so.
-	Tensors *bulk.TensorCache
 	// Checked says that requests come from a daemon that has validated them: workflows are not validated again.
 	Checked bool
 	// Forward says that the executors are workers, which read large tensors themselves.
@@ -115,10 +113,6 @@ func (s *Service) verb(r *Call) error {
 		return wire.BadRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
-	case s.cfg.Tensors != nil && v.Hashes && r.Fields != nil:
-		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
-			return err
-		}
 	}
 	if r.Fields == nil {
 		if v.NeedsBody {
@@ -160,7 +154,7 @@ func (s *Service) fetch(r *Call, refs []*wire.Ref) error {
 	for _, ref := range refs {
 		if r.pull == nil || ref.Kind == wire.RefShm {
 			return fault.New(fault.BadRequest, "a reference of kind %s: only %s", ref.Kind,
-				"shm with the frame's descriptors works on a unix socket, stream and object on NATS")
+				"shm with the frame's descriptors works on a unix socket, stream on NATS")
 		}
 		if total += ref.Bytes; total > wire.MaxRegion {
 			return fault.New(fault.TooLarge, "the request refers to more than %d bytes", wire.MaxRegion)

@@ -88,3 +88,27 @@ func TestTensorReadsBack(t *testing.T) {
 		}
 	}
 }
+
+// TestTensorsByHashAreRefused checks that a tensor in msgpack that has a hash is refused, also beside its data: whoever
+// sends one would later send the hash alone.
+func TestTensorsByHashAreRefused(t *testing.T) {
+	fields := map[string]any{"dtype": "u8", "shape": []int{2}, "data": []byte{1, 2}}
+	message := func() []byte {
+		inner, err := wire.EncodeMsgpack(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append([]byte{0x81, 0xa1, 'a', 0xc7, byte(len(inner)), 1}, inner...)
+	}
+	if _, err := wire.Decode(message(), wire.Msgpack, wire.DefaultLimits()); err != nil {
+		t.Fatal(err)
+	}
+	fields["hash"] = strings.Repeat("ab", 32)
+	for _, how := range []string{"beside its data", "alone"} {
+		if _, err := wire.Decode(message(), wire.Msgpack, wire.DefaultLimits()); err == nil ||
+			!strings.Contains(err.Error(), "tensor: hash: tensors are no longer kept by their hash") {
+			t.Errorf("%s: got %v, want that hash is refused", how, err)
+		}
+		delete(fields, "data")
+	}
+}

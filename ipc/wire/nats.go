@@ -44,15 +44,14 @@ func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	return enc, nil
 }
 
-// AcceptedRef returns the first kind of Ref in the header of a request that a daemon can reply with on NATS: RefStream,
-// RefObject, or "" for none.
-func AcceptedRef(header nats.Header) string {
+// AcceptsStream reports whether the replies to a request with this header may hold a Ref of kind RefStream.
+func AcceptsStream(header nats.Header) bool {
 	for kind := range strings.SplitSeq(header.Get(HeaderAccept), ",") {
-		if kind = strings.TrimSpace(kind); kind == RefStream || kind == RefObject {
-			return kind
+		if strings.TrimSpace(kind) == RefStream {
+			return true
 		}
 	}
-	return ""
+	return false
 }
 
 // LastToken returns what follows the last dot of a subject.

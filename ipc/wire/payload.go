@@ -21,7 +21,6 @@ const SmallBytes = 16 << 10
 const (
 	RefShm    = "shm"    // in shared memory, whose descriptor came with the frame
 	RefStream = "stream" // pulled in chunks over NATS
-	RefObject = "object" // in the NATS object store
 )
 
 // Ref says where bytes are that travel beside their message. It replaces the data of a tensor, and other bytes as
@@ -33,8 +32,6 @@ type Ref struct {
 	Offset  int    `json:"offset,omitempty"`  // shm: offset in its memory
 	Subject string `json:"subject,omitempty"` // stream: subject to pull it from
 	ID      string `json:"id,omitempty"`      // stream: what to pull
-	Name    string `json:"name,omitempty"`    // object: its name in the bucket patchbay-blobs
-	SHA256  string `json:"sha256,omitempty"`  // object: of the bytes, in hex; checked if given
 }
 
 // RefKey marks a reference to bytes.
@@ -43,8 +40,11 @@ const RefKey = "$bytes"
 // check returns an error for values that cannot be right, before anything is fetched.
 func (r *Ref) check() error {
 	switch {
-	case r.Kind != RefShm && r.Kind != RefStream && r.Kind != RefObject:
-		return fmt.Errorf("reference of kind %q: the kinds are shm, stream, object", Shown(r.Kind))
+	case r.Kind == "object":
+		return fmt.Errorf("reference of kind object: objects of JetStream are no longer read; send the bytes in the " +
+			"message, or offer them with kind stream")
+	case r.Kind != RefShm && r.Kind != RefStream:
+		return fmt.Errorf("reference of kind %q: the kinds are shm and stream", Shown(r.Kind))
 	case r.Bytes <= 0 || r.Bytes > MaxRegion:
 		return fmt.Errorf("reference to %d bytes: want 1 to %d", r.Bytes, MaxRegion)
 	case r.FD < 0 || r.Offset < 0:
@@ -138,13 +138,12 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	head, err := EncodeMsgpack(struct {
 		DType string `json:"dtype"`
 		Shape []int  `json:"shape"`
-		Hash  string `json:"hash,omitempty"`
 		Ref   *Ref   `json:"ref,omitempty"`
-	}{t.DType, t.Shape, t.Hash, ref})
+	}{t.DType, t.Shape, ref})
 	if err != nil {
 		return err
 	}
-	if ref == nil && (t.Hash == "" || data != nil) {
+	if ref == nil {
 		head[0]++ // one field more: data follows, written without a copy of its own
 		head = append(head, "\xa4data\xc6"...)
 		head = binary.BigEndian.AppendUint32(head, uint32(len(data)))

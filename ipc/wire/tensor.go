@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 
@@ -11,17 +9,14 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map with dtype, shape, and data, ref
-// or hash.
+// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map with dtype, shape, and data or
+// ref.
 const extTensor = 1
 
 // Tensor is an array of numbers in a message. In a message that has just been read, the data may still be elsewhere.
 type Tensor struct {
 	array.Tensor
 	Ref *Ref `json:"ref,omitempty"` // where the data is
-	// SHA-256 of the data in hex. With data, it names the data for later messages; without, it stands for data that was
-	// sent before
-	Hash string `json:"hash,omitempty"`
 }
 
 // Check returns an error if dtype, shape and length of the data do not match, or if it is said to be in two places.
@@ -30,12 +25,8 @@ func (t *Tensor) Check() error {
 	switch {
 	case t.Ref != nil && t.Data != nil:
 		return fmt.Errorf("tensor has data and a ref")
-	case t.Hash != "" && len(t.Hash) != 64:
-		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", Shown(t.Hash))
 	case t.Ref != nil:
 		have = t.Ref.Bytes
-	case t.Data == nil && t.Hash != "":
-		have = t.Bytes()
 	}
 	return t.CheckLength(have)
 }
@@ -43,13 +34,9 @@ func (t *Tensor) Check() error {
 // MarshalJSON writes {"$tensor": {...}}.
 func (t *Tensor) MarshalJSON() ([]byte, error) {
 	m := map[string]any{"dtype": t.DType, "shape": t.Shape}
-	if t.Hash != "" {
-		m["hash"] = t.Hash
-	}
-	switch {
-	case t.Ref != nil:
+	if t.Ref != nil {
 		m["ref"] = t.Ref
-	case t.Hash == "" || t.Data != nil:
+	} else {
 		m["data"] = t.Data
 	}
 	return json.Marshal(map[string]any{array.Key: m})
@@ -78,6 +65,9 @@ func tensorOf(v any) (*Tensor, error) {
 	if !ok {
 		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", KindOf(v))
 	}
+	if _, ok := o.Get("hash"); ok {
+		return nil, fmt.Errorf("tensor: hash: tensors are no longer kept by their hash; send data or ref with every message")
+	}
 	t := &Tensor{}
 	if err := Bind(o, t); err != nil {
 		return nil, fmt.Errorf("tensor: %w", err)
@@ -102,12 +92,3 @@ func tensorsOfJSON(v any) (any, error) {
 
 // decodeBase64 reads the text form of bytes in JSON.
 func decodeBase64(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
-
-// Sum returns the SHA-256 of the data in hex: Hash, or computed if that is empty.
-func (t *Tensor) Sum() string {
-	if t.Hash != "" {
-		return t.Hash
-	}
-	sum := sha256.Sum256(t.Data)
-	return hex.EncodeToString(sum[:])
-}

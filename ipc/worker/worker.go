@@ -10,7 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/serve"
 )
@@ -41,9 +40,6 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	sc := cfg.Service
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log = table, outputs, []jobs.Executor{cfg.Executor}, cfg.Log
 	sc.Checked = startedByDaemon(in)
-	if sc.Tensors == nil {
-		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
-	}
 	svc := serve.NewService(sc)
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -20,7 +20,6 @@ type Rendezvous struct {
 	cond  *sync.Cond
 	cause error
 	told  func(error) // called with the cause, see OnAbort
-	woken func()      // wakes those that do not wait on cond, see OnWake
 	waits []string    // what each rank is waiting for
 }
 
@@ -40,16 +39,7 @@ func (m *Rendezvous) Locked(f func()) {
 }
 
 // WakeAll makes all waiters check their conditions again. The caller must hold the lock.
-func (m *Rendezvous) WakeAll() {
-	m.cond.Broadcast()
-	if m.woken != nil {
-		m.woken()
-	}
-}
-
-// OnWake registers f to be called, with the lock held, whenever waiters must check their conditions again. It must be
-// called before anyone waits.
-func (m *Rendezvous) OnWake(f func()) { m.woken = f }
+func (m *Rendezvous) WakeAll() { m.cond.Broadcast() }
 
 // OnAbort registers f to be called with the cause, in a goroutine of its own, once the group has ended. It replaces an
 // earlier f.
@@ -166,12 +156,7 @@ func (s *Seat) Do(f func() error) {
 
 // Wait blocks until ready returns true. The caller must hold the lock, and ready is called with it. Wait returns an
 // *Error when the group ends or the deadline passes. what names what the rank waits for.
-func (s *Seat) Wait(what string, ready func() bool) error { return s.WaitBy(nil, what, ready) }
-
-// WaitBy is Wait with another way to sleep, unless sleep is nil. sleep is called with the lock held, must release it
-// while it sleeps, and must return when the function set by OnWake is called, at the latest. If it cannot sleep, it
-// returns false without having released the lock.
-func (s *Seat) WaitBy(sleep func(sync.Locker) bool, what string, ready func() bool) error {
+func (s *Seat) Wait(what string, ready func() bool) error {
 	if s.cause == nil && ready() {
 		return nil
 	}
@@ -200,9 +185,7 @@ func (s *Seat) WaitBy(sleep func(sync.Locker) bool, what string, ready func() bo
 		if late {
 			return s.Errorf("rank %d waited %v for %s; waiting: %s", s.rank, s.deadline, what, s.standing())
 		}
-		if sleep == nil || !sleep(&s.mu) {
-			s.cond.Wait()
-		}
+		s.cond.Wait()
 	}
 	if s.cause != nil {
 		return &Error{Text: fmt.Sprintf("%s: rank %d stopped waiting for %s", s.Name, s.rank, what), Cause: s.cause}

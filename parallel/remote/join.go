@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"patchbay/engine"
 	"patchbay/parallel/comm/stream"
 )
 
@@ -27,9 +26,8 @@ func newToken() []byte {
 }
 
 // connect makes the mesh of a process: it dials the processes before it and accepts those after it. Speed is zero
-// unless m.Probe is set. ledger counts memory that is shared with processes on this machine, nil: it is not counted.
-func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, error), ledger *engine.Ledger,
-) (*stream.Mesh, Speed, error) {
+// unless m.Probe is set.
+func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, error)) (*stream.Mesh, Speed, error) {
 	if m.Self < 0 || m.Self >= len(m.Addresses) || len(m.Names) != len(m.Addresses) || len(m.Token) != tokenLength {
 		return nil, Speed{}, fmt.Errorf("process %d of %d with a token of %d bytes: not a mesh", m.Self, len(m.Addresses),
 			len(m.Token))
@@ -75,9 +73,6 @@ func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, erro
 		if speed, err = probe(m.Self, conns); err != nil {
 			return fail(err)
 		}
-	}
-	if err := stream.Share(conns, ledger); err != nil {
-		return fail(fmt.Errorf("share memory with the others: %w", err))
 	}
 	return stream.NewMesh(m.Self, conns, m.Names), speed, nil
 }

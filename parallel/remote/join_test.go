@@ -20,7 +20,7 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	own := mesh{Self: 0, Addresses: []string{"unix:" + path, "unix:nobody"}, Names: []string{"a", "b"}, Token: newToken()}
 	met := make(chan *stream.Mesh, 1)
 	go func() {
-		m, _, err := own.connect(l, dialUnix, nil)
+		m, _, err := own.connect(l, dialUnix)
 		if err != nil {
 			t.Error(err)
 		}
@@ -60,7 +60,7 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	}
 	other := own
 	other.Self = 1
-	second, _, err := other.connect(nil, dialUnix, nil)
+	second, _, err := other.connect(nil, dialUnix)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,8 +50,6 @@ type Config struct {
 	// are on this machine.
 	Listen net.Listener
 	Dial   func(address string) (net.Conn, error)
-	// Ledger counts the memory of what is sent to processes on this machine; nil: it is not counted.
-	Ledger *engine.Ledger
 	// Within connects groups whose ranks are all in this process, unless NCCL does; nil: the mesh does.
 	Within comm.Transport
 	// NCCL is the version of NCCL by which ranks here may exchange with those of other processes, "": they may not.
@@ -207,7 +205,7 @@ func (s *server) meet(m *mesh) (speed Speed, err error) {
 	if m.NCCL && s.Over == nil {
 		return speed, fmt.Errorf("the leader has ranks exchange by NCCL, which this process does not")
 	}
-	if s.mesh, speed, err = m.connect(s.Listen, s.Dial, s.Ledger); err != nil {
+	if s.mesh, speed, err = m.connect(s.Listen, s.Dial); err != nil {
 		return speed, err
 	}
 	s.over = s.mesh

@@ -256,26 +256,16 @@ func (d *door) natsLines() []typed {
 			says: []string{id(5), "deadline"},
 		},
 		{line: []string{"stream", "purge", "PATCHBAY_DEAD_1", "-f"}, admin: true},
-		{line: []string{"object", "put", "patchbay-blobs", "quick.json", "--no-progress", "-f"}, admin: true},
-		{
-			line:  []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"},
-			admin: true,
-		},
 	}
 	if d.limited { // the nats command does not report a refused subject, it waits
 		for _, row := range []typed{
 			{line: req("free", ""), never: "freed"},
 			{line: []string{"service", "info", "patchbay"}, never: "worker_pids"},
 			{line: []string{"stream", "purge", "PATCHBAY_EVENTS_1", "-f"}, never: "State"},
-			{line: []string{"object", "put", "patchbay-blobs", "bad.json", "--no-progress", "-f"}, never: "Size"},
 		} {
 			row.line, row.code = append(row.line, "--timeout", "300ms"), whatever
 			rows = append(rows, row)
 		}
-		rows = append(rows, typed{
-			line:  []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"},
-			admin: true, code: 1, says: []string{"not found"},
-		})
 	}
 	return rows
 }

@@ -159,6 +159,34 @@ func bucketRule(t *testing.T, s *harness.Server) {
 	if files, err := filepath.Glob(filepath.Join(s.Out, "inverted_*.png")); err != nil || len(files) != 1 {
 		t.Errorf("got files %v, %v; want one", files, err)
 	}
+	// a result that does not fit in a message
+	flow, err := os.ReadFile("../../examples/invert.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := filepath.Join(t.TempDir(), "large.json")
+	text := strings.Replace(string(flow), `{"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}`,
+		`{"class_type": "ImageScale", "inputs": {"image": ["1", 0], "upscale_method": "bilinear", "width": 4600, `+
+			`"height": 4600, "crop": "disabled"}`, 1)
+	if err := os.WriteFile(large, []byte(strings.Replace(text, "inverted", "large", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if from, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: "large"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := from.PutBytes(ctx, "large.png", harness.Photo(700)); err != nil {
+		t.Fatal(err)
+	}
+	seen := command(t, nil, "", program, "--nats", s.URL, "--from", "large", "--flow", large, "--count", "1")
+	got, err := to.GetBytes(ctx, "large.png")
+	if err != nil {
+		t.Fatalf("%v: %s", err, seen)
+	}
+	saved, err := os.ReadFile(filepath.Join(s.Out, "large_00001_.png"))
+	if err != nil || !bytes.Equal(saved, got) || len(got) <= int(nc.MaxPayload()) {
+		t.Errorf("%v: %d bytes arrived of %d, want all, more than a message of %d", err, len(got), len(saved),
+			nc.MaxPayload())
+	}
 }
 
 // checkInverted checks pixel by pixel that one PNG is the inverse of the other.

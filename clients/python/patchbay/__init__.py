@@ -19,7 +19,7 @@ from .errors import (
 )
 from .results import ExecResult, File, RunResult
 from .sampling import Change, LoRA, Progress, SampleResult, Sampling
-from .wire import BF16, Handle, Named
+from .wire import BF16, Handle
 
 __version__ = "0.2.0"
 
@@ -35,7 +35,6 @@ __all__ = [
     "File",
     "Handle",
     "LoRA",
-    "Named",
     "NotAllowedError",
     "OutOfMemoryError",
     "PatchbayError",

@@ -106,4 +106,3 @@ class AsyncClient:
     load = _twin(Client.load)
     forecast = _twin(Client.forecast)
     free = _twin(Client.free)
-    upload = _twin(Client.upload)

@@ -19,7 +19,7 @@ from .errors import BusyError, CancelledError, ConnectionLostError, PatchbayErro
 from .frames import FrameTransport, SocketTransport, Transport, WorkerTransport
 from .nats_transport import NATSTransport
 from .results import ExecResult, File, RunResult
-from .sampling import Change, Known, LoRA, Progress, SampleResult, Sampling, Stop, adapter, entry, named, once
+from .sampling import Change, LoRA, Progress, SampleResult, Sampling, Stop, entry, tensor
 from .shm import Region
 from .wire import Handle
 
@@ -67,7 +67,6 @@ class Client:
         self._dial = dial
         self._dialing = threading.Lock()
         self._closed = False
-        self._known = Known()
         self._sent = 0  # on connections that were lost
 
     @classmethod
@@ -106,7 +105,6 @@ class Client:
                     fresh.inherit(self._transport)
                 self._sent += self._transport.sent
                 self._transport = fresh
-                self._known.clear()
             return self._transport
 
     @property
@@ -144,15 +142,6 @@ class Client:
             if transport.share(region):
                 return region.bytes[:size].view(kind).reshape(shape)
         return np.zeros(shape, kind)
-
-    def upload(self, name: str, data: bytes) -> Message:
-        """Put a file into the object store of a NATS server. What is returned may stand in inputs of run and submit in
-        place of the bytes, for a day.
-        """
-        transport = self.transport
-        if not isinstance(transport, NATSTransport):
-            raise TypeError("upload goes over NATS: other connections take the bytes themselves")
-        return {"$bytes": transport.upload(name, data)}
 
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, job, self.timeout or SLOW.get(verb, SILENCE)), {})
@@ -318,9 +307,6 @@ class Client:
                 if m.get("error"):
                     raise error_of(m)
                 out.files.append(File(m["ref"], m.get("data", b"")))
-            elif kind == "chunk":
-                if out.files:
-                    out.files[-1].data += m["data"]
             elif kind == "preview":
                 if on_preview:
                     on_preview(m.get("node", ""), bytes(m["data"]))
@@ -443,18 +429,18 @@ class Client:
         """Run one sampler on arrays; positive and negative are entries {"model_conds": {"c_crossattn": array, ...},
         ...} as in docs/protocol.md.
 
-        Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50
-        ms; when it is true the run is cancelled, and given up if it has not ended after patience seconds:
-        CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does whatever on_progress
-        raises. dual is {"middle": entries, "cfg2": number, "nested": bool} of DualCFGGuider, cache {"rule": "easy" or
-        "lazy", "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm, nets model patches {"file": name, "hint":
-        array, "strength": number}. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
+        stop is asked about every 50 ms; when it is true the run is cancelled, and given up if it has not ended after
+        patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
+        whatever on_progress raises. dual is {"middle": entries, "cfg2": number, "nested": bool} of DualCFGGuider, cache
+        {"rule": "easy" or "lazy", "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm, nets model patches {"file":
+        name, "hint": array, "strength": number}. on_preview gets ("", JPEG) as that of run does, and makes preview
+        "jpeg".
         """
         out: Message = {"file": model, "fingerprint": fingerprint}
         if patches:
-            out["patches"] = [adapter(p) for p in patches]
+            out["patches"] = [p.message() for p in patches]
         if nets:
-            out["nets"] = [{**n, "hint": once(n["hint"])} for n in nets]
+            out["nets"] = [{**n, "hint": tensor(n["hint"])} for n in nets]
         conds: Message = {"positive": [entry(e) for e in positive]}
         if negative is not None:
             conds["negative"] = [entry(e) for e in negative]
@@ -485,22 +471,9 @@ class Client:
         }
         optional |= {"cfg_norm": cfg_norm, "plan": plan or None}
         body |= {k: v for k, v in optional.items() if v is not None}
-        hashes = {n.hash for n in named(body)}
-        for attempt in range(3):
-            job: Message = {"id": body["id"], "stop": stop, "patience": patience}
-            try:
-                with self._until_end(job) as look:
-                    done = self._sampled(
-                        self._stream("sample", self._known.light(body), "", job, look), job, on_progress, on_preview
-                    )
-            except PatchbayError as err:
-                if err.code != "missing_tensors" or attempt == 2:
-                    raise
-                self._known.remove(err.extra.get("missing") or hashes)
-            else:
-                self._known.add(hashes)
-                return done
-        raise AssertionError("not reached")
+        job: Message = {"id": body["id"], "stop": stop, "patience": patience}
+        with self._until_end(job) as look:
+            return self._sampled(self._stream("sample", body, "", job, look), job, on_progress, on_preview)
 
     def _sampled(
         self,

@@ -8,7 +8,6 @@ import asyncio
 import base64
 import concurrent.futures
 import contextlib
-import hashlib
 import json
 import pathlib
 import queue
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 ROOT = "patchbay.v1."
 _T = TypeVar("_T")
 _HEADERS = {"Content-Type": "application/msgpack", "Patchbay-Accept": "stream"}
-BUCKET = "patchbay-blobs"
 
 
 def inbox_of(url: str, options: dict[str, Any]) -> str:
@@ -66,7 +64,6 @@ class NATSTransport:
         self.sent = 0
         self._state = threading.Lock()
         self._waiting: dict[str, tuple[str, Queue]] = {}  # subject and replies by inbox
-        self._watching: set[asyncio.Future[None]] = set()  # uploads
         self._ended = False  # the loop takes no more work
         options = {"connect_timeout": 3, "allow_reconnect": True, "max_reconnect_attempts": 3, **options}
         options.setdefault("inbox_prefix", inbox_of(url, options))
@@ -111,10 +108,6 @@ class NATSTransport:
             for inbox, (subject, replies) in self._waiting.items():
                 if f'"{subject.lower()}"' in text or f'"{inbox.lower()}"' in text:
                     replies.put(NotAllowedError(f"the NATS server does not allow this user to use {subject}: {text}"))
-        if "$js." in text or "$o." in text:
-            for f in self._watching:
-                if not f.done():
-                    f.set_exception(NotAllowedError(text))
 
     async def _gone(self) -> None:
         """Tell everybody who waits that replies may be lost."""
@@ -191,40 +184,6 @@ class NATSTransport:
         with self._state:
             self._waiting.pop(inbox, None)
         self._withdraw(offers)
-
-    def upload(self, name: str, data: bytes | memoryview) -> dict[str, Any]:
-        """Put bytes into the object store and return the reference to them, for a request to come; they are kept for a
-        day.
-        """
-
-        async def put() -> Any:  # noqa: ANN401
-            store = await self._nc.jetstream().object_store(BUCKET)
-            return await store.put(name, bytes(data))
-
-        async def watched() -> None:
-            refused: asyncio.Future[None] = self._loop.create_future()
-            self._watching.add(refused)
-            work = asyncio.ensure_future(put())
-            try:
-                await asyncio.wait({work, refused}, return_when=asyncio.FIRST_COMPLETED)
-                if not work.done():
-                    work.cancel()
-                    with contextlib.suppress(BaseException):
-                        await work
-                    refused.result()
-                work.result()
-            finally:
-                self._watching.discard(refused)
-                refused.cancel()
-
-        try:
-            self._do(watched())
-        except NotAllowedError as err:
-            raise NotAllowedError(
-                f"this user may not upload: objects are for admins and daemons. Put the bytes into inputs of run or "
-                f"submit, they go in chunks ({err})"
-            ) from None
-        return {"kind": "object", "bytes": len(data), "name": name, "sha256": hashlib.sha256(data).hexdigest()}
 
     def _pull(self, ref: dict[str, Any]) -> memoryview:
         if ref["kind"] != "stream":

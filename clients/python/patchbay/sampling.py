@@ -1,27 +1,20 @@
-"""The message of ``sample``: adapters, conditioning entries, and tensors that are sent once."""
+"""The message of ``sample``: adapters and conditioning entries."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from .wire import BF16, Named
+from .wire import BF16
 
 Array = npt.NDArray[Any]
 Message = dict[str, Any]
-Tensor = Array | BF16 | Named
-"""What may stand where a tensor is wanted. ``Named`` is hashed once, arrays at every call."""
-
-ONCE = 16 << 10
-"""Bytes from which tensors of conditionings and adapters are sent by their hash."""
-
-MOST = 1 << 16
-"""Hashes that are remembered as known to the worker."""
+Tensor = Array | BF16
+"""What may stand where a tensor is wanted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +35,7 @@ class LoRA:
 
     def message(self) -> Message:
         """Return the adapter as the protocol has it."""
-        tensors: Message = {"up": self.up, "down": self.down}
+        tensors: Message = {"up": tensor(self.up), "down": tensor(self.down)}
         if self.alpha is not None:
             tensors["alpha"] = float(self.alpha)
         out: Message = {"key": self.key, "adapter": "lora", "strength": float(self.strength), "tensors": tensors}
@@ -68,7 +61,7 @@ class Change:
             "key": self.key,
             "adapter": "set" if self.sets else "diff",
             "strength": float(self.strength),
-            "tensors": {"value": self.value},
+            "tensors": {"value": tensor(self.value)},
         }
 
 
@@ -115,74 +108,19 @@ class Sampling:
 
 
 def entry(e: Mapping[str, Any]) -> Message:
-    """Return a conditioning entry whose tensors are arrays, those that are large by their hash."""
+    """Return a conditioning entry whose tensors are arrays."""
     out = dict(e)
-    out["model_conds"] = {k: once(v) for k, v in e["model_conds"].items() if v is not None}
+    out["model_conds"] = {k: tensor(v) for k, v in e["model_conds"].items() if v is not None}
     if out.get("mask") is not None:
-        out["mask"] = once(out["mask"])
+        out["mask"] = tensor(out["mask"])
     if out.get("references"):
-        out["references"] = [once(r) for r in out["references"]]
+        out["references"] = [tensor(r) for r in out["references"]]
     return out
 
 
-def adapter(p: LoRA | Change) -> Message:
-    """Return an adapter with its large tensors by their hash."""
-    return (replace(p, up=once(p.up), down=once(p.down)) if isinstance(p, LoRA) else p).message()
-
-
-def once(v: Tensor | Sequence[Any]) -> Tensor:
-    """Return a tensor that is sent by its hash if it is large."""
-    if isinstance(v, Named):
-        return v
-    t = v if isinstance(v, BF16) else np.asarray(v)
-    return Named.of(t) if t.nbytes >= ONCE else t
-
-
-def named(v: Any) -> Iterable[Named]:  # noqa: ANN401
-    """Yield the tensors in a message that have a hash."""
-    if isinstance(v, Named):
-        yield v
-    elif isinstance(v, dict):
-        for e in v.values():
-            yield from named(e)
-    elif isinstance(v, list):
-        for e in v:
-            yield from named(e)
-
-
-class Known:
-    """The hashes of the tensors that the worker has been sent. It may drop some and says so (missing_tensors)."""
-
-    def __init__(self) -> None:
-        """Make an empty set."""
-        self._lock = threading.Lock()
-        self._hashes: dict[str, None] = {}
-
-    def light(self, v: Any) -> Any:  # noqa: ANN401
-        """Return a message without the data of what is known."""
-        if isinstance(v, Named):
-            return replace(v, whole=False) if v.hash in self._hashes else v
-        if isinstance(v, dict):
-            return {k: self.light(e) for k, e in v.items()}
-        return [self.light(e) for e in v] if isinstance(v, list) else v
-
-    def add(self, hashes: Iterable[str]) -> None:
-        """Note what was sent with its data and taken."""
-        with self._lock:
-            self._hashes |= dict.fromkeys(hashes)
-            while len(self._hashes) > MOST:
-                del self._hashes[next(iter(self._hashes))]
-
-    def remove(self, hashes: Iterable[str]) -> None:
-        """Note what is not there any more."""
-        with self._lock:
-            for h in hashes:
-                self._hashes.pop(h, None)
-
-    def clear(self) -> None:
-        """Forget everything: there is another worker."""
-        with self._lock:
-            self._hashes = {}
+def tensor(v: Tensor | Sequence[Any]) -> Tensor:
+    """Return a tensor or lists of numbers as a tensor."""
+    return v if isinstance(v, BF16) else np.asarray(v)
 
 
 Stop = Callable[[], bool]

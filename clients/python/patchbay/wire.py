@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import time
 from collections.abc import Callable
@@ -58,31 +57,6 @@ class BF16:
         return int(self.bits.nbytes)
 
 
-@dataclass(frozen=True, eq=False)
-class Named:
-    """A tensor with the SHA-256 of its bytes, by which it is sent once with its data and later without.
-
-    Make it with ``Named.of`` and keep it: the bytes are hashed then, and must not change afterwards.
-    """
-
-    array: Array
-    hash: str
-    dtype: str
-    whole: bool = True
-    """Whether the data goes with the hash."""
-
-    @classmethod
-    def of(cls, tensor: Array | BF16) -> Named:
-        """Hash a tensor."""
-        a, dtype = _plain(tensor)
-        return cls(a, hashlib.sha256(_bytes(a).data).hexdigest(), dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size of the data in bytes."""
-        return int(self.array.nbytes)
-
-
 def _plain(v: Array | BF16) -> tuple[Array, str]:
     """Return a tensor as it goes over the wire: contiguous, little-endian, with the name of its dtype."""
     if isinstance(v, BF16):
@@ -101,17 +75,14 @@ def _bytes(a: Array) -> npt.NDArray[np.uint8]:
     return a.reshape(-1).view(np.uint8)
 
 
-def _head(arr: Array, name: str, hashed: str = "", ref: dict[str, Any] | None = None, data: bool = True) -> bytes:
+def _head(arr: Array, name: str, ref: dict[str, Any] | None) -> bytes:
     """Return the payload of a tensor's extension up to its data."""
     fields: dict[str, Any] = {"dtype": name, "shape": [int(n) for n in arr.shape]}
-    if hashed:
-        fields["hash"] = hashed
     if ref:
         fields["ref"] = ref
-    if ref or not data:
-        out: bytes = msgpack.packb(fields)
-        return out
     body: bytes = msgpack.packb(fields)
+    if ref:
+        return body
     return b"".join((bytes([body[0] + 1]), body[1:], msgpack.packb("data"), b"\xc6", struct.pack(">I", arr.nbytes)))
 
 
@@ -129,13 +100,12 @@ def pack(value: Any, beside: Put | None = None, least: int = BULK) -> list[bytes
             packer.reset()
 
     def put(v: Any) -> None:  # noqa: ANN401
-        if isinstance(v, (np.ndarray, BF16, Named)):
-            arr, name = (v.array, v.dtype) if isinstance(v, Named) else _plain(v)
-            digest, whole = (v.hash, v.whole) if isinstance(v, Named) else ("", True)
-            ref = beside(_bytes(arr)) if beside and whole and arr.nbytes >= least else None
-            head = _head(arr, name, digest, ref, whole)
+        if isinstance(v, (np.ndarray, BF16)):
+            arr, name = _plain(v)
+            ref = beside(_bytes(arr)) if beside and arr.nbytes >= least else None
+            head = _head(arr, name, ref)
             flush()
-            inside = arr.nbytes if whole and ref is None else 0
+            inside = arr.nbytes if ref is None else 0
             parts.append(struct.pack(">BIb", 0xC9, len(head) + inside, EXT_TENSOR) + head)
             if inside:
                 parts.append(_bytes(arr).data)

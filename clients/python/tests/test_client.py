@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from patchbay import Client, ConnectionLostError, Handle, PatchbayError
-from patchbay.nats_transport import NATSTransport
 
 from .conftest import Daemon
 
@@ -196,12 +195,8 @@ def test_pictures_sent_with_a_job(client: Client) -> None:
         "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
         "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
     }
-    files: list[Any] = [picture]
-    if isinstance(client.transport, NATSTransport):
-        files.append(client.upload(f"in/{time.time_ns()}", picture))
-    for data in files:
-        result = client.run(flow, inputs={"mine.png": data})
-        assert len(result.files[0].data) > 2_500_000 and result.files[0].ref["width"] == side
+    result = client.run(flow, inputs={"mine.png": picture})
+    assert len(result.files[0].data) > 2_500_000 and result.files[0].ref["width"] == side
     (loaded, _) = client.exec("LoadImage", {"image": "mine.png"}, files={"mine.png": picture}).outputs
     assert loaded.shape == (1, side, side, 3)
     (back, _) = client.exec("LoadImage", {"image": "back.png"}, files={"back.png": result.files[0].data}).outputs

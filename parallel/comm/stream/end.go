@@ -2,7 +2,6 @@ package stream
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"patchbay/engine"
@@ -51,17 +50,11 @@ func (e *end) send(k kind, to int, op string, at comm.Site, t engine.Tensor) {
 	}
 }
 
-// await waits for the oldest frame of a way and returns it; what names what the rank waits for. The caller must call
-// done on the frame.
+// await waits for the oldest frame of a way and returns it; what names what the rank waits for.
 func (e *end) await(w way, what string) (f *frame) {
 	g := e.group
-	var sleep func(sync.Locker) bool
-	if l := g.mesh.links[g.process[w.from]]; l != nil && l.in != nil {
-		l.look()
-		sleep = l.sleep
-	}
 	e.Do(func() error {
-		if err := e.WaitBy(sleep, what, func() bool { return len(g.arrived[w]) > 0 }); err != nil {
+		if err := e.Wait(what, func() bool { return len(g.arrived[w]) > 0 }); err != nil {
 			return err
 		}
 		f, g.arrived[w] = g.arrived[w][0], g.arrived[w][1:]
@@ -76,11 +69,10 @@ func (e *end) fail(err error) {
 	panic(err)
 }
 
-// part takes another rank's part of a collective, n elements. The caller must call done on the frame.
+// part takes another rank's part of a collective, n elements.
 func (e *end) part(c *comm.Call, from, n int) *frame {
 	f := e.await(way{from, e.Rank(), true}, c.Op)
 	if f.op != c.Op || f.dtype != c.Src.DType || len(f.payload) != n*f.dtype.Size() {
-		defer f.done()
 		e.fail(e.Errorf("ranks %d and %d disagree: %s, %s at %s, which takes %s[%d]", from, e.Rank(), f, c.Op, c.Site,
 			c.Src.DType, n))
 	}
@@ -167,9 +159,7 @@ func (e *end) collect(c *comm.Call, counts []int, own int) {
 			copy(to, comm.HostBytes(c.Src, own, n))
 			continue
 		}
-		f := e.part(c, peer, n)
-		copy(to, f.payload)
-		f.done()
+		copy(to, e.part(c, peer, n).payload)
 	}
 }
 
@@ -181,9 +171,7 @@ func (e *end) sum(c *comm.Call, dst engine.Tensor, counts []int) {
 			parts[peer] = comm.Piece(c.Src, comm.Total(counts[:peer]), n)
 			continue
 		}
-		f := e.part(c, peer, n)
-		defer f.done()
-		parts[peer] = engine.NewTensor(engine.Buf{Host: f.payload}, c.Src.DType, n)
+		parts[peer] = engine.NewTensor(engine.Buf{Host: e.part(c, peer, n).payload}, c.Src.DType, n)
 	}
 	total := hostTensor(dst.DType, n) // dst may overlap one of the parts
 	comm.Sum(total, parts)

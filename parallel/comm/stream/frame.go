@@ -1,8 +1,7 @@
 // Package stream is the transport of ranks in several processes. What they exchange travels as frames over one
-// connection between any two processes (mesh.go): a unix socket on one machine, TCP between machines. On one machine,
-// payloads (shared.go) and frames (ring.go) are in memory that both processes have mapped. A group (group.go) keeps
-// what has arrived until it is taken, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs pass through host
-// memory (stage.go). Sums are made in rank order, so that all transports give the same bits.
+// connection between any two processes (mesh.go): a unix socket on one machine, TCP between machines. A group
+// (group.go) keeps what has arrived until it is taken, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs
+// pass through host memory (stage.go). Sums are made in rank order, so that all transports give the same bits.
 package stream
 
 import (
@@ -33,18 +32,6 @@ type frame struct {
 	dtype    engine.DType // of the payload
 	site     string       // place of the call, for errors
 	payload  []byte
-	place    int     // offset of the payload in shared memory; 0: it follows the frame
-	in       *shared // shared memory that holds a received payload; nil: separate memory
-}
-
-// done releases the memory of a received payload, which must not be used afterwards.
-func (f *frame) done() {
-	if f.in == nil {
-		return
-	}
-	f.in.word(f.place - pieceHead).Store(0)
-	f.in.drop()
-	f.in, f.payload = nil, nil
 }
 
 // Limits of what a peer may announce: texts are short, a tensor has at most 64 GiB.
@@ -55,17 +42,19 @@ const (
 )
 
 // headLength is the fixed part of a frame: lengths of group, op, site (2 bytes each), kind, dtype (1 each), from, to (2
-// each), length of the payload (8), place (8). All integers are little-endian.
-const headLength = 28
+// each), length of the payload (8). All integers are little-endian.
+const headLength = 20
+
+// inlineBytes is the size up to which a payload is written together with the head of its frame.
+const inlineBytes = 4096
 
 // write sends a frame. A short payload is sent in one piece with the head, a longer one from where it is.
 func (f *frame) write(w io.Writer) error {
-	head := f.head()
-	short := f.place == 0 && len(f.payload) <= inlineBytes
+	head, short := f.head(), len(f.payload) <= inlineBytes
 	if short {
 		head = append(head, f.payload...)
 	}
-	if _, err := w.Write(head); err != nil || short || f.place > 0 {
+	if _, err := w.Write(head); err != nil || short {
 		return err
 	}
 	_, err := w.Write(f.payload)
@@ -82,20 +71,17 @@ func (f *frame) head() []byte {
 	binary.LittleEndian.PutUint16(head[8:], f.from)
 	binary.LittleEndian.PutUint16(head[10:], f.to)
 	binary.LittleEndian.PutUint64(head[12:], uint64(len(f.payload)))
-	binary.LittleEndian.PutUint64(head[20:], uint64(f.place))
 	return append(append(append(head, f.group...), f.op...), f.site...)
 }
 
-// readFrame reads the next frame. in is the memory that the peer shares, in which payloads may be that do not follow
-// their frame; nil if it shares none. A peer that violates the format is an error.
-func readFrame(r io.Reader, in *shared) (*frame, error) {
+// readFrame reads the next frame. A peer that violates the format is an error.
+func readFrame(r io.Reader) (*frame, error) {
 	var head [headLength]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
 	length := func(at int) int { return int(binary.LittleEndian.Uint16(head[at:])) }
 	group, op, site, payload := length(0), length(2), length(4), binary.LittleEndian.Uint64(head[12:])
-	place := binary.LittleEndian.Uint64(head[20:])
 	if group > maxText || op > maxText || site > maxText || payload > maxPayload || head[6] > byte(alive) {
 		return nil, fmt.Errorf("a frame of kind %d with texts of %d, %d and %d and a payload of %d bytes: not this protocol",
 			head[6], group, op, site, payload)
@@ -109,15 +95,6 @@ func readFrame(r io.Reader, in *shared) (*frame, error) {
 		group: text[:group], op: text[group : group+op], site: text[group+op:],
 		kind: kind(head[6]), dtype: engine.DType(head[7]),
 		from: binary.LittleEndian.Uint16(head[8:]), to: binary.LittleEndian.Uint16(head[10:]),
-	}
-	if place > 0 {
-		if in == nil {
-			return nil, fmt.Errorf("a payload in shared memory from who shares none: not this protocol")
-		}
-		var err error
-		f.place, f.in = int(place), in
-		f.payload, err = in.payload(place, payload)
-		return f, err
 	}
 	for n := uint64(0); n < payload; n = uint64(len(f.payload)) {
 		f.payload = append(f.payload, make([]byte, min(payload-n, max(n, maxAhead)))...)

@@ -14,7 +14,6 @@ type members struct {
 	key     string
 	process []int            // process of each member
 	arrived map[way][]*frame // frames not taken yet, oldest first
-	over    bool             // the group is forgotten: nobody takes frames any more
 }
 
 // way identifies the frames from one rank to another, separately for collectives and messages.
@@ -29,7 +28,6 @@ func newMembers(m *Mesh, key string, g comm.Group) *members {
 		own.process = slices.Repeat([]int{m.self}, len(g.Ranks))
 	}
 	own.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), own.standing)
-	own.OnWake(own.wake)
 	return own
 }
 
@@ -37,40 +35,12 @@ func newMembers(m *Mesh, key string, g comm.Group) *members {
 func (g *members) take(f *frame) {
 	if f.kind == abort {
 		g.End(g.Errorf("rank %d: %s", f.from, f.payload))
-		f.done()
 		return
 	}
 	g.Locked(func() {
-		if g.over {
-			f.done()
-			return
-		}
 		w := way{int(f.from), int(f.to), f.kind == collective}
 		g.arrived[w] = append(g.arrived[w], f)
 		g.WakeAll()
-	})
-}
-
-// wake wakes the ranks that sleep on the rings of the group's processes.
-func (g *members) wake() {
-	for _, p := range g.process {
-		if l := g.mesh.links[p]; l != nil && l.in != nil && l.in.hold() {
-			l.in.wake()
-			l.in.drop()
-		}
-	}
-}
-
-// forget releases the frames that nobody has taken.
-func (g *members) forget() {
-	g.Locked(func() {
-		g.over = true
-		for _, list := range g.arrived {
-			for _, f := range list {
-				f.done()
-			}
-		}
-		clear(g.arrived)
 	})
 }
 

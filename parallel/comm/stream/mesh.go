@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"patchbay/engine"
@@ -38,13 +38,8 @@ type peer struct {
 	mesh    *Mesh
 	process int
 	conn    io.ReadWriteCloser
-	out, in *shared // for payloads and rings of frames; nil: they go through the connection
 
-	mu    sync.Mutex // guards writes and wrote
-	wrote uint32     // frames written to the connection
-
-	taking sync.Mutex    // keeps the order of frames
-	read   atomic.Uint32 // frames read from the connection
+	mu sync.Mutex // guards writes
 }
 
 // pulse is the interval between heartbeats.
@@ -66,9 +61,6 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 		}
 		l := &peer{mesh: m, process: p, conn: c}
 		m.links[p] = l
-		if own, ok := c.(*near); ok {
-			l.out, l.in = own.out, own.in
-		}
 		m.run.Go("frames of "+names[p], func() error {
 			m.gone(p, l.receive())
 			return nil
@@ -82,7 +74,7 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 func (m *Mesh) pulse() {
 	for _, l := range m.links {
 		if l != nil && l.mu.TryLock() {
-			_ = l.write(&frame{kind: alive}) // receive notices that a process is gone
+			_ = (&frame{kind: alive}).write(l.conn) // receive notices that a process is gone
 			l.mu.Unlock()
 		}
 	}
@@ -142,20 +134,9 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 // forget drops the groups of teams older than team. The caller must hold m.mu.
 func (m *Mesh) forget(team uint64) {
 	m.newest = team
-	for key, g := range m.groups {
-		if teamOf(key) < team {
-			delete(m.groups, key)
-			g.forget()
-		}
-	}
-	for key, list := range m.early {
-		if teamOf(key) < team {
-			delete(m.early, key)
-			for _, f := range list {
-				f.done()
-			}
-		}
-	}
+	old := func(key string) bool { return teamOf(key) < team }
+	maps.DeleteFunc(m.groups, func(key string, _ *members) bool { return old(key) })
+	maps.DeleteFunc(m.early, func(key string, _ []*frame) bool { return old(key) })
 }
 
 // teamOf returns the team in a key, 0 if the key is malformed.
@@ -164,39 +145,30 @@ func teamOf(key string) (team uint64) {
 	return team
 }
 
-// write sends a frame through the connection. The caller must hold l.mu.
-func (l *peer) write(f *frame) error {
-	l.wrote++
-	return f.write(l.conn)
-}
-
 // receive hands frames to their groups until the connection ends.
 func (l *peer) receive() error {
 	r := bufio.NewReaderSize(l.conn, readBuffer)
 	for {
-		f, err := readFrame(r, l.in)
-		if err == nil {
-			err = l.take(f)
-		}
+		f, err := readFrame(r)
 		if err != nil {
 			return err
+		}
+		if f.kind != alive {
+			l.mesh.deliver(f)
 		}
 	}
 }
 
+// deliver hands a frame to its group, or keeps it for a group that is not connected here yet.
 func (m *Mesh) deliver(f *frame) {
 	m.mu.Lock()
 	own := m.groups[f.group]
-	early := own == nil && teamOf(f.group) >= m.newest
-	if early { // the peers are ahead of this process
+	if own == nil && teamOf(f.group) >= m.newest { // the peers are ahead of this process
 		m.early[f.group] = append(m.early[f.group], f)
 	}
 	m.mu.Unlock()
-	switch {
-	case own != nil:
+	if own != nil {
 		own.take(f)
-	case !early:
-		f.done()
 	}
 }
 
@@ -229,16 +201,9 @@ func (m *Mesh) send(process int, f *frame) error {
 		return nil
 	}
 	l := m.links[process]
-	shares := l.out != nil && f.kind != abort
-	if shares && len(f.payload) > 0 {
-		f.place = l.out.put(f.payload)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if shares && (f.place > 0 || len(f.payload) == 0) && l.out.post(f.head(), l.wrote) {
-		return nil
-	}
-	if err := l.write(f); err != nil {
+	if err := f.write(l.conn); err != nil {
 		return &comm.Error{Text: "send to " + m.names[process], Cause: err}
 	}
 	return nil

@@ -20,9 +20,7 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 		if len(e.posts[from]) > 0 {
 			e.fail(e.Errorf("rank %d receives from rank %d at %s and has posted memory for it before", e.Rank(), from, in.Site))
 		}
-		f := e.message(plain, from, in.Site)
-		defer f.done()
-		e.fill(in, f)
+		e.fill(in, e.message(plain, from, in.Site))
 	}
 }
 
@@ -73,7 +71,6 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	slot := posts[0]
 	e.posts[from] = posts[1:]
 	f := e.message(offered, from, slot.Site)
-	defer f.done()
 	e.fill(slot, f)
 	e.fill(in, f)
 	e.Took()

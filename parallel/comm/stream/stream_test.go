@@ -24,7 +24,8 @@ type several struct {
 	team      uint64
 }
 
-// meshes connects that many processes with each other, near ones by sockets and shared memory.
+// meshes connects that many processes with each other, near ones by unix sockets, which keep what is sent, others by
+// pipes, which keep nothing.
 func meshes(t *testing.T, processes int, near bool) []*stream.Mesh {
 	t.Helper()
 	conns := make([][]io.ReadWriteCloser, processes)
@@ -37,15 +38,6 @@ func meshes(t *testing.T, processes int, near bool) []*stream.Mesh {
 				ends := stream.Pair(t)
 				conns[p][q], conns[q][p] = ends[0], ends[1]
 			}
-		}
-	}
-	shared := make(chan error, processes)
-	for p := range conns {
-		go func() { shared <- stream.Share(conns[p], nil) }()
-	}
-	for range conns {
-		if err := <-shared; err != nil {
-			t.Fatal(err)
 		}
 	}
 	out, names := make([]*stream.Mesh, processes), make([]string, processes)

@@ -88,9 +88,7 @@ comfy.model_base.BaseModel._apply_model = counted
 
 def plain(v):
     """Return a message with every tensor as an array."""
-    if hasattr(v, "hash") and hasattr(v, "array"):
-        assert v.dtype != "bf16"
-        return v.array.copy()
+    assert not hasattr(v, "bits"), "a bfloat16 tensor"
     if isinstance(v, np.ndarray):
         return v.copy()
     if isinstance(v, dict):
