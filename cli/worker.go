@@ -17,6 +17,7 @@ import (
 func workerCmd(version string) *cobra.Command {
 	cfg := daemon.Config{Version: version}
 	var save bool
+	var inherited string
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run jobs for a host on stdin and stdout",
@@ -26,7 +27,11 @@ closes, it exits within a second.`,
 		Example: `  patchbay worker --models ~/ComfyUI/models`,
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.CompleteModels(); err != nil {
+			complete := cfg.CompleteModels
+			if inherited != "" {
+				complete = func() error { return cfg.Inherit(inherited) }
+			}
+			if err := complete(); err != nil {
 				return err
 			}
 			in, out, err := frameFiles(cmd)
@@ -36,6 +41,7 @@ closes, it exits within a second.`,
 			return daemon.RunWorker(cmd.Context(), &cfg, in, out, console.Logger(cmd.ErrOrStderr(), cfg.Log), save)
 		},
 	}
+	settings.Inherited(cmd.Flags(), &inherited)
 	settings.Folders(cmd.Flags(), &cfg)
 	settings.Hosts(cmd.Flags(), &cfg)
 	settings.Schedule(cmd.Flags(), &cfg)

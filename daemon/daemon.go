@@ -241,7 +241,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 // WorkerCommand returns a function that makes a command to run this program as a worker.
 func WorkerCommand(cfg *Config) func() *exec.Cmd {
 	return func() *exec.Cmd {
-		cmd := exec.Command(program(), cfg.workerArgs()...)
+		cmd := exec.Command(program(), "worker", "--config", cfg.forWorker().argument())
 		if isatty.IsTerminal(os.Stderr.Fd()) {
 			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // the same form for all lines
 		}
