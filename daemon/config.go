@@ -55,6 +55,7 @@ type Config struct {
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
 	Version      string `json:"-"`                   // of the program
+	Private      bool   `json:"private,omitempty"`   // a worker: of a daemon, which has validated what it sends
 	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
 	// Deterministic adds deterministic=on to every plan, and restricts GPUs to our own kernels.

@@ -134,10 +134,12 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.follow(ctx, url); err != nil {
 		return err
 	}
+	own := *cfg
+	own.Private = true
 	var executors []jobs.Executor
 	for i := range cfg.Workers {
 		child := worker.NewChild(worker.ChildConfig{
-			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(cfg),
+			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(&own),
 			Log: d.log,
 		})
 		d.children = append(d.children, child)
@@ -147,7 +149,9 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.store != nil {
 		also = d.store.ModelsElsewhere
 	}
-	sc := worker.NodeService(classes.All(), cfg.Roots(), d.place.Index, also)
+	var sc serve.ServiceConfig
+	sc.Classes = worker.Classes(classes.All(), cfg.Roots(), d.place.Index, also)
+	sc.Devices = cfg.places()
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
 	if d.store != nil {

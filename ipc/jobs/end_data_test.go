@@ -31,7 +31,7 @@ func TestEndEventsHaveComfyUIsFields(t *testing.T) {
 		"current_inputs": map[string]any{"seed": []any{1}},
 	}
 	ends := map[string]map[string]any{}
-	for state, fault := range map[message.State]*wire.Error{message.Failed: failed, message.Cancelled: cancelled()} {
+	for state, fault := range map[message.State]*wire.Error{message.Failed: failed, message.Cancelled: Cancelled()} {
 		end := terminalOf(message.Record{Job: "j", State: state, Error: fault})
 		ends[end.Type] = end.Data
 	}

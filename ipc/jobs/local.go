@@ -47,7 +47,7 @@ func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metric
 			return
 		}
 		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = endOf(fault), j.cfg.Now().UnixMilli(), fault, metrics
+			r.State, r.Finished, r.Error, r.Metrics = EndOf(fault), j.cfg.Now().UnixMilli(), fault, metrics
 		})
 		if err != nil {
 			continue // cancellation was requested meanwhile

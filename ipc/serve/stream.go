@@ -53,7 +53,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 			return err
 		}
 		if err != nil {
-			s.sent(err)
+			s.Sent(err)
 			s.untie(ctx, st, errGone)
 			return nil
 		}
@@ -145,37 +145,41 @@ func heartbeat(job string) message.Heartbeat {
 	return message.Heartbeat{Type: message.ReplyHeartbeat, Job: job, TS: time.Now().UnixMilli()}
 }
 
-// sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
+// sendFiles sends the files of a job.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
 	if rec.Dropped > 0 && len(rec.Outputs) > 0 {
 		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up "+
 			"to a size (serve --keep-results, --keep-bytes)",
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
 	}
-	size := reply.inlineLimit()
 	read := s.files(ctx, reply, rec.Job)
 	for i, ref := range rec.Outputs {
 		data, err := read(i)
-		msg := message.Output{Type: message.ReplyOutput, Job: rec.Job, Output: i, Ref: ref}
-		if len(data) <= size || reply.Beside != nil && reply.Enc == wire.Msgpack {
-			msg.Data, msg.Error = data, message.ErrorOf(err)
-			if err := reply.Message(msg); err != nil {
-				return err
-			}
-			continue
-		}
-		msg.Chunks = (len(data) + size - 1) / size
-		if err := reply.Message(msg); err != nil {
+		if err := reply.File(rec.Job, i, ref, data, err); err != nil {
 			return err
 		}
-		for at := 0; at < len(data); at += size {
-			piece := data[at:min(at+size, len(data))]
-			if err := reply.Message(message.Chunk{
-				Type: message.ReplyChunk, Job: rec.Job, Output: i, Offset: at,
-				Data: piece,
-			}); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// File sends file i of a job, whole or announced and in chunks; failed says why there is no data.
+func (r *Reply) File(job string, i int, ref message.OutputRef, data []byte, failed error) error {
+	size := r.inlineLimit()
+	msg := message.Output{Type: message.ReplyOutput, Job: job, Output: i, Ref: ref}
+	if len(data) <= size || r.Beside != nil && r.Enc == wire.Msgpack {
+		msg.Data, msg.Error = data, message.ErrorOf(failed)
+		return r.Message(msg)
+	}
+	msg.Chunks = (len(data) + size - 1) / size
+	if err := r.Message(msg); err != nil {
+		return err
+	}
+	for at := 0; at < len(data); at += size {
+		piece := data[at:min(at+size, len(data))]
+		if err := r.Message(message.Chunk{
+			Type: message.ReplyChunk, Job: job, Output: i, Offset: at, Data: piece,
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
