@@ -10,8 +10,8 @@ import (
 
 	"patchbay/cli/console"
 	"patchbay/daemon"
+	"patchbay/fault"
 	"patchbay/node/classes"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -53,7 +53,7 @@ func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
 	if failure == nil {
 		return append(out, check{"ok", "workflow", fmt.Sprintf("%d nodes", w.Len())})
 	}
-	return append(out, check{"wrong", "workflow", console.Describe(failure.Message, failure.Details, failure.NodeErrors)})
+	return append(out, check{"wrong", "workflow", console.Describe(failure.Text, failure.Details, failure.NodeErrors)})
 }
 
 // classChecks lists the classes of a workflow that are not in the catalogue, each with its nodes.
@@ -81,7 +81,7 @@ func fileCheck(roots *files.Roots, kind, name string) check {
 		}
 	}
 	path, err := roots.Resolve(kind, "file", name)
-	if err != nil && fault.From(err).Code == fault.CodeFileMissing {
+	if err != nil && fault.From(err).Code == fault.FileMissing {
 		return check{"wrong", "model", fmt.Sprintf("%s is not in %s\n%s", name, strings.Join(roots.Dirs(kind), ", "),
 			whereFrom(kind, name))}
 	}
@@ -126,8 +126,8 @@ func wordChecks(store *value.Store, roots *files.Roots, kind, name string) []che
 
 // plain returns the text of a failure without its code and field.
 func plain(err error) string {
-	if f, ok := errors.AsType[*fault.Failure](err); ok {
-		return strings.TrimPrefix(f.Message, "file: ")
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return strings.TrimPrefix(f.Text, "file: ")
 	}
 	return err.Error()
 }

@@ -19,9 +19,9 @@ import (
 	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
 )
 
@@ -188,7 +188,7 @@ func (l *localWorker) Close() error {
 
 // cause replaces the error of a broken connection with the way in which the worker process ended.
 func (l *localWorker) cause(err error) error {
-	var told *wire.Error
+	var told *fault.Error
 	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
 		return err
 	}

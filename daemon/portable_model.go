@@ -9,9 +9,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"patchbay/fault"
 	"patchbay/models/source"
 	"patchbay/node/files"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
@@ -72,10 +72,8 @@ func (m *portableModel) find(roots *files.Roots) error {
 		kind, name, _ := strings.Cut(f.Path, "/")
 		path, err := roots.Resolve(kind, "model", name)
 		if err != nil {
-			return &failure.Error{
-				Code: failure.LoadFailed, Field: "model",
-				Text: f.Path + " is not in its models folders: copy it there", Cause: err,
-			}
+			return fault.Wrap(fault.BadCheckpoint, "model",
+				fmt.Errorf("model: %s is not in its models folders: copy it there: %w", f.Path, err))
 		}
 		own, file, err := source.Stat(path, f.Wide)
 		if err != nil {
@@ -87,9 +85,8 @@ func (m *portableModel) find(roots *files.Roots) error {
 			return err
 		}
 		if own.Hash != f.Hash || sample != m.Samples[i] {
-			return &failure.Error{Code: failure.LoadFailed, Field: "model", Text: fmt.Sprintf("%s is another file than the "+
-				"leader's (header %.12s and weights %.12s, there %.12s and %.12s): copy it", f.Path, own.Hash, sample, f.Hash,
-				m.Samples[i])}
+			return fault.Named(fault.BadCheckpoint, "model", "%s is another file than the leader's (header %.12s and weights "+
+				"%.12s, there %.12s and %.12s): copy it", f.Path, own.Hash, sample, f.Hash, m.Samples[i])
 		}
 		*f = own
 	}
@@ -119,13 +116,12 @@ func (f remoteHost) Acquire(key string, w process.Weights, need []process.Need) 
 	}
 	named := &portableModel{Model: own.Model}
 	if err := named.names(&f.roots); err != nil {
-		return false, &failure.Error{
-			Code: failure.LoadFailed, Field: "model", Text: "name the weights for other hosts", Cause: err,
-		}
+		return false, fault.Wrap(fault.BadCheckpoint, "model",
+			fmt.Errorf("model: name the weights for other hosts: %w", err))
 	}
 	loaded, err = f.Process.Acquire(key, portableWeights{w, named}, need)
-	var e *failure.Error
-	if errors.As(err, &e) && e.Code != failure.HostLost { // HostLost names the host already
+	var e *fault.Error
+	if errors.As(err, &e) && e.Code != fault.HostLost { // HostLost names the host already
 		told := *e
 		told.Text = f.String() + ": " + e.Text
 		err = &told

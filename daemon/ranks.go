@@ -19,11 +19,11 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	ncclib "patchbay/engine/cuda/nccl"
+	"patchbay/fault"
 	"patchbay/models/source"
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
@@ -179,11 +179,8 @@ func (c *children) lend() (int64, error) {
 	}
 	share := c.memory / 2 / int64(ranks)
 	if share < leastMemory {
-		return 0, &failure.Error{
-			Code: failure.OutOfMemory, Field: "plan",
-			Text: fmt.Sprintf("%d ranks in processes of their own need --memory %dM or more, it is %dM", ranks,
-				2*ranks*leastMemory>>20, c.memory>>20),
-		}
+		return 0, fault.Named(fault.OutOfMemory, "plan", "%d ranks in processes of their own need --memory %dM or more, it "+
+			"is %dM", ranks, 2*ranks*leastMemory>>20, c.memory>>20)
 	}
 	if c.lent == share*int64(ranks) {
 		return share, nil
@@ -191,7 +188,7 @@ func (c *children) lend() (int64, error) {
 	c.ledger.Give(c.lent) // lent to processes that have ended
 	c.lent = 0
 	if err := c.ledger.Take(share * int64(ranks)); err != nil {
-		return 0, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: "start the processes of ranks", Cause: err}
+		return 0, fault.Wrap(fault.OutOfMemory, "plan", fmt.Errorf("plan: start the processes of ranks: %w", err))
 	}
 	c.lent = share * int64(ranks)
 	return share, nil

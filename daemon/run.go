@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
-	"patchbay/ipc/wire"
 )
 
 // run serves until a signal, a failure or the end of parent. The first signal lets running jobs finish, a second one
@@ -84,7 +84,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	d.jobs.Close()
 	stopTaking()
 	if d.store == nil {
-		d.jobs.FailQueued(keep, wire.Errorf(wire.ErrDraining, "the daemon was stopped before the job began"))
+		d.jobs.FailQueued(keep, fault.New(fault.Draining, "the daemon was stopped before the job began"))
 	}
 	select {
 	case <-worked:

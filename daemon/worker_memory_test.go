@@ -10,9 +10,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // resident returns how many bytes of the system's memory the Go runtime holds.
@@ -65,7 +65,7 @@ func TestValuesStayWithinMemory(t *testing.T) {
 		t.Errorf("16 jobs took %d MB of the 300 MB", most>>20)
 	}
 	err = run(8192, 99)
-	if e := message.ErrorOf(err); err == nil || e.Code != wire.ErrTooLarge {
+	if e := fault.From(err); err == nil || e.Public() != fault.TooLarge {
 		t.Errorf("a picture of 800 MB: %v, want too_large", err)
 	} else {
 		t.Log(e)

@@ -291,6 +291,9 @@ func TestEveryFamilyInFullCheckpoints(t *testing.T) {
 				full[prefix+n], _ = set.Get(n)
 			}
 			got, err := models.OpenDiffusion(weights.FromMap(full), meta)
+			if err == nil {
+				got.Spec.Outline, want.Spec.Outline = nil, nil // functions do not compare
+			}
 			if err != nil || !reflect.DeepEqual(got.Spec, want.Spec) {
 				t.Errorf("%s under %s: got %+v, %v; want %+v", name, prefix, got, err, want.Spec)
 			}

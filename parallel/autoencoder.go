@@ -6,10 +6,10 @@ import (
 	"math"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
@@ -62,16 +62,14 @@ func (p *Pool) Do(ctx context.Context, what string, f func(*Workspace) error) er
 func (p *Pool) do(ctx context.Context, what string, f func(*Workspace) error) error {
 	l := &Workspace{Ops: p.ops, DType: p.whole.cfg.EncoderDType, pool: p, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
-			return failure.Cancel(err)
+			return fault.Cancel(err)
 		}
 		return nil
 	}}
 	l.Arena = func(bytes int) (*engine.Arena, error) {
 		if p.whole.cfg.MemoryBytes > 0 && int64(bytes) > p.whole.cfg.MemoryBytes {
-			return nil, &failure.Error{
-				Code: failure.OutOfMemory,
-				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, p.whole.cfg.MemoryBytes>>20),
-			}
+			return nil, fault.New(fault.OutOfMemory, "%s needs %d MB, %d MB are allowed", what, bytes>>20,
+				p.whole.cfg.MemoryBytes>>20)
 		}
 		if err := p.buf.Grow(p.ops, bytes); err != nil {
 			return nil, err
@@ -176,7 +174,7 @@ func (l *Workspace) Task(p plan.Plan, ranks int, m request.Model, question []byt
 	cut.Tensor = ranks
 	held := func(at plan.Coord) dit.Held { return cut.Held(nil, at) }
 	if _, err := e.hold(m, cut, nil, held); err != nil {
-		if code := scope.AsError(err).Code; code == failure.LoadFailed || code == failure.OutOfMemory {
+		if code := scope.AsError(err).Code; code == fault.BadCheckpoint || code == fault.OutOfMemory {
 			return nil, false, nil
 		}
 		return nil, false, e.abandon(e.because(err))
@@ -211,7 +209,7 @@ func (e *Leader) ask(ctx context.Context, ranks int, key string, question []byte
 	defer stop()
 	replies, err := wait()
 	if ctx.Err() != nil {
-		return nil, failure.Cancel(ctx.Err())
+		return nil, fault.Cancel(ctx.Err())
 	}
 	if err != nil {
 		return nil, err
@@ -335,11 +333,8 @@ type band struct {
 func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error {
 	mem, err := d.ops.Alloc(bytes)
 	if err != nil {
-		return &failure.Error{
-			Code: failure.OutOfMemory,
-			Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller "+
-				"picture", d.what, bytes>>20), Cause: err,
-		}
+		return fault.Wrap(fault.OutOfMemory, "", fmt.Errorf("%s needs %d MB for a band of the picture, and the system "+
+			"does not give them: use a smaller picture: %w", d.what, bytes>>20, err))
 	}
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/vae"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -49,8 +49,8 @@ func TestSplitDecodeEqualsOneRank(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	var pe *failure.Error
-	if _, err := run(ctx, 3); !errors.As(err, &pe) || pe.Code != failure.Cancelled {
+	var pe *fault.Error
+	if _, err := run(ctx, 3); !errors.As(err, &pe) || pe.Code != fault.Cancelled {
 		t.Errorf("cancelled decode gave %v", err)
 	}
 	net.Close()

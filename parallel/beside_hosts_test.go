@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
@@ -109,7 +109,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 					}
 					return nil
 				})
-				if err != nil && scope.AsError(err).Code == failure.HostLost {
+				if err != nil && scope.AsError(err).Code == fault.HostLost {
 					lost.Add(1)
 					return
 				}

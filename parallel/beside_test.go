@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -144,8 +144,8 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 				t.Errorf("%s: with a plan of its own: %v", schedule, err)
 			}
 			named.Plan = "ulysses=5"
-			var pe *failure.Error
-			if _, err := e.Sample(t.Context(), named, nil); !errors.As(err, &pe) || pe.Code != failure.BadRequest {
+			var pe *fault.Error
+			if _, err := e.Sample(t.Context(), named, nil); !errors.As(err, &pe) || pe.Code != fault.BadInput {
 				t.Errorf("%s: more ranks than places: %v, want bad_request", schedule, err)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/request"
 )
 
@@ -34,8 +34,8 @@ func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
 		if _, err := run(free.Stats.PeakBytes); err != nil {
 			t.Errorf("%q in exactly the memory it takes: %v", plan, err)
 		}
-		var pe *failure.Error
-		if _, err := run(free.Stats.PeakBytes - 1); !errors.As(err, &pe) || pe.Code != failure.OutOfMemory {
+		var pe *fault.Error
+		if _, err := run(free.Stats.PeakBytes - 1); !errors.As(err, &pe) || pe.Code != fault.OutOfMemory {
 			t.Errorf("%q in a byte less than it takes: got %v, want out_of_memory", plan, err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 )
@@ -258,8 +258,8 @@ func TestCacheRefusals(t *testing.T) {
 		r := cachedRequest(t, anyModel, request.CacheEasy, 2)
 		r.Cache = &c.cache
 		_, err := e.Sample(context.Background(), r, nil)
-		var refused *failure.Error
-		if !errors.As(err, &refused) || refused.Code != failure.BadRequest || refused.Field != c.field ||
+		var refused *fault.Error
+		if !errors.As(err, &refused) || refused.Code != fault.BadInput || refused.Field != c.field ||
 			!strings.Contains(refused.Text, " ") {
 			t.Errorf("%+v: got %v, want a refusal of %s", c.cache, err, c.field)
 		}

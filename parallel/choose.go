@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -63,7 +63,11 @@ func (e *Leader) besideWeights(r *request.Request, p plan.Plan) (bytes []int64) 
 	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.HasArea() {
 		return nil
 	}
-	for _, m := range e.question(r, p).Memory(p) {
+	all, err := e.question(r, p).Memory(p)
+	if err != nil {
+		return nil // opening the session says what is wrong
+	}
+	for _, m := range all {
 		bytes = append(bytes, m.Total()-m.Weights)
 	}
 	return bytes
@@ -72,9 +76,9 @@ func (e *Leader) besideWeights(r *request.Request, p plan.Plan) (bytes []int64) 
 // advised adds to an out-of-memory error of a device a plan that fits the memory that is free there now, if there is
 // one.
 func (e *Leader) advised(err error, r *request.Request, p plan.Plan) error {
-	var full *failure.Error
+	var full *fault.Error
 	device, ok := e.ops.(engine.Located)
-	if !ok || e.cfg.DeviceOf == nil || e.survey().Remote || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
+	if !ok || e.cfg.DeviceOf == nil || e.survey().Remote || !errors.As(err, &full) || full.Code != fault.OutOfMemory {
 		return err
 	}
 	s := e.question(r, p)

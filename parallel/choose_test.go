@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/race"
@@ -86,8 +86,8 @@ func TestChooseIsRefused(t *testing.T) {
 		"stale=on": "ranks=4", "ranks=2,stale=perhaps": "off or on",
 	} {
 		_, err := plan.Parse(text)
-		var refused *failure.Error
-		if !errors.As(err, &refused) || refused.Code != failure.PlanRefused || !strings.Contains(err.Error(), says) {
+		var refused *fault.Error
+		if !errors.As(err, &refused) || refused.Code != fault.PlanRefused || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, want a refusal that says %q", text, err, says)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/tiny"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 )
 
@@ -93,7 +93,7 @@ func TestComputeIsChecked(t *testing.T) {
 	req := tinyRequest(t, "flux", 1, 8, 8, 1)
 	req.Compute = engine.F16
 	_, err := newEngine(t).Sample(context.Background(), req, nil)
-	var refused *failure.Error
+	var refused *fault.Error
 	if !errors.As(err, &refused) || refused.Field != "compute" || !strings.Contains(refused.Text, "f32 or bf16") {
 		t.Errorf("compute f16: got %v, want a refusal of the field that names f32 and bf16", err)
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
@@ -89,7 +89,7 @@ func (c *Config) fits(p plan.Plan) error {
 				where = append(where[:rank], c.DeviceOf(rank))
 			}
 		}
-		return failure.Refuse("plan", "%s splits the work over %d ranks, and there are places for %d: %s (a device that is "+
+		return fault.Bad("plan", "%s splits the work over %d ranks, and there are places for %d: %s (a device that is "+
 			"named twice has two)", p, n, most, strings.Join(where, ", "))
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // TestNetsAreRefusedWhereWeightsDoNotFitTogether checks that nets and a model that fit alone but not together are
@@ -32,11 +32,11 @@ func TestNetsAreRefusedWhereWeightsDoNotFitTogether(t *testing.T) {
 			}
 		}
 		_, err = e.Sample(context.Background(), r, nil)
-		var f *failure.Error
+		var f *fault.Error
 		switch {
 		case c.fits && err != nil:
 			t.Errorf("in %d bytes: %v", c.room, err)
-		case !c.fits && (!errors.As(err, &f) || f.Code != failure.OutOfMemory || f.Field != "model" ||
+		case !c.fits && (!errors.As(err, &f) || f.Code != fault.OutOfMemory || f.Field != "model" ||
 			!strings.Contains(f.Text, "of 2 control nets do not fit into memory together")):
 			t.Errorf("in %d bytes: got %v, want out_of_memory that names the nets", c.room, err)
 		}

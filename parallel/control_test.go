@@ -12,11 +12,11 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
@@ -266,7 +266,7 @@ func TestBadNetsAreRefused(t *testing.T) {
 		netted(t, r, "flux-c")
 		spoil(r, &r.Branches[0].Entries[0])
 		_, err := e.Sample(context.Background(), r, nil)
-		var f *failure.Error
+		var f *fault.Error
 		if !errors.As(err, &f) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}

@@ -16,13 +16,13 @@ import (
 	"patchbay/engine/cuda"
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/tests/fakegpu"
 )
@@ -245,7 +245,7 @@ func cancelRun(t *testing.T, e *Pool, model string) {
 		}
 		return nil
 	})
-	if e := (*failure.Error)(nil); !errors.As(err, &e) || e.Code != failure.Cancelled {
+	if e := (*fault.Error)(nil); !errors.As(err, &e) || e.Code != fault.Cancelled {
 		t.Errorf("a cancelled run: %v", err)
 	}
 }
@@ -382,25 +382,25 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 		_, err := l.Ops.Alloc(100)
 		return err
 	})
-	var fe *failure.Error
-	if !errors.As(err, &fe) || fe.Code != failure.OutOfMemory || relieved != 2 {
+	var fe *fault.Error
+	if !errors.As(err, &fe) || fe.Code != fault.OutOfMemory || relieved != 2 {
 		t.Errorf("without memory twice: %v, caches were freed %d times in all, want %s and 2", err, relieved,
-			failure.OutOfMemory)
+			fault.OutOfMemory)
 	}
 	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
 		t.Fatalf("after work that failed: %v, %d devices lost", err, lost)
 	}
 	tell(refused)
-	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.Panic || lost != 0 || relieved != 2 {
+	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != fault.Panic || lost != 0 || relieved != 2 {
 		t.Errorf("a refused call: %v, %d devices lost, caches were freed %d times; want %s, 0 and 2", err, lost, relieved,
-			failure.Panic)
+			fault.Panic)
 	}
 	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
 		t.Fatalf("after a refused call: %v, %d devices lost", err, lost)
 	}
 	tell(broken)
-	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.DeviceLost || lost != 1 {
-		t.Errorf("a broken device: %v, Lost was told %d times, want %s and once", err, lost, failure.DeviceLost)
+	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != fault.DeviceLost || lost != 1 {
+		t.Errorf("a broken device: %v, Lost was told %d times, want %s and once", err, lost, fault.DeviceLost)
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 
 	"patchbay/engine"
 	late "patchbay/engine/deferred"
+	"patchbay/fault"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
 	"patchbay/tests/golden"
@@ -67,22 +67,8 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 	}
 	exact := kinds(exactPlans())
 	plans := slices.Concat([]string{""}, stalePlans(), shardPlans(), exact)
-	for k, c := range []struct {
-		name string
-		y, x int
-	}{
-		{"flux-c", 7, 11},
-		{"sd3-b", 5, 7},
-		{"pixart-b", 4, 62},
-		{"hydit-a", 7, 6},
-		{"zimage", 6, 5},
-		{"qwen-c", 9, 5},
-		{"flux2-a", 5, 4},
-		{"krea2", 6, 5},
-		{"chroma-a", 5, 6},
-		{"lumina2", 5, 6},
-		{"aura-a", 6, 7},
-	} {
+	for k, names := range recordedNetworks(t) {
+		c := sized(t, names[k%len(names)], k+1, append([][2]int{{9, 5}}, oddSides()...)...)
 		t.Run(c.name, func(t *testing.T) {
 			now := newEngine(t)
 			r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 3)
@@ -161,8 +147,8 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 				return nil
 			})
 			cancel()
-			if err == nil || scope.AsError(err).Code != failure.Cancelled {
-				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
+			if err == nil || scope.AsError(err).Code != fault.Cancelled {
+				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, fault.Cancelled)
 			}
 			if e.whole.team != team {
 				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)

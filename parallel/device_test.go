@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 )
 
@@ -97,8 +97,8 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	}
 	room = 1 << 19
 	_, err = e.Sample(context.Background(), request("sd3-b", ""), nil)
-	var pe *failure.Error
-	if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory ||
+	var pe *fault.Error
+	if !errors.As(err, &pe) || pe.Code != fault.OutOfMemory ||
 		!strings.Contains(pe.Text, "take 1 MB, activations and buffers beside them 0 MB, 0 MB of d0 are free") {
 		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
 	}
@@ -135,8 +135,8 @@ func TestRanksOnDevices(t *testing.T) {
 		loaded := len(e.Resident())
 		r.Plan = plan
 		_, err := e.Sample(context.Background(), r, nil)
-		var pe *failure.Error
-		if !errors.As(err, &pe) || pe.Code != failure.BadRequest || pe.Field != "plan" ||
+		var pe *fault.Error
+		if !errors.As(err, &pe) || pe.Code != fault.BadInput || pe.Field != "plan" ||
 			!strings.Contains(pe.Text, "over 2 ranks, and there are places for 1: d0 (") {
 			t.Errorf("%s: got %v", plan, err)
 		}
@@ -203,8 +203,8 @@ func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 			t.Errorf("%q on %d in what it takes: %v", c.plan, c.devices, err)
 		}
 		loads = 0
-		var f *failure.Error
-		if _, err := run(least); !errors.As(err, &f) || f.Code != failure.OutOfMemory || f.Field != c.field || loads > 0 {
+		var f *fault.Error
+		if _, err := run(least); !errors.As(err, &f) || f.Code != fault.OutOfMemory || f.Field != c.field || loads > 0 {
 			t.Errorf("%q on %d in less than it takes: %d loads, %v", c.plan, c.devices, loads, err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // TestDoKeepsToTheMemory checks that work beside the denoise loop gets an arena of as many bytes as the leader may
@@ -26,8 +26,8 @@ func TestDoKeepsToTheMemory(t *testing.T) {
 			}
 			return err
 		})
-		var pe *failure.Error
-		if refused := errors.As(err, &pe) && pe.Code == failure.OutOfMemory; refused == fits || fits && err != nil {
+		var pe *fault.Error
+		if refused := errors.As(err, &pe) && pe.Code == fault.OutOfMemory; refused == fits || fits && err != nil {
 			t.Errorf("%d bytes of %d: got %v, want them given: %v", bytes, room, err, fits)
 		}
 	}

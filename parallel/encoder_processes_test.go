@@ -13,12 +13,12 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
@@ -191,8 +191,8 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		_, _, err := l.Task(plan.Plan{Data: 1, CFG: 1, Pipe: 1, Ring: 1, Ulysses: 1, Tensor: 2, Patches: 1}, 2, m, question)
 		return err
 	})
-	var f *failure.Error
-	if !errors.As(err, &f) || f.Code != failure.Cancelled {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.Cancelled {
 		t.Errorf("got %v, want a cancelled prompt", err)
 	}
 	if _, done, err := encode(context.Background(), "tensor=2", m); !done || err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // begun returns the number of blocks that each rank of the leader's team has begun.
@@ -75,8 +75,8 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			left.Store(at)
 			_, err := e.Sample(ctx, r, nil)
 			cancel()
-			var pe *failure.Error
-			if err != nil && (!errors.As(err, &pe) || pe.Code != failure.Cancelled) {
+			var pe *fault.Error
+			if err != nil && (!errors.As(err, &pe) || pe.Code != fault.Cancelled) {
 				t.Fatalf("%q: run cancelled at product %d of %d ended with %v", plan, at, calls, err)
 			}
 			if err != nil {

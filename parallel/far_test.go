@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
@@ -340,7 +340,7 @@ func TestFarHostsEqualOneProcess(t *testing.T) {
 		}
 	}
 	far.Plan = "ring=7"
-	var f *failure.Error
+	var f *fault.Error
 	if _, err := e.Sample(context.Background(), &far, nil); !errors.As(err, &f) || f.Field != "plan" ||
 		!strings.Contains(f.Text, "places for 6") {
 		t.Errorf("seven ranks on six places: %v", err)
@@ -372,8 +372,8 @@ func TestAPulledCableIsNamed(t *testing.T) {
 				}
 				return nil
 			})
-			var f *failure.Error
-			if !errors.As(err, &f) || f.Code != failure.HostLost ||
+			var f *fault.Error
+			if !errors.As(err, &f) || f.Code != fault.HostLost ||
 				!strings.Contains(f.Error(), "host "+cables[1].address()+" has gone") {
 				t.Fatalf("got %v, want a loss of host %s", err, cables[1].address())
 			}
@@ -546,8 +546,8 @@ func TestARankThatStaysIsToldOf(t *testing.T) {
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 4)
 	models.weights(r)
 	r.Plan = "ulysses=2"
-	var f *failure.Error
-	if _, err := e.Sample(context.Background(), r, nil); !errors.As(err, &f) || f.Code != failure.HostLost ||
+	var f *fault.Error
+	if _, err := e.Sample(context.Background(), r, nil); !errors.As(err, &f) || f.Code != fault.HostLost ||
 		!strings.Contains(f.Error(), "rank 1 in host "+address) {
 		t.Errorf("got %v, want a loss that names the rank and its host", err)
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 )
 
@@ -56,8 +56,8 @@ func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 			}
 			left.Store(90)
 			_, err = e.Sample(context.Background(), r, nil)
-			var pe *failure.Error
-			if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "rank") ||
+			var pe *fault.Error
+			if !errors.As(err, &pe) || pe.Code != fault.Panic || !strings.Contains(pe.Text, "rank") ||
 				!strings.Contains(pe.Stack, "faults_test.go") {
 				t.Fatalf("got %v, want a panic that names its rank and has a stack", err)
 			}
@@ -77,8 +77,8 @@ func TestErrorInObserverEndsTheRun(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
 	_, err := e.Sample(context.Background(), r, func(request.Progress) error { panic("sampler fault") })
-	var pe *failure.Error
-	if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "sampler euler") {
+	var pe *fault.Error
+	if !errors.As(err, &pe) || pe.Code != fault.Panic || !strings.Contains(pe.Text, "sampler euler") {
 		t.Fatalf("got %v, want a panic that names the sampler", err)
 	}
 	if _, err := e.Sample(context.Background(), r, nil); err != nil {
@@ -154,7 +154,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 			r := parityRequest(t, g, "flux-c", 1, 8, 8, 2)
 			c.change(r)
 			_, err := e.Sample(context.Background(), r, nil)
-			var pe *failure.Error
+			var pe *fault.Error
 			if !errors.As(err, &pe) || pe.Field != c.field || !strings.Contains(pe.Text, c.text) {
 				t.Errorf("got %v, want field %s with %q", err, c.field, c.text)
 			}
@@ -178,8 +178,8 @@ func TestMemoryIsRefusedBeforeWork(t *testing.T) {
 		r := parityRequest(t, g, "flux-c", 1, c.side, c.side, 2)
 		r.Model.WeightBytes, r.Model.Key = c.weight, name
 		_, err := e.Sample(context.Background(), r, nil)
-		var pe *failure.Error
-		if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory || pe.Field != c.field || !strings.Contains(pe.Text, "MB") {
+		var pe *fault.Error
+		if !errors.As(err, &pe) || pe.Code != fault.OutOfMemory || pe.Field != c.field || !strings.Contains(pe.Text, "MB") {
 			t.Errorf("%s: got %v, want out of memory with numbers", name, err)
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -56,7 +56,7 @@ func recordedOn(t *testing.T, r *request.Request, base, name string) {
 // masks, reference latents of the model, and two nets on one entry.
 func TestNetsAreForecast(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestHintsOfPartsAreForecast compares the same formulas on fewer nets")
+		t.Skip("long: TestHintsOfPartsAreForecast has fewer nets")
 	}
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans()} {
@@ -137,7 +137,11 @@ func compareNets(t *testing.T, e *Pool, r request.Request, text string, compute 
 	s := searchFor(&r, 0)
 	s.Cluster.PerHost = p.Ranks()
 	most := int64(0)
-	for _, m := range s.Memory(p) {
+	all, err := s.Memory(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
 		most = max(most, m.Total()-m.Weights-m.Workspace)
 	}
 	if p.Speeds == (plan.Speeds{}) && most != res.Stats.PeakBytes {
@@ -214,16 +218,16 @@ func TestPlannerReckonsWithNets(t *testing.T) {
 	if _, err := searchFor(&plain, one-1).Predict(planOf(t, "")); err != nil {
 		t.Errorf("without nets: %v", err)
 	}
-	var refused *failure.Error
+	var refused *fault.Error
 	if _, err := searchFor(r, one-1).Predict(planOf(t, "")); !errors.As(err, &refused) ||
-		refused.Code != failure.OutOfMemory {
+		refused.Code != fault.OutOfMemory {
 		t.Errorf("a byte less than the nets need: got %v, want out_of_memory", err)
 	}
 	for _, room := range []int64{one - 1, one * 3 / 4, one / 2} {
 		s := searchFor(r, room)
 		c, err := s.Choose()
 		if err != nil {
-			if !errors.As(err, &refused) || refused.Code != failure.OutOfMemory {
+			if !errors.As(err, &refused) || refused.Code != fault.OutOfMemory {
 				t.Errorf("%d bytes: %v", room, err)
 			}
 			continue

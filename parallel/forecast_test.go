@@ -118,29 +118,6 @@ func forecastPlans() []string {
 	}
 }
 
-func families() []struct {
-	name string
-	y, x int
-} {
-	return []struct {
-		name string
-		y, x int
-	}{
-		{"flux", 9, 8},
-		{"sd3", 11, 8},
-		{"pixart", 4, 62},
-		{"hunyuandit", 10, 8},
-		{"zimage", 10, 8},
-		{"qwenimage", 9, 7}, // three frames
-		{"flux2", 6, 7},
-		{"krea2", 7, 10},
-		{"chroma", 8, 9},
-		{"lumina2", 9, 8},
-		{"auraflow", 9, 11},
-		{"fill-a", 8, 5},
-	}
-}
-
 // taken adapts a test plan to the request's model: tensor=4 becomes tensor=3 if it has only three heads.
 func taken(r *request.Request, text string) string {
 	if r.Model.Spec.Heads < 4 {
@@ -154,9 +131,9 @@ func taken(r *request.Request, text string) string {
 // as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+		t.Skip("long: TestPatchesAreForecast, TestPrefixesAreForecast and TestStagesWithTheirWeightsAreForecast have some")
 	}
-	for n, f := range families() {
+	for n, f := range families(t) {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		w := workloadOf(r)
@@ -194,19 +171,26 @@ func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, rank
 		at := ranks.Mesh.At(i)
 		k := at.Pipe
 		at.Pipe = o.Stage(k)
-		want := o.LaneMemory(at, k, value)
+		want, err := o.LaneMemory(at, k, value)
+		if err != nil {
+			t.Fatal(err)
+		}
 		session, acts, exchange := rankOf(l).Memory()
 		got := forecast.Memory{
 			KV:      want.KV, // compared elsewhere
 			Session: int64(session), Activations: int64(acts), Exchange: int64(exchange),
 		}
 		if got != want {
-			t.Errorf("lane %d of rank %+v took %+v, formulas %+v, activations of %d bytes", k, at, got, want, value)
+			t.Errorf("lane %d of rank %+v took %+v, the planner says %+v, activations of %d bytes", k, at, got, want, value)
 		}
 		device, _ := ranks.Device(i)
 		took[device] += got.Session + got.Activations + got.Exchange
 	}
-	for r, m := range forecast.MemoryByRank(w, p, 4, value) {
+	all, err := forecast.MemoryByRank(w, p, 4, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, m := range all {
 		if want := m.Total() - m.Weights; took[r] != want {
 			t.Errorf("rank %d took %d bytes, the planner says %d", r, took[r], want)
 		}

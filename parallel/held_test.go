@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -91,7 +91,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 3)
 		w, spec := workloadOf(r), r.Model.Spec
@@ -109,12 +109,12 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 				}
 				weighed := func(p plan.Plan, lanes []dit.Range) {
 					t.Helper()
-					for rank, m := range forecast.MemoryByRank(w, p, 4, 4) {
+					for rank, bytes := range forecast.WeightsByRank(w, p, 4) {
 						key := plan.HeldKey("", p.Held(lanes, plan.Mesh{Plan: p}.At(rank)))
 						// packing fills up panels: nothing in released models, up to a seventh in slices of tiny ones
-						if off := float64(m.Weights)/float64(l.peak[key]) - 1; !near(off, 0, 0.15) {
+						if off := float64(bytes)/float64(l.peak[key]) - 1; !near(off, 0, 0.15) {
 							t.Errorf("%s, rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", p, rank,
-								m.Weights, key, l.peak[key], 100*off)
+								bytes, key, l.peak[key], 100*off)
 						}
 					}
 				}
@@ -159,7 +159,7 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestAdaptersGoToTheirStage has stages with their own weights")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 2)
 		want, err := e.Sample(context.Background(), r, nil)
@@ -196,7 +196,7 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 		return s
 	}
 	plain := tinyRequest(t, "flux", 1, 9, 8, 2)
-	width, hidden := plain.Model.Spec.Width, int(plain.Model.Spec.MLPRatio*float64(plain.Model.Spec.Width))
+	width, hidden := plain.Model.Spec.Width, 4*plain.Model.Spec.Width
 	l, bare, e := &library{}, &library{}, newEngine(t)
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 2,
 		weights.LowRank{
@@ -295,7 +295,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on"); err == nil {
 		t.Log("four stages fit as well")
-	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
+	} else if o := (*fault.Error)(nil); !errors.As(err, &o) || o.Code != fault.OutOfMemory {
 		t.Error(err)
 	}
 	e.Evict(r.Model.Key)

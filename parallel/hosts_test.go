@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
@@ -203,8 +203,8 @@ func TestALostHostEndsTheRun(t *testing.T) {
 		}
 		return nil
 	})
-	var f *failure.Error
-	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
 		t.Fatalf("got %v, want a loss of process 1", err)
 	}
 	r.Sigmas = r.Sigmas[:3]
@@ -245,9 +245,9 @@ func TestAHangingHostIsReplaced(t *testing.T) {
 		}
 	}
 	_, err := e.Sample(context.Background(), r, nil)
-	var f *failure.Error
+	var f *fault.Error
 	want := `the processes of the ranks were ended: no progress for 5s: rank 1 in process 1 at evaluation \d`
-	if !errors.As(err, &f) || f.Code != failure.HostLost || !regexp.MustCompile(want).MatchString(f.Error()) {
+	if !errors.As(err, &f) || f.Code != fault.HostLost || !regexp.MustCompile(want).MatchString(f.Error()) {
 		t.Errorf("got %v, want a loss that matches %s", err, want)
 	}
 	for i := range 2 {
@@ -279,9 +279,9 @@ func TestASilentHostIsNamed(t *testing.T) {
 		}
 		return nil
 	})
-	var f *failure.Error
+	var f *fault.Error
 	want := "process 1 has gone: it has said nothing for 9s"
-	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), want) {
+	if !errors.As(err, &f) || f.Code != fault.HostLost || !strings.Contains(f.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 }
@@ -299,8 +299,8 @@ func TestHostsCancel(t *testing.T) {
 		}
 		return nil
 	})
-	var f *failure.Error
-	if !errors.As(err, &f) || f.Code != failure.Cancelled {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.Cancelled {
 		t.Fatalf("got %v, want a cancelled run", err)
 	}
 	r.Sigmas = r.Sigmas[:3]
@@ -317,8 +317,8 @@ func TestHostsRefuseWeightsInNoFile(t *testing.T) {
 	e, _ := newHosts(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 2)
 	_, err := e.Sample(context.Background(), r, nil)
-	var f *failure.Error
-	if !errors.As(err, &f) || f.Code != failure.BadRequest || f.Field != "model" {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.BadInput || f.Field != "model" {
 		t.Errorf("got %v, want a refusal of the model", err)
 	}
 }

@@ -14,7 +14,7 @@ func TestStoresInEightBits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: every family; TestLateRanksGiveTheSameBits has stores of 8 bits")
 	}
-	for i, f := range families() {
+	for i, f := range families(t) {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		sample := func(r *request.Request, plan string) []float32 {

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/denoise"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
@@ -86,7 +86,7 @@ func (e *Leader) start(ranks int) error {
 	e.stop()
 	list, err := e.cfg.Processes.Start(ranks)
 	if err != nil {
-		return &failure.Error{Code: failure.HostLost, Text: "start the processes of the ranks", Cause: err}
+		return fault.Wrap(fault.HostLost, "", fmt.Errorf("start the processes of the ranks: %w", err))
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
@@ -112,7 +112,7 @@ func (e *Leader) refit(r *request.Request, p plan.Plan) (plan.Plan, error) {
 		return p, err
 	}
 	if len(missing) == 0 && asked.Choose == 0 {
-		return p, failure.Refuse("plan", "%s splits the work over %d ranks, and all hosts have places for %d", p, p.Ranks(),
+		return p, fault.Bad("plan", "%s splits the work over %d ranks, and all hosts have places for %d", p, p.Ranks(),
 			places)
 	}
 	own := plan.OneRank()
@@ -133,11 +133,11 @@ func gone(h process.Process) bool { return h.Err() != nil }
 func (e *Leader) because(err error) error {
 	code := scope.AsError(err).Code
 	lost := func() int { return slices.IndexFunc(e.processes, gone) }
-	for wait := time.Now().Add(lossGracePeriod); e.cfg.Processes != nil && code == failure.PeerLost && lost() < 0 &&
+	for wait := time.Now().Add(lossGracePeriod); e.cfg.Processes != nil && code == fault.PeerLost && lost() < 0 &&
 		time.Now().Before(wait); {
 		time.Sleep(lossGracePeriod / 100) // peers may notice the loss of a process first
 	}
-	if i := lost(); i >= 0 && code != failure.Cancelled {
+	if i := lost(); i >= 0 && code != fault.Cancelled {
 		return e.processes[i].Err()
 	}
 	return err
@@ -152,10 +152,10 @@ const lossGracePeriod = time.Second
 func (e *Leader) abandon(err error) error {
 	cause := scope.AsError(err)
 	if hangs := e.lost != nil || e.team != nil && e.team.Hangs.Load(); e.cfg.Processes == nil && hangs &&
-		cause.Code == failure.PeerLost && e.cfg.Lost != nil {
+		cause.Code == fault.PeerLost && e.cfg.Lost != nil {
 		e.cfg.Lost(err)
 	}
-	lost := cause.Code == failure.PeerLost || cause.Code == failure.DeviceLost // a lost device ends its process
+	lost := cause.Code == fault.PeerLost || cause.Code == fault.DeviceLost // a lost device ends its process
 	if e.cfg.Processes == nil || !lost && e.lost == nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (e *Leader) abandon(err error) error {
 	if !lost {
 		return err
 	}
-	return &failure.Error{Code: failure.HostLost, Text: "the processes of the ranks were ended", Cause: cause}
+	return fault.Wrap(fault.HostLost, "", fmt.Errorf("the processes of the ranks were ended: %w", cause))
 }
 
 // stop ends the processes of the ranks. The caller must hold e.work.
@@ -205,10 +205,8 @@ func (e *Leader) usable() error {
 		e.lost = nil
 		return nil
 	default:
-		return &failure.Error{
-			Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker",
-			Cause: e.lost.Verdict(),
-		}
+		return fault.Wrap(fault.PeerLost, "",
+			fmt.Errorf("a rank of an earlier request hangs: restart the worker: %w", e.lost.Verdict()))
 	}
 }
 
@@ -235,7 +233,7 @@ func (e *Leader) assemble(p plan.Plan, spec *dit.Spec) error {
 func (e *Leader) relieved(work func() error) error {
 	err := work()
 	full := errors.Is(err, engine.ErrOutOfMemory) || // or in another process, which may share a device with this one
-		err != nil && e.cfg.Processes != nil && e.cfg.DeviceOf != nil && scope.AsError(err).Code == failure.OutOfMemory
+		err != nil && e.cfg.Processes != nil && e.cfg.DeviceOf != nil && scope.AsError(err).Code == fault.OutOfMemory
 	if full && !errors.Is(err, engine.ErrDeviceLost) && e.relieve != nil {
 		if e.relieve() != nil {
 			return scope.AsError(err)
@@ -246,7 +244,7 @@ func (e *Leader) relieved(work func() error) error {
 		return err
 	}
 	told := scope.AsError(err)
-	if told.Code == failure.DeviceLost && e.cfg.Lost != nil {
+	if told.Code == fault.DeviceLost && e.cfg.Lost != nil {
 		e.cfg.Lost(told)
 	}
 	return told
@@ -254,8 +252,8 @@ func (e *Leader) relieved(work func() error) error {
 
 // isLost reports whether a rank, possibly of another process, has lost its device.
 func isLost(err error) bool {
-	var e *failure.Error
-	return errors.As(err, &e) && e.Code == failure.DeviceLost
+	var e *fault.Error
+	return errors.As(err, &e) && e.Code == fault.DeviceLost
 }
 
 // take waits until nothing else works on the ranks; release gives them back. It returns an error if ctx is done first.
@@ -263,11 +261,11 @@ func (e *Leader) take(ctx context.Context) (release func(), err error) {
 	select {
 	case e.work <- struct{}{}:
 	case <-ctx.Done():
-		return nil, failure.Cancel(ctx.Err())
+		return nil, fault.Cancel(ctx.Err())
 	}
 	if ctx.Err() != nil {
 		<-e.work
-		return nil, failure.Cancel(ctx.Err())
+		return nil, fault.Cancel(ctx.Err())
 	}
 	return func() { <-e.work }, nil
 }

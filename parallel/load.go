@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
@@ -140,6 +140,6 @@ func (e *Leader) acquireNets(r *request.Request, split plan.Plan) error {
 	if !evicted {
 		return nil
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: fmt.Sprintf("the weights of %s and of %d "+
-		"control nets do not fit into memory together: use fewer nets, or narrower weights", r.Model.Key, len(nets))}
+	return fault.Named(fault.OutOfMemory, "model", "the weights of %s and of %d control nets do not fit into memory "+
+		"together: use fewer nets, or narrower weights", r.Model.Key, len(nets))
 }

@@ -17,9 +17,9 @@ import (
 	"patchbay/engine/cuda"
 	nvidia "patchbay/engine/cuda/library"
 	ncclib "patchbay/engine/cuda/nccl"
+	"patchbay/fault"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/parallel/request"
@@ -156,8 +156,8 @@ func TestAProcessOnAFakeGPUIsLost(t *testing.T) {
 	}
 	again("after a cancel", 1)
 	_, err = e.Sample(context.Background(), r, func(request.Progress) error { return e.conns[1].Close() })
-	var f *failure.Error
-	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
 		t.Errorf("got %v, want a loss of process 1", err)
 	}
 	again("after a loss", 2)

@@ -11,11 +11,11 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 	"patchbay/tests/race"
@@ -389,7 +389,7 @@ func TestBadPatchesAreRefused(t *testing.T) {
 		r := patchedRequest(t, "qwen-a")
 		spoil(r, &r.Branches[0].Entries[0])
 		_, err := e.Sample(context.Background(), r, nil)
-		var f *failure.Error
+		var f *fault.Error
 		if !errors.As(err, &f) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}

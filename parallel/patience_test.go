@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // TestPatienceCountsFromTheLastProgress checks that ranks that have made progress since the last look get the
@@ -45,8 +45,8 @@ func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 		t.Fatalf("59 minutes after the last progress: %v", err)
 	}
 	after(time.Minute)
-	var pe *failure.Error
-	if err := look(); !errors.As(err, &pe) || pe.Code != failure.PeerLost {
+	var pe *fault.Error
+	if err := look(); !errors.As(err, &pe) || pe.Code != fault.PeerLost {
 		t.Errorf("an hour after the last progress: got %v, want the verdict that ranks stand still", err)
 	}
 }

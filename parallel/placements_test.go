@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 )
 
@@ -85,9 +85,9 @@ func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	if _, err := e.Load(context.Background(), small, ""); err != nil {
 		t.Fatal(err)
 	}
-	var pe *failure.Error
+	var pe *fault.Error
 	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) ||
-		pe.Code != failure.OutOfMemory {
+		pe.Code != fault.OutOfMemory {
 		t.Errorf("two parts of 50 bytes in 99: got %v, want out_of_memory", err)
 	}
 	if got := e.keys(); loads["a"] != 0 || !slices.Equal(got, []string{"small"}) {

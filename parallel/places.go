@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // places hands out the places of a pool whose requests run side by side, in the order in which the requests came. It
@@ -76,7 +76,7 @@ func (s *places) take(ctx context.Context, turn *Turn, size func(due, free int) 
 		s.due--
 	}
 	leave()
-	return nil, failure.Cancel(ctx.Err())
+	return nil, fault.Cancel(ctx.Err())
 }
 
 // give takes places back.

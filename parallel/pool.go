@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
@@ -82,7 +82,7 @@ func NewPool(cfg Config) (*Pool, error) {
 }
 
 // Sample runs one request. It returns when the run is finished, refused, canceled (ctx) or has failed; the Pool stays
-// usable in every case. Errors are *failure.Error, possibly wrapped, unless a rank or its device cannot be started.
+// usable in every case. Errors are *fault.Error, possibly wrapped, unless a rank or its device cannot be started.
 // Waiting requests run one after the other, or side by side on some of the places each (Config.Schedule).
 func (p *Pool) Sample(ctx context.Context, req *request.Request, observe request.Observe) (*request.Result, error) {
 	return p.sample(ctx, nil, req, observe)
@@ -190,7 +190,7 @@ func (p *Pool) runBeside(
 // isFull reports whether work failed because memory ran out.
 func isFull(err error) bool {
 	return !errors.Is(err, engine.ErrDeviceLost) &&
-		(errors.Is(err, engine.ErrOutOfMemory) || scope.AsError(err).Code == failure.OutOfMemory)
+		(errors.Is(err, engine.ErrOutOfMemory) || scope.AsError(err).Code == fault.OutOfMemory)
 }
 
 // share returns how many of the free places a request gets while due requests want some, and the plan that it runs with

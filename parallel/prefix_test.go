@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 	"patchbay/tests/race"
@@ -103,7 +103,7 @@ func TestBadPrefixesAreRefused(t *testing.T) {
 		prefixed(r, 5)
 		spoil(r)
 		_, err := e.Sample(context.Background(), r, nil)
-		var f *failure.Error
+		var f *fault.Error
 		if !errors.As(err, &f) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/request"
 )
 
@@ -38,19 +38,19 @@ func TestStepsAreToldOnce(t *testing.T) {
 }
 
 // TestObserversErrorsAreKept checks that the error of a run wraps the error with which an observer ended it, and that
-// a failure.Error keeps its code.
+// a fault.Error keeps its code.
 func TestObserversErrorsAreKept(t *testing.T) {
 	e, r := newEngine(t), flatRequest(t, "flux", 2)
-	plain, full := errors.New("enough"), &failure.Error{Code: failure.OutOfMemory, Text: "no room"}
+	plain, full := errors.New("enough"), &fault.Error{Code: fault.OutOfMemory, Text: "no room"}
 	for _, c := range []struct {
 		told error
-		code failure.Code
-	}{{plain, failure.BadRequest}, {full, failure.OutOfMemory}} {
+		code string
+	}{{plain, fault.BadInput}, {full, fault.OutOfMemory}} {
 		_, err := e.Sample(context.Background(), r, func(request.Progress) error {
 			return fmt.Errorf("observer: %w",
 				c.told)
 		})
-		var pe *failure.Error
+		var pe *fault.Error
 		if !errors.Is(err, c.told) || !errors.As(err, &pe) || pe.Code != c.code {
 			t.Errorf("got %v, want a failure %s that wraps %v", err, c.code, c.told)
 		}

@@ -120,8 +120,8 @@ func TestMemoryOfInt8Weights(t *testing.T) {
 	each := float64(set.Bytes()) / float64(d.Spec.Params)
 	for _, text := range []string{"data=1", "tensor=2"} {
 		p := planOf(t, text)
-		forecasts := forecast.MemoryByRank(workloadOf(r), p, each, 4)
-		for rank, m := range forecasts {
+		forecasts := forecast.WeightsByRank(workloadOf(r), p, each)
+		for rank, bytes := range forecasts {
 			count := &weighing{Ops: goldenrun.NewOps()}
 			model, err := d.Load(count, p.Held(nil, plan.Mesh{Plan: p}.At(rank)))
 			if err != nil {
@@ -129,8 +129,8 @@ func TestMemoryOfInt8Weights(t *testing.T) {
 			}
 			model.Close()
 			// panels of tiny matrices are filled up, as in TestStagesReadTheirOwnWeights
-			if off := float64(m.Weights)/float64(count.peak) - 1; !near(off, 0, 0.15) {
-				t.Errorf("%s, rank %d: forecast %d bytes of weights, loading took %d: off by %.1f %%", text, rank, m.Weights,
+			if off := float64(bytes)/float64(count.peak) - 1; !near(off, 0, 0.15) {
+				t.Errorf("%s, rank %d: forecast %d bytes of weights, loading took %d: off by %.1f %%", text, rank, bytes,
 					count.peak, 100*off)
 			}
 		}

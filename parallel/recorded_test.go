@@ -66,7 +66,7 @@ func newRecordingEngine(t *testing.T) *Pool {
 // the byte, and bytes and calls of each rank and axis.
 func TestForecastEqualsRecordedRun(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: TestPatchesAreForecast and TestPrefixesAreForecast compare the same formulas")
+		t.Skip("long: TestPatchesAreForecast, TestPrefixesAreForecast and TestStagesWithTheirWeightsAreForecast have some")
 	}
 	var plans []string
 	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans()} {
@@ -74,7 +74,7 @@ func TestForecastEqualsRecordedRun(t *testing.T) {
 	}
 	slices.Sort(plans)
 	plans = slices.Compact(plans)
-	for k, f := range families() {
+	for k, f := range families(t) {
 		e := newRecordingEngine(t)
 		for a, steps := range []int{1, 4} {
 			r := tinyRequest(t, f.name, 2, f.y, f.x, steps)
@@ -124,5 +124,15 @@ func TestMembersAreRanks(t *testing.T) {
 				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))
 			}
 		}
+	}
+}
+
+// TestStagesWithTheirWeightsAreForecast compares a pipeline whose stages hold their own blocks alone, for every family:
+// the outline of a stage must keep as little for foreign blocks as its weights do.
+func TestStagesWithTheirWeightsAreForecast(t *testing.T) {
+	for _, f := range families(t) {
+		e := newRecordingEngine(t)
+		r := tinyRequest(t, f.name, 2, f.y, f.x, 2)
+		t.Run(f.name, func(t *testing.T) { compareRecorded(t, e, *r, "pipe=2,patches=3,shard=on", engine.BF16) })
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
@@ -257,7 +257,7 @@ func TestForecastsHoldWithResiduals(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: planning has no goroutines of its own")
 	}
-	for _, f := range families() {
+	for _, f := range families(t) {
 		if f.name != "flux" && f.name != "sd3" && f.name != "qwenimage" {
 			continue
 		}
@@ -292,7 +292,7 @@ func TestBadResidualsAreRefused(t *testing.T) {
 		controlled(r)
 		c.spoil(&r.Branches[0].Entries[0])
 		_, err := e.Sample(context.Background(), r, nil)
-		var f *failure.Error
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Field != "positive" || !strings.Contains(f.Text, c.want) {
 			t.Errorf("%s: got %v, want a refusal of positive with %q", c.model, err, c.want)
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/tests/race"
 )
 
@@ -102,7 +102,7 @@ func TestDeterministicEngines(t *testing.T) {
 		}
 	}
 	r.Plan = "tensor=2"
-	var refused *failure.Error
+	var refused *fault.Error
 	if _, err := e.Sample(context.Background(), r, nil); !errors.As(err, &refused) || refused.Field != "plan.tensor" {
 		t.Errorf("tensor=2: got %v, want a refusal of plan.tensor", err)
 	}

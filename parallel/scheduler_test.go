@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/tests/race"
 )
@@ -93,8 +93,8 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	}
 	victim = rankOf(e.whole.team.Members[1]).End(plan.AxisPipe)
 	_, err = e.Sample(context.Background(), r, nil)
-	var pe *failure.Error
-	if !errors.As(err, &pe) || pe.Code != failure.PeerLost ||
+	var pe *fault.Error
+	if !errors.As(err, &pe) || pe.Code != fault.PeerLost ||
 		!strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
 		!strings.Contains(pe.Text, "waits in pipe for rank 0 to receive") {
 		t.Errorf("got %v, want a deadlock that names rank 1 and what it waits for", err)

@@ -17,7 +17,7 @@ func TestStaleValuesOfAStillPicture(t *testing.T) {
 		"pipe=2,tensor=2,patches=3",
 		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "cfg=2,data=2,pipe=2,ring=3,patches=2,shard=on",
 	}
-	for k, f := range families() {
+	for k, f := range families(t) {
 		e := newEngine(t)
 		r := flatRequest(t, f.name, 1)
 		sigma := r.Sigmas[0] / 2

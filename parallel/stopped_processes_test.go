@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/models/sampling"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 )
 
@@ -48,8 +48,8 @@ func TestKilledAndStoppedProcesses(t *testing.T) {
 				}
 				return nil
 			})
-			var f *failure.Error
-			if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), c.want) {
+			var f *fault.Error
+			if !errors.As(err, &f) || f.Code != fault.HostLost || !strings.Contains(f.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			got, err := e.Sample(t.Context(), r, nil)

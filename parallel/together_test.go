@@ -61,7 +61,7 @@ func TestEntriesTogether(t *testing.T) {
 		"", "cfg=2", "data=2,ulysses=2", "ring=2,tensor=2", "pipe=2,patches=3", "cfg=2,pipe=2,patches=2,sync=spread",
 		"tensor=2,form=scatter,ulysses=2", "pipe=2,patches=2,shard=on",
 	}
-	for n, f := range families() {
+	for n, f := range families(t) {
 		r := alikeRequest(t, f.name, f.y, f.x)
 		for i, text := range everyNth(plans, n, 6) {
 			t.Run(fmt.Sprintf("%s/%s", f.name, text), func(t *testing.T) {

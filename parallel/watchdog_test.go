@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // TestMain lets more tests run in parallel than there are processors, since the parallel tests of this package mostly
@@ -82,14 +82,14 @@ func TestHangingRankIsNamed(t *testing.T) {
 				if lost := told.Load(); lost == nil || !regexp.MustCompile(c.want).MatchString((*lost).Error()) {
 					t.Errorf("the owner of the process was told %v, want a match of %s", lost, c.want)
 				}
-				var pe *failure.Error
-				if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
+				var pe *fault.Error
+				if !errors.As(err, &pe) || pe.Code != fault.PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
 					t.Errorf("got %v, want a match of %s", err, c.want)
 				}
 				if err != nil && strings.Count(err.Error(), "[rank ") != len(want.Stats.Traffic) {
 					t.Errorf("%v does not list the positions of all %d ranks", err, len(want.Stats.Traffic))
 				}
-				if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != failure.PeerLost ||
+				if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != fault.PeerLost ||
 					!strings.Contains(pe.Text, "hangs") {
 					t.Errorf("request beside a hanging rank: got %v, want a refusal", err)
 				}

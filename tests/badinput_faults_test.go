@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 )
 
@@ -116,8 +116,8 @@ func (b *badInput) diskFull(t *testing.T) {
 	n := b.next()
 	_, err = b.makeGood(n)
 	lift()
-	if err == nil || !strings.Contains(err.Error(), wire.ErrDiskFull) {
-		t.Errorf("got %v, want %s", err, wire.ErrDiskFull)
+	if err == nil || !strings.Contains(err.Error(), fault.DiskFull) {
+		t.Errorf("got %v, want %s", err, fault.DiskFull)
 	}
 	after, err := os.ReadDir(b.server.Out)
 	if err != nil || len(after) != len(before) {
@@ -140,8 +140,8 @@ func (b *badInput) localDiskFull(t *testing.T) {
 	}
 	cmd.Path = shell
 	text, err := cmd.CombinedOutput()
-	if code := harness.ExitCode(t, err); code != 1 || !bytes.Contains(text, []byte(wire.ErrDiskFull)) {
-		t.Errorf("exit code %d, want 1 and %s:\n%s", code, wire.ErrDiskFull, short(string(text)))
+	if code := harness.ExitCode(t, err); code != 1 || !bytes.Contains(text, []byte(fault.DiskFull)) {
+		t.Errorf("exit code %d, want 1 and %s:\n%s", code, fault.DiskFull, short(string(text)))
 	}
 	if files, _ := os.ReadDir(out); len(files) > 0 {
 		t.Errorf("%s is left in the folder", files[0].Name())
@@ -180,8 +180,8 @@ func (b *badInput) killedForGood(t *testing.T) {
 		}
 	}
 	code, text := r.ended(), r.out.String()
-	if code != 1 || !strings.Contains(text, "patchbay: "+wire.ErrWorkerLost) || strings.Count(text, "SIGKILL") != 3 {
-		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, wire.ErrWorkerLost, 3, tail(text))
+	if code != 1 || !strings.Contains(text, "patchbay: "+fault.WorkerLost) || strings.Count(text, "SIGKILL") != 3 {
+		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, fault.WorkerLost, 3, tail(text))
 	}
 	b.good(t)
 }

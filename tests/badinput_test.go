@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -275,16 +276,16 @@ func graph(t testing.TB, nodes map[string]graphNode) string {
 func (b *badInput) jsonErrors(t *testing.T) {
 	for _, c := range []struct {
 		field, value, kind string
-		want               wire.Error
+		want               fault.Form
 	}{
-		{"weight_dtype", "fp7", "refused", wire.Error{
-			Code: wire.ErrBadWorkflow, Status: 422,
+		{"weight_dtype", "fp7", "refused", fault.Form{
+			Code: fault.BadWorkflow, Status: 422,
 			Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype",
 		}},
 		{
 			"unet_name", "half.safetensors", "execution_error",
-			wire.Error{
-				Code: wire.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
+			fault.Form{
+				Code: fault.Unsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
 				Input: "unet_name",
 			},
 		},
@@ -298,14 +299,14 @@ func (b *badInput) jsonErrors(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		var last struct {
 			Type  string
-			Error wire.Error
+			Error fault.Form
 			Nodes map[string]any `json:"node_errors"`
 		}
 		if jsonErr := json.Unmarshal([]byte(lines[len(lines)-1]), &last); jsonErr != nil || err == nil {
 			t.Fatalf("%s: ended with %v, last line %s", c.field, err, lines[len(lines)-1])
 		}
 		got := last.Error
-		shape := wire.Error{
+		shape := fault.Form{
 			Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node,
 			Class: got.Class, Input: got.Input,
 		}
@@ -327,16 +328,16 @@ func (b *badInput) rawBytes(t *testing.T) {
 		body []byte
 		code string
 	}{
-		{"text", []byte("hello"), wire.ErrUnsupported},
-		{"nothing", nil, wire.ErrUnsupported},
-		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, wire.ErrBadRequest},
-		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, wire.ErrBadRequest},
-		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), wire.ErrBadRequest},
-		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], wire.ErrBadRequest},
-		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), wire.ErrBadRequest},
-		{"run of nothing", []byte(`{"op":"run","tag":1}`), wire.ErrEmptyBody},
-		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), wire.ErrBadWorkflow},
-		{"no such verb", []byte(`{"op":"dance","tag":1}`), wire.ErrNoVerb},
+		{"text", []byte("hello"), fault.Unsupported},
+		{"nothing", nil, fault.Unsupported},
+		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, fault.BadRequest},
+		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, fault.BadRequest},
+		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), fault.BadRequest},
+		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], fault.BadRequest},
+		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), fault.BadRequest},
+		{"run of nothing", []byte(`{"op":"run","tag":1}`), fault.EmptyBody},
+		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), fault.BadWorkflow},
+		{"no such verb", []byte(`{"op":"dance","tag":1}`), fault.NoVerb},
 	} {
 		conn, err := net.Dial("unix", b.server.Socket)
 		if err != nil {

@@ -14,10 +14,11 @@ import (
 	"patchbay/tests/harness"
 )
 
-var update = flag.Bool("update", false, "write the table of node classes in docs/comfyui.md")
+var update = flag.Bool("update", false, "write the list of node classes in docs/comfyui.md")
 
 // nodeTable lists the classes of the catalogue by the first word of their category, those of models by the second, too.
-func nodeTable(t *testing.T) string {
+// nodeList returns the list of node classes by category, in lines of at most 120 characters.
+func nodeList(t *testing.T) string {
 	t.Helper()
 	cat := classes.All()
 	groups := map[string][]string{}
@@ -41,15 +42,25 @@ func nodeTable(t *testing.T) string {
 	}
 	slices.Sort(names)
 	var b strings.Builder
-	b.WriteString("| category | node classes |\n|---|---|\n")
 	for _, g := range names {
 		slices.Sort(groups[g])
-		b.WriteString("| " + g + " | " + strings.Join(groups[g], ", ") + " |\n")
+		line := "- **" + g + "**:"
+		for i, name := range groups[g] {
+			if i < len(groups[g])-1 {
+				name += ","
+			}
+			if len(line)+1+len(name) > 120 {
+				b.WriteString(line + "\n")
+				line = " "
+			}
+			line += " " + name
+		}
+		b.WriteString(line + "\n")
 	}
 	return b.String()
 }
 
-// TestDocsListTheCatalogue keeps the table of node classes in docs/comfyui.md equal to the catalogue: go test ./tests
+// TestDocsListTheCatalogue keeps the list of node classes in docs/comfyui.md equal to the catalogue: go test ./tests
 // -run Catalogue -update writes it.
 func TestDocsListTheCatalogue(t *testing.T) {
 	path := filepath.Join(harness.Root(t), "docs", "comfyui.md")
@@ -60,14 +71,14 @@ func TestDocsListTheCatalogue(t *testing.T) {
 	head, rest, ok1 := strings.Cut(string(text), "<!-- nodes -->\n")
 	_, tail, ok2 := strings.Cut(rest, "<!-- /nodes -->")
 	if !ok1 || !ok2 {
-		t.Fatal("docs/comfyui.md has no markers for the table of nodes")
+		t.Fatal("docs/comfyui.md has no markers for the list of nodes")
 	}
-	want := head + "<!-- nodes -->\n" + nodeTable(t) + "<!-- /nodes -->" + tail
+	want := head + "<!-- nodes -->\n" + nodeList(t) + "<!-- /nodes -->" + tail
 	if want == string(text) {
 		return
 	}
 	if !*update {
-		t.Fatal("the table in docs/comfyui.md is not that of the catalogue: run go test ./tests -run Catalogue -update")
+		t.Fatal("the list in docs/comfyui.md is not that of the catalogue: run go test ./tests -run Catalogue -update")
 	}
 	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 		t.Fatal(err)

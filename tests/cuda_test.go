@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/fakegpu"
 	"patchbay/tests/harness"
 )
@@ -294,7 +294,7 @@ func TestCUDAHostMemory(t *testing.T) {
 			t.Errorf("job %d: %v", i, err)
 		}
 	}
-	if e := message.ErrorOf(run(picturesOf(1, 6144, 9))); e == nil || e.Code != wire.ErrTooLarge {
+	if e := fault.From(run(picturesOf(1, 6144, 9))); e == nil || e.Public() != fault.TooLarge {
 		t.Errorf("one picture of 36 MP: %v, want too_large", e)
 	}
 	most := statusKiB(t, pid, "VmHWM")

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 )
 
@@ -142,8 +142,8 @@ func diskFull(t *testing.T, program string) {
 		return err == nil && rec.State.Final()
 	})
 	rec, err := harness.Status(c, "picture")
-	if err != nil || rec.State != message.Failed || rec.Error == nil || rec.Error.Code != wire.ErrDiskFull {
-		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, wire.ErrDiskFull, s.Log)
+	if err != nil || rec.State != message.Failed || rec.Error == nil || rec.Error.Public() != fault.DiskFull {
+		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, fault.DiskFull, s.Log)
 	}
 	left, err := filepath.Glob(filepath.Join(s.Out, "demo*"))
 	if err != nil || len(left) > 0 {
@@ -175,8 +175,8 @@ func drains(t *testing.T, program string) {
 	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
 	s.Until("new jobs are refused", func() bool {
 		_, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: harness.Quick})
-		var e *wire.Error
-		return errors.As(err, &e) && e.Code == wire.ErrDraining
+		var e *fault.Error
+		return errors.As(err, &e) && e.Public() == fault.Draining
 	})
 	if err := s.Wait(); err != nil {
 		t.Errorf("the daemon ended with %v\n%s", err, s.Log)
@@ -184,12 +184,12 @@ func drains(t *testing.T, program string) {
 	for range 2 {
 		select {
 		case got := <-endings:
-			var e *wire.Error
+			var e *fault.Error
 			if got.job == "last" && (got.ev == nil || got.ev.Type != message.EventSuccess) {
 				t.Errorf("the running job ended with %+v, %v", got.ev, got.err)
 			}
-			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != wire.ErrDraining) {
-				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, wire.ErrDraining)
+			if got.job == "later" && (!errors.As(got.err, &e) || e.Public() != fault.Draining) {
+				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, fault.Draining)
 			}
 		case <-time.After(harness.Patience):
 			t.Fatal("a follower was told nothing")

@@ -12,7 +12,8 @@ import (
 )
 
 // TestFamilyIsOneFolderAndOneRow adds a family that is one folder, tests/sketch, to the table of families with one row,
-// and draws with it through the node classes and on plans. Nothing else of the program changes.
+// and draws with it through the node classes and on plans. Nothing else of the program changes, although the family has a
+// kind of block of its own, and the matrices of tests of plans, memory and adapters run with it.
 func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -42,11 +43,30 @@ func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	if err := os.WriteFile(list, overlay, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("go", "test", "-vet", "off", "-overlay", list, "-tags", "sketch", "-run", "^TestRow$", "-v",
-		"./tests/sketch")
-	cmd.Dir = harness.Root(t)
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestRow") {
-		t.Fatalf("%v\n%s", err, out)
+	run := func(pattern string, tests []string, packages ...string) {
+		t.Helper()
+		cmd := exec.Command("go", append([]string{
+			"test", "-vet", "off", "-overlay", list, "-tags", "sketch", "-run", pattern, "-v",
+		}, packages...)...)
+		cmd.Dir = harness.Root(t)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, name := range tests {
+			if !strings.Contains(string(out), "--- PASS: "+name) {
+				t.Errorf("%s did not run with the family", name)
+			}
+		}
 	}
+	run("^TestRow$", []string{"TestRow"}, "./tests/sketch")
+	matrices := []string{
+		"TestExactPlansEqualOneRank", "TestLateRanksGiveTheSameBits", "TestForecastEqualsRecordedRun", "TestUnmergedEqualsMerged",
+	}
+	var of []string
+	for _, name := range matrices {
+		of = append(of, name+"/sketch")
+	}
+	run("^("+strings.Join(matrices, "|")+")$/^sketch", of, "./parallel", "./models/lora")
+	run("^TestParameterCounts$", []string{"TestParameterCounts"}, "./models/published")
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,15 +24,18 @@ import (
 // layers are the top-level folders in the order data flows. A package may import its own layer and those after it.
 var layers = []string{"cli", "daemon", "ipc", "node", "parallel", "models", "engine"}
 
+// leaves are the packages beside the layers, which import nothing of the program.
+var leaves = []string{"array", "fault"}
+
 // rooms returns the packages of each layer that is split into several, in import order: a room may import those before
 // it. "." is the folder of the layer itself.
 func rooms() map[string][]string {
 	return map[string][]string{
 		"cli":    {"console", "settings", "workflow", "plan", "bench", "top", "."},
 		"daemon": {"."},
-		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
+		"node":   {"pyjson", "lru", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
-			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
+			"comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
 			"rank", "process", "forecast", "remote", "request", "leader",
 			"denoise", ".",
 		},
@@ -158,6 +162,9 @@ func badImport(dir, path string) string {
 	if !ours {
 		return ""
 	}
+	if slices.Contains(leaves, dir) {
+		return "a leaf imports a package of the program"
+	}
 	if dir == "." && inner != "cli" {
 		return "main does more than to call cli"
 	}
@@ -197,7 +204,8 @@ func badCUDA(dir, inner string) string {
 
 func TestLayoutImportsPointDown(t *testing.T) {
 	for _, f := range parse(t) {
-		if f.test || testOnly(f.dir) || layerOf(f.dir) < 0 && f.dir != "." || strings.Contains(f.dir, "goldenweights") ||
+		if f.test || testOnly(f.dir) || layerOf(f.dir) < 0 && f.dir != "." && !slices.Contains(leaves, f.dir) ||
+			strings.Contains(f.dir, "goldenweights") ||
 			strings.Contains(f.dir, "optest") {
 			continue
 		}
@@ -268,6 +276,8 @@ func TestLayoutNothingForTestsIsShipped(t *testing.T) {
 
 func TestLayoutRulesCatchViolations(t *testing.T) {
 	for _, c := range []struct{ dir, path string }{
+		{"fault", "patchbay/engine"},
+		{"array", "patchbay/fault"},
 		{"engine/ref", "patchbay/models/dit"},
 		{"models/flux", "patchbay/parallel"},
 		{"parallel", "patchbay/models/flux"},
@@ -278,7 +288,7 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 		{"engine/cuda/lt", "patchbay/engine/cuda/dnn"},
 		{"engine/cuda/nccl", "patchbay/engine/cuda"},
 		{"node/graph", "patchbay/node/classes"},
-		{"node/lru", "patchbay/node/fault"},
+		{"node/lru", "patchbay/node/files"},
 		{"node/attic", "patchbay/node/pyjson"},
 		{"ipc/serve", "patchbay/tests/golden"},
 		{"ipc/wire", "patchbay/ipc/message"},
@@ -440,6 +450,53 @@ func TestLayoutSkipsHaveReasons(t *testing.T) {
 			t.Errorf("%s passes for a reason", planted)
 		}
 	}
+}
+
+// TestLayoutShorterTestsExist checks that a test that a skip names in its place exists and is not skipped itself when
+// tests are short.
+func TestLayoutShorterTestsExist(t *testing.T) {
+	reasons, tests := map[string]string{}, map[string]bool{} // reasons of long tests, by name
+	for _, f := range parse(t) {
+		for name, reason := range longTests(f.syntax, tests) {
+			reasons[name] = reason
+		}
+	}
+	named := regexp.MustCompile(`\bTest[A-Z]\w+`)
+	for name, reason := range reasons {
+		for _, other := range named.FindAllString(reason, -1) {
+			if !tests[other] || reasons[other] != "" {
+				t.Errorf("%s is skipped for %s, which there is: %v, long: %q", name, other, tests[other], reasons[other])
+			}
+		}
+	}
+	if len(reasons) < 50 {
+		t.Errorf("found %d long tests, want 50 or more", len(reasons))
+	}
+}
+
+// longTests returns the reasons of the long tests of a file by the names of the tests, and adds all its tests to all.
+func longTests(file *ast.File, all map[string]bool) map[string]string {
+	out := map[string]string{}
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || !strings.HasPrefix(f.Name.Name, "Test") || f.Body == nil {
+			continue
+		}
+		all[f.Name.Name] = true
+		for _, s := range f.Body.List { // at the beginning: a skip in a subtest is another matter
+			short, ok := s.(*ast.IfStmt)
+			if !ok || len(short.Body.List) != 1 {
+				continue
+			}
+			ast.Inspect(short.Body, func(n ast.Node) bool {
+				if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, `"long: `) {
+					out[f.Name.Name] = text.Value
+				}
+				return true
+			})
+		}
+	}
+	return out
 }
 
 // skips returns the calls in a file that skip a test without a text of two words, and how many skip one at all.

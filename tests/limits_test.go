@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -54,11 +56,11 @@ func TestLimits(t *testing.T) {
 	} {
 		for name, c := range map[string]client.Client{"nats": c, "socket": sock} {
 			end, err := client.Run(ctx, c, &message.RunRequest{Workflow: row.flow}, &client.Collector{})
-			var e *wire.Error
+			var e *fault.Error
 			if !errors.As(err, &e) && end != nil {
 				e = end.Error
 			}
-			if e == nil || e.Code != wire.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) ||
+			if e == nil || e.Public() != fault.TooLarge || e.Status() != 413 || !strings.Contains(e.Error(), row.says) ||
 				row.node != "" && e.Node != row.node {
 				t.Errorf("%s over %s: got %v, %+v; want too_large with %q", row.name, name, err, end, row.says)
 			}
@@ -77,8 +79,8 @@ func TestLimits(t *testing.T) {
 	if err == nil {
 		_, err = r.One(ctx)
 	}
-	var e *wire.Error
-	if !errors.As(err, &e) || e.Status != 413 || e.Input != "width" {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Status() != 413 || e.Field != "width" {
 		t.Errorf("exec of a picture of 32768 pixels: %v", err)
 	}
 	harness.Submit(t, c, "runs", strings.Replace(harness.DemoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
@@ -126,8 +128,8 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	defer func() { _ = sock.Close() }()
 	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
 	defer stop()
-	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
-	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
+	tensor := &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}}
+	latent := &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}}
 	for name, c := range map[string]client.Client{"nats": s.Client(), "socket": sock} {
 		for _, path := range []string{
 			"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",
@@ -167,9 +169,9 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 					Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent,
 				}},
 			} {
-				fault := answerOf(ctx, c, row.verb, row.body)
-				if fault == nil || fault.Status < 400 || fault.Status >= 500 {
-					t.Errorf("%s over %s with %q: got %v, want a refusal", row.verb, name, path, fault)
+				refused := answerOf(ctx, c, row.verb, row.body)
+				if refused == nil || refused.Status() < 400 || refused.Status() >= 500 {
+					t.Errorf("%s over %s with %q: got %v, want a refusal", row.verb, name, path, refused)
 				}
 			}
 			for _, verb := range []string{message.VerbStatus, message.VerbCancel} {
@@ -186,27 +188,27 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 }
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
-func answerOf(ctx context.Context, c client.Client, verb string, body any) *wire.Error {
+func answerOf(ctx context.Context, c client.Client, verb string, body any) *fault.Error {
 	ctx, stop := context.WithTimeout(ctx, harness.Patience)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)
 	if err != nil {
-		return wire.Errorf(wire.ErrInternal, "%v", err)
+		return fault.New(fault.Internal, "%v", err)
 	}
 	defer r.Close()
 	for {
 		o, err := r.Next(ctx)
-		var e *wire.Error
+		var e *fault.Error
 		if errors.As(err, &e) {
 			return e
 		}
 		if err != nil {
-			return wire.Errorf(wire.ErrInternal, "no refusal: %v", err)
+			return fault.New(fault.Internal, "no refusal: %v", err)
 		}
 		if v, _ := o.Get("error"); v != nil {
-			e := &wire.Error{}
-			if eo, ok := v.(*pyjson.Object); ok && wire.Bind(eo, e) == nil {
-				return e
+			var f fault.Form
+			if eo, ok := v.(*pyjson.Object); ok && wire.Bind(eo, &f) == nil {
+				return f.Fault()
 			}
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 )
 
@@ -56,7 +56,7 @@ func TestJobsStayWithinMemory(t *testing.T) {
 	for name, flow := range map[string]string{
 		"one picture of 64 MP": picturesOf(1, 8192, 1), "twelve of 1 MP in one job": picturesOf(12, 1024, 100),
 	} {
-		if e := message.ErrorOf(run(flow)); e == nil || e.Code != wire.ErrTooLarge {
+		if e := fault.From(run(flow)); e == nil || e.Public() != fault.TooLarge {
 			t.Errorf("%s: %v, want too_large", name, e)
 		}
 	}
@@ -92,7 +92,7 @@ func TestRanksStayWithinMemory(t *testing.T) {
 		if err == nil && end.Error != nil {
 			err = end.Error
 		}
-		if e := message.ErrorOf(err); e != nil && (i == 0 || e.Code != wire.ErrOutOfMemory) {
+		if e := fault.From(err); e != nil && (i == 0 || e.Public() != fault.OutOfMemory) {
 			t.Errorf("job %d: %v", i, err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestAddressSpace(t *testing.T) {
 	if err == nil && end.Error != nil {
 		err = end.Error
 	}
-	if e := message.ErrorOf(err); e == nil || e.Code != wire.ErrTooLarge {
+	if e := fault.From(err); e == nil || e.Public() != fault.TooLarge {
 		t.Errorf("one picture of 64 MP: %v, want too_large", e)
 	}
 	if pids := s.WorkerPIDs(); len(pids) != 1 {

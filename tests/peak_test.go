@@ -129,7 +129,11 @@ func forecastBytes(t *testing.T) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return forecast.MemoryByRank(w, plan.OneRank(), 2, 4)[0].Total() +
+	memory, err := forecast.MemoryByRank(w, plan.OneRank(), 2, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return memory[0].Total() +
 		int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
 }
 

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
 )
@@ -43,7 +45,7 @@ func (e *ExitError) Unwrap() error { return e.Err }
 func Report(errs io.Writer, err error) int {
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		if exit.Err != nil {
-			Printf(errs, "patchbay: %v\n", exit.Err)
+			Printf(errs, "patchbay: %s\n", withCode(exit.Err))
 		}
 		return exit.Code
 	}
@@ -54,8 +56,17 @@ func Report(errs io.Writer, err error) int {
 	if errors.Is(err, context.DeadlineExceeded) { // from a request to a daemon
 		err = fmt.Errorf("%w: nothing was heard of it in time", client.ErrNoDaemon)
 	}
-	Printf(errs, "patchbay: %v\n", err)
+	Printf(errs, "patchbay: %s\n", withCode(err))
 	return codeFor(err)
+}
+
+// withCode returns the text of an error with the code of the *fault.Error in it, if there is one.
+func withCode(err error) string {
+	text := err.Error()
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		text = strings.Replace(text, e.Error(), e.Line(), 1)
+	}
+	return text
 }
 
 // BadInput marks err as an error of the command line or of a workflow.
@@ -66,14 +77,14 @@ func Exit(code int, err error) error { return &ExitError{code, err} }
 
 // codeFor returns the exit code of an error that does not carry one.
 func codeFor(err error) int {
-	var e *wire.Error
+	var e *fault.Error
 	switch {
 	case errors.Is(err, client.ErrNoDaemon) || errors.Is(err, client.ErrSilent) || errors.Is(err, wire.ErrNoServer):
 		return ExitNoDaemon
-	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
+	case errors.As(err, &e) && e.Public() == fault.Cancelled:
 		return ExitCancelled
-	case errors.As(err, &e) && (e.Status == 400 || e.Status == 409 || e.Status == 413 || e.Status == 415 ||
-		e.Status == 422):
+	case errors.As(err, &e) && (e.Status() == 400 || e.Status() == 409 || e.Status() == 413 || e.Status() == 415 ||
+		e.Status() == 422):
 		return ExitBadInput
 	}
 	return ExitFailed

@@ -14,8 +14,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
@@ -202,7 +202,7 @@ func (s *Progress) Close() {
 // with the fitting exit code, nil if the job succeeded.
 func (s *Progress) Finish(end *message.Event, err error, files []message.File, dir string) error {
 	s.Close()
-	var refused *wire.Error
+	var refused *fault.Error
 	switch {
 	case errors.As(err, &refused):
 		return s.refused(refused)
@@ -219,7 +219,7 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 		return Exit(ExitCancelled, errors.New("the job was cancelled"))
 	default:
 		code := ExitFailed
-		if end.Error != nil && end.Error.Code == wire.ErrPlanRefused {
+		if end.Error != nil && end.Error.Public() == fault.PlanRefused {
 			code = ExitBadInput // only the worker knows which plans fit a model, but it says so before any work
 		}
 		if s.json {
@@ -250,7 +250,7 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 	return nil
 }
 
-func (s *Progress) refused(e *wire.Error) error {
+func (s *Progress) refused(e *fault.Error) error {
 	if s.json {
 		PrintJSON(s.out, map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
 		return &ExitError{codeFor(e), nil}
@@ -259,11 +259,11 @@ func (s *Progress) refused(e *wire.Error) error {
 }
 
 // describeError returns the text of an error with all that a person needs to act on it, one fault per line.
-func describeError(e *wire.Error) error {
+func describeError(e *fault.Error) error {
 	if e == nil {
 		return errors.New("the job failed and did not say why")
 	}
-	text := Describe(e.Error(), "", e.NodeErrors)
+	text := Describe(e.Line(), "", e.NodeErrors)
 	if all, ok := e.Extra["unknown_classes"].(*pyjson.Object); ok {
 		for _, class := range all.Keys() {
 			text += fmt.Sprintf("\n  not here: %s (node %s)", class, strings.Trim(fmt.Sprint(all.At(class)), "[]"))

@@ -134,7 +134,11 @@ func compare(r *request.Request, m forecast.Machine, stats request.Stats) (c com
 			c.counts[i] += stats.Traffic[i][a].Bytes
 		}
 	}
-	for _, need := range forecast.MemoryByRank(w, c.plan, m.Device.WeightBytes, size) {
+	memory, err := forecast.MemoryByRank(w, c.plan, m.Device.WeightBytes, size)
+	if err != nil {
+		return c, err
+	}
+	for _, need := range memory {
 		c.memory = max(c.memory, need.Total()-need.Weights)
 	}
 	c.took, c.wall = stats.PeakBytes, total(stats.StepSeconds)

@@ -16,11 +16,11 @@ import (
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
 	"patchbay/daemon"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/published"
 	"patchbay/node/files"
 	"patchbay/node/value"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
@@ -66,7 +66,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
-			if _, ok := errors.AsType[*failure.Error](err); ok {
+			if _, ok := errors.AsType[*fault.Error](err); ok {
 				return console.BadInput(err)
 			}
 			return err
@@ -340,7 +340,11 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	}
 	var rows [][]string
 	for _, o := range r.Others {
-		rows = append(rows, []string{o.Plan, seconds(o.Seconds), fmt.Sprintf("%.2f GB", gb(o.Bytes)), o.Why})
+		bytes := fmt.Sprintf("%.2f GB", gb(o.Bytes))
+		if o.Least {
+			bytes = "over " + bytes
+		}
+		rows = append(rows, []string{o.Plan, seconds(o.Seconds), bytes, o.Why})
 	}
 	console.Printf(out, "\n")
 	console.PrintTable(out, []string{"other plan", "time", "memory", "why it loses"}, rows)

@@ -39,6 +39,7 @@ type otherReport struct {
 	Plan    string  `json:"plan"`
 	Seconds float64 `json:"seconds,omitempty"`
 	Bytes   int64   `json:"bytes"`
+	Least   bool    `json:"bytes_at_least,omitempty"` // the plan is too slow to know more, with --all
 	Fits    bool    `json:"fits"`
 	Why     string  `json:"why"`
 }
@@ -81,7 +82,13 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 		if i == shownOthers && !f.all {
 			break
 		}
-		r.Others = append(r.Others, otherReport{o.Plan.String(), o.Seconds, o.Memory.Total(), o.Fits, s.Reason(c, o)})
+		if weighed, err := s.Weigh(o.Plan); err == nil && o.Least && !f.all {
+			weighed.Seconds, weighed.Bound = o.Seconds, o.Bound
+			o = weighed
+		}
+		r.Others = append(r.Others, otherReport{
+			o.Plan.String(), o.Seconds, o.Memory.Total(), o.Least, o.Fits, s.Reason(c, o),
+		})
 	}
 	return r
 }

@@ -8,8 +8,8 @@ import (
 
 	tea "github.com/charmbracelet/bubbletea"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // snapshots returns two snapshots of two daemons, two seconds apart.
@@ -36,7 +36,7 @@ func snapshots() []snapshot {
 			{Job: "j-done", State: message.Done, Attempt: 1, Created: 2, Started: 10, Finished: 1510},
 			{Job: "j-wait", State: message.Queued},
 			{Job: "j-run", State: message.Running, Attempt: 2},
-			{Job: "j-bad", State: message.Failed, Error: wire.Errorf(wire.ErrDeadline, "too slow")},
+			{Job: "j-bad", State: message.Failed, Error: fault.New(fault.Deadline, "too slow")},
 		}}
 	}
 	return out

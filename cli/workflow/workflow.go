@@ -50,9 +50,9 @@ func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, erro
 	if err != nil {
 		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
 	}
-	req, w, fault := message.ParseRun(o)
-	if fault != nil {
-		return nil, nil, bad(fault)
+	req, w, failure := message.ParseRun(o)
+	if failure != nil {
+		return nil, nil, bad(failure)
 	}
 	if req.ExtraPNG == nil && extra != nil && extra.Len() > 0 {
 		req.ExtraPNG = extra

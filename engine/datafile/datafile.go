@@ -2,7 +2,7 @@
 // format: safetensors, gguf and torchfile parse the contents.
 //
 // Files are read, not mapped. A read of a mapped page ends the process if the file has been cut meanwhile or the disk
-// fails (SIGBUS), and in C code nothing can be done about it. Here it is a ReadError.
+// fails (SIGBUS), and in C code nothing can be done about it. Here it is the error of Changed.
 package datafile
 
 import (
@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"patchbay/fault"
 )
 
 // File is an open file. Its methods may be called from several goroutines. The zero value holds nothing.
@@ -21,18 +23,11 @@ type File struct {
 	changed time.Time
 }
 
-// ReadError is the error for a file that was fine when it was opened, but was changed or could not be read afterwards.
-// The same request may succeed later.
-type ReadError struct {
-	Path string
-	Err  error
+// Changed returns the error, with code file_changed, for a file that was fine when it was opened, but was changed or
+// could not be read afterwards. The same request may succeed later.
+func Changed(path string, err error) *fault.Error {
+	return fault.Wrap(fault.FileChanged, "", fmt.Errorf("read checkpoint %s: %w", path, err))
 }
-
-// Error returns "read checkpoint PATH: what happened".
-func (e *ReadError) Error() string { return fmt.Sprintf("read checkpoint %s: %v", e.Path, e.Err) }
-
-// Unwrap returns the cause.
-func (e *ReadError) Unwrap() error { return e.Err }
 
 // Catch turns the panic of a Span that cannot be read into an error. Use it deferred; other panics go on.
 func Catch(err *error) {
@@ -40,8 +35,8 @@ func Catch(err *error) {
 	if v == nil {
 		return
 	}
-	e, ok := v.(*ReadError)
-	if !ok {
+	e, ok := v.(*fault.Error)
+	if !ok || e.Code != fault.FileChanged {
 		panic(v)
 	}
 	*err = e
@@ -70,15 +65,15 @@ func Open(path string) (*File, error) {
 // Size returns the length of the file in bytes when it was opened.
 func (f *File) Size() int64 { return f.size }
 
-// Unchanged returns a *ReadError if the file was written to since it was opened: what was read may be a mixture of two
-// files.
+// Unchanged returns the error of Changed if the file was written to since it was opened: what was read may be a mixture
+// of two files.
 func (f *File) Unchanged() error {
 	info, err := f.fd.Stat()
 	if err == nil && (info.Size() != f.size || !info.ModTime().Equal(f.changed)) {
 		err = errors.New("the file was changed while it was read")
 	}
 	if err != nil {
-		return &ReadError{f.path, err}
+		return Changed(f.path, err)
 	}
 	return nil
 }
@@ -94,7 +89,7 @@ func (f *File) Close() error {
 	return nil
 }
 
-// read fills dst with the bytes from offset on. It panics with a *ReadError if it cannot.
+// read fills dst with the bytes from offset on. It panics with the error of Changed if it cannot.
 func (f *File) read(dst []byte, offset int64) {
 	n, err := f.fd.ReadAt(dst, offset)
 	if n == len(dst) {
@@ -103,11 +98,11 @@ func (f *File) read(dst []byte, offset int64) {
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("it was cut while it was read: it had %d bytes and now ends at byte %d", f.size, offset+int64(n))
 	}
-	panic(&ReadError{f.path, err})
+	panic(Changed(f.path, err))
 }
 
 // Span is a range of bytes of a file, or of memory. It may be read until the file is closed. The methods that read
-// panic with a *ReadError if the file cannot be read (see Catch).
+// panic with the error of Changed if the file cannot be read (see Catch).
 type Span struct {
 	mem  []byte
 	file *File // nil: mem has the bytes

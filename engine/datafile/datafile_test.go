@@ -2,11 +2,12 @@ package datafile
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"patchbay/fault"
 )
 
 func written(t *testing.T, data string) string {
@@ -38,8 +39,8 @@ func TestCutFile(t *testing.T) {
 		f.All().Slice(2, 8).Bytes()
 		return nil
 	}()
-	told, ok := errors.AsType[*ReadError](err)
-	if !ok || told.Path != path || !strings.Contains(err.Error(), "had 10 bytes and now ends at byte 4") {
+	if !fault.Is(err, fault.FileChanged) || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "had 10 bytes and now ends at byte 4") {
 		t.Errorf("read of a cut file: %v", err)
 	}
 	if err := f.Unchanged(); err == nil {
@@ -52,7 +53,7 @@ func TestCutFile(t *testing.T) {
 		s.Bytes()
 		return nil, nil
 	})
-	if _, ok := errors.AsType[*ReadError](err); !ok {
+	if !fault.Is(err, fault.FileChanged) {
 		t.Errorf("header of a file that is cut meanwhile: %v", err)
 	}
 }

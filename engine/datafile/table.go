@@ -3,10 +3,11 @@ package datafile
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
+
+	"patchbay/fault"
 )
 
 // Parsed opens the file at path and parses it into something that embeds a Table. Only what parse asks for is read.
@@ -23,7 +24,7 @@ func Parsed[T interface{ hold(*File) }](path string, parse func(Span) (T, error)
 	}()
 	defer Catch(&err)
 	if out, err = parse(f.All()); err != nil {
-		if _, named := errors.AsType[*ReadError](err); !named {
+		if !fault.Is(err, fault.FileChanged) {
 			err = fmt.Errorf("read checkpoint %s: %w", path, err)
 		}
 		return out, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 )
 
@@ -248,7 +249,7 @@ func (b *Blobs) ack(m *nats.Msg) {
 func (b *Blobs) Region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
-		e := wire.Errorf(wire.ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d",
+		e := fault.New(fault.QueueFull, "payloads of %d bytes are under way, with %d more it would be over %d",
 			total-int64(n), n, bulkTotal)
 		e.RetryAfterMS = 1000
 		return nil, e
@@ -265,7 +266,7 @@ func (b *Blobs) Region(n int) (*Region, error) {
 // Pull fetches what ref refers to into memory that the caller must release.
 func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
-		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox",
+		return nil, fault.New(fault.BadRequest, "a stream reference names the subject %q: want one under your inbox",
 			wire.Shown(ref.Subject))
 	}
 	r, err := b.Region(ref.Bytes)
@@ -274,8 +275,8 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	}
 	if err := b.pullInto(ctx, ref, r); err != nil {
 		r.Release()
-		if _, ok := errors.AsType[*wire.Error](err); !ok {
-			err = wire.Errorf(wire.ErrPayload, "payload %s: %v", wire.Shown(ref.ID), err)
+		if _, ok := errors.AsType[*fault.Error](err); !ok {
+			err = fault.New(fault.BadPayload, "payload %s: %v", wire.Shown(ref.ID), err)
 		}
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 )
 
@@ -111,19 +112,19 @@ func confirmed(ctx context.Context, acks []jetstream.PubAckFuture) error {
 func (o *Objects) Get(ctx context.Context, ref *wire.Ref, room func(int) (*Region, error)) (*Region, error) {
 	store, err := o.js.ObjectStore(ctx, BlobBucket)
 	if err != nil {
-		return nil, wire.Errorf(wire.ErrPayload, "object %q: no bucket %s: %v", ref.Name, BlobBucket, err)
+		return nil, fault.New(fault.BadPayload, "object %q: no bucket %s: %v", ref.Name, BlobBucket, err)
 	}
 	res, err := store.Get(ctx, ref.Name)
 	if err != nil {
-		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v; objects are kept for %s", ref.Name, err, blobTTL)
+		return nil, fault.New(fault.BadPayload, "object %q: %v; objects are kept for %s", ref.Name, err, blobTTL)
 	}
 	defer func() { _ = res.Close() }()
 	info, err := res.Info()
 	if err != nil {
-		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v", ref.Name, err)
+		return nil, fault.New(fault.BadPayload, "object %q: %v", ref.Name, err)
 	}
 	if info.Size != uint64(ref.Bytes) {
-		return nil, wire.Errorf(wire.ErrPayload, "object %q has %d bytes, the reference says %d", ref.Name,
+		return nil, fault.New(fault.BadPayload, "object %q has %d bytes, the reference says %d", ref.Name,
 			info.Size, ref.Bytes)
 	}
 	r, err := room(ref.Bytes)
@@ -142,7 +143,7 @@ func (o *Objects) Get(ctx context.Context, ref *wire.Ref, room func(int) (*Regio
 	}
 	if err != nil {
 		r.Release()
-		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v", ref.Name, err)
+		return nil, fault.New(fault.BadPayload, "object %q: %v", ref.Name, err)
 	}
 	return r, nil
 }

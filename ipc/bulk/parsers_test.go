@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/array"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
@@ -32,7 +33,7 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 	}
 	picture := map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 4, FD: 1, Offset: 8}}
 	one := map[string]any{
-		"a": &wire.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}},
+		"a": &wire.Tensor{Tensor: array.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}},
 		"c": []any{1, picture},
 	}
 	text, err := wire.Encode(one, wire.JSON)
@@ -41,7 +42,10 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 	}
 	seeds := []hammer.Input{{Data: wiretest.Packed(tb, one)}, {Data: text}}
 	both := map[string]any{"op": "exec", "tag": 1, "inputs": []any{
-		&wire.Tensor{DType: "f32", Shape: []int{16384}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 1 << 16}},
+		&wire.Tensor{
+			Tensor: array.Tensor{DType: "f32", Shape: []int{16384}},
+			Ref:    &wire.Ref{Kind: wire.RefShm, Bytes: 1 << 16},
+		},
 		map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 100, FD: 1}},
 	}}
 	for _, s := range seeds {

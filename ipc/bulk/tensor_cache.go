@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/lru"
 	"patchbay/node/pyjson"
@@ -67,10 +68,11 @@ func (c *TensorCache) Fill(o *pyjson.Object) error {
 		return nil
 	})
 	if err != nil {
-		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+		return fault.New(fault.BadRequest, "%v", err)
 	}
 	if len(missing) > 0 {
-		e := wire.Errorf(wire.ErrMissing, "%d tensors are named by hashes that are not known here; send them with their data",
+		e := fault.New(fault.MissingTensors, "%d tensors are named by hashes that are not known here; send them with their "+
+			"data",
 			len(missing))
 		e.Extra = map[string]any{"missing": missing}
 		return e

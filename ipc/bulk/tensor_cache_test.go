@@ -3,6 +3,7 @@ package bulk
 import (
 	"testing"
 
+	"patchbay/array"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -13,7 +14,7 @@ func TestTensorCacheKeepsItsBudget(t *testing.T) {
 	cache := NewTensorCache(1000)
 	var hashes []string
 	for i := range 20 {
-		v := &wire.Tensor{DType: "f32", Shape: []int{50}, Data: wiretest.Noise(200 + i)[i:]}
+		v := &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: []int{50}, Data: wiretest.Noise(200 + i)[i:]}}
 		v.Hash = v.Sum()
 		cache.put(v.Hash, v.Data)
 		hashes = append(hashes, v.Hash)

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 )
@@ -24,7 +25,7 @@ func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
 		}
 		beside.Done(false)
 	}
-	return nil, wire.Errorf(wire.ErrTooLarge,
+	return nil, fault.New(fault.TooLarge,
 		"the request has more than the %d bytes that the server takes, without its tensors and files", limit)
 }
 

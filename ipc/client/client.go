@@ -58,7 +58,7 @@ func newReplies(cancel func()) *Replies {
 	return &Replies{wake: make(chan struct{}, 1), cancel: cancel}
 }
 
-// Next returns the next reply, or io.EOF after the last one. An error reply is returned as a *wire.Error. The event of
+// Next returns the next reply, or io.EOF after the last one. An error reply is returned as a *fault.Error. The event of
 // a failed job is no error reply: it has a type.
 func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.next(ctx)

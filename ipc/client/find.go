@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -17,8 +18,8 @@ const findLimit = 1000
 // ID that begins with it. If several do, it returns a *wire.InputError that lists them; if none does, no_such_job.
 func Find(ctx context.Context, c Client, short string) (string, error) {
 	_, err := Status(ctx, c, short)
-	var none *wire.Error
-	if !errors.As(err, &none) || none.Code != wire.ErrNoJob {
+	var none *fault.Error
+	if !errors.As(err, &none) || none.Public() != fault.NoJob {
 		return short, err
 	}
 	list, _, other := List(ctx, c, "", findLimit)

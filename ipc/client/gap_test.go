@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -96,7 +97,7 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 			t.Errorf("fetched from who never sends reply %d: %v, asked %d times", i, err, c.asked)
 		}
 	}
-	failed := message.Event{V: 1, Type: message.EventError, Job: job, Seq: 4, Error: wire.Errorf(wire.ErrNoModel, "x")}
+	failed := message.Event{V: 1, Type: message.EventError, Job: job, Seq: 4, Error: fault.New(fault.NoModel, "x")}
 	none := &lossy{t: t, replies: []any{message.RecordReply{Type: "record", Record: done}, failed}, without: -1}
 	l := &Lasting{Dial: func() (Client, error) { return none, nil }, Say: t.Logf, Patience: receiptTime}
 	if got, err := Follow(t.Context(), l, job, 1, true, &Collector{}); got == nil || err != nil || none.asked != 1 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -177,8 +178,8 @@ func lost(end *message.Event, err error) bool {
 	if err == nil {
 		return end == nil
 	}
-	if told, ok := errors.AsType[*wire.Error](err); ok {
-		return told.Code == wire.ErrDraining
+	if told, ok := errors.AsType[*fault.Error](err); ok {
+		return told.Public() == fault.Draining
 	}
 	var network net.Error
 	return errors.Is(err, ErrNoDaemon) || errors.Is(err, ErrSilent) || errors.Is(err, errHungUp) ||

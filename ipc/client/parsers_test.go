@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -147,12 +148,12 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Chunks: 2},
 				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 0, Data: data[:200]},
 				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 200, Data: data[200:]}, end),
-			seed(enc, map[string]any{"error": wire.Errorf(wire.ErrNoJob, "no job")}),
+			seed(enc, map[string]any{"error": fault.New(fault.NoJob, "no job")}),
 			seed(enc, message.Preview{
 				Type: message.ReplyPreview, Job: "j", Node: "1", Format: "image/jpeg",
 				Data: []byte("jpeg"),
 			}, message.Heartbeat{Type: message.ReplyHeartbeat, Job: "j", TS: 1},
-				message.Event{Type: message.EventError, Error: wire.Errorf(wire.ErrNoModel, "none")}),
+				message.Event{Type: message.EventError, Error: fault.New(fault.NoModel, "none")}),
 			seed(enc, message.RecordReply{
 				Type: "record",
 				Record: message.Record{

@@ -11,7 +11,7 @@ import (
 )
 
 // FollowSample reads the replies to sample and returns the one that is "done"; replies that report progress go to emit,
-// with their holds. A run that failed or was cancelled is returned as its *wire.Error, one that is silent for silence
+// with their holds. A run that failed or was cancelled is returned as its *fault.Error, one that is silent for silence
 // (0: no limit) as ErrSilent: its result belongs to the connection and cannot be had on another one.
 func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 	emit func(*message.SampleReply),

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
 
@@ -57,7 +57,7 @@ func silenceEndsStreams(t *testing.T) {
 // TestFailedSamplesHoldNoMemory checks that the memory of a reply that ends a sample with an error is released.
 func TestFailedSamplesHoldNoMemory(t *testing.T) {
 	for name, o := range map[string]*pyjson.Object{
-		"its error": pyjson.NewObject("type", message.EventError, "error", pyjson.NewObject("code", wire.ErrNoModel)),
+		"its error": pyjson.NewObject("type", message.EventError, "error", pyjson.NewObject("code", fault.NoModel)),
 		"no type":   pyjson.NewObject("job", "j"),
 	} {
 		g, err := bulk.NewRegion(1)
@@ -82,7 +82,7 @@ func TestWhatCountsAsLost(t *testing.T) {
 	}{
 		"an end": {end: end}, "no end": {want: true}, "silence": {err: ErrSilent, want: true},
 		"NATS gone": {err: errUnplugged, want: true}, "socket gone": {err: errHungUp, want: true},
-		"draining": {err: wire.Errorf(wire.ErrDraining, "x"), want: true}, "refused": {err: wire.Errorf(wire.ErrNoJob, "x")},
+		"draining": {err: fault.New(fault.Draining, "x"), want: true}, "refused": {err: fault.New(fault.NoJob, "x")},
 		"given up": {err: context.Canceled},
 	} {
 		if got := lost(c.end, c.err); got != c.want {

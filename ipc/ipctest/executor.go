@@ -12,12 +12,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
@@ -55,8 +55,8 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 			select {
 			case <-time.After(time.Duration(count) * time.Millisecond):
 			case <-ctx.Done():
-				return out, &fault.Failure{
-					Code: fault.CodeCancelled, Message: "stopped", Node: id, Class: "Wait",
+				return out, &fault.Error{
+					Code: fault.Cancelled, Text: "stopped", Node: id, Class: "Wait",
 					Extra: map[string]any{"executed": []string{"1"}},
 				}
 			}
@@ -87,8 +87,8 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 		case "Hang":
 			time.Sleep(time.Hour) // ignores ctx, like a kernel that never returns
 		case "Fail":
-			return out, &fault.Failure{
-				Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail",
+			return out, &fault.Error{
+				Code: fault.OutOfMemory, Text: "no memory", Node: id, Class: "Fail",
 				Extra: map[string]any{"executed": []string{"1"}, "current_inputs": map[string]any{"n": []any{7}}},
 			}
 		}
@@ -106,7 +106,7 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 		v, _ := req.Inputs.Get("value")
 		t, ok := v.(*wire.Tensor)
 		if !ok {
-			return nil, wire.Errorf(wire.ErrBadRequest, "no tensor")
+			return nil, fault.New(fault.BadRequest, "no tensor")
 		}
 		sum := int64(0)
 		for i := 0; i < len(t.Data); i += 4096 {
@@ -116,7 +116,7 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 	case "Loader":
 		return &message.ExecReply{Outputs: []any{pyjson.NewObject(message.HandleKey, f.Label+"-h1", "type", "MODEL")}}, nil
 	}
-	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
+	return nil, fault.New(fault.NoNodeType, "no class %q", req.Class)
 }
 
 // Free does nothing.
@@ -158,9 +158,9 @@ func FakeService() serve.ServiceConfig {
 		Validate: func(_ *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
-					return nil, nil, &fault.Failure{
-						Code:       fault.CodeMissingNodeType,
-						Message:    "Node '" + w.Class(id) + "' not found. The custom node may not be installed.",
+					return nil, nil, &fault.Error{
+						Code:       fault.MissingNodeType,
+						Text:       "Node '" + w.Class(id) + "' not found. The custom node may not be installed.",
 						Details:    "Node ID '#" + id + "'",
 						NodeErrors: map[string]any{id: map[string]any{"class_type": w.Class(id)}},
 					}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -21,8 +23,8 @@ func Sample(ctx context.Context, c client.Client, req *message.SampleRequest,
 ) (*message.SampleReply, error) {
 	if bare := light(req); bare != nil {
 		last, err := sampleOnce(ctx, c, bare, progress)
-		var e *wire.Error
-		if !errors.As(err, &e) || e.Code != wire.ErrMissing {
+		var e *fault.Error
+		if !errors.As(err, &e) || e.Public() != fault.MissingTensors {
 			return last, err
 		}
 	}
@@ -75,7 +77,7 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 			return t
 		}
 		any = true
-		return &wire.Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
+		return &wire.Tensor{Tensor: array.Tensor{DType: t.DType, Shape: t.Shape}, Hash: t.Hash}
 	}
 	entries := func(list []message.CondRef) []message.CondRef {
 		list = slices.Clone(list)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // Cancel ends a queued job or asks a running one to stop, and returns the resulting state; the bool is false if the
@@ -35,21 +35,21 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 }
 
 // Cancelled returns the error of a job that was cancelled.
-func Cancelled() *wire.Error { return wire.Errorf(wire.ErrCancelled, "the job was cancelled") }
+func Cancelled() *fault.Error { return fault.New(fault.Cancelled, "the job was cancelled") }
 
 // FailQueued ends all waiting jobs with fault. It serves a table in memory, which does not survive the daemon.
-func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
+func (j *Table) FailQueued(ctx context.Context, failure *fault.Error) {
 	list, _ := j.List(message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
-		_, _ = j.end(ctx, rec, message.Failed, fault)
+		_, _ = j.end(ctx, rec, message.Failed, failure)
 	}
 }
 
 // end ends a job that no worker holds, if its record has not changed since was, and appends the terminal event.
-func (j *Table) end(ctx context.Context, was message.Record, state message.State, fault *wire.Error,
+func (j *Table) end(ctx context.Context, was message.Record, state message.State, failure *fault.Error,
 ) (message.Record, error) {
 	rec, err := j.Update(ctx, was.Job, was.Rev,
-		func(r *message.Record) { r.State, r.Error, r.Finished = state, fault, j.cfg.Now().UnixMilli() })
+		func(r *message.Record) { r.State, r.Error, r.Finished = state, failure, j.cfg.Now().UnixMilli() })
 	if err != nil {
 		return rec, err
 	}
@@ -70,9 +70,9 @@ func terminalOf(rec message.Record) message.Event {
 	case message.Expired:
 		return message.Event{Type: message.EventExpired, Error: rec.Error, Data: data}
 	}
-	fault := rec.Error
-	if fault == nil {
-		fault = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
+	failure := rec.Error
+	if failure == nil {
+		failure = fault.New(fault.Internal, "the job is %s", rec.State)
 	}
 	if len(rec.Outputs) > 0 && rec.Dropped == 0 {
 		data["outputs"] = rec.Outputs
@@ -81,7 +81,7 @@ func terminalOf(rec message.Record) message.Event {
 	if rec.State == message.Cancelled {
 		kind = message.EventInterrupted
 	}
-	return message.Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
+	return message.Event{Type: kind, Error: failure, NodeErrors: rec.NodeError, Data: endData(failure, data)}
 }
 
 // Retry queues a job again that failed, was cancelled or expired. It gets all of MaxAttempts again.
@@ -92,11 +92,11 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 			return message.Record{}, err
 		}
 		if rec.Kind != "" {
-			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
+			return message.Record{}, fault.New(fault.BadRequest,
 				"job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
 		}
 		if rec.State.Revived() == nil {
-			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
+			return message.Record{}, fault.New(fault.BadRequest,
 				"job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
 		}
 		if err := j.store.requestMissing(ctx, rec); err != nil {
@@ -106,7 +106,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 		rec, err = j.update(ctx, id, rec.Rev, message.State.Revived, func(r *message.Record) {
 			if r.Error != nil {
 				r.Because(r.Error.Error())
-				cause = r.Error.Message
+				cause = r.Error.Text
 			}
 			r.Outputs, r.Dropped = nil, 0 // those files have their names and do not belong to the next attempt
 			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,

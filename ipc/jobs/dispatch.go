@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -85,7 +86,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 			}
 		}
 	}
-	d.finish(rec, out, message.ErrorOf(err))
+	d.finish(rec, out, fault.From(err))
 	if err != nil {
 		log.Warn().Err(err).Dur("took", time.Since(started)).Msg("job ended")
 		return
@@ -108,9 +109,9 @@ func Execute(ctx context.Context, ex Executor, task Task, stop <-chan struct{}, 
 	case errors.Is(cause, errStopped):
 		err = at(Cancelled(), err)
 	case errors.Is(cause, errDeadline):
-		err = at(wire.Errorf(wire.ErrDeadline, "the job ran longer than its deadline of %d ms", task.Req.DeadlineMS), err)
+		err = at(fault.New(fault.Deadline, "the job ran longer than its deadline of %d ms", task.Req.DeadlineMS), err)
 	case cause != nil:
-		err = wire.Errorf(wire.ErrDraining, "the daemon was stopped while the job ran")
+		err = fault.New(fault.Draining, "the daemon was stopped while the job ran")
 	}
 	return out, err
 }
@@ -129,8 +130,8 @@ func Until(ctx context.Context, stop <-chan struct{}, cause error) (_ context.Co
 }
 
 // at returns end with the place that the run had reached when it returned err.
-func at(end *wire.Error, err error) *wire.Error {
-	was := message.ErrorOf(err)
+func at(end *fault.Error, err error) *fault.Error {
+	was := fault.From(err)
 	end.Node, end.Class, end.Extra = was.Node, was.Class, was.Extra
 	return end
 }
@@ -140,21 +141,21 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 }
 
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
-func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error) {
+func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	job, state := was.Job, EndOf(fault)
+	job, state := was.Job, EndOf(failure)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		// cancellation was requested, and the run is gone
-		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
-			state, fault = message.Cancelled, Cancelled()
+		if r.Cancel && failure != nil && (failure.Public() == fault.WorkerLost || failure.Public() == fault.Draining) {
+			state, failure = message.Cancelled, Cancelled()
 		}
-		if retry, counts := d.Jobs.again(*r, fault); retry {
-			d.Jobs.requeued(r, fault, counts)
+		if retry, counts := d.Jobs.again(*r, failure); retry {
+			d.Jobs.requeued(r, failure, counts)
 			return
 		}
 		r.State, r.Finished = state, d.Jobs.cfg.Now().UnixMilli()
-		if fault != nil {
-			r.Error, r.NodeError = fault, fault.NodeErrors
+		if failure != nil {
+			r.Error, r.NodeError = failure, failure.NodeErrors
 		}
 		if out == nil {
 			return
@@ -170,19 +171,19 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 		return
 	}
 	if rec.State == message.Queued {
-		data := map[string]any{"prompt_id": job, "cause": fault.Message}
-		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
+		data := map[string]any{"prompt_id": job, "cause": failure.Text}
+		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: failure})
 		return
 	}
 	d.ended(ctx, rec, out)
 }
 
 // EndOf is the state in which a run leaves its job.
-func EndOf(fault *wire.Error) message.State {
+func EndOf(failure *fault.Error) message.State {
 	switch {
-	case fault == nil:
+	case failure == nil:
 		return message.Done
-	case fault.Code == wire.ErrCancelled:
+	case failure.Public() == fault.Cancelled:
 		return message.Cancelled
 	}
 	return message.Failed
@@ -262,24 +263,25 @@ func executedEvents(job string, refs []message.OutputRef, ui map[string]map[stri
 }
 
 // endData fills in what ComfyUI's execution_error and execution_interrupted carry.
-func endData(e *wire.Error, data map[string]any) map[string]any {
+func endData(e *fault.Error, data map[string]any) map[string]any {
 	data["node_id"], data["node_type"], data["executed"] = e.Node, e.Class, []string{}
 	if ran, ok := e.Extra["executed"]; ok {
 		data["executed"] = ran
 	}
-	if e.Code != wire.ErrCancelled {
+	if e.Public() != fault.Cancelled {
 		data["current_inputs"], data["current_outputs"] = map[string]any{}, []string{}
 		for _, name := range []string{"current_inputs", "current_outputs"} {
 			if v, ok := e.Extra[name]; ok {
 				data[name] = v
 			}
 		}
-		text := e.Message
+		text := e.Text
 		if e.Details != "" {
 			text = fmt.Sprintf("%s: %s", text, e.Details)
 		}
-		data["exception_message"], data["exception_type"] = text, cmp.Or(e.Type, e.Code)
-		data["traceback"] = append([]string{}, e.Trace...)
+		f := e.Form()
+		data["exception_message"], data["exception_type"] = text, cmp.Or(f.Type, f.Code)
+		data["traceback"] = append([]string{}, f.Trace...)
 	}
 	return data
 }

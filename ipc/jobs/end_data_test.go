@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/golden"
 )
 
@@ -24,14 +24,14 @@ func TestEndEventsHaveComfyUIsFields(t *testing.T) {
 	if err := golden.JSON("server/runs.json", &file); err != nil {
 		t.Fatal(err)
 	}
-	failed := wire.Errorf(wire.ErrUnsupported, "broken")
+	failed := fault.New(fault.Unsupported, "broken")
 	failed.Node, failed.Class = "8", "KSampler"
 	failed.Extra = map[string]any{
 		"executed": []string{"7"}, "current_outputs": []string{"7", "8"},
 		"current_inputs": map[string]any{"seed": []any{1}},
 	}
 	ends := map[string]map[string]any{}
-	for state, fault := range map[message.State]*wire.Error{message.Failed: failed, message.Cancelled: Cancelled()} {
+	for state, fault := range map[message.State]*fault.Error{message.Failed: failed, message.Cancelled: Cancelled()} {
 		end := terminalOf(message.Record{Job: "j", State: state, Error: fault})
 		ends[end.Type] = end.Data
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -20,7 +20,7 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
+	_, _ = j.end(ctx, rec, message.Failed, fault.New(fault.Internal, "it was to fail"))
 	if rec, err = j.Get(id); err != nil || rec.State != message.Failed {
 		t.Fatalf("%s is %s, %v", id, rec.State, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -485,7 +486,7 @@ func (l *JetStream) memoryOnly() bool { return false }
 // retries implements Store: jobs outlive workers and daemons, and a full disk may get room again.
 func (l *JetStream) retries(code string) (time.Duration, bool) {
 	pause, ok := map[string]time.Duration{
-		wire.ErrWorkerLost: 200 * time.Millisecond, wire.ErrDiskFull: 2 * time.Second, wire.ErrDraining: 0,
+		fault.WorkerLost: 200 * time.Millisecond, fault.DiskFull: 2 * time.Second, fault.Draining: 0,
 	}[code]
 	return pause, ok
 }

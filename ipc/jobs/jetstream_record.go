@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -146,7 +147,7 @@ func (l *JetStream) writable(ctx context.Context, n int) (context.Context, conte
 // create writes the request and then the record of a new job. It returns the record and false if the job exists.
 func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte) (message.Record, bool, error) {
 	if value, err := encodeRecord(rec); err != nil || len(value) > l.room()/2 { // it grows as the job proceeds
-		return rec, false, errors.Join(err, wire.Errorf(wire.ErrTooLarge,
+		return rec, false, errors.Join(err, fault.New(fault.TooLarge,
 			"the record of the job has %d bytes, of %d that it may have: shorten client, or the names of files", len(value),
 			l.room()/2))
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // The files of a store are bounded, by the server or by the limits of its account. Most of them are requests. New jobs
@@ -86,7 +86,7 @@ func (l *JetStream) spaceFor(ctx context.Context, n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit > 0 && int64(n) > l.limit/2 {
-		return wire.Errorf(wire.ErrTooLarge, "the request has %d bytes, the job store has room for %d", n, l.limit/2)
+		return fault.New(fault.TooLarge, "the request has %d bytes, the job store has room for %d", n, l.limit/2)
 	}
 	if !l.tight(n) {
 		l.used += int64(n) // until the next measure
@@ -227,7 +227,7 @@ func (l *JetStream) requestMissing(ctx context.Context, rec message.Record) erro
 		return fmt.Errorf("look for the request of job %s: %w", rec.Job, err)
 	}
 	if len(info.State.Subjects) < rec.Pieces {
-		return wire.Errorf(wire.ErrExpired, "what job %s asked for was dropped when the job store was full; submit it again",
+		return fault.New(fault.Expired, "what job %s asked for was dropped when the job store was full; submit it again",
 			rec.Job)
 	}
 	return nil

@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // KindSample is the Kind of a record for a run of the verb sample.
@@ -39,15 +39,15 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	return e.cancel, nil
 }
 
-// Finish ends a job started by Begin: done if fault is nil, otherwise cancelled or failed with it.
-func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
+// Finish ends a job started by Begin: done if failure is nil, otherwise cancelled or failed with it.
+func (j *Table) Finish(ctx context.Context, id string, failure *fault.Error, metrics map[string]any) {
 	for {
 		rec, err := j.Get(id)
 		if err != nil || rec.State.Final() {
 			return
 		}
 		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = EndOf(fault), j.cfg.Now().UnixMilli(), fault, metrics
+			r.State, r.Finished, r.Error, r.Metrics = EndOf(failure), j.cfg.Now().UnixMilli(), failure, metrics
 		})
 		if err != nil {
 			continue // cancellation was requested meanwhile

@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/natsserver"
 )
@@ -161,7 +161,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	}
 	mustCreate(t, j, &message.RunRequest{ID: "huge"})
 	rec := work(t, j, "huge", &maker{files: manyFiles(512, prefixes...)})
-	if rec.State != message.Failed || rec.Error == nil || rec.Error.Code != wire.ErrTooLarge {
+	if rec.State != message.Failed || rec.Error == nil || rec.Error.Public() != fault.TooLarge {
 		t.Fatalf("the job is %s (%v), want failed: too_large", rec.State, rec.Error)
 	}
 	j = tableOn(t, url, "a", 0)
@@ -178,7 +178,7 @@ func TestLongNewRecord(t *testing.T) {
 	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
 	ctx := wiretest.Context(t)
 	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
-	if e := message.ErrorOf(err); err == nil || e.Code != wire.ErrTooLarge {
+	if e := fault.From(err); err == nil || e.Public() != fault.TooLarge {
 		t.Fatalf("got %v, want too_large", err)
 	}
 	rec := j.fresh(&message.RunRequest{ID: "old", Client: strings.Repeat("x", 1<<20-600)}, "hash")
@@ -202,7 +202,7 @@ func TestLongNewRecord(t *testing.T) {
 	if !errors.Is(err, errLong) {
 		t.Fatalf("got %v, want a record that is too long", err)
 	}
-	if rec, err := j.Get("old"); err != nil || rec.State != message.Failed || rec.Error.Code != wire.ErrTooLarge ||
+	if rec, err := j.Get("old"); err != nil || rec.State != message.Failed || rec.Error.Public() != fault.TooLarge ||
 		rec.Finished == 0 {
 		t.Errorf("the job is %s, %v, %v, ended at %d; want failed: too_large, and when", rec.State, rec.Error, err,
 			rec.Finished)

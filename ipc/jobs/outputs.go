@@ -13,8 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/node/files"
 )
 
@@ -216,11 +216,11 @@ func (s *Outputs) folder(kind string) string {
 func (s *Outputs) Read(job string, i int) ([]byte, error) {
 	list := s.of(job)
 	if i >= len(list) {
-		return nil, wire.Errorf(wire.ErrExpired, "the files of job %s are gone", job)
+		return nil, fault.New(fault.Expired, "the files of job %s are gone", job)
 	}
 	f := list[i]
 	if f.gone {
-		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone", i, job)
+		return nil, fault.New(fault.Expired, "file %d of job %s is gone", i, job)
 	}
 	if f.path == "" {
 		return f.Data, nil
@@ -231,10 +231,10 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 		return err
 	})
 	if err != nil {
-		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone: %v", i, job, err)
+		return nil, fault.New(fault.Expired, "file %d of job %s is gone: %v", i, job, err)
 	}
 	if message.Checksum(data) != f.Ref.CRC32C {
-		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
+		return nil, fault.New(fault.Expired, "file %d of job %s was changed after the job: %s", i, job, f.path)
 	}
 	return data, nil
 }

@@ -59,16 +59,16 @@ func TestAnyMessageLost(t *testing.T) {
 		})
 	})
 	for i := range proxyRuns {
-		at, fault := opened+1+rnd.IntN(all-opened), natsproxy.Drop
+		at, failure := opened+1+rnd.IntN(all-opened), natsproxy.Drop
 		if i%2 == 1 {
-			fault = natsproxy.Cut
+			failure = natsproxy.Cut
 		}
-		t.Run(fmt.Sprintf("%d %s", at, map[natsproxy.Fault]string{natsproxy.Drop: "lost", natsproxy.Cut: "cut"}[fault]),
+		t.Run(fmt.Sprintf("%d %s", at, map[natsproxy.Fault]string{natsproxy.Drop: "lost", natsproxy.Cut: "cut"}[failure]),
 			func(t *testing.T) {
 				t.Parallel()
 				lossy(t, func(n int, _ string) natsproxy.Fault {
 					if n == at {
-						return fault
+						return failure
 					}
 					return natsproxy.Pass
 				})
@@ -137,10 +137,10 @@ func TestFollowBesideLoss(t *testing.T) {
 
 // lossy runs a few jobs through a proxy, restarts the daemon without it, and checks the records. It returns the number
 // of messages when the daemon was up, and at the end.
-func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all int) {
+func lossy(t *testing.T, failure func(int, string) natsproxy.Fault) (opened, all int) {
 	t.Helper()
 	e := jetstreamServer(t, false)
-	p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), fault)
+	p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), failure)
 	ctx := wiretest.Context(t)
 	j, end := proxied(ctx, t, p.URL)
 	opened = p.Count()

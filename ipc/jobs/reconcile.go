@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // maxHandedBack is how often a job may lose its daemon before it fails: the job itself may be what kills them.
@@ -23,15 +23,15 @@ const settled = 5 * time.Second
 
 // again reports whether another attempt follows the one that ended with fault, and whether the ended one counts toward
 // MaxAttempts.
-func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
-	if fault == nil || rec.Cancel {
+func (j *Table) again(rec message.Record, failure *fault.Error) (retry, counts bool) {
+	if failure == nil || rec.Cancel {
 		return false, false
 	}
-	_, retry = j.store.retries(fault.Code)
+	_, retry = j.store.retries(failure.Public())
 	switch {
 	case !retry:
 		return false, false
-	case fault.Code == wire.ErrDraining:
+	case failure.Public() == fault.Draining:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
 	return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
@@ -39,10 +39,10 @@ func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool
 
 // requeued prepares a record for its next attempt. After an attempt that counts, the job pauses for the time that the
 // store asks for, doubled per attempt up to half a minute.
-func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
-	r.Because(fault.Message)
+func (j *Table) requeued(r *message.Record, failure *fault.Error, counts bool) {
+	r.Because(failure.Text)
 	r.State = message.Queued
-	first, _ := j.store.retries(fault.Code)
+	first, _ := j.store.retries(failure.Public())
 	switch {
 	case !counts:
 		r.HandedBack++
@@ -55,21 +55,21 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 // handBack takes a running job from a daemon that is gone: the job is queued again, or ends if cancellation was
 // requested, if it was tied to a connection, or if it has lost too many daemons.
 func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
-	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
-	retry, _ := j.again(rec, fault)
+	failure := fault.New(fault.Draining, "%s", cause)
+	retry, _ := j.again(rec, failure)
 	var err error
 	switch {
 	case rec.Cancel || rec.Tied:
 		_, err = j.end(ctx, rec, message.Cancelled, Cancelled())
 	case !retry:
-		_, err = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrWorkerLost,
+		_, err = j.end(ctx, rec, message.Failed, fault.New(fault.WorkerLost,
 			"%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause))
 	default:
-		_, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { j.requeued(r, fault, false) })
+		_, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { j.requeued(r, failure, false) })
 		if err == nil {
 			j.Append(rec.Job, -1, message.Event{
 				Type: message.EventRetrying,
-				Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault,
+				Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: failure,
 			})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
@@ -173,7 +174,7 @@ func (l *JetStream) lacks(rec message.Record) error {
 
 // admit implements Store: it completes sizes and hashes of files that are not here from the notes of other daemons,
 // and refuses a job that no live daemon can run.
-func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
+func (l *JetStream) admit(needed []files.NeededFile) *fault.Error {
 	if l.cfg.Resources == nil {
 		return nil
 	}
@@ -204,7 +205,7 @@ func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
 		}
 		why = append(why, fmt.Sprintf("daemon %s on %s: %v", o, others[o].Host, err))
 	}
-	e := wire.Errorf(wire.ErrNoCapacity, "no daemon has the files of this job")
+	e := fault.New(fault.NoCapacity, "no daemon has the files of this job")
 	e.Details, e.RetryAfterMS = strings.Join(why, "; "), 10_000
 	return e
 }
@@ -227,7 +228,7 @@ func (l *JetStream) searchedIn(files []string) string {
 }
 
 // Admit refuses a job that no daemon can run. A known job was admitted before and is not refused.
-func (j *Table) Admit(req *message.RunRequest) *wire.Error {
+func (j *Table) Admit(req *message.RunRequest) *fault.Error {
 	if j.knows(req.ID) {
 		return nil
 	}
@@ -237,7 +238,7 @@ func (j *Table) Admit(req *message.RunRequest) *wire.Error {
 // ExplainMissing adds to the refusal of a workflow which files were searched for and where, if missing files are the
 // reason.
 func (j *Table) ExplainMissing(err error) error {
-	e := message.ErrorOf(err)
+	e := fault.From(err)
 	names := missingFiles(e)
 	if len(names) == 0 {
 		return err
@@ -252,7 +253,7 @@ func (j *Table) ExplainMissing(err error) error {
 }
 
 // missingFiles returns the values with a file extension that the errors of a workflow report as being in no list.
-func missingFiles(e *wire.Error) []string {
+func missingFiles(e *fault.Error) []string {
 	var out []string
 	for _, v := range e.NodeErrors {
 		var node struct {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/message"
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
@@ -36,13 +36,13 @@ func TestFoldersStayInTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refusal := wire.Errorf(wire.ErrBadWorkflow, "refused")
+	refusal := fault.New(fault.BadWorkflow, "refused")
 	refusal.NodeErrors = map[string]any{}
 	for _, id := range bad.Keys() {
 		v, _ := bad.Get(id)
 		refusal.NodeErrors[id] = v.(*pyjson.Object)
 	}
-	told := message.ErrorOf(j.ExplainMissing(refusal)).Details
+	told := fault.From(j.ExplainMissing(refusal)).Details
 	for _, name := range []string{"gone.safetensors", "other.safetensors"} {
 		e := l.admit([]files.NeededFile{{Kind: "vae", Name: name, Bytes: 7, Hash: "y"}})
 		if e == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -95,9 +95,9 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _ = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
+				_, _ = j.end(ctx, rec, message.Failed, fault.New(fault.Internal, "it was to fail"))
 			}
-			if _, err := j.Retry(ctx, "fail0"); message.ErrorOf(err) == nil || message.ErrorOf(err).Code != wire.ErrExpired {
+			if _, err := j.Retry(ctx, "fail0"); fault.From(err) == nil || fault.From(err).Public() != fault.Expired {
 				t.Errorf("retry of a job whose request is gone: %v, want expired", err)
 			}
 			waiting := fill(t, j, heavyBytes)
@@ -160,7 +160,7 @@ func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
 		mustCreate(t, j, heavy(fmt.Sprint("fail", i)))
 		rec, _, _, err := j.Take(ctx, "w")
 		if err == nil {
-			_, err = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
+			_, err = j.end(ctx, rec, message.Failed, fault.New(fault.Internal, "it was to fail"))
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/node/files"
 )
 
@@ -28,7 +28,7 @@ type Store interface {
 
 	// admit refuses a job whose files no daemon has. lacks returns why this daemon cannot run a job, or nil. searchedIn
 	// says where files that no daemon has were searched for; empty if the store does not track files.
-	admit(needed []files.NeededFile) *wire.Error
+	admit(needed []files.NeededFile) *fault.Error
 	lacks(rec message.Record) error
 	searchedIn(files []string) string
 
@@ -76,7 +76,7 @@ func (m memory) open(context.Context, *Table) error                         { re
 func (m memory) alive(string) bool                                          { return true }
 func (m memory) heard(string, time.Time) bool                               { return true }
 func (m memory) returned() <-chan struct{}                                  { return nil }
-func (m memory) admit([]files.NeededFile) *wire.Error                       { return nil }
+func (m memory) admit([]files.NeededFile) *fault.Error                      { return nil }
 func (m memory) lacks(message.Record) error                                 { return nil }
 func (m memory) searchedIn([]string) string                                 { return "" }
 func (m memory) sweep(context.Context)                                      {}
@@ -106,7 +106,7 @@ func (m memory) request(ctx context.Context, rec message.Record) (*message.RunRe
 }
 
 func (m memory) requestMissing(context.Context, message.Record) error {
-	return wire.Errorf(wire.ErrExpired,
+	return fault.New(fault.Expired,
 		"the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 }
 
@@ -125,4 +125,4 @@ func (m memory) next(ctx context.Context, j *Table) (reference, error) {
 }
 
 // retries implements Store: nothing outlives the daemon, so only the loss of a worker allows another attempt.
-func (m memory) retries(code string) (time.Duration, bool) { return 0, code == wire.ErrWorkerLost }
+func (m memory) retries(code string) (time.Duration, bool) { return 0, code == fault.WorkerLost }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // Config configures a Table.
@@ -350,7 +350,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	long := errors.Is(err, errLong) && slices.Contains(next(was), message.Failed)
 	why := err
 	if long {
-		ask = ask.Closed(wire.Errorf(wire.ErrTooLarge, "%v", why))
+		ask = ask.Closed(fault.New(fault.TooLarge, "%v", why))
 		ask.Finished = j.cfg.Now().UnixMilli()
 		r, err = j.store.swap(ctx, ask)
 	}

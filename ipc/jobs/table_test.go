@@ -11,9 +11,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
-	"patchbay/ipc/wire"
 )
 
 func TestUpdateIsCompareAndSwap(t *testing.T) {
@@ -308,8 +308,8 @@ func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 	}
 	d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 	file := message.FileOf(messagetest.Picture("1", 1000))
-	for id, fault := range map[string]*wire.Error{
-		"done": nil, "failed": wire.Errorf(wire.ErrInternal, "x"), "cancelled": wire.Errorf(wire.ErrCancelled, "x"),
+	for id, failure := range map[string]*fault.Error{
+		"done": nil, "failed": fault.New(fault.Internal, "x"), "cancelled": fault.New(fault.Cancelled, "x"),
 	} {
 		mustCreate(t, j, &message.RunRequest{ID: id})
 		rec, _, _, err := j.Take(context.Background(), "w")
@@ -319,7 +319,7 @@ func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 		if err := outputs.Stage(id, []message.File{file}); err != nil {
 			t.Fatal(err)
 		}
-		d.finish(rec, &Outcome{Files: []message.File{file}}, fault)
+		d.finish(rec, &Outcome{Files: []message.File{file}}, failure)
 	}
 	if _, err := j.Begin("sample", KindSample, "w"); err != nil {
 		t.Fatal(err)

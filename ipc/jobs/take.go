@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose Hold
@@ -87,7 +87,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		}
 		// before the attempt begins, so that a request that cannot be fetched now costs none
 		if fetched, err = j.fetch(ctx, cur, fetched); errors.Is(err, errGone) {
-			_, _ = j.end(ctx, cur, message.Failed, wire.Errorf(wire.ErrInternal, "%v", err))
+			_, _ = j.end(ctx, cur, message.Failed, fault.New(fault.Internal, "%v", err))
 			return message.Record{}, nil, nil, errConflict
 		} else if err != nil {
 			return message.Record{}, nil, nil, err
@@ -172,6 +172,6 @@ func (j *Table) Expire(ctx context.Context) {
 	}
 	j.mu.Unlock()
 	for _, r := range due {
-		_, _ = j.end(ctx, r, message.Expired, wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms"))
+		_, _ = j.end(ctx, r, message.Expired, fault.New(fault.Expired, "the job waited longer than its queue_ttl_ms"))
 	}
 }

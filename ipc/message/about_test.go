@@ -20,9 +20,9 @@ func TestAbout(t *testing.T) {
 		{`{"1":{"class_type":"K","inputs":{"positive":["1",0]}}}`, "", ""}, // a cycle
 		{`{"1":{"class_type":"K","inputs":{"text":7}}}`, "", ""},
 	} {
-		w, fault := graph.ParseWorkflowJSON([]byte(c.graph))
-		if fault != nil {
-			t.Fatal(fault)
+		w, failure := graph.ParseWorkflowJSON([]byte(c.graph))
+		if failure != nil {
+			t.Fatal(failure)
 		}
 		if about, model := About(w); about != c.about || model != c.model {
 			t.Errorf("%s: %q on %q, want %q on %q", c.graph, about, model, c.about, c.model)
@@ -30,9 +30,9 @@ func TestAbout(t *testing.T) {
 	}
 	text := `{"1":{"class_type":"KSampler","inputs":{},"_meta":{"title":"my\n sampler"}},` +
 		`"2":{"class_type":"VAEDecode","inputs":{}}}`
-	w, fault := graph.ParseWorkflowJSON([]byte(text))
-	if fault != nil {
-		t.Fatal(fault)
+	w, failure := graph.ParseWorkflowJSON([]byte(text))
+	if failure != nil {
+		t.Fatal(failure)
 	}
 	if got := Titles(w); len(got) != 2 || got["1"] != "my sampler" || got["2"] != "VAEDecode" {
 		t.Errorf("titles are %v", got)

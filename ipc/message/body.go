@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
@@ -25,12 +25,12 @@ const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or u
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt
 // body {prompt, ...}, or a bare graph, in API format (every value has a class_type) or in the editor's format. It
 // generates an id if the body has none.
-func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *wire.Error) {
+func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *fault.Error) {
 	return ParseRunWithin(o, wire.DefaultLimits())
 }
 
 // ParseRunWithin is ParseRun with explicit limits for a workflow that is JSON text.
-func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Workflow, *wire.Error) {
+func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Workflow, *fault.Error) {
 	req := &RunRequest{}
 	var targets any
 	var err error
@@ -50,12 +50,10 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	case holdsNode(o):
 		req.Workflow = o // validation names the values that are not nodes
 	default:
-		e := wire.Errorf(wire.ErrBadRequest,
+		return nil, nil, fault.New(fault.NoPrompt,
 			"no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
-		e.Type = fault.CodeNoPrompt
-		return nil, nil, e
 	}
-	if e := (*wire.Error)(nil); errors.As(err, &e) {
+	if e := (*fault.Error)(nil); errors.As(err, &e) {
 		return nil, nil, e
 	} else if err != nil {
 		return nil, nil, wire.BadRequest(err)
@@ -64,39 +62,39 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		req.ID = wire.NewID()
 	}
 	if !wire.ValidID(req.ID) {
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
+		return nil, nil, fault.New(fault.BadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
 	}
 	if err := errors.Join(CheckMS("queue_ttl_ms", req.QueueTTLMS), CheckMS("deadline_ms", req.DeadlineMS)); err != nil {
 		return nil, nil, wire.BadRequest(err)
 	}
 	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
-		return nil, nil, wire.Errorf(wire.ErrTooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
+		return nil, nil, fault.New(fault.TooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
 	}
 	if PriorityRank(req.Priority) < 0 {
 		return nil, nil, wire.BadRequest(wire.BadField("priority", "want high, normal or low, got %q",
 			wire.Shown(req.Priority)))
 	}
 	if fail := convert(req, lim); fail != nil {
-		return nil, nil, ErrorOf(fail)
+		return nil, nil, fail
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
-		return nil, nil, ErrorOf(fail)
+		return nil, nil, fail
 	}
 	if targets != nil {
 		if req.Targets, fail = w.Targets(targets); fail != nil {
-			return nil, nil, ErrorOf(fail)
+			return nil, nil, fail
 		}
 	}
 	return req, w, nil
 }
 
 // ParseWorkflow reads a graph given as a map or as JSON text (string or []byte), as a daemon sends it to its worker.
-func ParseWorkflow(v any) (*graph.Workflow, *fault.Failure) {
+func ParseWorkflow(v any) (*graph.Workflow, *fault.Error) {
 	return parseWorkflowWithin(v, wire.FrameLimits())
 }
 
-func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failure) {
+func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Error) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -107,7 +105,7 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failur
 		return graph.ParseWorkflow(v)
 	}
 	if err := wire.Guard(text, wire.JSON, lim); err != nil {
-		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
+		return nil, &fault.Error{Code: fault.InvalidPrompt, Text: "workflow text was refused", Details: err.Error()}
 	}
 	return graph.ParseWorkflowJSON(text)
 }
@@ -143,8 +141,7 @@ func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 	req.Workflow, req.Client, req.Front = body.Prompt, body.ClientID, body.Front
 	if id, isText := body.PromptID.(string); body.PromptID != nil {
 		if !isText || !canonicalUUID(id) {
-			e := wire.Errorf(wire.ErrBadRequest, "prompt_id must be a valid UUID")
-			e.Type, e.Input = "invalid_prompt_id", "prompt_id"
+			e := fault.At(fault.InvalidPromptID, "prompt_id", "prompt_id must be a valid UUID")
 			e.Details = "prompt_id must be a UUID string in canonical lowercase hyphenated form; omit it to let the server " +
 				"generate one"
 			return nil, e

@@ -3,10 +3,10 @@ package message
 import (
 	"bytes"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/classes"
 	"patchbay/node/editor"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -14,7 +14,7 @@ import (
 
 // convert replaces a graph in the format of ComfyUI's editor by the same graph in API format. As with the editor, saved
 // images then contain the original, unless the request has an extra_pnginfo of its own.
-func convert(req *RunRequest, lim wire.Limits) *fault.Failure {
+func convert(req *RunRequest, lim wire.Limits) *fault.Error {
 	info := req.ObjectInfo
 	req.ObjectInfo = nil // only the conversion needs it
 	given := req.Workflow
@@ -32,7 +32,7 @@ func convert(req *RunRequest, lim wire.Limits) *fault.Failure {
 	}
 	plain, err := pyjson.Normalize(o)
 	if err != nil {
-		return &fault.Failure{Code: fault.CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), Cause: err}
+		return &fault.Error{Code: fault.WorkflowTooLarge, Text: "workflow cannot be read", Details: err.Error(), Cause: err}
 	}
 	var cat *graph.Catalogue
 	seen := map[string]*pyjson.Object{}

@@ -3,6 +3,7 @@ package message
 import (
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -17,7 +18,7 @@ type Event struct {
 	Attempt    int            `json:"attempt"`
 	Node       string         `json:"node,omitempty"`
 	Data       map[string]any `json:"data,omitempty"` // data of ComfyUI's websocket message of that type
-	Error      *wire.Error    `json:"error,omitempty"`
+	Error      *fault.Error   `json:"error,omitempty"`
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
@@ -53,7 +54,7 @@ func (e Event) Short() any {
 			data[k] = wire.Shown(x)
 		}
 	}
-	e.Data, e.Error, e.NodeErrors = data, e.Error.Short(), nil
+	e.Data, e.Error, e.NodeErrors = data, wire.Short(e.Error), nil
 	return e
 }
 

@@ -3,8 +3,8 @@ package message
 import (
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
-	"patchbay/ipc/wire"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -115,13 +115,13 @@ type OutputRef struct {
 
 // Output carries a file, whole in Data or announced with the number of chunks that follow.
 type Output struct {
-	Type   string      `json:"type"`
-	Job    string      `json:"job"`
-	Output int         `json:"output"` // position in the outputs of the job
-	Ref    OutputRef   `json:"ref"`
-	Data   []byte      `json:"data,omitempty"`
-	Chunks int         `json:"chunks,omitempty"`
-	Error  *wire.Error `json:"error,omitempty"` // the file cannot be read any more
+	Type   string       `json:"type"`
+	Job    string       `json:"job"`
+	Output int          `json:"output"` // position in the outputs of the job
+	Ref    OutputRef    `json:"ref"`
+	Data   []byte       `json:"data,omitempty"`
+	Chunks int          `json:"chunks,omitempty"`
+	Error  *fault.Error `json:"error,omitempty"` // the file cannot be read any more
 }
 
 // Chunk is one piece of a file.

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/datafile"
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 	"patchbay/node/pyjson"
-	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -82,10 +82,10 @@ func TestPromptBodiesAsComfyUI(t *testing.T) {
 		switch want := c.Answer.Error; {
 		case c.Status == 200 && fail != nil:
 			t.Errorf("%s: refused: %v", c.Name, fail)
-		case c.Status == 400 && (fail == nil || fail.Type != want.Type):
+		case c.Status == 400 && (fail == nil || fail.Code != want.Type):
 			t.Errorf("%s: got %+v, want %s", c.Name, fail, want.Type)
 		case c.Status == 400 && want.Type == "invalid_prompt_id" &&
-			(fail.Message != want.Message || fail.Details != want.Details):
+			(fail.Text != want.Message || fail.Details != want.Details):
 			t.Errorf("%s: got %+v, want %+v", c.Name, fail, want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestEditorGraphs(t *testing.T) {
 			t.Errorf("%s: the picture would carry %v", name, kept)
 		}
 	}
-	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Type != fault.CodeMissingNodeType {
+	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Code != fault.MissingNodeType {
 		t.Errorf("a class without a description: %v", fail)
 	}
 }
@@ -154,28 +154,28 @@ func TestParseRunRefuses(t *testing.T) {
 		code string
 		says string
 	}{
-		"nothing":        {pyjson.NewObject(), wire.ErrBadRequest, "workflow"},
-		"other fields":   {pyjson.NewObject("foo", int64(1)), wire.ErrBadRequest, "workflow"},
-		"bad id":         {pyjson.NewObject("workflow", g, "id", "a.b"), wire.ErrBadRequest, "A-Z"},
-		"long id":        {pyjson.NewObject("workflow", g, "id", strings.Repeat("a", 65)), wire.ErrBadRequest, "64"},
-		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
-		"a typo":         {pyjson.NewObject("workflow", g, "plna", "ulysses=2"), wire.ErrBadRequest, "plna"},
-		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
-		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "want 0 to"},
-		"editor format":  {pyjson.NewObject("nodes", int64(1), "links", []any{}), wire.ErrBadWorkflow, "API format"},
+		"nothing":        {pyjson.NewObject(), fault.BadRequest, "workflow"},
+		"other fields":   {pyjson.NewObject("foo", int64(1)), fault.BadRequest, "workflow"},
+		"bad id":         {pyjson.NewObject("workflow", g, "id", "a.b"), fault.BadRequest, "A-Z"},
+		"long id":        {pyjson.NewObject("workflow", g, "id", strings.Repeat("a", 65)), fault.BadRequest, "64"},
+		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), fault.BadRequest, "field id"},
+		"a typo":         {pyjson.NewObject("workflow", g, "plna", "ulysses=2"), fault.BadRequest, "plna"},
+		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), fault.BadRequest, "plam"},
+		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), fault.BadRequest, "want 0 to"},
+		"editor format":  {pyjson.NewObject("nodes", int64(1), "links", []any{}), fault.BadWorkflow, "API format"},
 		"group node": {
 			pyjson.NewObject("nodes", []any{pyjson.NewObject("id", int64(1), "type", "workflow>x")}, "links", []any{}),
-			wire.ErrBadWorkflow, "group node",
+			fault.BadWorkflow, "group node",
 		},
-		"workflow list": {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
-		"workflow text": {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
+		"workflow list": {pyjson.NewObject("workflow", []any{int64(1)}), fault.BadWorkflow, "object"},
+		"workflow text": {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), fault.BadWorkflow, "nested"},
 		"extra_pnginfo": {
 			pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")),
-			wire.ErrBadRequest, "extra_pnginfo",
+			fault.BadRequest, "extra_pnginfo",
 		},
 	} {
 		_, _, err := message.ParseRun(c.body)
-		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
+		if err == nil || err.Public() != c.code || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want code %s and %q in the text", name, err, c.code, c.says)
 		}
 	}
@@ -184,7 +184,7 @@ func TestParseRunRefuses(t *testing.T) {
 func TestMessagesReadBackInBothEncodings(t *testing.T) {
 	rec := message.Record{
 		V: 1, Job: "j", State: message.Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h",
-		Error:   wire.Errorf(wire.ErrNoModel, "no file"),
+		Error:   fault.New(fault.NoModel, "no file"),
 		Outputs: []message.OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}},
 	}
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
@@ -206,40 +206,18 @@ func TestMessagesReadBackInBothEncodings(t *testing.T) {
 	}
 }
 
-func TestErrorTableIsComplete(t *testing.T) {
-	seen := map[string]bool{}
-	for _, c := range wire.ErrorTable() {
-		if seen[c.Code] || c.Status < 400 || c.Status > 599 || c.When == "" {
-			t.Errorf("row %+v", c)
-		}
-		seen[c.Code] = true
-	}
-	// Every code of package node maps to a row.
-	for _, code := range []string{
-		fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs,
-		fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing,
-		fault.CodeFileOutsideRoot, fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeTokenizer, fault.CodeBadImage,
-		fault.CodeBadInput, fault.CodeDiskFull, fault.CodeDeadline, fault.CodePanic, fault.CodeInternal,
-		fault.CodeUnknownHandle, fault.CodeUnknownClass,
-	} {
-		e := message.ErrorOf(&fault.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
-		if !seen[e.Code] || e.Type != code || e.Node != "3" {
-			t.Errorf("%s became %+v", code, e)
-		}
-	}
-	changed := fmt.Errorf("load: %w", &datafile.ReadError{Path: "models/x.safetensors", Err: errors.New("it was cut")})
+// TestChangedFileToClient checks what clients see of a file that was cut while it was read.
+func TestChangedFileToClient(t *testing.T) {
+	changed := fmt.Errorf("load: %w", datafile.Changed("models/x.safetensors", errors.New("it was cut")))
 	for _, err := range []error{
-		fault.Wrap(fault.CodeBadCheckpoint, "model", changed),
-		fault.Of(t.Context(), &failure.Error{Code: failure.FileChanged, Field: "model", Text: changed.Error()}),
+		fault.Wrap(fault.BadCheckpoint, "model", changed),
+		fault.From(fault.At(fault.FileChanged, "model", "%v", changed)),
 	} {
-		e := message.ErrorOf(err)
-		if e.Code != wire.ErrFileChanged || !e.Retryable || e.Input != "model" ||
-			!strings.Contains(e.Message, "models/x.safetensors: it was cut") {
-			t.Errorf("a file cut while it was read became %+v", e)
+		f := fault.From(err).Form()
+		if f.Code != "file_changed" || f.Status != 503 || !f.Retryable || f.Input != "model" ||
+			!strings.Contains(f.Message, "models/x.safetensors: it was cut") {
+			t.Errorf("a file cut while it was read became %+v", f)
 		}
-	}
-	if e := message.ErrorOf(errors.New("x")); e.Code != wire.ErrInternal {
-		t.Errorf("got %s for an unknown error, want %s", e.Code, wire.ErrInternal)
 	}
 }
 
@@ -305,7 +283,7 @@ func TestJobRefusalsNameTheField(t *testing.T) {
 		"tied":                     pyjson.NewObject("prompt", g, "tied", int64(1)),
 		"extra_data.extra_pnginfo": pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")),
 	} {
-		if _, _, err := message.ParseRun(body); err == nil || err.Code != wire.ErrBadRequest || err.Input != field {
+		if _, _, err := message.ParseRun(body); err == nil || err.Public() != fault.BadRequest || err.Field != field {
 			t.Errorf("%s: got %+v", field, err)
 		}
 	}
@@ -333,12 +311,12 @@ func TestMasksOfText(t *testing.T) {
 		{"u8", "\x01\x01\x00", []int{1, 3}, 0},
 	} {
 		q := messagetest.Sample()
-		q.Conds.Positive[0].ModelConds["attention_mask"] = &wire.Tensor{
+		q.Conds.Positive[0].ModelConds["attention_mask"] = &wire.Tensor{Tensor: array.Tensor{
 			DType: c.dtype, Shape: c.shape, Data: []byte(c.data),
-		}
+		}}
 		got, err := q.Lower(message.TensorReader{})
 		if c.want == 0 {
-			if err == nil || wire.BadRequest(err).Input != "conds.positive[0].model_conds.attention_mask" {
+			if err == nil || wire.BadRequest(err).Field != "conds.positive[0].model_conds.attention_mask" {
 				t.Errorf("%s %v %q: got %v, want the mask refused", c.dtype, c.shape, c.data, err)
 			}
 			continue

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
 )
@@ -69,7 +70,7 @@ type Record struct {
 	Reused    string         `json:"reused,omitempty"`  // the job that made Outputs, if this one reuses them
 	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`
-	Error     *wire.Error    `json:"error,omitempty"`
+	Error     *fault.Error   `json:"error,omitempty"`
 	NodeError map[string]any `json:"node_errors,omitempty"`
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
@@ -112,16 +113,16 @@ func OrNormal(priority string) string { return cmp.Or(priority, "normal") }
 func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }
 
 // Closed returns the bare record of an ended job: as it ended if it has an error, else failed with fault.
-func (r Record) Closed(fault *wire.Error) Record {
+func (r Record) Closed(failure *fault.Error) Record {
 	if r.Error == nil || !r.State.Final() {
-		r.State, r.Error = Failed, fault
+		r.State, r.Error = Failed, failure
 	}
 	return r.bare()
 }
 
 // bare returns the record without its fields of unbounded length.
 func (r Record) bare() Record {
-	r.Error = r.Error.Short()
+	r.Error = wire.Short(r.Error)
 	r.Outputs, r.Metrics, r.NodeError, r.Client, r.Files, r.Causes = nil, nil, nil, nil, nil, nil
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -34,7 +35,7 @@ func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error
 			continue
 		}
 		v, err := wire.ReplaceRefs(v, f)
-		if _, ok := errors.AsType[*wire.Error](err); ok {
+		if _, ok := errors.AsType[*fault.Error](err); ok {
 			return err
 		}
 		if err != nil {

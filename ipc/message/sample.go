@@ -1,6 +1,7 @@
 package message
 
 import (
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node/value"
@@ -182,7 +183,7 @@ type SampleReply struct {
 	Evals   int            `json:"evals,omitempty"`   // done: evaluations of the model
 	Metrics map[string]any `json:"metrics,omitempty"` // done: where the time went, seconds
 	Worker  string         `json:"worker,omitempty"`
-	Error   *wire.Error    `json:"error,omitempty"`
+	Error   *fault.Error   `json:"error,omitempty"`
 
 	bulk.Held
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/models/dit"
 	"patchbay/node/pyjson"
@@ -18,7 +20,7 @@ import (
 
 // ParseSample reads and checks the body of sample, and generates an id if there is none. With forward, large tensors
 // are left to the worker that will receive them, and Built stays nil. Errors have Input set to the path of the field.
-func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
+func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *fault.Error) {
 	q := &SampleRequest{}
 	if err := BindStrict(o, q); err != nil {
 		return nil, wire.BadRequest(err)
@@ -122,12 +124,12 @@ func (m *ModelRef) Resolve(reader TensorReader) (value.ModelFile, error) {
 		low := value.Patch{
 			Key: p.Key, Offset: p.Offset, Strength: or(p.Strength, 1), Alpha: p.Tensors.Alpha, Set: p.Adapter == "set",
 		}
-		take := func(t *wire.Tensor) *value.Tensor {
+		take := func(t *wire.Tensor) *array.Tensor {
 			if t == nil || reader.forward {
 				return nil
 			}
 			low.ID += t.DType + t.Sum()
-			return &value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+			return &t.Tensor
 		}
 		low.Up, low.Down, low.Value = take(p.Tensors.Up), take(p.Tensors.Down), take(p.Tensors.Value)
 		out.Patches = append(out.Patches, low)
@@ -379,7 +381,7 @@ func (reader TensorReader) prefix(path string, t *wire.Tensor) (int, error) {
 		return 0, nil
 	}
 	if t.DType == "i64" || t.DType == "u8" {
-		size := wire.DTypeSize(t.DType)
+		size := array.DTypeSize(t.DType)
 		for i := 0; i+size <= len(t.Data); i += size {
 			ones = append(ones, slices.ContainsFunc(t.Data[i:i+size], func(b byte) bool { return b != 0 }))
 		}
@@ -414,7 +416,7 @@ func (reader TensorReader) values(path string, t *wire.Tensor, dims int) ([]int,
 		}
 		return t.Shape, nil, nil
 	}
-	data, err := (&value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
+	data, err := value.F32(&t.Tensor)
 	if err != nil {
 		return nil, nil, wire.BadField(path, "%v", err)
 	}
@@ -451,6 +453,5 @@ func LatentTensor(l request.Latent, items int) *wire.Tensor {
 		items = l.B
 	}
 	l.B = items
-	t := value.NewTensor(l.Data[:l.Len()], l.Shape()...)
-	return &wire.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+	return &wire.Tensor{Tensor: *array.New(l.Data[:l.Len()], l.Shape()...)}
 }

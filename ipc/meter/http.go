@@ -14,8 +14,8 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // write writes all that m counts, in Prometheus' text format (its documentation's "Exposition formats", version 0.0.4).
@@ -65,7 +65,7 @@ func (m *Meter) write(w io.Writer) {
 	for _, v := range append(message.VerbNames(), "unknown") {
 		put(counter, "requests_total", "Requests, by verb.", float64(s.Requests[v]), "verb", v)
 	}
-	for _, c := range wire.ErrorTable() {
+	for _, c := range fault.Public() {
 		put(counter, "requests_refused_total", "Requests that were answered with an error, by code.",
 			float64(s.Refused[c.Code]), "code", c.Code)
 	}

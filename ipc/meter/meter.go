@@ -11,6 +11,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/parallel/plan"
@@ -258,9 +259,9 @@ func (m *Meter) Asked(verb string) {
 }
 
 // Refuse counts an error with which a request was answered.
-func (m *Meter) Refuse(e *wire.Error) {
+func (m *Meter) Refuse(e *fault.Error) {
 	m.mu.Lock()
-	m.refused[e.Code]++
+	m.refused[e.Public()]++
 	m.mu.Unlock()
 }
 

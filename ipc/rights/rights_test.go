@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
@@ -164,7 +165,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 			if err == nil {
 				_, err = r.One(ctx)
 			}
-			var refused *wire.Error
+			var refused *fault.Error
 			allowed := err == nil || errors.As(err, &refused)
 			if want := verb != message.VerbFree || user == "admin"; allowed != want {
 				t.Errorf("%s: %s: allowed %v, want %v (%v)", user, verb, allowed, want, err)

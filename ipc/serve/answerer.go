@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -98,7 +99,7 @@ func (a *Answerer) verb(r *Call) error {
 	}
 	if r.Fields == nil {
 		if v.NeedsBody {
-			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
+			return fault.New(fault.EmptyBody, "%s", message.EmptyBodyHint)
 		}
 		r.Fields = pyjson.NewObject()
 	}
@@ -121,11 +122,11 @@ func (a *Answerer) fetch(r *Call, refs []*wire.Ref) error {
 	total := 0
 	for _, ref := range refs {
 		if r.pull == nil || ref.Kind == wire.RefShm {
-			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind,
+			return fault.New(fault.BadRequest, "a reference of kind %s: only %s", ref.Kind,
 				"shm with the frame's descriptors works on a unix socket, stream and object on NATS")
 		}
 		if total += ref.Bytes; total > wire.MaxRegion {
-			return wire.Errorf(wire.ErrTooLarge, "the request refers to more than %d bytes", wire.MaxRegion)
+			return fault.New(fault.TooLarge, "the request refers to more than %d bytes", wire.MaxRegion)
 		}
 	}
 	if r.Reply.Detach != nil {
@@ -173,7 +174,7 @@ var errGone = errors.New("the client went away")
 // Fail answers a request with an error, and counts it.
 func (a *Answerer) Fail(r *Reply, err error) {
 	if a.cfg.Meter != nil {
-		a.cfg.Meter.Refuse(message.ErrorOf(err))
+		a.cfg.Meter.Refuse(fault.From(err))
 	}
 	a.Sent(r.Fail(err))
 }

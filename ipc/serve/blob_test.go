@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -54,7 +56,7 @@ func TestTensorsInChunks(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Context(t)
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
-		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
+		want := &wire.Tensor{Tensor: array.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}}
 		var out message.ExecReply
 		if err := client.AskOne(ctx, c, message.VerbExec, "",
 			&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
@@ -67,7 +69,7 @@ func TestTensorsInChunks(t *testing.T) {
 	// many tensors that would each fit in the message
 	list := []any{}
 	for range 40 {
-		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
+		list = append(list, &array.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
 	var out message.ExecReply
 	if err := client.AskOne(ctx, c, message.VerbExec, "",
@@ -122,7 +124,10 @@ func TestObjectsAsPayloads(t *testing.T) {
 	tensor := func(r wire.Ref) map[string]any {
 		return map[string]any{
 			"class_type": "Sum",
-			"inputs":     map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}},
+			"inputs": map[string]any{"value": &wire.Tensor{
+				Tensor: array.Tensor{DType: "u8", Shape: []int{r.Bytes}},
+				Ref:    &r,
+			}},
 		}
 	}
 	var out message.ExecReply
@@ -139,7 +144,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
 		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
 	} {
-		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload ||
+		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != fault.BadPayload ||
 			!strings.Contains(err.Error(), name) {
 			t.Errorf("want %s: got %v", name, err)
 		}
@@ -154,7 +159,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	}
 	exec, err := wire.EncodeMsgpack(&message.ExecRequest{
 		Class:  "Echo",
-		Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]}),
+		Inputs: pyjson.NewObject("value", &array.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -231,13 +236,13 @@ func TestHostileStreams(t *testing.T) {
 		var out message.ExecReply
 		err = client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &wire.Tensor{
-				DType: "u8", Shape: []int{len(data)},
-				Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"},
+				Tensor: array.Tensor{DType: "u8", Shape: []int{len(data)}},
+				Ref:    &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"},
 			},
 		}}, &out)
 		switch {
 		case want == "" && err == nil:
-		case want == "" || wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), want):
+		case want == "" || wiretest.Code(err) != fault.BadPayload || !strings.Contains(err.Error(), want):
 			t.Errorf("got %v, want %q", err, want)
 		}
 		_ = sub.Unsubscribe()
@@ -253,8 +258,8 @@ func TestHostileStreams(t *testing.T) {
 	for want, ref := range refused {
 		err := client.AskOne(ctx, c, message.VerbExec, "",
 			map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{
-				DType: "u8",
-				Shape: []int{3 << 20}, Ref: ref,
+				Tensor: array.Tensor{DType: "u8", Shape: []int{3 << 20}},
+				Ref:    ref,
 			}}}, &message.ExecReply{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -352,9 +357,8 @@ func BenchmarkTensorOverNATS(b *testing.B) {
 	c, _ := payloadRig(b, nil)
 	body := &message.ExecRequest{
 		Class: "Sum",
-		Inputs: pyjson.NewObject("value", &wire.Tensor{
-			DType: "f32", Shape: []int{16, 1024, 1024},
-			Data: make([]byte, 64<<20),
+		Inputs: pyjson.NewObject("value", &array.Tensor{
+			DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20),
 		}),
 	}
 	b.SetBytes(64 << 20)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
-	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -43,7 +43,7 @@ type Reply struct {
 	Stream bool // the verb answers with several messages: the carrier marks their end
 	// Send writes one encoded message, the concatenation of parts, with descriptors beside it. fault is set if the
 	// message is an error, end if nothing follows. Without parts it only marks the end.
-	Send func(parts [][]byte, fds []int, fault *wire.Error, end bool) error
+	Send func(parts [][]byte, fds []int, failure *fault.Error, end bool) error
 	// Beside returns the Cargo for one message that lies in known; nil: everything goes inside the message.
 	Beside func(known *bulk.Hold) bulk.Cargo
 	// Alive reports whether the client still listens; nil: there is no way to ask.
@@ -78,27 +78,27 @@ func (r *Reply) Abandon() {
 	})
 }
 
-func (r *Reply) last(body [][]byte, fds []int, fault *wire.Error) error {
+func (r *Reply) last(body [][]byte, fds []int, failure *fault.Error) error {
 	if r.Done != nil {
 		defer r.Done()
 	}
-	return r.Send(body, fds, fault, true)
+	return r.Send(body, fds, failure, true)
 }
 
 // Fail sends an error as the last message.
 func (r *Reply) Fail(err error) error {
-	e := message.ErrorOf(err)
-	return r.put(e.Body(), e, true)
+	e := fault.From(err)
+	return r.put(wire.BodyOf(e), e, true)
 }
 
 // long is a message with a short form, which is sent if the message does not fit.
 type long interface{ Short() any }
 
-func (r *Reply) put(v any, fault *wire.Error, end bool) error {
+func (r *Reply) put(v any, failure *fault.Error, end bool) error {
 	b, beside, err := r.encode(v)
 	if err != nil {
-		fault = message.ErrorOf(err)
-		whole, err := wire.Encode(fault.Body(), r.Enc)
+		failure = fault.From(err)
+		whole, err := wire.Encode(wire.BodyOf(failure), r.Enc)
 		if err != nil {
 			return err
 		}
@@ -110,9 +110,9 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	}
 	var failed error
 	if end {
-		r.once.Do(func() { failed = r.last(b, fds, fault) })
+		r.once.Do(func() { failed = r.last(b, fds, failure) })
 	} else {
-		failed = r.Send(b, fds, fault, false)
+		failed = r.Send(b, fds, failure, false)
 	}
 	if beside != nil {
 		beside.Done(failed == nil)
@@ -148,7 +148,7 @@ func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
 	if l, ok := v.(long); ok && done(l.Short(), nil, wire.BulkBytes) {
 		return b, nil, err
 	}
-	return nil, nil, wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references "+
+	return nil, nil, fault.New(fault.TooLarge, "the reply has %d bytes, a message may have %d; accept references "+
 		"to get it beside the message", n, r.Limit)
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -57,11 +58,11 @@ func (c *conn) read() error {
 		}
 		switch {
 		case err == nil && many != nil:
-			c.refuse(wire.Msgpack, wire.Envelope{}, wire.Errorf(wire.ErrBadRequest, "%v", many))
+			c.refuse(wire.Msgpack, wire.Envelope{}, fault.New(fault.BadRequest, "%v", many))
 		case err == nil:
 			c.frame(body, fds)
 		case errors.Is(err, wire.ErrFrameTooLarge):
-			c.refuse(wire.Msgpack, wire.Envelope{}, wire.Errorf(wire.ErrTooLarge, "%v", err))
+			c.refuse(wire.Msgpack, wire.Envelope{}, fault.New(fault.TooLarge, "%v", err))
 			return err
 		case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed):
 			return nil
@@ -76,7 +77,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	defer func() { wire.CloseFDs(fds) }()
 	enc, ok := wire.Sniff(body)
 	if !ok {
-		c.refuse(wire.Msgpack, wire.Envelope{}, wire.Errorf(wire.ErrUnsupported,
+		c.refuse(wire.Msgpack, wire.Envelope{}, fault.New(fault.Unsupported,
 			"a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
@@ -90,7 +91,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		env.Take(key, o.At(key))
 	}
 	if err := wire.Bind(o, &head); err != nil {
-		c.refuse(enc, env, wire.Errorf(wire.ErrBadRequest, "%v", err))
+		c.refuse(enc, env, fault.New(fault.BadRequest, "%v", err))
 		return
 	}
 	fields := wire.Without(o, "op", "tag", "accept")
@@ -102,7 +103,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		return
 	}
 	if head.Op == "" {
-		c.refuse(enc, env, wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
+		c.refuse(enc, env, fault.New(fault.BadRequest, "field op is missing; it names the verb"))
 		return
 	}
 	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
@@ -133,7 +134,7 @@ func (c *conn) frame(body []byte, fds []int) {
 func (c *conn) reply(enc wire.Encoding, env wire.Envelope, done func()) *Reply {
 	return &Reply{
 		Enc: enc, Limit: wire.MaxFrame - 1024, Done: done,
-		Send: func(parts [][]byte, fds []int, _ *wire.Error, end bool) error {
+		Send: func(parts [][]byte, fds []int, _ *fault.Error, end bool) error {
 			if parts == nil {
 				parts = [][]byte{wire.EmptyMap(enc)}
 			}
@@ -149,6 +150,6 @@ func (c *conn) reply(enc wire.Encoding, env wire.Envelope, done func()) *Reply {
 }
 
 // refuse answers a request that did not reach the service with an error.
-func (c *conn) refuse(enc wire.Encoding, env wire.Envelope, e *wire.Error) {
+func (c *conn) refuse(enc wire.Encoding, env wire.Envelope, e *fault.Error) {
 	c.a.Fail(c.reply(enc, env, nil), e)
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/array"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -69,7 +70,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	}
 	before := openFDs(t)
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
-		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
+		want := &wire.Tensor{Tensor: array.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}}
 		var out message.ExecReply
 		if err := client.AskOne(ctx, c, message.VerbExec, "",
 			&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
@@ -87,7 +88,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	copy(region.Bytes(), wiretest.Noise(64<<20))
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
-	sum := pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
+	sum := pyjson.NewObject("value", &array.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out message.ExecReply
 	held := &message.ExecRequest{Class: "Sum", Inputs: sum, Held: bulk.Held{Hold: bulk.Holding(region)}}
 	if err := client.AskOne(ctx, c, message.VerbExec, "", held, &out); err != nil {
@@ -169,8 +170,8 @@ func TestHostileDescriptors(t *testing.T) {
 	}
 	ref := func(bytes, fd, offset int) *wire.Tensor {
 		return &wire.Tensor{
-			DType: "u8", Shape: []int{bytes},
-			Ref: &wire.Ref{Kind: wire.RefShm, Bytes: bytes, FD: fd, Offset: offset},
+			Tensor: array.Tensor{DType: "u8", Shape: []int{bytes}},
+			Ref:    &wire.Ref{Kind: wire.RefShm, Bytes: bytes, FD: fd, Offset: offset},
 		}
 	}
 	nc, err := net.Dial("unix", path)
@@ -227,7 +228,10 @@ func TestHostileDescriptors(t *testing.T) {
 		"shape and bytes differ": {
 			[]int{good},
 			message.VerbExec,
-			&wire.Tensor{DType: "f32", Shape: []int{3}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 8}}, "needs 12 bytes, got 8",
+			&wire.Tensor{
+				Tensor: array.Tensor{DType: "f32", Shape: []int{3}},
+				Ref:    &wire.Ref{Kind: wire.RefShm, Bytes: 8},
+			}, "needs 12 bytes, got 8",
 		},
 		"bytes below zero": {
 			[]int{good},
@@ -289,7 +293,7 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 			copy(data, wiretest.Noise(64<<20))
 			body := &message.ExecRequest{
 				Class: "Sum", Held: held,
-				Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data}),
+				Inputs: pyjson.NewObject("value", &array.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data}),
 			}
 			b.SetBytes(64 << 20)
 			for b.Loop() {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/rights"
@@ -57,9 +58,12 @@ func fieldNames(t reflect.Type, deep bool, out map[string]bool) map[string]bool 
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
+	if t == reflect.TypeFor[fault.Error]() {
+		t = reflect.TypeFor[fault.Form]()
+	}
 	// these have their own sections
 	if t.Kind() != reflect.Struct || len(out) > 0 &&
-		(t == reflect.TypeFor[wire.Tensor]() || t == reflect.TypeFor[wire.Error]()) {
+		(t == reflect.TypeFor[wire.Tensor]() || t == reflect.TypeFor[fault.Form]()) {
 		return out
 	}
 	for _, f := range reflect.VisibleFields(t) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -26,7 +27,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	}
 	page := string(b)
 	var rows strings.Builder
-	for _, c := range wire.ErrorTable() {
+	for _, c := range fault.Public() {
 		fmt.Fprintf(&rows, "- %s %d%s: %s\n", c.Code, c.Status,
 			map[bool]string{true: ", retryable", false: ""}[c.Retryable], c.When)
 	}

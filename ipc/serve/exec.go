@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -21,7 +22,7 @@ func (r *Call) ExecRequest() (*message.ExecRequest, error) {
 		return nil, wire.BadRequest(err)
 	}
 	if q.Class == "" {
-		return nil, wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
+		return nil, fault.New(fault.BadRequest, "field class_type is missing")
 	}
 	return q, nil
 }
@@ -37,7 +38,7 @@ func (s *Service) exec(r *Call) error {
 	}
 	s.Spawn(r, func(ctx context.Context) error {
 		if err := ex.Ready(ctx); err != nil {
-			return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+			return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 		}
 		out, err := ex.Exec(ctx, q)
 		if err != nil {
@@ -61,7 +62,7 @@ func (s *Service) free(r *Call) error {
 		total := message.FreeReply{V: message.ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {
-				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+				return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 			}
 			out, err := ex.Free(ctx, &q)
 			if err != nil {
@@ -92,11 +93,11 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	for _, id := range ids {
 		o, ok := s.owners[id]
 		if !ok {
-			return nil, wire.Errorf(wire.ErrNoHandle,
+			return nil, fault.New(fault.NoHandle,
 				"no handle %q: it was freed, its lease ran out, or its worker restarted", wire.Shown(id))
 		}
 		if owner != nil && owner != o.ex {
-			return nil, wire.Errorf(wire.ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id,
+			return nil, fault.New(fault.NoHandle, "handle %q is on %s, another one on %s; load both with one worker", id,
 				o.ex.Name(), owner.Name())
 		}
 		owner = o.ex

@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
 	"patchbay/node/classes"
@@ -71,8 +71,8 @@ func TestHandleLeases(t *testing.T) {
 			&message.ExecReply{})
 	}
 	gone := func(err error) bool {
-		var e *wire.Error
-		return errors.As(err, &e) && e.Code == wire.ErrNoHandle && e.Status == 404 && !e.Retryable
+		var e *fault.Error
+		return errors.As(err, &e) && e.Public() == fault.NoHandle && e.Status() == 404 && !e.Retryable()
 	}
 	unused, used, long := maker(time.Minute), maker(time.Minute), maker(time.Hour)
 	for range 5 {
@@ -82,7 +82,7 @@ func TestHandleLeases(t *testing.T) {
 		}
 	}
 	if err := use(unused); !gone(err) {
-		t.Errorf("a handle after its lease: got %v, want 404 %s", err, wire.ErrNoHandle)
+		t.Errorf("a handle after its lease: got %v, want 404 %s", err, fault.NoHandle)
 	}
 	if n := len(runner.Handles()); n != 2 {
 		t.Errorf("the worker has %d handles, want the used one and the long one", n)
@@ -100,7 +100,7 @@ func TestHandleLeases(t *testing.T) {
 	passed.Add(int64(30 * time.Minute))
 	for _, id := range []string{used, next, unused} {
 		if err := use(id); !gone(err) {
-			t.Errorf("half an hour later: got %v, want 404 %s", err, wire.ErrNoHandle)
+			t.Errorf("half an hour later: got %v, want 404 %s", err, fault.NoHandle)
 		}
 	}
 	if err := use(long); err != nil {

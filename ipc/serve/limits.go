@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -53,40 +54,40 @@ func (b Limits) Reply() message.LimitsReply {
 }
 
 // undecodable returns the error for a body that Decode refuses.
-func undecodable(err error) *wire.Error {
+func undecodable(err error) *fault.Error {
 	if long, ok := errors.AsType[*wire.LongBody](err); ok {
-		e := wire.Errorf(wire.ErrTooLarge, "%v; send large inputs as files in the input folder", err)
+		e := fault.New(fault.TooLarge, "%v; send large inputs as files in the input folder", err)
 		e.Extra = map[string]any{"max": long.Limit}
 		return e
 	}
-	return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	return fault.New(fault.BadRequest, "%v", err)
 }
 
-func shuttingDown() *wire.Error { return wire.Errorf(wire.ErrDraining, "the daemon is shutting down") }
+func shuttingDown() *fault.Error { return fault.New(fault.Draining, "the daemon is shutting down") }
 
 // refusedJob returns the error for a job that the table did not take.
-func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
-	after := func(e *wire.Error, ms int) *wire.Error {
+func (s *Service) refusedJob(req *message.RunRequest, err error) *fault.Error {
+	after := func(e *fault.Error, ms int) *fault.Error {
 		e.RetryAfterMS = ms
 		return e
 	}
-	var refused *wire.Error
+	var refused *fault.Error
 	switch {
 	case errors.As(err, &refused):
 		return refused
 	case errors.Is(err, jobs.ErrHash):
-		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
+		return fault.New(fault.Duplicate, "a job %s exists with another body; choose another id", req.ID)
 	case errors.Is(err, jobs.ErrFull):
-		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued),
+		return after(fault.New(fault.QueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued),
 			1000)
 	case errors.Is(err, jobs.ErrCrowd):
-		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more",
+		return after(fault.New(fault.QueueFull, "client %q has %d jobs that have not ended, and may have no more",
 			req.From, s.cfg.Jobs.Config().MaxPerClient), 1000)
 	case errors.Is(err, jobs.ErrStore):
-		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
+		return after(fault.New(fault.DiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, jobs.ErrClosed):
 		return shuttingDown()
 	}
-	return after(wire.Errorf(wire.ErrNoCapacity,
+	return after(fault.New(fault.NoCapacity,
 		"the job could not be written down: %v; send it again with the same id", err), 1000)
 }

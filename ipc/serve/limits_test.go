@@ -9,6 +9,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -65,7 +67,7 @@ func TestBoundsOfMessages(t *testing.T) {
 		for _, s := range shape {
 			n *= s
 		}
-		return &wire.Tensor{DType: "f32", Shape: shape, Data: make([]byte, n)}
+		return &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: shape, Data: make([]byte, n)}}
 	}
 	for name, c := range clients {
 		for _, row := range []struct {
@@ -76,52 +78,52 @@ func TestBoundsOfMessages(t *testing.T) {
 		}{
 			{
 				"bytes", message.VerbSubmit, &message.RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413,
-				wire.ErrTooLarge, "the limit is 16384",
+				fault.TooLarge, "the limit is 16384",
 			},
 			{
-				"depth", message.VerbSubmit, &message.RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, wire.ErrBadRequest,
+				"depth", message.VerbSubmit, &message.RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, fault.BadRequest,
 				"deeper than 16 levels",
 			},
 			{"depth in text", message.VerbSubmit, &message.RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` +
-				strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, wire.ErrBadWorkflow, "deeper than 16 levels"},
+				strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, fault.BadWorkflow, "deeper than 16 levels"},
 			{
-				"values", message.VerbSubmit, &message.RunRequest{Workflow: one("list", make([]any, 600))}, 400, wire.ErrBadRequest,
+				"values", message.VerbSubmit, &message.RunRequest{Workflow: one("list", make([]any, 600))}, 400, fault.BadRequest,
 				"more than 500 values",
 			},
 			{"pixels", message.VerbSubmit, &message.RunRequest{Workflow: one("width", int64(256), "height", int64(256),
-				"batch_size", int64(2))}, 413, wire.ErrTooLarge, "at most 65536"},
+				"batch_size", int64(2))}, 413, fault.TooLarge, "at most 65536"},
 			{
 				"pixels that overflow", message.VerbRun,
 				&message.RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413,
-				wire.ErrTooLarge, "at most 65536",
+				fault.TooLarge, "at most 65536",
 			},
 			{
-				"steps", message.VerbSubmit, &message.RunRequest{Workflow: one("steps", int64(51))}, 413, wire.ErrTooLarge,
+				"steps", message.VerbSubmit, &message.RunRequest{Workflow: one("steps", int64(51))}, 413, fault.TooLarge,
 				"at most 50 are allowed",
 			},
 			{"steps of a host", message.VerbSample, &message.SampleRequest{
 				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(52),
 				Latent: tensor(1, 1, 8, 8),
 				Conds:  message.CondsRef{Positive: []message.CondRef{}},
-			}, 413, wire.ErrTooLarge, "sigmas: 51 steps"},
+			}, 413, fault.TooLarge, "sigmas: 51 steps"},
 			{"pixels of a host", message.VerbSample, &message.SampleRequest{
 				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(2),
 				Latent: tensor(1, 1, 48, 48),
 				Conds:  message.CondsRef{Positive: []message.CondRef{}},
-			}, 413, wire.ErrTooLarge, "latent: 147456 pixels"},
+			}, 413, fault.TooLarge, "latent: 147456 pixels"},
 		} {
 			rs, err := c.Ask(wiretest.Context(t), row.verb, "", row.body)
 			if err == nil {
 				_, err = rs.One(wiretest.Context(t))
 			}
-			var e *wire.Error
-			if !errors.As(err, &e) || e.Status != row.status || e.Code != row.code ||
-				!strings.Contains(e.Error(), row.says) || e.Retryable {
+			var e *fault.Error
+			if !errors.As(err, &e) || e.Status() != row.status || e.Public() != row.code ||
+				!strings.Contains(e.Error(), row.says) || e.Retryable() {
 				t.Errorf("%s, %s: got %v, want %d %s with %q", name, row.what, err, row.status, row.code, row.says)
 			}
 			if strings.HasPrefix(row.what, "pixels") && row.verb != message.VerbSample && e != nil &&
-				(e.Node != "1" || e.Input != "width") {
-				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Input)
+				(e.Node != "1" || e.Field != "width") {
+				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Field)
 			}
 		}
 		if _, err := client.Submit(wiretest.Context(t), c,
@@ -150,9 +152,9 @@ func TestBoundsOfMessages(t *testing.T) {
 func TestBoundsOfTheQueue(t *testing.T) {
 	r, clients := boundedRig(t)
 	refused := func(err error, says string) bool {
-		var e *wire.Error
-		return errors.As(err, &e) && e.Status == 429 && e.Code == wire.ErrQueueFull && e.RetryAfterMS > 0 && e.Retryable &&
-			strings.Contains(e.Message, says)
+		var e *fault.Error
+		return errors.As(err, &e) && e.Status() == 429 && e.Public() == fault.QueueFull && e.RetryAfterMS > 0 &&
+			e.Retryable() && strings.Contains(e.Text, says)
 	}
 	for name, c := range clients {
 		ctx := wiretest.Context(t)
@@ -196,8 +198,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			ipctest.WaitState(t, r.Jobs, id+name, message.Cancelled)
 		}
 	}
-	if s := r.Meter.Stats(); s.Refused[wire.ErrQueueFull] != 4 {
-		t.Errorf("%d refusals were counted, want 4", s.Refused[wire.ErrQueueFull])
+	if s := r.Meter.Stats(); s.Refused[fault.QueueFull] != 4 {
+		t.Errorf("%d refusals were counted, want 4", s.Refused[fault.QueueFull])
 	}
 }
 
@@ -217,11 +219,11 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	taken := 0
 	for range cap(errs) {
 		err := <-errs
-		var e *wire.Error
+		var e *fault.Error
 		switch {
 		case err == nil:
 			taken++
-		case !errors.As(err, &e) || e.Status != 429 || !strings.Contains(e.Message, `client "alice"`):
+		case !errors.As(err, &e) || e.Status() != 429 || !strings.Contains(e.Text, `client "alice"`):
 			t.Errorf("got %v", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -20,12 +21,12 @@ func TestClientTextIsBounded(t *testing.T) {
 	_, clients := boundedRig(t)
 	for name, c := range clients {
 		ctx := wiretest.Context(t)
-		for n, want := range map[int]string{4000: "", 4095: wire.ErrTooLarge, 8000: wire.ErrTooLarge} {
+		for n, want := range map[int]string{4000: "", 4095: fault.TooLarge, 8000: fault.TooLarge} {
 			_, err := client.Submit(ctx, c, &message.RunRequest{
 				Workflow: messagetest.Graph("Wait 1"), Client: strings.Repeat("x", n),
 			})
-			var e *wire.Error
-			if errors.As(err, &e) != (want != "") || e != nil && e.Code != want {
+			var e *fault.Error
+			if errors.As(err, &e) != (want != "") || e != nil && e.Public() != want {
 				t.Errorf("%s: client of %d bytes: %v, want %q", name, n, err, want)
 			}
 		}
@@ -49,15 +50,16 @@ func TestLongMessagesGoShort(t *testing.T) {
 		},
 	} {
 		var got []byte
-		r := &serve.Reply{Enc: wire.JSON, Limit: 4096, Send: func(parts [][]byte, _ []int, fault *wire.Error, _ bool) error {
-			if fault != nil {
-				t.Errorf("%s: %v", what, fault)
+		r := &serve.Reply{Enc: wire.JSON, Limit: 4096}
+		r.Send = func(parts [][]byte, _ []int, failed *fault.Error, _ bool) error {
+			if failed != nil {
+				t.Errorf("%s: %v", what, failed)
 			}
 			for _, p := range parts {
 				got = append(got, p...)
 			}
 			return nil
-		}}
+		}
 		if err := r.Message(v); err != nil || len(got) > 4096 || !strings.Contains(string(got), `"j"`) {
 			t.Errorf("%s: %d bytes, %v: %.200s", what, len(got), err, got)
 		}
@@ -92,8 +94,8 @@ func TestNothingBesideWhatDidNotGo(t *testing.T) {
 		"large":                {map[string]any{"a": large, "b": small}, true, 1, 1, ""},
 		"small too":            {map[string]any{"a": large, "b": small, "c": small}, true, 2, 3, ""},
 		"short":                {map[string]any{"a": large, "list": list}, true, 2, 0, ""},
-		"too large":            {map[string]any{"a": large, "list": list}, false, 2, 0, wire.ErrTooLarge},
-		"what has no encoding": {map[string]any{"a": large, "b": make(chan int)}, false, 1, 0, wire.ErrInternal},
+		"too large":            {map[string]any{"a": large, "list": list}, false, 2, 0, fault.TooLarge},
+		"what has no encoding": {map[string]any{"a": large, "b": make(chan int)}, false, 1, 0, fault.Internal},
 	} {
 		var places []*cargo
 		r := &serve.Reply{
@@ -102,9 +104,9 @@ func TestNothingBesideWhatDidNotGo(t *testing.T) {
 				places = append(places, &cargo{})
 				return places[len(places)-1]
 			},
-			Send: func(_ [][]byte, fds []int, fault *wire.Error, _ bool) error {
-				if len(fds) != c.fds || (fault != nil) != (c.fault != "") || fault != nil && fault.Code != c.fault {
-					t.Errorf("%s: went with %d descriptors and %v, want %d and %q", name, len(fds), fault, c.fds, c.fault)
+			Send: func(_ [][]byte, fds []int, failure *fault.Error, _ bool) error {
+				if len(fds) != c.fds || (failure != nil) != (c.fault != "") || failure != nil && failure.Public() != c.fault {
+					t.Errorf("%s: went with %d descriptors and %v, want %d and %q", name, len(fds), failure, c.fds, c.fault)
 				}
 				return nil
 			},

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -329,7 +330,7 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
 	direct := req != nil
 	r.Detach = func() { direct = false }
-	r.Send = func(parts [][]byte, _ []int, fault *wire.Error, end bool) error {
+	r.Send = func(parts [][]byte, _ []int, failure *fault.Error, end bool) error {
 		body := bytes.Join(parts, nil)
 		if to == "" {
 			return nil // a request without a reply subject, as `nats pub` sends
@@ -340,13 +341,13 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 		case direct:
 			direct = false
 			head := micro.WithHeaders(micro.Headers{"Content-Type": {enc.ContentType()}})
-			if fault != nil {
-				err = req.Error(strconv.Itoa(fault.Status), fault.Error(), body, head)
+			if failure != nil {
+				err = req.Error(strconv.Itoa(failure.Status()), failure.Line(), body, head)
 			} else {
 				err = req.Respond(body, head)
 			}
 		default:
-			err = n.nc.PublishMsg(&nats.Msg{Subject: to, Data: body, Header: replyHeader(enc, fault)})
+			err = n.nc.PublishMsg(&nats.Msg{Subject: to, Data: body, Header: replyHeader(enc, failure)})
 		}
 		if end && r.Stream && err == nil {
 			err = n.nc.Publish(to, nil)
@@ -361,11 +362,11 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	return r
 }
 
-func replyHeader(enc wire.Encoding, fault *wire.Error) nats.Header {
+func replyHeader(enc wire.Encoding, failure *fault.Error) nats.Header {
 	h := nats.Header{"Content-Type": {enc.ContentType()}}
-	if fault != nil {
-		h.Set(micro.ErrorCodeHeader, strconv.Itoa(fault.Status))
-		h.Set(micro.ErrorHeader, fault.Error())
+	if failure != nil {
+		h.Set(micro.ErrorCodeHeader, strconv.Itoa(failure.Status()))
+		h.Set(micro.ErrorHeader, failure.Line())
 	}
 	return h
 }

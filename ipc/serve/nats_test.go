@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -135,17 +136,17 @@ func (r *natsRig) request(t *testing.T, subject, body string, header nats.Header
 func TestNATSErrors(t *testing.T) {
 	r := newNATSRig(t)
 	for _, row := range []struct{ subject, body, status, code, says string }{
-		{"patchbay.v1.submit", "", "400", wire.ErrEmptyBody, "--force-stdin"},
-		{"patchbay.v1.run", "", "400", wire.ErrEmptyBody, "--force-stdin"},
-		{"patchbay.v1.exec", "", "400", wire.ErrEmptyBody, "--force-stdin"},
-		{"patchbay.v1.submit", "hello", "415", wire.ErrUnsupported, "JSON"},
-		{"patchbay.v1.submit", "{", "400", wire.ErrBadRequest, ""},
-		{"patchbay.v1.submit", "\xdf\xff\xff\xff\xff", "400", wire.ErrBadRequest, "declares"},
-		{"patchbay.v1.submit", `{"a":` + strings.Repeat("[", 1e6), "400", wire.ErrBadRequest, "nested"},
-		{"patchbay.v1.submit", `{"1":{"class_type":"Nope"}}`, "422", wire.ErrBadWorkflow, "Nope"},
-		{"patchbay.v1.status.nojob", "", "404", wire.ErrNoJob, "nojob"},
-		{"patchbay.v1.cancel.nojob", "", "404", wire.ErrNoJob, "nojob"},
-		{"patchbay.v1.describe", `{"class":"Nope"}`, "404", wire.ErrNoNodeType, "Nope"},
+		{"patchbay.v1.submit", "", "400", fault.EmptyBody, "--force-stdin"},
+		{"patchbay.v1.run", "", "400", fault.EmptyBody, "--force-stdin"},
+		{"patchbay.v1.exec", "", "400", fault.EmptyBody, "--force-stdin"},
+		{"patchbay.v1.submit", "hello", "415", fault.Unsupported, "JSON"},
+		{"patchbay.v1.submit", "{", "400", fault.BadRequest, ""},
+		{"patchbay.v1.submit", "\xdf\xff\xff\xff\xff", "400", fault.BadRequest, "declares"},
+		{"patchbay.v1.submit", `{"a":` + strings.Repeat("[", 1e6), "400", fault.BadRequest, "nested"},
+		{"patchbay.v1.submit", `{"1":{"class_type":"Nope"}}`, "422", fault.BadWorkflow, "Nope"},
+		{"patchbay.v1.status.nojob", "", "404", fault.NoJob, "nojob"},
+		{"patchbay.v1.cancel.nojob", "", "404", fault.NoJob, "nojob"},
+		{"patchbay.v1.describe", `{"class":"Nope"}`, "404", fault.NoNodeType, "Nope"},
 	} {
 		m := r.request(t, row.subject, row.body, nil)
 		enc, err := wire.EncodingOf(m.Header, m.Data)
@@ -156,9 +157,10 @@ func TestNATSErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var e *wire.Error
-		if !errors.As(wire.ReplyError(o), &e) || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status ||
-			!strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
+		var e *fault.Error
+		if !errors.As(wire.ReplyError(o), &e) || e.Public() != row.code ||
+			m.Header.Get(micro.ErrorCodeHeader) != row.status ||
+			!strings.Contains(e.Text+m.Header.Get(micro.ErrorHeader), row.says) {
 			t.Errorf("%s %.40q: got %v, header %v, want %s %s", row.subject, row.body, e, m.Header, row.status, row.code)
 		}
 	}
@@ -317,8 +319,8 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	if owned[0]+owned[1] != 20 || owned[0] == 0 || owned[1] == 0 {
 		t.Errorf("the daemons own %v jobs, want 20 in all and some each", owned)
 	}
-	var e *wire.Error
-	if _, err := client.Status(ctx, c, "none"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
+	var e *fault.Error
+	if _, err := client.Status(ctx, c, "none"); !errors.As(err, &e) || e.Public() != fault.NoJob {
 		t.Errorf("a job that nobody has: %v", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -61,16 +63,17 @@ func TestIdleWhileRequestsCome(t *testing.T) {
 // whether the bytes came or not.
 func TestReferencesAreOneRequest(t *testing.T) {
 	s := NewService(ServiceConfig{Log: zerolog.Nop()})
-	for _, fault := range []error{nil, wire.Errorf(wire.ErrPayload, "they are gone")} {
+	for _, failure := range []error{nil, fault.New(fault.BadPayload, "they are gone")} {
 		s.Handle(&Call{
 			Verb: message.VerbExec,
 			Fields: pyjson.NewObject("inputs", pyjson.NewObject("value", &wire.Tensor{
-				DType: "u8", Shape: []int{4}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: 4},
+				Tensor: array.Tensor{DType: "u8", Shape: []int{4}},
+				Ref:    &wire.Ref{Kind: wire.RefStream, Bytes: 4},
 			})),
-			Reply: &Reply{Send: func([][]byte, []int, *wire.Error, bool) error { return nil }},
+			Reply: &Reply{Send: func([][]byte, []int, *fault.Error, bool) error { return nil }},
 			pull: func(_ context.Context, ref *wire.Ref) (*bulk.Region, error) {
-				if fault != nil {
-					return nil, fault
+				if failure != nil {
+					return nil, failure
 				}
 				return bulk.NewRegion(ref.Bytes)
 			},
@@ -81,8 +84,8 @@ func TestReferencesAreOneRequest(t *testing.T) {
 	if n := got.Requests[message.VerbExec]; n != 2 {
 		t.Errorf("%d requests are counted, want 2", n)
 	}
-	if r := got.Refused; r[wire.ErrBadRequest] != 1 || r[wire.ErrPayload] != 1 { // the first one lacks class_type
-		t.Errorf("the refusals %v are counted, want one %s and one %s", r, wire.ErrBadRequest, wire.ErrPayload)
+	if r := got.Refused; r[fault.BadRequest] != 1 || r[fault.BadPayload] != 1 { // the first one lacks class_type
+		t.Errorf("the refusals %v are counted, want one %s and one %s", r, fault.BadRequest, fault.BadPayload)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -127,10 +128,10 @@ func checkAnswers(in hammer.Input, answers []byte, refused error) error {
 			return fmt.Errorf("an answer cannot be read: %w", err)
 		}
 		if e := wire.ReplyError(fields); e != nil {
-			var known *wire.Error
+			var known *fault.Error
 			if errors.As(e, &known); known == nil ||
-				!slices.ContainsFunc(wire.ErrorTable(), func(c wire.ErrorCode) bool { return c.Code == known.Code }) ||
-				known.Code == wire.ErrInternal {
+				!slices.ContainsFunc(fault.Public(), func(c fault.Row) bool { return c.Code == known.Public() }) ||
+				known.Public() == fault.Internal {
 				return fmt.Errorf("answered with %w", e)
 			}
 		}

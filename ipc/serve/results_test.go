@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -55,12 +56,12 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
 		}
 		files, err := client.Fetch(wiretest.Context(t), c, id)
-		var e *wire.Error
-		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || len(files) != 1) {
+		var e *fault.Error
+		if gone && (!errors.As(err, &e) || e.Public() != fault.Expired) || !gone && (err != nil || len(files) != 1) {
 			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)
 		}
 		end, err := client.Follow(wiretest.Context(t), c, id, 0, true, &client.Collector{})
-		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || end == nil) {
+		if gone && (!errors.As(err, &e) || e.Public() != fault.Expired) || !gone && (err != nil || end == nil) {
 			t.Errorf("%s: who follows it with its files is told %+v, %v; want them gone: %v", id, end, err, gone)
 		}
 		_, err = os.Stat(filepath.Join(out, fmt.Sprintf("fake_%05d_.png", i+1)))
@@ -85,7 +86,7 @@ func TestHeartbeatsWhileFilesAreFetched(t *testing.T) {
 		}
 	}, jobs.Config{}, jobs.OutputsConfig{})
 	beats := 0
-	hears := func(parts [][]byte, _ []int, _ *wire.Error, end bool) error {
+	hears := func(parts [][]byte, _ []int, _ *fault.Error, end bool) error {
 		if beats++; beats == 3 {
 			close(enough)
 		}
@@ -100,7 +101,7 @@ func TestHeartbeatsWhileFilesAreFetched(t *testing.T) {
 		t.Errorf("%d heartbeats, files %v, %v", beats, files, err)
 	}
 	enough = nil // what is fetched next never comes
-	left := func([][]byte, []int, *wire.Error, bool) error { return gone }
+	left := func([][]byte, []int, *fault.Error, bool) error { return gone }
 	files, err = r.Service.FetchFiles(ctx, &serve.Reply{Enc: wire.JSON, Limit: 1 << 20, Send: left}, "j")
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the client is gone: files %v, %v", files, err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -17,9 +18,9 @@ var errAsked = errors.New("the run was cancelled")
 // SampleRequest reads and checks the body of sample. With forward, large tensors are left to the worker that will
 // receive them.
 func (a *Answerer) SampleRequest(r *Call, forward bool) (*message.SampleRequest, error) {
-	q, fault := message.ParseSample(r.Fields, forward)
-	if fault != nil {
-		return nil, fault
+	q, failure := message.ParseSample(r.Fields, forward)
+	if failure != nil {
+		return nil, failure
 	}
 	q.Hold = r.hold
 	return q, a.cfg.Limits.Nodes.Client(q.Latent.Shape, q.Sigmas.Shape[0])
@@ -34,7 +35,7 @@ func (s *Service) sample(r *Call) error {
 	stop, err := s.cfg.Jobs.Begin(q.ID, jobs.KindSample, ex.Name())
 	switch {
 	case errors.Is(err, jobs.ErrHash):
-		return wire.Errorf(wire.ErrDuplicate, "a job %s exists; choose another id", q.ID)
+		return fault.New(fault.Duplicate, "a job %s exists; choose another id", q.ID)
 	case err != nil:
 		return shuttingDown()
 	}
@@ -94,16 +95,16 @@ func (a *Answerer) runSample(ctx context.Context, cancel context.CancelCauseFunc
 	switch {
 	case errors.Is(cause, errGone):
 		a.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
-		gone := wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away")
+		gone := fault.New(fault.Cancelled, "the client that the run was tied to went away")
 		ended(&message.SampleReply{Type: message.SampleCancelled, Error: gone})
 		return nil
 	case err == nil:
 	case errors.Is(cause, errAsked):
-		last = &message.SampleReply{Type: message.SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "%v", errAsked)}
+		last = &message.SampleReply{Type: message.SampleCancelled, Error: fault.New(fault.Cancelled, "%v", errAsked)}
 	case cause != nil:
 		last = &message.SampleReply{Type: message.SampleError, Error: shuttingDown()}
 	default:
-		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
+		last = &message.SampleReply{Type: message.SampleError, Error: fault.From(err)}
 	}
 	last.Worker = ex.Name()
 	ended(last)
@@ -192,7 +193,7 @@ func (s *Service) load(r *Call) error {
 		}
 		for _, ex := range ask {
 			if err := ex.Ready(ctx); err != nil {
-				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+				return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 			}
 			out, err := ex.Load(ctx, q)
 			if err != nil {

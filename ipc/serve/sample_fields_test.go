@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -211,7 +212,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 // half16 narrows to bf16, by truncation.
 func half16(t *testing.T, x *wire.Tensor) *wire.Tensor {
 	t.Helper()
-	out := &wire.Tensor{DType: "bf16", Shape: x.Shape}
+	out := &wire.Tensor{Tensor: array.Tensor{DType: "bf16", Shape: x.Shape}}
 	for i := 0; i < len(x.Data); i += 4 {
 		out.Data = append(out.Data, x.Data[i+2], x.Data[i+3])
 	}

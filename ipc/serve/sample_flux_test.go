@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -303,8 +304,8 @@ func TestStyleReferencesThroughSample(t *testing.T) {
 		bad, n := *q, net
 		spoil(&bad, &n)
 		bad.Model.Nets = []message.NetRef{n}
-		var e *wire.Error
-		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != strings.TrimSpace(field) {
+		var e *fault.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Field != strings.TrimSpace(field) {
 			t.Errorf("%q: got %v (%+v)", field, err, e)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/ipctest"
@@ -117,13 +118,13 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {
-	n := value.NewTensor(v, shape...)
-	return &wire.Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}
+	n := array.New(v, shape...)
+	return &wire.Tensor{Tensor: array.Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}}
 }
 
 func floats(t *testing.T, x *wire.Tensor) []float32 {
 	t.Helper()
-	v, err := (&value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
+	v, err := value.F32(&x.Tensor)
 	if err != nil {
 		t.Fatal(err)
 	}

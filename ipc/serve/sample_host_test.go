@@ -11,8 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -201,12 +203,12 @@ func TestTensorsByHash(t *testing.T) {
 		x.Hash = x.Sum()
 		bare := func() *message.SampleRequest {
 			q := smallSample("euler")
-			q.Latent = &wire.Tensor{DType: "f32", Shape: x.Shape, Hash: x.Hash}
+			q.Latent = &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: x.Shape}, Hash: x.Hash}
 			return q
 		}
-		var e *wire.Error
+		var e *fault.Error
 		_, err := ipctest.Sample(ctx, c, bare(), nil)
-		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 ||
+		if !errors.As(err, &e) || e.Public() != fault.MissingTensors || len(e.Extra["missing"].([]any)) != 1 ||
 			e.Extra["missing"].([]any)[0] != x.Hash {
 			t.Fatalf("got %v (%+v)", err, e)
 		}
@@ -223,13 +225,13 @@ func TestTensorsByHash(t *testing.T) {
 		}
 		lie := bare()
 		lie.Latent.Shape = []int{1, 1, 2, 4}
-		if _, err := ipctest.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
+		if _, err := ipctest.Sample(ctx, c, lie, nil); wiretest.Code(err) != fault.BadRequest ||
 			!strings.Contains(err.Error(), "needs 32 bytes") {
 			t.Errorf("a hash with another shape: %v", err)
 		}
 		lie = smallSample("euler")
 		lie.Latent.Hash = strings.Repeat("ab", 32)
-		if _, err := ipctest.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
+		if _, err := ipctest.Sample(ctx, c, lie, nil); wiretest.Code(err) != fault.BadRequest ||
 			!strings.Contains(err.Error(), "has the hash") {
 			t.Errorf("a hash that lies: %v", err)
 		}
@@ -251,7 +253,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 		}
 	}
 	bare := *q
-	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
+	bare.Latent = &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: q.Latent.Shape}, Hash: q.Latent.Hash}
 	if _, err := ipctest.Sample(ctx, c, &bare, nil); err != nil {
 		t.Errorf("by its hash: %v", err)
 	}
@@ -294,14 +296,14 @@ func TestSampleIsAJob(t *testing.T) {
 		if _, err := client.Submit(ctx, other, &message.RunRequest{
 			ID:       "s2",
 			Workflow: messagetest.Graph("Wait 1"),
-		}); wiretest.Code(err) != wire.ErrDuplicate {
+		}); wiretest.Code(err) != fault.Duplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
 		if did, _, err := client.Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
 			t.Errorf("cancel: %v, %v", did, err)
 		}
 	})
-	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled ||
+	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != fault.Cancelled ||
 		rec.State != message.Cancelled || !rec.Cancel {
 		t.Errorf("got %v, record %+v", err, rec)
 	}
@@ -313,7 +315,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if q.ID = "job"; end.Type != message.EventSuccess {
 		t.Fatal(end)
 	}
-	if _, err := ipctest.Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	if _, err := ipctest.Sample(ctx, c, q, nil); wiretest.Code(err) != fault.Duplicate {
 		t.Errorf("the id of a workflow: got %v", err)
 	}
 }
@@ -412,15 +414,15 @@ func TestNetsOfHosts(t *testing.T) {
 				"c_crossattn": f32(golden.Fill("c", 6*40, 1, 0), 1, 6, 40), "y": f32(golden.Fill("y", 32, 1, 0), 1, 32),
 			}}}
 		}
-		var e *wire.Error
-		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != strings.TrimSpace(field) {
+		var e *fault.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Field != strings.TrimSpace(field) {
 			t.Errorf("%q: got %v (%+v)", field, err, e)
 		}
 	}
 	q.Model.Nets = []message.NetRef{net}
-	var e *wire.Error
+	var e *fault.Error
 	_, err = ipctest.Load(ctx, c, &message.LoadRequest{Model: q.Model})
-	if !errors.As(err, &e) || e.Input != "model.nets" {
+	if !errors.As(err, &e) || e.Field != "model.nets" {
 		t.Errorf("load with a patch: %v", err)
 	}
 }
@@ -480,14 +482,14 @@ func TestFunNetsOfHosts(t *testing.T) {
 		bad, n := *q, q.Model.Nets[0]
 		spoil(&n)
 		bad.Model.Nets = []message.NetRef{n}
-		var e *wire.Error
-		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != field {
+		var e *fault.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%q: got %v (%+v)", field, err, e)
 		}
 		_, err := ipctest.Load(ctx, c, &message.LoadRequest{
 			Model: bad.Model, Forecast: &message.WorkloadRef{Width: 72, Height: 56, Steps: 1},
 		})
-		if n.File == "uso-a.safetensors" && (!errors.As(err, &e) || e.Input != field) {
+		if n.File == "uso-a.safetensors" && (!errors.As(err, &e) || e.Field != field) {
 			t.Errorf("forecast with %s: got %v", n.File, err)
 		}
 	}

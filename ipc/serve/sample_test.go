@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -68,15 +70,15 @@ func TestSampleIsCancelled(t *testing.T) {
 	q := smallSample("wait")
 	q.ID = "stop-me"
 	_, err := ipctest.Sample(ctx, c, q, func(*message.SampleReply) {
-		if _, err := ipctest.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
-			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
+		if _, err := ipctest.Sample(ctx, other, q, nil); wiretest.Code(err) != fault.Duplicate {
+			t.Errorf("a second run of that id: got %v, want %s", err, fault.Duplicate)
 		}
 		if did, _, err := client.Cancel(ctx, other, "stop-me"); !did || err != nil {
 			t.Errorf("cancel: got %v, %v", did, err)
 		}
 	})
-	if wiretest.Code(err) != wire.ErrCancelled {
-		t.Errorf("got %v, want %s", err, wire.ErrCancelled)
+	if wiretest.Code(err) != fault.Cancelled {
+		t.Errorf("got %v, want %s", err, fault.Cancelled)
 	}
 	if did, state, err := client.Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
 		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, message.Cancelled)
@@ -87,7 +89,7 @@ func TestSampleIsCancelled(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if rec, err := client.Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled &&
-			strings.Contains(rec.Error.Message, "client") {
+			strings.Contains(rec.Error.Text, "client") {
 			break
 		}
 		if time.Now().After(end) {
@@ -154,14 +156,15 @@ func TestSampleRefusals(t *testing.T) {
 	} {
 		q := smallSample("euler")
 		change(q)
-		var e *wire.Error
-		if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
+		var e *fault.Error
+		if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Public() != fault.BadRequest ||
+			e.Field != field {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}
-	q, e := smallSample("euler"), (*wire.Error)(nil)
+	q, e := smallSample("euler"), (*fault.Error)(nil)
 	q.Dual = &message.DualRef{}
-	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "conds.negative" {
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Field != "conds.negative" {
 		t.Errorf("dual guidance without a negative: got %v", err)
 	}
 	for field, body := range map[string]map[string]any{
@@ -187,13 +190,13 @@ func TestSampleRefusals(t *testing.T) {
 		"sigmas":                    {"sigmas": []any{1.0}},
 		"seed":                      {"seed": -1},
 	} {
-		var e *wire.Error
+		var e *fault.Error
 		err := client.AskOne(ctx, c, message.VerbSample, "", body, &struct{}{})
-		if !errors.As(err, &e) || e.Input != field {
+		if !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%s: got %v (%+v)", field, err, e)
 		}
 	}
-	if _, err := ipctest.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
+	if _, err := ipctest.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != fault.BadRequest {
 		t.Errorf("load without a file: got %v", err)
 	}
 }
@@ -225,15 +228,15 @@ func expected(ctx context.Context, t *testing.T, c client.Client, ref message.Mo
 	if err != nil || two.Plan == "one rank" || !(two.Seconds < one.Seconds) {
 		t.Errorf("two ranks: %+v, %v", two, err)
 	}
-	var e *wire.Error
-	if _, err := ask("pipe=64", small); !errors.As(err, &e) || e.Code != wire.ErrPlanRefused {
+	var e *fault.Error
+	if _, err := ask("pipe=64", small); !errors.As(err, &e) || e.Public() != fault.PlanRefused {
 		t.Errorf("more stages than blocks: %v", err)
 	}
 	for field, w := range map[string]message.WorkloadRef{
 		"forecast.width": {Height: 64}, "forecast.steps": {Width: 64, Height: 64, Steps: -1},
 		"forecast.entries": {Width: 64, Height: 64, Entries: 1000},
 	} {
-		if _, err := ask("", w); !errors.As(err, &e) || e.Input != field {
+		if _, err := ask("", w); !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
@@ -271,17 +274,17 @@ func TestModelsOfHosts(t *testing.T) {
 		model       message.ModelRef
 		code, input string
 	}{
-		{message.ModelRef{File: "none.safetensors"}, wire.ErrNoModel, "model.file"},
-		{message.ModelRef{File: "../x.safetensors"}, wire.ErrBadRequest, "model.file"},
-		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
+		{message.ModelRef{File: "none.safetensors"}, fault.NoModel, "model.file"},
+		{message.ModelRef{File: "../x.safetensors"}, fault.BadRequest, "model.file"},
+		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, fault.NoModel, "model.fingerprint"},
 	} {
-		var e *wire.Error
+		var e *fault.Error
 		if _, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) ||
-			e.Code != row.code ||
-			e.Input != row.input {
+			e.Public() != row.code ||
+			e.Field != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
-		if _, err := described(ctx, c, row.model); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
+		if _, err := described(ctx, c, row.model); !errors.As(err, &e) || e.Public() != row.code || e.Field != row.input {
 			t.Errorf("describe %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
 	}
@@ -296,13 +299,13 @@ func TestModelsOfHosts(t *testing.T) {
 	}
 	q := smallSample("euler")
 	q.Model = ref
-	var e *wire.Error
-	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" ||
-		!strings.Contains(e.Message, "channels") {
+	var e *fault.Error
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Field != "latent" ||
+		!strings.Contains(e.Text, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
 	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
-	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Field != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
 	}
 }
@@ -379,10 +382,10 @@ func TestSampleInAChild(t *testing.T) {
 	stop, cancel := context.WithCancel(ctx)
 	q := smallSample("wait")
 	q.ID = wire.NewID()
-	if _, err := ch.Sample(stop, q, func(*message.SampleReply) { cancel() }); wiretest.Code(err) != wire.ErrCancelled {
+	if _, err := ch.Sample(stop, q, func(*message.SampleReply) { cancel() }); wiretest.Code(err) != fault.Cancelled {
 		t.Errorf("cancelled: got %v", err)
 	}
-	if _, err := ch.Sample(ctx, smallSample("die"), nil); wiretest.Code(err) != wire.ErrWorkerLost {
+	if _, err := ch.Sample(ctx, smallSample("die"), nil); wiretest.Code(err) != fault.WorkerLost {
 		t.Errorf("a worker that dies: got %v", err)
 	}
 }
@@ -405,14 +408,13 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 	c := client.NewFrameClient(nc, nc, nc.Close)
 	body := map[string]any{
 		"class_type": "Sink",
-		"inputs": pyjson.NewObject("value", &wire.Tensor{
-			DType: "f32", Shape: []int{16, 1024, 1024},
-			Data: make([]byte, 64<<20),
+		"inputs": pyjson.NewObject("value", &array.Tensor{
+			DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20),
 		}),
 	}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
-		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != fault.NoNodeType {
 			b.Fatal(err)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
@@ -34,8 +36,8 @@ func Schema() map[string]any {
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}
 	defs := map[string]any{
 		"tensor": map[string]any{
-			"type": "object", "required": []string{wire.TensorKey},
-			"patternProperties": map[string]any{`^\` + wire.TensorKey + "$": map[string]any{
+			"type": "object", "required": []string{array.Key},
+			"patternProperties": map[string]any{`^\` + array.Key + "$": map[string]any{
 				"type": "object", "required": []string{"dtype", "shape"}, "properties": map[string]any{
 					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
 					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
@@ -63,6 +65,8 @@ func schemaOf(t reflect.Type, strict bool) map[string]any {
 	switch t {
 	case reflect.TypeFor[*wire.Tensor]():
 		return map[string]any{"$ref": "#/$defs/tensor"}
+	case reflect.TypeFor[*fault.Error]():
+		return schemaOfStruct(reflect.TypeFor[fault.Form](), strict)
 	case reflect.TypeFor[*pyjson.Object](), reflect.TypeFor[map[string]any]():
 		return map[string]any{"type": "object"}
 	case reflect.TypeFor[map[string][]byte]():

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -55,9 +56,9 @@ func TestSchemaIsServed(t *testing.T) {
 	defs, _ := out.Schema.Get("$defs")
 	for name, message := range map[string]any{
 		"sample.request": smallSample("euler"), "sample.reply": &message.SampleReply{}, "receipt": message.Receipt{},
-		"event":        message.Event{Error: wire.Errorf(wire.ErrInternal, "x")},
+		"event":        message.Event{Error: fault.New(fault.Internal, "x")},
 		"status.reply": message.RecordReply{}, "load.request": message.LoadRequest{},
-		"error.reply": wire.Errorf(wire.ErrInternal, "x").Body(),
+		"error.reply": wire.BodyOf(fault.New(fault.Internal, "x")),
 	} {
 		b, err := wire.Encode(message, wire.JSON)
 		if err != nil {
@@ -92,9 +93,9 @@ func TestSchemaIsServed(t *testing.T) {
 func TestStrictVerbsAreThoseThatRefuse(t *testing.T) {
 	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	for _, v := range message.Verbs() {
-		var e *wire.Error
+		var e *fault.Error
 		err := client.AskOne(t.Context(), c, v.Name, "", map[string]any{"spare": 1}, &struct{}{})
-		if refuses := errors.As(err, &e) && e.Input == "spare"; refuses != v.Strict {
+		if refuses := errors.As(err, &e) && e.Field == "spare"; refuses != v.Strict {
 			t.Errorf("%s: it is said to be strict: %t, and answers %v", v.Name, v.Strict, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -76,7 +77,7 @@ func NewService(cfg ServiceConfig) *Service {
 		Tensors: cfg.Tensors, Limits: cfg.Limits, Heartbeat: cfg.Heartbeat, Log: cfg.Log,
 		Meter: cfg.Meter,
 		Unknown: func(verb string) error {
-			return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(verb),
+			return fault.New(fault.NoVerb, "no verb %q; the verbs are %s", wire.Shown(verb),
 				strings.Join(message.VerbNames(), ", "))
 		},
 	})

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -22,7 +23,6 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -59,14 +59,14 @@ func TestRefusals(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Context(t)
-	ask := func(verb string, body any) *wire.Error {
+	ask := func(verb string, body any) *fault.Error {
 		t.Helper()
 		rep, err := c.Ask(ctx, verb, "", body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = rep.Next(ctx)
-		var e *wire.Error
+		var e *fault.Error
 		if !errors.As(err, &e) {
 			t.Fatalf("%s %v: got %v, want an *Error", verb, body, err)
 		}
@@ -81,27 +81,27 @@ func TestRefusals(t *testing.T) {
 		code string
 		says string
 	}{
-		{message.VerbRun, nil, wire.ErrEmptyBody, "--force-stdin"},
-		{message.VerbSubmit, nil, wire.ErrEmptyBody, "--force-stdin"},
-		{message.VerbExec, nil, wire.ErrEmptyBody, "empty"},
-		{message.VerbRun, messagetest.Graph("Nope"), wire.ErrBadWorkflow, "Node 'Nope' not found"},
-		{message.VerbRun, map[string]any{"x": 1}, wire.ErrBadRequest, "workflow"},
-		{message.VerbStatus, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
-		{message.VerbStatus, nil, wire.ErrBadRequest, "field job"},
-		{message.VerbCancel, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
-		{message.VerbDescribe, map[string]any{"class": "Nope"}, wire.ErrNoNodeType, "Nope"},
-		{message.VerbExec, map[string]any{"class_type": "Nope"}, wire.ErrNoNodeType, "Nope"},
+		{message.VerbRun, nil, fault.EmptyBody, "--force-stdin"},
+		{message.VerbSubmit, nil, fault.EmptyBody, "--force-stdin"},
+		{message.VerbExec, nil, fault.EmptyBody, "empty"},
+		{message.VerbRun, messagetest.Graph("Nope"), fault.BadWorkflow, "Node 'Nope' not found"},
+		{message.VerbRun, map[string]any{"x": 1}, fault.BadRequest, "workflow"},
+		{message.VerbStatus, map[string]any{"job": "none"}, fault.NoJob, "none"},
+		{message.VerbStatus, nil, fault.BadRequest, "field job"},
+		{message.VerbCancel, map[string]any{"job": "none"}, fault.NoJob, "none"},
+		{message.VerbDescribe, map[string]any{"class": "Nope"}, fault.NoNodeType, "Nope"},
+		{message.VerbExec, map[string]any{"class_type": "Nope"}, fault.NoNodeType, "Nope"},
 		{message.VerbExec, map[string]any{
 			"class_type": "Echo",
 			"inputs":     map[string]any{"m": map[string]any{"$handle": "gone"}},
-		}, wire.ErrNoHandle, "gone"},
-		{"dance", nil, wire.ErrNoVerb, "the verbs are"},
+		}, fault.NoHandle, "gone"},
+		{"dance", nil, fault.NoVerb, "the verbs are"},
 	} {
 		e := ask(row.verb, row.body)
-		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
+		if e.Public() != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == wire.ErrBadWorkflow && (e.Type != fault.CodeMissingNodeType || len(e.NodeErrors) != 1) {
+		if row.code == fault.BadWorkflow && (e.Code != fault.MissingNodeType || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}
@@ -117,7 +117,7 @@ func TestRefusals(t *testing.T) {
 	if e := ask(message.VerbSubmit, &message.RunRequest{
 		ID:       "q3",
 		Workflow: messagetest.Graph("Wait 1"),
-	}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
+	}); e.Public() != fault.QueueFull || e.RetryAfterMS == 0 || !e.Retryable() {
 		t.Errorf("a full queue: got %+v", e)
 	}
 }
@@ -184,7 +184,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	ipctest.WaitState(t, r.Jobs, "tied", message.Running)
 	_ = c.Close()
 	rec := ipctest.WaitState(t, r.Jobs, "tied", message.Cancelled)
-	if rec.Error == nil || rec.Error.Code != wire.ErrCancelled {
+	if rec.Error == nil || rec.Error.Public() != fault.Cancelled {
 		t.Errorf("got error %v", rec.Error)
 	}
 	ipctest.WaitState(t, r.Jobs, "sub", message.Done)
@@ -227,17 +227,17 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" ||
-		end.Data["exception_type"] != fault.CodeOutOfMemory {
+	if end.Type != message.EventError || end.Error.Public() != fault.OutOfMemory || end.Error.Node != "1" ||
+		end.Data["exception_type"] != fault.OutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 ||
-		!strings.Contains(end.Error.Message, "the fake panics") {
+	if end.Type != message.EventError || end.Error.Public() != fault.Internal || len(end.Error.Stack) == 0 ||
+		!strings.Contains(end.Error.Text, "the fake panics") {
 		t.Errorf("panic: %+v", end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 60000"), DeadlineMS: 50})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrDeadline {
+	if end.Type != message.EventError || end.Error.Public() != fault.Deadline {
 		t.Errorf("deadline: %+v", end.Error)
 	}
 	ctx := wiretest.Context(t)
@@ -249,7 +249,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	}
 	ipctest.WaitState(t, r.Jobs, "long", message.Running)
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1"), QueueTTLMS: 20})
-	if end.Type != message.EventExpired || end.Error.Code != wire.ErrExpired {
+	if end.Type != message.EventExpired || end.Error.Public() != fault.Expired {
 		t.Errorf("expiry: %+v", end)
 	}
 }
@@ -275,8 +275,8 @@ func TestIdempotentJobs(t *testing.T) {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 	_, err = client.Submit(ctx, c, &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 51")})
-	var e *wire.Error
-	if !errors.As(err, &e) || e.Code != wire.ErrDuplicate {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Public() != fault.Duplicate {
 		t.Errorf("the same id with another body: %v", err)
 	}
 	list, counts, err := client.List(ctx, c, "", 10)
@@ -326,14 +326,14 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(out, "fake_00001_.png"), []byte("other"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var e *wire.Error
+	var e *fault.Error
 	if _, err = client.Fetch(wiretest.Context(t), c, "one"); !errors.As(err, &e) ||
-		e.Code != wire.ErrExpired {
+		e.Public() != fault.Expired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
 	ipctest.RunJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
 	if _, err := client.Status(wiretest.Context(t), c, "one"); !errors.As(err, &e) ||
-		e.Code != wire.ErrNoJob {
+		e.Public() != fault.NoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
 }
@@ -367,8 +367,8 @@ func TestExecAndHandles(t *testing.T) {
 	err := client.AskOne(ctx, c, message.VerbExec, "",
 		map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}},
 		&out)
-	var e *wire.Error
-	if !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Public() != fault.NoHandle {
 		t.Errorf("handles of two workers: %v", err)
 	}
 	var freed message.FreeReply
@@ -378,7 +378,7 @@ func TestExecAndHandles(t *testing.T) {
 	}
 	if err := client.AskOne(ctx, c, message.VerbExec, "",
 		map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err,
-		&e) || e.Code != wire.ErrNoHandle {
+		&e) || e.Public() != fault.NoHandle {
 		t.Errorf("a freed handle: %v", err)
 	}
 }

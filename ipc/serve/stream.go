@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -20,7 +21,7 @@ type stream struct {
 func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 	cur, err := s.cfg.Jobs.Follow(ctx, st.Job, st.From, st.Preview)
 	if err != nil {
-		return wire.Errorf(wire.ErrNoJob, "no job %q here", st.Job)
+		return fault.New(fault.NoJob, "no job %q here", st.Job)
 	}
 	defer cur.Close()
 	if st.tied && r.Reply.Alive != nil {
@@ -41,7 +42,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 			if errors.Is(context.Cause(ctx), errGone) {
 				return nil
 			}
-			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.Job)
+			return fault.New(fault.Draining, "the daemon is shutting down; ask for the status of job %s", st.Job)
 		case err != nil: // silence for Heartbeat
 			err = r.Reply.Message(heartbeat(st.Job))
 		case it.Preview != nil:
@@ -49,7 +50,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		default:
 			err = s.sendEvent(ctx, r.Reply, st, it.Event)
 		}
-		if _, told := errors.AsType[*wire.Error](err); told {
+		if _, told := errors.AsType[*fault.Error](err); told {
 			return err
 		}
 		if err != nil {
@@ -81,16 +82,16 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	}
 }
 
-// sendEvent sends an event, and before the terminal one the files. A *wire.Error is for the client; other errors mean
+// sendEvent sends an event, and before the terminal one the files. A *fault.Error is for the client; other errors mean
 // that sending failed.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
 	if message.Terminal(ev.Type) && st.Outputs {
 		rec, err := s.cfg.Jobs.Ended(ctx, st.Job)
 		switch {
 		case errors.Is(err, jobs.ErrNoJob):
-			return wire.Errorf(wire.ErrNoJob, "job %q was forgotten before its files were sent", st.Job)
+			return fault.New(fault.NoJob, "job %q was forgotten before its files were sent", st.Job)
 		case err != nil: // a client that is told so asks again
-			return wire.Errorf(wire.ErrDraining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
+			return fault.New(fault.Draining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
 		}
 		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
 			rec.Outputs = nil
@@ -110,7 +111,7 @@ func (s *Service) files(ctx context.Context, reply *Reply, job string) func(i in
 	got, err := s.fetchFiles(ctx, reply, job)
 	return func(i int) ([]byte, error) {
 		if err == nil && i >= len(got) {
-			err = wire.Errorf(wire.ErrExpired, "the daemon that ran job %s has %d files of it", job, len(got))
+			err = fault.New(fault.Expired, "the daemon that ran job %s has %d files of it", job, len(got))
 		}
 		if err != nil {
 			return nil, err
@@ -148,7 +149,7 @@ func heartbeat(job string) message.Heartbeat {
 // sendFiles sends the files of a job.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
 	if rec.Dropped > 0 && len(rec.Outputs) > 0 {
-		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up "+
+		return fault.New(fault.Expired, "the files of job %s were dropped at %s: results are kept for a time and up "+
 			"to a size (serve --keep-results, --keep-bytes)",
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
 	}
@@ -167,7 +168,7 @@ func (r *Reply) File(job string, i int, ref message.OutputRef, data []byte, fail
 	size := r.inlineLimit()
 	msg := message.Output{Type: message.ReplyOutput, Job: job, Output: i, Ref: ref}
 	if len(data) <= size || r.Beside != nil && r.Enc == wire.Msgpack {
-		msg.Data, msg.Error = data, message.ErrorOf(failed)
+		msg.Data, msg.Error = data, fault.From(failed)
 		return r.Message(msg)
 	}
 	msg.Chunks = (len(data) + size - 1) / size

@@ -5,12 +5,12 @@ import (
 	"math"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
 )
@@ -27,15 +27,15 @@ func TestTimesThatOverflow(t *testing.T) {
 		} {
 			req.Workflow = messagetest.Graph("Wait 1")
 			_, err := client.Submit(ctx, c, req)
-			var e *wire.Error
-			if !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
+			var e *fault.Error
+			if !errors.As(err, &e) || e.Public() != fault.BadRequest || e.Field != field {
 				t.Errorf("%s %d: %v, want bad_request that names it", field, ms, err)
 			}
 		}
 		err := client.AskOne(ctx, c, message.VerbExec, "",
 			&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", 1), LeaseMS: ms}, &message.ExecReply{})
-		var e *wire.Error
-		if !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != "lease_ms" {
+		var e *fault.Error
+		if !errors.As(err, &e) || e.Public() != fault.BadRequest || e.Field != "lease_ms" {
 			t.Errorf("lease_ms %d: %v, want bad_request that names it", ms, err)
 		}
 	}

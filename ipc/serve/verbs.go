@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -12,9 +13,9 @@ import (
 
 // RunRequest reads and parses the body of run and submit.
 func (a *Answerer) RunRequest(r *Call) (*message.RunRequest, *graph.Workflow, error) {
-	req, w, fault := message.ParseRunWithin(r.Fields, a.cfg.Limits.frame())
-	if fault != nil {
-		return nil, nil, fault
+	req, w, failure := message.ParseRunWithin(r.Fields, a.cfg.Limits.frame())
+	if failure != nil {
+		return nil, nil, failure
 	}
 	return req, w, nil
 }
@@ -30,7 +31,7 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 	req.Titles = message.Titles(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
-			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest,
+			return nil, message.Receipt{}, fault.New(fault.BadRequest,
 				"header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
 		}
 		req.ID = id
@@ -73,15 +74,15 @@ func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErro
 	if req.Validated, nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.ExplainMissing(err)
 	}
-	if fault := s.cfg.Limits.Nodes.Workflow(w); fault != nil {
-		return nil, fault
+	if failure := s.cfg.Limits.Nodes.Workflow(w); failure != nil {
+		return nil, failure
 	}
 	if s.cfg.Needs == nil {
 		return nodeErrors, nil
 	}
 	req.Files = s.cfg.Needs(req, w)
-	if fault := s.cfg.Jobs.Admit(req); fault != nil {
-		return nil, fault
+	if failure := s.cfg.Jobs.Admit(req); failure != nil {
+		return nil, failure
 	}
 	return nodeErrors, nil
 }
@@ -115,11 +116,11 @@ func (s *Service) jobRequest(r *Call) (message.JobRequest, message.Record, error
 		q.Job = r.Job
 	}
 	if q.Job == "" {
-		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "field job is missing")
+		return q, message.Record{}, fault.New(fault.BadRequest, "field job is missing")
 	}
 	rec, err := s.cfg.Jobs.Get(q.Job)
 	if err != nil {
-		return q, rec, wire.Errorf(wire.ErrNoJob, "no job %q here", wire.Shown(q.Job))
+		return q, rec, fault.New(fault.NoJob, "no job %q here", wire.Shown(q.Job))
 	}
 	return q, rec, nil
 }
@@ -142,7 +143,7 @@ func (s *Service) status(r *Call) error {
 			return s.stream(ctx, r, stream{JobRequest: q})
 		}
 		if rec.State != message.Done && len(rec.Outputs) == 0 {
-			return wire.Errorf(wire.ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
+			return fault.New(fault.Expired, "job %s is %s and has no files", q.Job, rec.State)
 		}
 		if err := s.sendFiles(ctx, r.Reply, rec); err != nil {
 			return err
@@ -215,7 +216,7 @@ func (c *Classes) Reply(r *Call, limits message.LimitsReply) (any, error) {
 	default:
 		out.Compat, out.Info, out.Limits, out.Devices = graph.Compat, c.Describe(q.Class), &limits, c.Devices
 		if q.Class != "" && len(out.Info) == 0 {
-			return nil, wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
+			return nil, fault.New(fault.NoNodeType, "no node class %q", wire.Shown(q.Class))
 		}
 	}
 	return out, nil

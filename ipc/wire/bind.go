@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -67,10 +68,10 @@ func BadField(field, format string, args ...any) error {
 }
 
 // BadRequest returns the reply to a body that cannot be bound; its Input names the field at fault, if there is one.
-func BadRequest(err error) *Error {
-	e := Errorf(ErrBadRequest, "%v", err)
+func BadRequest(err error) *fault.Error {
+	e := fault.New(fault.BadRequest, "%v", err)
 	if f, ok := errors.AsType[*fieldError](err); ok {
-		e.Input = f.field
+		e.Field = f.field
 	}
 	return e
 }
@@ -189,6 +190,13 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return nil
 		case reflect.TypeFor[*Tensor]():
 			return wrong("a tensor")
+		case reflect.TypeFor[*fault.Error]():
+			var f fault.Form
+			if err := bindValue(v, reflect.ValueOf(&f).Elem(), path); err != nil {
+				return err
+			}
+			dst.Set(reflect.ValueOf(f.Fault()))
+			return nil
 		}
 		p := reflect.New(dst.Type().Elem())
 		if err := bindValue(v, p.Elem(), path); err != nil {

@@ -1,11 +1,13 @@
 package wire_test
 
 import (
+	"bytes"
 	"math"
 	"reflect"
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -64,11 +66,17 @@ func TestBindChecksRanges(t *testing.T) {
 }
 
 func TestTensorReadsBack(t *testing.T) {
-	want := &wire.Tensor{DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
+	want := &wire.Tensor{Tensor: array.Tensor{
+		DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64},
+	}}
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		b, err := wire.Encode(map[string]any{"x": []any{want}}, enc)
 		if err != nil {
 			t.Fatal(err)
+		}
+		// what a node returns is written as what a message holds
+		if same, err := wire.Encode(map[string]any{"x": []any{&want.Tensor}}, enc); err != nil || !bytes.Equal(same, b) {
+			t.Errorf("encoding %d: got %q %v for a tensor alone, want %q", enc, same, err, b)
 		}
 		o, err := wire.Decode(b, enc, wire.DefaultLimits())
 		if err != nil {

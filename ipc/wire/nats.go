@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+
+	"patchbay/fault"
 )
 
 // SubjectRoot is the prefix of every subject of the protocol. The names on NATS never change within v1.
@@ -37,7 +39,7 @@ func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	}
 	enc, ok := Sniff(data)
 	if !ok {
-		return JSON, Errorf(ErrUnsupported, "the body is neither a JSON object nor a msgpack map")
+		return JSON, fault.New(fault.Unsupported, "the body is neither a JSON object nor a msgpack map")
 	}
 	return enc, nil
 }

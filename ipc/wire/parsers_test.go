@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"patchbay/array"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
@@ -36,9 +37,9 @@ func guardTarget(tb testing.TB) *hammer.Target[*pyjson.Object] {
 	}
 	long := strings.Repeat("\x01", 2000)
 	for _, v := range []any{
-		map[string]any{"a": []any{1, "b", []byte("c"), &wire.Tensor{DType: "u8", Shape: []int{2}, Data: []byte{1, 2}}}},
+		map[string]any{"a": []any{1, "b", []byte("c"), &array.Tensor{DType: "u8", Shape: []int{2}, Data: []byte{1, 2}}}},
 		map[string]any{long: map[string]any{long: long}},
-		map[string]any{"a": []any{-1, 1 << 40, 1.5, nil, true, map[string]any{}, &wire.Tensor{DType: long, Shape: []int{}}}},
+		map[string]any{"a": []any{-1, 1 << 40, 1.5, nil, true, map[string]any{}, &array.Tensor{DType: long, Shape: []int{}}}},
 	} {
 		t.Seeds = append(t.Seeds, hammer.Input{Data: wiretest.Packed(tb, v), Flag: true})
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"patchbay/array"
 	"patchbay/node/pyjson"
 )
 
@@ -156,6 +157,11 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return nil
 }
 
+// Tensor implements array.Packer.
+func (p *packer) Tensor(enc *msgpack.Encoder, t *array.Tensor) error {
+	return (&Tensor{Tensor: *t}).EncodeMsgpack(enc)
+}
+
 // ReplaceRefs calls f for every reference in a decoded value, and replaces it in place by the bytes that f returns; nil
 // keeps the reference. The result is v, or the bytes if v itself is a reference.
 func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
@@ -193,7 +199,7 @@ func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 }
 
 // MaxRegion bounds one region, and with it every tensor and file that travels beside its message.
-const MaxRegion = 1 << 30
+const MaxRegion = array.MaxBytes
 
 // LengthOf returns the number of bytes in all parts.
 func LengthOf(parts [][]byte) int {

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 
+	"patchbay/array"
 	"patchbay/node/pyjson"
 )
 
@@ -15,38 +15,18 @@ import (
 // or hash.
 const extTensor = 1
 
-// TensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
-const TensorKey = "$tensor"
-
-// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read,
-// the data may still be elsewhere (Ref, Hash).
+// Tensor is an array of numbers in a message. In a message that has just been read, the data may still be elsewhere.
 type Tensor struct {
-	DType string `json:"dtype"` // f32, f16, bf16, i64, u8
-	Shape []int  `json:"shape"`
-	Data  []byte `json:"data,omitempty"`
-	Ref   *Ref   `json:"ref,omitempty"` // where the data is
+	array.Tensor
+	Ref *Ref `json:"ref,omitempty"` // where the data is
 	// SHA-256 of the data in hex. With data, it names the data for later messages; without, it stands for data that was
 	// sent before
 	Hash string `json:"hash,omitempty"`
 }
 
-// DTypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
-func DTypeSize(dtype string) int {
-	return map[string]int{"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "u8": 1}[dtype]
-}
-
-// Check returns an error if dtype, shape and length of the data do not match.
+// Check returns an error if dtype, shape and length of the data do not match, or if it is said to be in two places.
 func (t *Tensor) Check() error {
-	if DTypeSize(t.DType) == 0 {
-		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", Shown(t.DType))
-	}
-	if len(t.Shape) > 8 {
-		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
-	}
-	if slices.ContainsFunc(t.Shape, func(d int) bool { return d < 0 }) {
-		return fmt.Errorf("tensor has shape %v", t.Shape)
-	}
-	have, need := len(t.Data), t.Bytes()
+	have := len(t.Data)
 	switch {
 	case t.Ref != nil && t.Data != nil:
 		return fmt.Errorf("tensor has data and a ref")
@@ -55,31 +35,9 @@ func (t *Tensor) Check() error {
 	case t.Ref != nil:
 		have = t.Ref.Bytes
 	case t.Data == nil && t.Hash != "":
-		have = need
+		have = t.Bytes()
 	}
-	switch {
-	case have > MaxRegion || need > MaxRegion:
-		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, MaxRegion)
-	case have != need:
-		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, need, have)
-	}
-	return nil
-}
-
-// Bytes returns the size of the data by dtype and shape, which must not be negative; for more than MaxRegion it is
-// MaxRegion + 1. It compares by division, so that the product cannot overflow.
-func (t *Tensor) Bytes() int {
-	if slices.Contains(t.Shape, 0) {
-		return 0
-	}
-	n := DTypeSize(t.DType)
-	for _, d := range t.Shape {
-		if n > MaxRegion/d {
-			return MaxRegion + 1
-		}
-		n *= d
-	}
-	return n
+	return t.CheckLength(have)
 }
 
 // MarshalJSON writes {"$tensor": {...}}.
@@ -94,7 +52,7 @@ func (t *Tensor) MarshalJSON() ([]byte, error) {
 	case t.Hash == "" || t.Data != nil:
 		m["data"] = t.Data
 	}
-	return json.Marshal(map[string]any{TensorKey: m})
+	return json.Marshal(map[string]any{array.Key: m})
 }
 
 // decodeExt reads an extension value; c is its first byte, p its payload with the type byte in front.
@@ -135,7 +93,7 @@ func tensorOf(v any) (*Tensor, error) {
 // tensorsOfJSON replaces every {"$tensor": ...} of a decoded JSON tree, in place.
 func tensorsOfJSON(v any) (any, error) {
 	if x, ok := v.(*pyjson.Object); ok && x.Len() == 1 {
-		if t, ok := x.Get(TensorKey); ok {
+		if t, ok := x.Get(array.Key); ok {
 			return tensorOf(t)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
@@ -49,7 +50,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	case err != nil:
 		return nil, c.fault(p, err)
 	case end == nil:
-		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
+		return nil, fault.New(fault.Internal, "%s ended the job without saying how", c.cfg.Name)
 	}
 	out := &jobs.Outcome{
 		Files: col.Files, Metrics: mapOf(end.Data["metrics"]), UI: map[string]map[string]any{}, Hold: col.Hold,
@@ -132,12 +133,12 @@ func (c *Child) running() (*childProcess, error) {
 	case last != nil:
 		return nil, c.lost(last, errors.New("it is gone"))
 	}
-	return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+	return nil, fault.New(fault.WorkerLost, "%s is not running", c.cfg.Name)
 }
 
 // fault returns err if the worker has answered with it, or else why the worker is lost.
 func (c *Child) fault(p *childProcess, err error) error {
-	if refused, ok := errors.AsType[*wire.Error](err); ok {
+	if refused, ok := errors.AsType[*fault.Error](err); ok {
 		return refused
 	}
 	return c.lost(p, err)
@@ -188,9 +189,9 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 		return nil, c.lost(p, err)
 	}
 	m, err := r.OneHeld(ctx)
-	switch _, refused := errors.AsType[*wire.Error](err); {
+	switch _, refused := errors.AsType[*fault.Error](err); {
 	case err != nil && !refused && ctx.Err() != nil:
-		return nil, wire.Errorf(wire.ErrCancelled, "the request was given up")
+		return nil, fault.New(fault.Cancelled, "the request was given up")
 	case err != nil:
 		return nil, c.fault(p, err)
 	}

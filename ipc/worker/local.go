@@ -6,11 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
-	"patchbay/ipc/wire"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -74,7 +73,7 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	defer l.begin()()
 	w := task.Graph
 	if w == nil {
-		var fail *fault.Failure
+		var fail *fault.Error
 		if w, fail = message.ParseWorkflow(task.Req.Workflow); fail != nil {
 			return nil, fail
 		}
@@ -164,7 +163,10 @@ func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 	inputs := map[string]any{}
 	if req.Inputs != nil {
 		for _, k := range req.Inputs.Keys() {
-			inputs[k] = toNode(req.Inputs.At(k))
+			inputs[k] = req.Inputs.At(k)
+			if o, ok := inputs[k].(*pyjson.Object); ok && o.Has(message.HandleKey) {
+				inputs[k] = graph.Handle{ID: o.Text(message.HandleKey)}
+			}
 		}
 	}
 	res, err := l.runner.Exec(ctx, graph.ExecRequest{
@@ -176,7 +178,10 @@ func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 	}
 	out := &message.ExecReply{Outputs: []any{}, Timings: timingsOf(res.Timings), Warnings: res.Warnings}
 	for _, v := range res.Outputs {
-		out.Outputs = append(out.Outputs, fromNode(v))
+		if h, ok := v.(graph.Handle); ok {
+			v = pyjson.NewObject(message.HandleKey, h.ID, "type", h.Type, "expires", h.Expires.UnixMilli())
+		}
+		out.Outputs = append(out.Outputs, v)
 	}
 	for _, f := range res.Files {
 		out.Files = append(out.Files, message.FileOf(f))
@@ -208,31 +213,6 @@ func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.Free
 	return out, nil
 }
 
-// toNode replaces tensors and handles of a message by those of package node.
-func toNode(v any) any {
-	switch x := v.(type) {
-	case *wire.Tensor:
-		return &value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
-	case *pyjson.Object:
-		if id, ok := x.Get(message.HandleKey); ok {
-			s, _ := id.(string)
-			return graph.Handle{ID: s}
-		}
-	}
-	return pyjson.Mapped(v, toNode)
-}
-
-// fromNode is the inverse of toNode.
-func fromNode(v any) any {
-	switch x := v.(type) {
-	case *value.Tensor:
-		return &wire.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
-	case graph.Handle:
-		return pyjson.NewObject(message.HandleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
-	}
-	return pyjson.Mapped(v, fromNode)
-}
-
 // Classes returns what a Service or a worker knows of node classes, by a catalogue and folders. index, of the files in
 // roots, is needed if jobs are kept: it tells jobs that read the same files from jobs that only use the same file
 // names. also returns the names of model files that other daemons have. Both may be nil.
@@ -244,7 +224,7 @@ func Classes(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	n := serve.Classes{
 		Validate: func(req *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
 			if _, err := plan.Parse(req.Plan); err != nil {
-				return nil, nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
+				return nil, nil, fault.New(fault.BadRequest, "field plan: %v", err)
 			}
 			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))
 			switch {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -33,9 +34,9 @@ func newServer(cfg Config) *server {
 		Tensors: bulk.NewTensorCache(bulk.TensorBytes), Limits: cfg.Limits, Heartbeat: cfg.Heartbeat, Log: cfg.Log,
 		Unknown: func(verb string) error {
 			if message.VerbOf(verb).Name == "" {
-				return wire.Errorf(wire.ErrNoVerb, "no verb %q; a worker answers %s", wire.Shown(verb), verbs)
+				return fault.New(fault.NoVerb, "no verb %q; a worker answers %s", wire.Shown(verb), verbs)
 			}
-			return wire.Errorf(wire.ErrNoVerb, "%s is answered by a daemon (patchbay serve), which keeps jobs; a worker "+
+			return fault.New(fault.NoVerb, "%s is answered by a daemon (patchbay serve), which keeps jobs; a worker "+
 				"answers %s", verb, verbs)
 		},
 	})
@@ -56,7 +57,7 @@ func (s *server) begin(id string) (stop <-chan struct{}, end func(), err error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stops[id] != nil {
-		return nil, nil, wire.Errorf(wire.ErrDuplicate, "a job %s runs here; choose another id", id)
+		return nil, nil, fault.New(fault.Duplicate, "a job %s runs here; choose another id", id)
 	}
 	asked := make(chan struct{})
 	s.stops[id] = sync.OnceFunc(func() { close(asked) })
@@ -76,7 +77,7 @@ func (s *server) cancel(r *serve.Call) (any, error) {
 	stop := s.stops[q.Job]
 	s.mu.Unlock()
 	if stop == nil {
-		return nil, wire.Errorf(wire.ErrNoJob, "no job %q runs here", wire.Shown(q.Job))
+		return nil, fault.New(fault.NoJob, "no job %q runs here", wire.Shown(q.Job))
 	}
 	stop()
 	return message.CancelReply{V: message.ProtocolVersion, Job: q.Job, Cancelled: true, State: message.Running}, nil
@@ -91,7 +92,7 @@ func (s *server) execute(ctx context.Context, task jobs.Task, stop <-chan struct
 	case <-stop:
 		return nil, jobs.Cancelled()
 	case <-ctx.Done():
-		return nil, wire.Errorf(wire.ErrDraining, "the worker was stopped before the job began")
+		return nil, fault.New(fault.Draining, "the worker was stopped before the job began")
 	}
 	log := s.cfg.Log.With().Str("job", task.Req.ID).Int("attempt", task.Attempt).Logger()
 	emit := sink.Event
@@ -128,7 +129,7 @@ func (s *server) attempt(r *serve.Call) error {
 			Preview: func(node string, jpeg []byte) { s.Sent(r.Reply.Message(preview(req.ID, node, jpeg))) },
 		})
 		end()
-		last := message.Event{Type: typeEnded, Error: message.ErrorOf(err), Data: map[string]any{}}
+		last := message.Event{Type: typeEnded, Error: fault.From(err), Data: map[string]any{}}
 		if last.Error != nil {
 			last.NodeErrors = last.Error.NodeErrors
 		}
@@ -203,7 +204,7 @@ func (s *server) run(r *serve.Call) error {
 		quiet()
 		beating.Wait()
 		end()
-		return out.end(made, message.ErrorOf(err))
+		return out.end(made, fault.From(err))
 	})
 	return nil
 }
@@ -245,16 +246,16 @@ func (o *runStream) beat(ctx context.Context, every time.Duration) {
 }
 
 // end sends the last events, and before the terminal one the files, which have no names.
-func (o *runStream) end(made *jobs.Outcome, fault *wire.Error) error {
+func (o *runStream) end(made *jobs.Outcome, failure *fault.Error) error {
 	if made == nil {
 		made = &jobs.Outcome{}
 	}
 	rec := message.Record{
-		Job: o.job, State: jobs.EndOf(fault), Error: fault, Finished: time.Now().UnixMilli(), Metrics: made.Metrics,
+		Job: o.job, State: jobs.EndOf(failure), Error: failure, Finished: time.Now().UnixMilli(), Metrics: made.Metrics,
 		Outputs: []message.OutputRef{},
 	}
-	if fault != nil {
-		rec.NodeError = fault.NodeErrors
+	if failure != nil {
+		rec.NodeError = failure.NodeErrors
 	}
 	for _, f := range made.Files {
 		rec.Outputs = append(rec.Outputs, f.Ref)

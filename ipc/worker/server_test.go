@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
 )
@@ -128,8 +128,8 @@ func TestHostedWorkerValidates(t *testing.T) {
 			t.Fatal(err)
 		}
 		o, err := r.One(wiretest.Context(t))
-		if wiretest.Code(err) != wire.ErrBadWorkflow || !strings.Contains(err.Error(), "Nope") {
-			t.Errorf("got %v, %v, want %s", o, err, wire.ErrBadWorkflow)
+		if wiretest.Code(err) != fault.BadWorkflow || !strings.Contains(err.Error(), "Nope") {
+			t.Errorf("got %v, %v, want %s", o, err, fault.BadWorkflow)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestWorkerNamesWhatItDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = r.One(wiretest.Context(t))
-		refused := wiretest.Code(err) == wire.ErrNoVerb
+		refused := wiretest.Code(err) == fault.NoVerb
 		if refused == slices.Contains(answered, verb) {
 			t.Errorf("%s: got %v", verb, err)
 		}
@@ -178,7 +178,7 @@ func TestCancelOfAHostedWorker(t *testing.T) {
 					}
 				}})
 			if err != nil || end == nil || end.Type != message.EventInterrupted ||
-				wiretest.Code(end.Error) != wire.ErrCancelled {
+				wiretest.Code(end.Error) != fault.Cancelled {
 				t.Errorf("%s: ended with %+v, %v", id, end, err)
 			}
 			begun <- id
@@ -209,8 +209,8 @@ func TestCancelOfAHostedWorker(t *testing.T) {
 	run("c", waits) // two run at a time
 	next(waits, "c")
 	again := &message.RunRequest{ID: "a", Workflow: messagetest.Graph("Step 1")}
-	if _, err := client.Run(ctx, c, again, &client.Collector{}); wiretest.Code(err) != wire.ErrDuplicate {
-		t.Errorf("a second job of that id: %v, want %s", err, wire.ErrDuplicate)
+	if _, err := client.Run(ctx, c, again, &client.Collector{}); wiretest.Code(err) != fault.Duplicate {
+		t.Errorf("a second job of that id: %v, want %s", err, fault.Duplicate)
 	}
 	stop("c")
 	next(waits, "c")
@@ -221,8 +221,8 @@ func TestCancelOfAHostedWorker(t *testing.T) {
 	}
 	stop("b")
 	next(b, "b")
-	if _, _, err := client.Cancel(ctx, c, "b"); wiretest.Code(err) != wire.ErrNoJob {
-		t.Errorf("cancel of a job that has ended: %v, want %s", err, wire.ErrNoJob)
+	if _, _, err := client.Cancel(ctx, c, "b"); wiretest.Code(err) != fault.NoJob {
+		t.Errorf("cancel of a job that has ended: %v, want %s", err, fault.NoJob)
 	}
 }
 

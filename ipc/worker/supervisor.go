@@ -16,6 +16,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -52,7 +53,7 @@ type childProcess struct {
 	client *client.FrameClient
 	tail   *tail
 	dead   chan struct{} // closed after cause is set
-	cause  *wire.Error
+	cause  *fault.Error
 	mu     sync.Mutex
 	why    string // why it was killed; empty: it was not
 }
@@ -227,7 +228,7 @@ func (p *childProcess) wait(name string) {
 	p.mu.Unlock()
 	p.cause = Lost(name, p.cmd.ProcessState, err)
 	if why != "" {
-		p.cause = wire.Errorf(wire.ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
+		p.cause = fault.New(fault.WorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
 	}
 	p.cause.Details = p.tail.last()
 	close(p.dead)
@@ -235,12 +236,12 @@ func (p *childProcess) wait(name string) {
 
 // Lost returns the error for a worker process that has ended, which names the signal or the exit code. st and err are
 // those of its exec.Cmd after Wait.
-func Lost(name string, st *os.ProcessState, err error) *wire.Error {
+func Lost(name string, st *os.ProcessState, err error) *fault.Error {
 	pid := ""
 	if st != nil {
 		pid = fmt.Sprintf(" (pid %d)", st.Pid())
 	}
-	return wire.Errorf(wire.ErrWorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
+	return fault.New(fault.WorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
 }
 
 // exitText says how a process ended.

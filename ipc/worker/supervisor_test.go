@@ -11,12 +11,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
-	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
 )
@@ -38,11 +38,11 @@ func TestWorkerRunsJobs(t *testing.T) {
 	}
 	pid := child.PID()
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
-	if end.Error == nil || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" {
+	if end.Error == nil || end.Error.Public() != fault.OutOfMemory || end.Error.Node != "1" {
 		t.Errorf("a failure in the worker: %+v", end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
-	if end.Error == nil || end.Error.Code != wire.ErrInternal || child.PID() != pid {
+	if end.Error == nil || end.Error.Public() != fault.Internal || child.PID() != pid {
 		t.Errorf("a panic in the worker: %+v; worker %d, was %d", end.Error, child.PID(), pid)
 	}
 }
@@ -59,8 +59,8 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 	req := &message.RunRequest{ID: "again", Workflow: messagetest.Graph("Wait 600000", "Picture 3")}
 	first, cancel := context.WithCancel(ctx)
 	_, err := child.Run(first, jobs.Task{Req: req, Attempt: 1}, jobs.Sink{Event: func(message.Event) { cancel() }})
-	if wiretest.Code(err) != wire.ErrCancelled {
-		t.Fatalf("the first attempt ended with %v, want %s", err, wire.ErrCancelled)
+	if wiretest.Code(err) != fault.Cancelled {
+		t.Fatalf("the first attempt ended with %v, want %s", err, fault.Cancelled)
 	}
 	if child.PID() != pid {
 		t.Fatal("the worker was killed: it did not stop the job")
@@ -91,14 +91,14 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	if end.Type != message.EventSuccess || end.Attempt != 2 || retry == nil {
 		t.Fatalf("got events %v, terminal %+v", ipctest.Types(evs), end)
 	}
-	if !strings.Contains(retry.Error.Message, "SIGKILL") || !strings.Contains(retry.Error.Details, "the fake dies") {
+	if !strings.Contains(retry.Error.Text, "SIGKILL") || !strings.Contains(retry.Error.Details, "the fake dies") {
 		t.Errorf("the cause is not named: %+v", retry.Error)
 	}
 	if child.PID() == pid {
 		t.Error("the worker has its old process id")
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{ID: "always", Workflow: messagetest.Graph("Die")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrWorkerLost || end.Attempt != 3 {
+	if end.Type != message.EventError || end.Error.Public() != fault.WorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
@@ -148,8 +148,8 @@ func TestJobWaitsForTheNextWorker(t *testing.T) {
 		return child
 	}
 	_, err := dead(time.Hour).Exec(ctx, &message.ExecRequest{Class: "Picture"})
-	if wiretest.Code(err) != wire.ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
-		t.Errorf("a node: got %v, want %s with the signal", err, wire.ErrWorkerLost)
+	if wiretest.Code(err) != fault.WorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("a node: got %v, want %s with the signal", err, fault.WorkerLost)
 	}
 	job := jobs.Task{Req: &message.RunRequest{ID: "late", Workflow: messagetest.Graph("Picture 3")}, Attempt: 1}
 	out, err := dead(100*time.Millisecond).Run(ctx, job, jobs.Sink{Event: func(message.Event) {}})

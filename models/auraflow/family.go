@@ -26,7 +26,7 @@ func Family() family.Family {
 			}},
 		},
 		Names: weights.Names{Diffusers: diffusers(), Tables: []string{"positional_encoding", "register_tokens"}},
-		Releases: []family.Release{{Name: "auraflow-0.3", Steps: 50, Text: 256, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "auraflow-0.3", Billions: 6.88, Steps: 50, Text: 256, Entries: 2, Config: Config{
 			Hidden: 3072, Heads: 12, Double: 4, Single: 32, ContextDim: 2048, Channels: 4, PatchSize: 2, MLPHidden: 8192,
 			Edge: 96,
 		}}},
@@ -73,8 +73,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		ContextDim: c.ContextDim, Registers: registers,
-		Blocks: append(dit.Blocks(c.Double, dit.BlockSpec{Kind: dit.Double, Gated: true, AttentionFeedsMLP: true}),
-			dit.Blocks(c.Single, dit.BlockSpec{Kind: dit.Single, Gated: true, AttentionFeedsMLP: true})...),
+		Blocks: append(dit.Blocks(c.Double, dit.BlockSpec{Kind: dit.Double}),
+			dit.Blocks(c.Single, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "N": c.Edge * c.Edge, "R": registers},

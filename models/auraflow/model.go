@@ -89,6 +89,9 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
 	if i < m.cfg.Double {
 		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].ImageMod)
 		out.Text[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].TextMod)

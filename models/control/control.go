@@ -265,36 +265,49 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
 	n.Hint, n.Spec.WholeHint = own.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
-	n.Spec.HintZeros, n.Spec.HintTwice = c.Zeros, own.Has("controlnet_before.linear.weight")
 	n.Borrows, n.Root = len(c.Borrows) > 0, c.Root
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
 		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
 			n.Hint, d.Spec.Channels, d.Spec.Channels+1)
 	}
 	rows, _ := own.Get(mode)
-	options := weights.Options{Model: "control net", Dims: map[string]int{
-		"E": d.Spec.Width, "H": n.Hint + c.Zeros, "p": d.Spec.PatchSize, "M": n.Modes,
-	}}
-	n.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		m := &Model{desc: n, extra: newExtra(n)}
-		if n.Borrows && n.Borrowed == 0 {
-			return nil, fmt.Errorf("a control net for %s that starts with weights of its model is loaded beside one", n.Family)
-		}
+	options := n.options(c.Zeros)
+	load := func(ops engine.Ops, held dit.Held, model func(dit.Held) (dit.Model, error)) (dit.Model, error) {
+		m := &Model{desc: n, extra: newExtra(n, own.Has("controlnet_before.linear.weight"))}
 		var err error
 		if m.mem, err = weights.Load(ops, own, m.extra, options); err != nil {
 			return nil, err
 		}
-		if n.Modes > 0 {
-			m.modes = rows.F32()
-		}
 		held.NoHead, held.Blocks = true, []dit.Range{{End: len(n.Spec.Blocks)}}
-		if m.Model, err = d.Load(ops, held); err != nil {
+		if m.Model, err = model(held); err != nil {
 			m.mem.Close()
 			return nil, err
 		}
+		m.modes = dit.Undefined(n.Modes * n.Spec.Width)
 		return m, nil
 	}
+	n.Spec.Outline = &dit.Outline{Part: func(held dit.Held) (dit.Model, error) {
+		return load(weights.Shapes(), held, d.Spec.Outline.Part)
+	}}
+	n.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		if n.Borrows && n.Borrowed == 0 {
+			return nil, fmt.Errorf("a control net for %s that starts with weights of its model is loaded beside one", n.Family)
+		}
+		m, err := load(ops, held, func(held dit.Held) (dit.Model, error) { return d.Load(ops, held) })
+		if err == nil && n.Modes > 0 {
+			m.(*Model).modes = rows.F32()
+		}
+		return m, err
+	}
 	return n, nil
+}
+
+// options says how the layers of a net are loaded that it has besides those of a model. The hint is read with zeros more
+// channels.
+func (n *Net) options(zeros int) weights.Options {
+	return weights.Options{Model: "control net", Dims: map[string]int{
+		"E": n.Spec.Width, "H": n.Hint + zeros, "p": n.Spec.PatchSize, "M": n.Modes,
+	}}
 }
 
 // Hypothetical describes a control net that copies the first double and single blocks of a model, as most do, without
@@ -308,12 +321,13 @@ func Hypothetical(f *family.Family, base *dit.Spec, double, single int) (*Net, e
 	e := int64(base.Width)
 	n.Spec.Blocks, n.Spec.Params = nil, base.Params+e*int64(base.Channels*base.PatchSize*base.PatchSize+1)
 	want, has := map[dit.BlockKind]int{dit.Double: double, dit.Single: single}, map[dit.BlockKind]int{}
-	for _, b := range base.Blocks {
+	var copied []int
+	for i, b := range base.Blocks {
 		has[b.Kind]++
 		n.Spec.Params -= b.Params
 		if want[b.Kind] > 0 {
 			want[b.Kind]--
-			n.Spec.Blocks = append(n.Spec.Blocks, b)
+			copied, n.Spec.Blocks = append(copied, i), append(n.Spec.Blocks, b)
 			n.Spec.Params += b.Params + e*(e+1) // plus the linear layer of its output
 		}
 	}
@@ -321,7 +335,47 @@ func Hypothetical(f *family.Family, base *dit.Spec, double, single int) (*Net, e
 		return nil, fmt.Errorf("a control net of %d double and %d single blocks: want at least one block, and at most "+
 			"%d and %d, which the model has", double, single, has[dit.Double], has[dit.Single])
 	}
+	n.Spec.Outline = &dit.Outline{Part: func(held dit.Held) (dit.Model, error) {
+		m := &Model{desc: n, extra: newExtra(n, false)}
+		options := n.options(0)
+		declared, err := weights.Declare(m.extra, options)
+		if err != nil {
+			return nil, err
+		}
+		if m.mem, err = weights.Load(weights.Shapes(), weights.Undefined(declared), m.extra, options); err != nil {
+			return nil, err
+		}
+		held.NoHead = true
+		whole, err := base.Outline.Part(held)
+		m.Model = copiedBlocks{whole, copied, &n.Spec}
+		return m, err
+	}}
 	return n, nil
+}
+
+// copiedBlocks is a model that has only some blocks of another one.
+type copiedBlocks struct {
+	dit.Model
+	blocks []int // of the other model
+	spec   *dit.Spec
+}
+
+// Spec describes the model.
+func (m copiedBlocks) Spec() *dit.Spec { return m.spec }
+
+// PrepareBlock implements dit.Model.
+func (m copiedBlocks) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
+	m.Model.PrepareBlock(env, p, m.blocks[i])
+}
+
+// ModulateBlock implements dit.Model.
+func (m copiedBlocks) ModulateBlock(env dit.Env, mod *dit.Modulation, i int) {
+	m.Model.ModulateBlock(env, mod, m.blocks[i])
+}
+
+// Block implements dit.Model.
+func (m copiedBlocks) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
+	m.Model.Block(env, m.blocks[i], s, skip)
 }
 
 // Feeds lists, for each output, the blocks of a base model after which it is added (family.Control.Repeat).

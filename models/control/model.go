@@ -25,8 +25,9 @@ type output struct {
 	Linear *engine.Weight `weight:"linear" shape:"E,E"`
 }
 
-func newExtra(n *Net) *extra {
-	x := &extra{Before: family.NewIf[output](n.Spec.HintTwice)}
+// newExtra returns the empty layers of a net. before: the hint goes through a second one.
+func newExtra(n *Net, before bool) *extra {
+	x := &extra{Before: family.NewIf[output](before)}
 	for _, b := range n.Spec.Blocks {
 		if b.Kind == dit.Single {
 			x.Singles = append(x.Singles, output{})

@@ -68,15 +68,7 @@ func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 		return nil, fmt.Errorf("a model patch for %s whose hint has %d channels: want %d, or %d with a mask", f.Name, n.Hint,
 			n.Spec.Channels, n.Spec.Channels+1)
 	}
-	options := weights.Options{Model: "model patch", Dims: map[string]int{
-		"E": n.Spec.Width, "H": n.Hint, "p": n.Spec.PatchSize,
-	}}
-	n.Load = func(ops engine.Ops, _ dit.Held) (dit.Model, error) {
-		m := &Patch{spec: &n.Spec, net: &layered{Blocks: make([]behind, blocks)}}
-		var err error
-		m.mem, err = weights.Load(ops, set, m.net, options)
-		return m, err
-	}
+	n.Load = func(ops engine.Ops, _ dit.Held) (dit.Model, error) { return n.loadPatch(ops, set) }
 	return n, nil
 }
 
@@ -90,7 +82,28 @@ func patchOf(f *family.Family, width, hint, layers int) *Net {
 	for _, b := range n.Spec.Blocks {
 		n.Spec.Params += b.Params
 	}
+	n.Spec.Outline = &dit.Outline{Part: func(dit.Held) (dit.Model, error) {
+		declared, err := weights.Declare(&layered{Blocks: make([]behind, layers)}, n.patchOptions())
+		if err != nil {
+			return nil, err
+		}
+		return n.loadPatch(weights.Shapes(), weights.Undefined(declared))
+	}}
 	return n
+}
+
+func (n *Net) patchOptions() weights.Options {
+	return weights.Options{Model: "model patch", Dims: map[string]int{
+		"E": n.Spec.Width, "H": n.Hint, "p": n.Spec.PatchSize,
+	}}
+}
+
+// loadPatch loads a patch that patchOf describes.
+func (n *Net) loadPatch(ops engine.Ops, set *weights.Set) (dit.Model, error) {
+	m := &Patch{spec: &n.Spec, net: &layered{Blocks: make([]behind, len(n.Spec.Blocks))}}
+	var err error
+	m.mem, err = weights.Load(ops, set, m.net, n.patchOptions())
+	return m, err
 }
 
 // HypotheticalPatch describes the usual model patch for a model of a family without a file, so that it cannot be

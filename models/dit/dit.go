@@ -14,6 +14,7 @@ package dit
 import (
 	"cmp"
 	"slices"
+	"sync"
 
 	"patchbay/engine"
 )
@@ -189,8 +190,8 @@ type Spec struct {
 	ContextDim    int    // columns of Entry.Context
 	PooledDim     int    // length of Entry.Pooled, 0: none
 	Context2Dim   int    // columns of Entry.Context2, 0: none
+	ContextTokens int    // rows of Entry.Context where Context2 has those of the same text after them
 	TakesGuidance bool
-	Rotates       bool // queries and keys are rotated by position; else positions, if any, are added to image tokens
 	// References: the network takes reference latents. Their tokens follow those of the text, are split and exchanged
 	// with them, and are computed with the weights of the image.
 	References bool
@@ -202,62 +203,41 @@ type Spec struct {
 	NeedsMethod bool
 	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases). Its text tokens are the rows of Context.
 	Biases bool
-	// Taps: the context is the states of this many layers of the text encoder side by side, which blocks of the
-	// network's own merge, with MLPs TapsMLP wide. 0: the network merges nothing.
-	Taps, TapsMLP int
-	// Tables: the modulations of a block are a vector shared by all blocks plus a table of the block's own.
-	Tables bool
 	// Concat is how many channels the network reads after those of the latent (Entry.Concat); 0: none.
 	Concat int
 	// Follows: this is a control net that is a Follower.
 	Follows bool
 	// WholeHint: the hint of this control net is padded to whole tokens, like that of a Follower.
 	WholeHint bool
-	// HintZeros is how many channels of zeros a control net reads after those of its hint. HintTwice: the hint goes
-	// through a second projection.
-	HintZeros int
-	HintTwice bool
-	// OneModulation: Modulate computes the modulations of all blocks, one for all Double and one for all Single blocks.
-	OneModulation bool
-	// VectorDim is the width of the vector that modulations of Sandwich blocks are computed from; elsewhere it is E.
-	VectorDim int
-	// Distilled is the hidden width of the one network that computes the modulations of all blocks and of the head. 0:
-	// each has a projection of its own.
-	Distilled int
 	// Registers is how many learned tokens the network puts in front of the text.
 	Registers int
 	// Multiple: the network pads the text tokens and the image tokens, each to a multiple of this number, with tokens
 	// of its own. 0: it does not pad.
 	Multiple    int
-	MLPRatio    float64
 	Blocks      []BlockSpec
 	Params      int64 // number of parameters
 	EmbedParams int64 // those of ForEmbed weights
 	HeadParams  int64 // those of ForHead weights
+	Outline     *Outline
+}
+
+// Outline is a model without the bytes of its weights, for an engine.Recorder. Copies of a Spec share it.
+type Outline struct {
+	// Part makes the held part of the model, of whole bytes: Held.Part is ignored. It reads no file and is safe for
+	// concurrent use.
+	Part func(Held) (Model, error)
+	// Recorded keeps what parallel/forecast has recorded.
+	Recorded sync.Map
 }
 
 // BlockSpec describes one block.
 type BlockSpec struct {
 	Kind BlockKind
 	Skip int // index of the earlier block whose output is this block's skip input; -1: none
-	// LastText marks a Double block whose text rows are not needed after it (SD3's last). They still provide K and V.
-	LastText bool
-	// Sandwich marks a Single or Cross block of one attention, then one MLP, each between two norms, with four
-	// modulations per channel and no cross-attention (Z-Image's).
-	Sandwich bool
-	// AttentionFeedsMLP: the attention's result goes to the MLP only, and the stream receives the MLP's result only
-	// (AuraFlow).
-	AttentionFeedsMLP bool
-	// Gated: the MLP has two first projections, one of which gates the other (SwiGLU).
-	Gated bool
-	// GatedAttention: the attention's result is multiplied by a gate projected from its input, as wide as the queries.
-	GatedAttention bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
-	// Serial marks a Single block of one attention, then one MLP, each behind a norm (Krea 2). FLUX's Single blocks have
-	// them in parallel. It is false for Sandwich and AttentionFeedsMLP blocks, although these are serial too.
-	Serial bool
-	Params int64
+	Params  int64 // number of parameters
+	Split   int64 // those that a tensor group divides
 }
 
 // Blocks returns n copies of b, each of which attends once and takes no skip input.
@@ -271,20 +251,6 @@ func (s *Spec) Groups() int { return cmp.Or(s.KVHeads, s.Heads) }
 
 // Group returns how many query heads share one head of keys and values.
 func (s *Spec) Group() int { return s.Heads / s.Groups() }
-
-// Modulations returns how many vectors of width E modulate the blocks and the head where one network computes all of
-// them (Distilled): shift, scale and gate per Single block, twice these for each stream of a Double block, shift and
-// scale for the head.
-func (s *Spec) Modulations() int {
-	n := 2
-	for i := range s.Blocks {
-		n += 3
-		if s.Blocks[i].Kind == Double {
-			n += 9
-		}
-	}
-	return n
-}
 
 // JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they
 // must be split, cached and exchanged like image rows.
@@ -326,10 +292,6 @@ func (s *Spec) TextTokens(n int) int { return s.Registers + n + s.pads(n) }
 func (s *Spec) JointTokens(e *Entry) int {
 	return e.Prefix.Rows + s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e)
 }
-
-// TappedTokens is how many tokens have their taps merged at once. Each token is a sequence of its own there, so a long
-// prompt needs no more memory than a short one.
-const TappedTokens = 64
 
 // ReferenceTokens returns the number of tokens of the references of an entry that the network reads.
 func (s *Spec) ReferenceTokens(e *Entry) (n int) {

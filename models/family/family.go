@@ -49,8 +49,10 @@ type Form struct {
 
 // Release is one published model.
 type Release struct {
-	Name  string
-	Steps int // in the release's own example
+	Name string
+	// Billions is the number of parameters of the released files in billions, which tests compare with the config.
+	Billions float64
+	Steps    int // in the release's own example
 	// Text is the number of text tokens that go with an image: in the joint sequence, or as keys of the
 	// cross-attention.
 	Text int

@@ -3,7 +3,7 @@ package family
 import (
 	"cmp"
 	"maps"
-	"slices"
+	"sync"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -64,7 +64,7 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 }
 
 // Describe completes the description of a model. net returns the empty struct of its weights, from which the numbers of
-// parameters follow. Describe also sets HeadDim and MLPRatio, OutChannels where it is 0 (to Channels) and Variant where
+// parameters follow. Describe also sets HeadDim, Outline, OutChannels where it is 0 (to Channels) and Variant where
 // it is empty (to the family's name). build makes the model from its loaded weights. The result's Load reports missing,
 // unexpected and misshapen tensors of the whole model in one *weights.MismatchError.
 func Describe[N any](
@@ -72,10 +72,6 @@ func Describe[N any](
 ) (*Diffusion, error) {
 	spec := d.Spec
 	spec.HeadDim, spec.OutChannels = spec.Width/spec.Heads, cmp.Or(spec.OutChannels, spec.Channels)
-	spec.MLPRatio = float64(tags.Dims["F"]) / float64(spec.Width)
-	if slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Gated }) { // three projections, not two
-		spec.MLPRatio = 1.5 * float64(tags.Dims["F"]) / float64(spec.Width)
-	}
 	options := tags.options(&spec)
 	d.Variant = cmp.Or(d.Variant, spec.Family)
 	d.Declare = func() ([]weights.Declared, error) { return weights.Declare(net(), options) }
@@ -84,20 +80,56 @@ func Describe[N any](
 		return nil, err
 	}
 	count(&spec, declared)
-	d.Spec = spec
-	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	load := func(ops engine.Ops, set *weights.Set, held dit.Held) (l Loaded[N], err error) {
 		o := options
 		o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
 		o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
-		l := Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
-		var err error
-		if l.mem, err = weights.Load(ops, set, l.Net, o); err != nil {
+		l = Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
+		if l.mem, err = weights.Load(ops, set, l.Net, o); err == nil {
+			l.shards = l.mem.Shards()
+		}
+		return l, err
+	}
+	spec.Outline = &dit.Outline{Part: outlines(func(held dit.Held) (Loaded[N], error) {
+		return load(weights.Shapes(), weights.Undefined(declared), held)
+	}, build)}
+	d.Spec = spec
+	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		l, err := load(ops, set, held)
+		if err != nil {
 			return nil, err
 		}
-		l.shards = l.mem.Shards()
 		return build(l), nil
 	}
 	return &d, nil
+}
+
+// outlines returns dit.Outline.Part. Outlines that differ by their blocks alone share the shapes of all blocks.
+func outlines[N any](
+	load func(dit.Held) (Loaded[N], error), build func(Loaded[N]) dit.Model,
+) func(dit.Held) (dit.Model, error) {
+	type slice struct {
+		noEmbed, noHead bool
+		rank, ranks     int
+	}
+	var mu sync.Mutex
+	known := map[slice]Loaded[N]{}
+	return func(held dit.Held) (dit.Model, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		key := slice{held.NoEmbed, held.NoHead, held.Rank, held.Ranks}
+		l, ok := known[key]
+		if !ok {
+			var err error
+			l, err = load(dit.Held{NoEmbed: held.NoEmbed, NoHead: held.NoHead, Rank: held.Rank, Ranks: held.Ranks})
+			if err != nil {
+				return nil, err
+			}
+			known[key] = l
+		}
+		l.Held = held
+		return build(l), nil
+	}
 }
 
 // count sets the numbers of parameters.
@@ -113,6 +145,9 @@ func count(s *dit.Spec, declared []weights.Declared) {
 		}
 		if d.Block >= 0 {
 			s.Blocks[d.Block].Params += n
+			if d.Split {
+				s.Blocks[d.Block].Split += n
+			}
 		}
 	}
 }

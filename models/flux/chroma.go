@@ -40,7 +40,7 @@ func Chroma() family.Family {
 			Encoders: []family.Encoder{{Kind: "t5", Layout: tokenizer.T5("t5xxl", 1), Form: text.Form{PadReference: true}}},
 		},
 		Names: names(),
-		Releases: []family.Release{{Name: "chroma1-hd", Steps: 26, Text: 64, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "chroma1-hd", Billions: 8.9, Steps: 26, Text: 64, Entries: 2, Config: Config{
 			Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
 			Channels: 16, PatchSize: 2, ContextDim: 4096, Guidance: true, MLPHidden: 12288, Distilled: 5120, Layers: 5,
 		}}},
@@ -96,7 +96,7 @@ type vectorNorm struct {
 
 // distilled computes the modulations of all blocks, then the head's, at every timestep: [S, n, Modulations*E].
 func (m *Model) distilled(env dit.Env, p *dit.Prepared, timesteps []float32) engine.Tensor {
-	w, e, rows, factor := m.Net.All, m.cfg.Hidden, m.Spec().Modulations(), float32(m.cfg.TimeFactor)
+	w, e, rows, factor := m.Net.All, m.cfg.Hidden, modulations(m.Spec()), float32(m.cfg.TimeFactor)
 	at := make([]float32, rows)
 	for i := range at {
 		at[i] = factor * float32(i)
@@ -135,7 +135,7 @@ func (m *Model) share(all engine.Tensor, i int, text bool) engine.Tensor {
 	at, n := 3*m.cfg.DepthSingle+6*i, 6
 	switch {
 	case i == len(m.Spec().Blocks):
-		at, n = m.Spec().Modulations()-2, 2
+		at, n = modulations(m.Spec())-2, 2
 	case i >= m.cfg.Depth:
 		at, n = 3*(i-m.cfg.Depth), 3
 	case text:
@@ -143,4 +143,17 @@ func (m *Model) share(all engine.Tensor, i int, text bool) engine.Tensor {
 	}
 	e := m.cfg.Hidden
 	return all.Slice(2, at*e, (at+n)*e)
+}
+
+// modulations returns how many vectors of width E modulate the blocks and the head: shift, scale and gate per Single block, twice these for each stream of a Double block, shift and
+// scale for the head.
+func modulations(s *dit.Spec) int {
+	n := 2
+	for i := range s.Blocks {
+		n += 3
+		if s.Blocks[i].Kind == dit.Double {
+			n += 9
+		}
+	}
+	return n
 }

@@ -34,8 +34,8 @@ func TestChromaReleasedSize(t *testing.T) {
 	want := int64(11891178560) - (2*19*linear(6*e, e) + 38*linear(3*e, e) + linear(2*e, e)) -
 		(linear(e, 256) + linear(e, e)) - (linear(e, 768) + linear(e, e)) +
 		linear(a, 64) + 5*(2*linear(a, a)+a) + linear(e, a)
-	if s := d.Spec; s.Params != want || s.Modulations() != places || s.Family != "chroma" || !s.TakesGuidance {
-		t.Errorf("got %d parameters and %d modulations of %s, want %d and %d", s.Params, s.Modulations(), s.Family, want,
+	if s := d.Spec; s.Params != want || modulations(&s) != places || s.Family != "chroma" || !s.TakesGuidance {
+		t.Errorf("got %d parameters and %d modulations of %s, want %d and %d", s.Params, modulations(&s), s.Family, want,
 			places)
 	}
 }

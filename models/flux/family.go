@@ -67,8 +67,8 @@ func Family() family.Family {
 			"feature_embedder.mid_layer_norm.bias": "the style projector of USO for FLUX.1",
 		}},
 		Releases: []family.Release{
-			{Name: "flux-dev", Steps: 28, Text: 512, Entries: 1, Config: dev},
-			{Name: "flux-schnell", Steps: 4, Text: 256, Entries: 1, Config: schnell},
+			{Name: "flux-dev", Billions: 11.9, Steps: 28, Text: 512, Entries: 1, Config: dev},
+			{Name: "flux-schnell", Billions: 11.89, Steps: 4, Text: 256, Entries: 1, Config: schnell},
 		},
 		Tiny: Config{ // with guidance
 			Hidden: 96, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{4, 6, 6}, Theta: 10000, TimeFactor: 1000,
@@ -86,9 +86,9 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe implements family.Config. Guided models have a time line of their own, schnell has a plain flow.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: c.name(), Distilled: c.Distilled, Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
+		Family: c.name(), Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
-		Rotates: true, Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
+		Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
 		References: c.Concat == 0 && c.Distilled == 0, // these lack the channels of a mask or a second image
 		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
 			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),

@@ -29,9 +29,9 @@ func Family() family.Family {
 		Text:   family.Text{Types: []string{"flux2"}, Encoders: encoders()},
 		Names:  names(),
 		Releases: []family.Release{
-			{Name: "flux2-klein-4b", Steps: 4, Text: minText, Entries: 1, Config: base},
-			{Name: "flux2-klein-9b", Steps: 4, Text: minText, Entries: 1, Config: nine},
-			{Name: "flux2-dev", Steps: 20, Text: minText, Entries: 1, Config: dev},
+			{Name: "flux2-klein-4b", Billions: 3.88, Steps: 4, Text: minText, Entries: 1, Config: base},
+			{Name: "flux2-klein-9b", Billions: 9.08, Steps: 4, Text: minText, Entries: 1, Config: nine},
+			{Name: "flux2-dev", Billions: 32.22, Steps: 20, Text: minText, Entries: 1, Config: dev},
 		},
 		Tiny: Config{ // with guidance
 			Hidden: 112, Heads: 7, Depth: 3, DepthSingle: 4, Axes: []int{4, 4, 4, 4}, Theta: 2000, Channels: 128,
@@ -78,9 +78,9 @@ const minText = 512
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,
-		TakesGuidance: c.Guidance, Rotates: true, References: true, OneModulation: true,
-		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Gated: true}),
-			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single, Gated: true})...),
+		TakesGuidance: c.Guidance, References: true,
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
+			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden},

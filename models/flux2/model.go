@@ -28,7 +28,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil {
 		return nil, err
 	}
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, m.positions(&entries[0], grid)).Upload(env)
+	p.RoPE = layers.UploadRotation(env, p.Lt+grid.Tokens(), spec.HeadDim/2, func() layers.Rotation {
+		return layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, m.positions(&entries[0], grid))
+	})
 	if m.Net.Guidance != nil {
 		p.Vector = layers.Guidance(env, entries, factor, m.Net.Guidance.In, m.Net.Guidance.Out)
 	}

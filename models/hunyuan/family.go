@@ -40,7 +40,7 @@ func Family() family.Family {
 			},
 			Rest: rest, Repeat: func(*dit.Spec, dit.BlockKind, int) int { return 1 },
 		},
-		Releases: []family.Release{{Name: "hunyuandit", Steps: 50, Text: 333, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "hunyuandit", Billions: 1.5, Steps: 50, Text: 333, Entries: 2, Config: Config{
 			Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048, MLPHidden: 6144,
 			T5Hidden: 8192, PoolDim: 1024,
 		}}},
@@ -86,7 +86,7 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, Rotates: true,
+		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, ContextTokens: textLen,
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	for i := range s.Blocks {

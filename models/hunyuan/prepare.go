@@ -24,7 +24,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	p.CrossKV = make([]engine.Tensor, m.cfg.Depth)
 	p.Source = env.Arena.Alloc(engine.F32, p.N, p.Lt, m.cfg.TextDim)
 	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
-	p.RoPE = layers.FillRotation(m.Spec().HeadDim, ropeBase, grid).Upload(env)
+	p.RoPE = layers.UploadRotation(env, grid.Tokens(), m.Spec().HeadDim/2, func() layers.Rotation {
+		return layers.FillRotation(m.Spec().HeadDim, ropeBase, grid)
+	})
 	mark := env.Arena.Mark()
 	t5 := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context2 })
 	m.text(env, p.Source, entries, t5)

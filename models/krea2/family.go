@@ -23,7 +23,7 @@ func Family() family.Family {
 			}},
 		},
 		Names: names(),
-		Releases: []family.Release{{Name: "krea2-turbo", Steps: 8, Text: 96, Entries: 1, Config: Config{
+		Releases: []family.Release{{Name: "krea2-turbo", Billions: 12.82, Steps: 8, Text: 96, Entries: 1, Config: Config{
 			Hidden: 6144, Heads: 48, KVHeads: 12, Depth: 28, Channels: 16, MLPHidden: 16384, Taps: 12, TextWidth: 2560,
 			TextHeads: 20, TextMLP: 6912, Layerwise: 2, Refiners: 2,
 		}}},
@@ -63,9 +63,9 @@ func names() weights.Names {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "krea2", Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: patch, Channels: c.Channels,
-		ContextDim: c.Taps * c.TextWidth, Taps: c.Taps, TapsMLP: c.TextMLP, Rotates: true, References: true,
-		NeedsMethod: true, Tables: true,
-		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Serial: true, Gated: true, GatedAttention: true}),
+		ContextDim: c.Taps * c.TextWidth, References: true,
+		NeedsMethod: true,
+		Blocks:      dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{

@@ -20,7 +20,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil {
 		return nil, err
 	}
-	p.RoPE = layers.PositionRotation(axes(spec.HeadDim), theta, m.positions(&entries[0], grid)).Upload(env)
+	p.RoPE = layers.UploadRotation(env, p.Lt+grid.Tokens(), spec.HeadDim/2, func() layers.Rotation {
+		return layers.PositionRotation(axes(spec.HeadDim), theta, m.positions(&entries[0], grid))
+	})
 	if !m.Held.NoEmbed {
 		layers.EmbedJoint(env, spec, p, m.Net.TextOut, m.Net.Patch, func(context engine.Tensor) engine.Tensor {
 			return m.text(env, context)

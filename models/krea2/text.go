@@ -14,8 +14,8 @@ func (m *Model) text(env dit.Env, context engine.Tensor) engine.Tensor {
 	all := context.Merge(0).Split(1, m.cfg.Taps, w) // [n*L, taps, W]
 	x := env.Arena.Alloc(engine.F32, n*l, w, 1)
 	mark := env.Arena.Mark()
-	for at := 0; at < n*l; at += dit.TappedTokens {
-		to := min(at+dit.TappedTokens, n*l)
+	for at := 0; at < n*l; at += tappedTokens {
+		to := min(at+tappedTokens, n*l)
 		for i := range f.Taps {
 			f.Taps[i].run(env, all.Slice(0, at, to), m.cfg.TextHeads)
 		}
@@ -61,3 +61,7 @@ func (b *textBlock) run(env dit.Env, x engine.Tensor, heads int) {
 	env.Ops.Linear(x, up, b.Down, engine.Epilogue{Residual: x})
 	env.Arena.Release(mark)
 }
+
+// tappedTokens is how many tokens have their taps merged at once. Each token is a sequence of its own there, so a long
+// prompt needs no more memory than a short one.
+const tappedTokens = 64

@@ -19,6 +19,17 @@ func Upload(env dit.Env, data []float32, shape ...int) engine.Tensor {
 	return t
 }
 
+// UploadComputed is Upload of data that takes long to compute, which a recording need not do.
+func UploadComputed(env dit.Env, compute func() []float32, shape ...int) engine.Tensor {
+	t := env.Arena.Alloc(engine.F32, shape...)
+	if env.Arena.Measuring() {
+		env.Ops.Upload(t, dit.Undefined(t.Len()))
+	} else {
+		env.Ops.Upload(t, compute())
+	}
+	return t
+}
+
 // Scratch allocates an activation of x's dtype.
 func Scratch(env dit.Env, x engine.Tensor, shape ...int) engine.Tensor {
 	return env.Arena.Alloc(x.DType, shape...)

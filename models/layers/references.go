@@ -101,16 +101,19 @@ func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	if spec.Concat == 0 {
 		return nil
 	}
-	var all []float32
 	for i, e := range p.Entries {
 		c := e.Concat
 		if c.Y != p.Grid.LatentY || c.X != p.Grid.LatentX || len(c.Data) != spec.Concat*c.Y*c.X {
 			return fmt.Errorf("%s: entry %d: %d concatenated values of %d x %d, want %d channels of %d x %d", spec.Family, i,
 				len(c.Data), c.Y, c.X, spec.Concat, p.Grid.LatentY, p.Grid.LatentX)
 		}
-		all = append(all, patches(c, spec.Concat, spec.PatchSize, p.Grid)...)
 	}
-	p.Concat = Upload(env, all, p.N, p.Grid.Tokens(), spec.Concat*spec.PatchSize*spec.PatchSize)
+	p.Concat = UploadComputed(env, func() (all []float32) {
+		for _, e := range p.Entries {
+			all = append(all, patches(e.Concat, spec.Concat, spec.PatchSize, p.Grid)...)
+		}
+		return all
+	}, p.N, p.Grid.Tokens(), spec.Concat*spec.PatchSize*spec.PatchSize)
 	return nil
 }
 
@@ -140,13 +143,14 @@ func EmbedRows(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
 
 // references uploads the tokens of the references of all entries: [n, l, C*p*p].
 func references(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.Tensor {
-	var all []float32
-	for i := range entries {
-		for _, r := range entries[i].References {
-			all = append(all, patches(r, spec.Channels, spec.PatchSize, spec.Tokens(r.Y, r.X))...)
+	return UploadComputed(env, func() (all []float32) {
+		for i := range entries {
+			for _, r := range entries[i].References {
+				all = append(all, patches(r, spec.Channels, spec.PatchSize, spec.Tokens(r.Y, r.X))...)
+			}
 		}
-	}
-	return Upload(env, all, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
+		return all
+	}, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
 }
 
 // patches returns the tokens of a reference of c channels: [Y*X, C*p*p] with features (channel, row, column). Odd sides

@@ -23,10 +23,14 @@ func (r Rotation) set(i int, phase float64) {
 	r.Cos[i], r.Sin[i] = float32(cos), float32(sin)
 }
 
-// Upload copies the table to the device as f32 tensors [L, D/2] of the arena.
-func (r Rotation) Upload(env dit.Env) engine.RoPE {
-	l := len(r.Cos) / r.Pairs
-	return engine.RoPE{Cos: Upload(env, r.Cos, l, r.Pairs), Sin: Upload(env, r.Sin, l, r.Pairs)}
+// UploadRotation copies the table of l tokens with the given number of pairs to the device, as f32 tensors [L, D/2] of
+// the arena. A recording does not compute it.
+func UploadRotation(env dit.Env, l, pairs int, table func() Rotation) engine.RoPE {
+	r := Rotation{Cos: dit.Undefined(l * pairs), Sin: dit.Undefined(l * pairs)}
+	if !env.Arena.Measuring() {
+		r = table()
+	}
+	return engine.RoPE{Cos: Upload(env, r.Cos, l, pairs), Sin: Upload(env, r.Sin, l, pairs)}
 }
 
 // PositionRotation returns FLUX's table for tokens at these positions, one coordinate per axis: axis a rotates

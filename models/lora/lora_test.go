@@ -6,17 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/models/auraflow"
-	"patchbay/models/family"
-	"patchbay/models/flux"
-	"patchbay/models/flux2"
-	"patchbay/models/hunyuan"
-	"patchbay/models/krea2"
-	"patchbay/models/pixart"
-	"patchbay/models/qwenimage"
-	"patchbay/models/sd3"
 	"patchbay/models/weights"
-	"patchbay/models/zimage"
 )
 
 // zeros returns a pair of zero matrices of rank r for a matrix [n, k], named by module in kohya's convention.
@@ -40,128 +30,6 @@ func places(m *Matched) []where {
 		out = append(out, where{a.Part, a.Name, a.First, a.Rows, a.UpRow})
 	}
 	return out
-}
-
-// TestOtherFamilies checks the rows and weights of names in the files of all families but FLUX, written by hand from
-// their formats.
-func TestOtherFamilies(t *testing.T) {
-	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
-	z, q := zimage.Family().Tiny.(zimage.Config), qwenimage.Family().Tiny.(qwenimage.Config)
-	f, k := flux2.Family().Tiny.(flux2.Config), krea2.Family().Tiny.(krea2.Config)
-	v := auraflow.Family().Tiny.(auraflow.Config)
-	a, u := flux.Chroma().Tiny.(flux.Config), zimage.Lumina2().Tiny.(zimage.Config)
-	type row struct {
-		module string
-		n, k   int
-		want   []where
-	}
-	one := func(module string, n, k int, name string, first int) row {
-		return row{module, n, k, []where{{"", name, first, n, 0}}}
-	}
-	e, last := s.Hidden, s.Blocks-1
-	if last != 3 {
-		t.Fatalf("the tiny SD3 has %d blocks, the names below are for 4", s.Blocks)
-	}
-	for name, c := range map[string]struct {
-		of   family.Family
-		rows []row
-	}{
-		"sd3": {sd3.Family(), []row{
-			one("transformer.transformer_blocks.1.attn.to_k", e, e, "joint_blocks.1.x_block.attn.qkv", e),
-			one("transformer.transformer_blocks.1.attn.add_v_proj", e, e, "joint_blocks.1.context_block.attn.qkv", 2*e),
-			one("lora_transformer_transformer_blocks_0_attn_to_out_0", e, e, "joint_blocks.0.x_block.attn.proj", 0),
-			one("base_model.model.transformer_blocks.0.norm1_context.linear", 6*e, e,
-				"joint_blocks.0.context_block.adaLN_modulation.1", 0),
-			{"transformer.transformer_blocks.3.norm1_context.linear", 2 * e, e, []where{
-				{"", "joint_blocks.3.context_block.adaLN_modulation.1", 0, e, e},
-				{"", "joint_blocks.3.context_block.adaLN_modulation.1", e, e, 0},
-			}},
-			{"lycoris_norm_out_linear", 2 * e, e, []where{
-				{"", "final_layer.adaLN_modulation.1", 0, e, e},
-				{"", "final_layer.adaLN_modulation.1", e, e, 0},
-			}},
-			one("lora_unet_joint_blocks_2_x_block_mlp_fc1", s.MLPHidden, e, "joint_blocks.2.x_block.mlp.fc1", 0),
-			one("transformer.pos_embed.proj", e, s.Channels*s.PatchSize*s.PatchSize, "x_embedder.proj", 0),
-		}},
-		"pixart": {pixart.Family(), []row{
-			one("transformer.transformer_blocks.1.attn2.to_v", p.Hidden, p.Hidden, "blocks.1.cross_attn.kv_linear", p.Hidden),
-			one("base_model.model.transformer_blocks.0.attn1.to_v", p.Hidden, p.Hidden, "blocks.0.attn.qkv", 2*p.Hidden),
-			one("unet.base_model.model.transformer_blocks.0.attn2.to_q", p.Hidden, p.Hidden, "blocks.0.cross_attn.q_linear", 0),
-			one("lora_unet_blocks_2_mlp_fc2", p.Hidden, p.MLPHidden, "blocks.2.mlp.fc2", 0),
-			one("transformer.adaln_single.linear", 6*p.Hidden, p.Hidden, "t_block.1", 0),
-		}},
-		"zimage": {zimage.Family(), []row{
-			one("diffusion_model.layers.1.attention.to_k", z.Hidden, z.Hidden, "layers.1.attention.qkv", z.Hidden),
-			one("transformer.noise_refiner.0.attention.to_v", z.Hidden, z.Hidden, "noise_refiner.0.attention.qkv", 2*z.Hidden),
-			one("diffusion_model.context_refiner.1.attention.to_out.0", z.Hidden, z.Hidden, "context_refiner.1.attention.out",
-				0),
-			one("lora_unet_layers_2_feed_forward_w2", z.Hidden, z.MLPHidden, "layers.2.feed_forward.w2", 0),
-			one("diffusion_model.layers.0.adaLN_modulation.0", 4*z.Hidden, 256, "layers.0.adaLN_modulation.0", 0),
-		}},
-		"qwenimage": {qwenimage.Family(), []row{
-			one("transformer.transformer_blocks.1.attn.to_k", q.Hidden, q.Hidden, "transformer_blocks.1.attn.to_k", 0),
-			one("transformer_blocks.3.attn.to_add_out", q.Hidden, q.Hidden, "transformer_blocks.3.attn.to_add_out", 0),
-			one("diffusion_model.transformer_blocks.0.txt_mod.1", 6*q.Hidden, q.Hidden, "transformer_blocks.0.txt_mod.1", 0),
-			one("lora_unet_transformer_blocks_2_img_mlp_net_0_proj", q.MLPHidden, q.Hidden,
-				"transformer_blocks.2.img_mlp.net.0.proj", 0),
-			one("lycoris_transformer_blocks_0_attn_to_out_0", q.Hidden, q.Hidden, "transformer_blocks.0.attn.to_out.0", 0),
-		}},
-		"flux2": {flux2.Family(), []row{
-			one("diffusion_model.double_blocks.1.img_mlp.0", 2*f.MLPHidden, f.Hidden, "double_blocks.1.img_mlp.0", 0),
-			one("transformer.transformer_blocks.1.attn.to_k", f.Hidden, f.Hidden, "double_blocks.1.img_attn.qkv", f.Hidden),
-			one("transformer.transformer_blocks.2.ff_context.linear_in", 2*f.MLPHidden, f.Hidden, "double_blocks.2.txt_mlp.0",
-				0),
-			one("lora_unet_single_blocks_3_linear1", 3*f.Hidden+2*f.MLPHidden, f.Hidden, "single_blocks.3.linear1", 0),
-			one("transformer.single_transformer_blocks.0.attn.to_qkv_mlp_proj", 3*f.Hidden+2*f.MLPHidden, f.Hidden,
-				"single_blocks.0.linear1", 0),
-			one("base_model.model.single_transformer_blocks.2.attn.to_out", f.Hidden, f.Hidden+f.MLPHidden,
-				"single_blocks.2.linear2", 0),
-		}},
-		"krea2": {krea2.Family(), []row{
-			one("diffusion_model.blocks.1.attn.wk", k.KVHeads*16, k.Hidden, "blocks.1.attn.wk", 0),
-			one("transformer.transformer_blocks.2.attn.to_out.0", k.Hidden, k.Hidden, "blocks.2.attn.wo", 0),
-			one("lycoris_transformer_blocks_0_attn_to_gate", k.Hidden, k.Hidden, "blocks.0.attn.gate", 0),
-			one("transformer_blocks.3.ff.gate", k.MLPHidden, k.Hidden, "blocks.3.mlp.gate", 0),
-			one("text_fusion.refiner_blocks.1.attn.to_v", k.TextWidth, k.TextWidth, "txtfusion.refiner_blocks.1.attn.wv", 0),
-			one("diffusion_model.txt_in.linear_1", k.Hidden, k.TextWidth, "txtmlp.1", 0),
-		}},
-		"chroma": {flux.Chroma(), []row{
-			one("transformer.transformer_blocks.1.attn.to_k", a.Hidden, a.Hidden, "double_blocks.1.img_attn.qkv", a.Hidden),
-			one("lora_unet_distilled_guidance_layer_layers_1_in_layer", a.Distilled, a.Distilled,
-				"distilled_guidance_layer.layers.1.in_layer", 0),
-			one("diffusion_model.single_blocks.2.linear2", a.Hidden, a.Hidden+a.MLPHidden, "single_blocks.2.linear2", 0),
-		}},
-		"lumina2": {zimage.Lumina2(), []row{
-			one("transformer.layers.1.attention.to_k", u.KVHeads*12, u.Hidden, "layers.1.attention.qkv", u.Hidden),
-			one("layers.2.attention.to_v", u.KVHeads*12, u.Hidden, "layers.2.attention.qkv", u.Hidden+u.KVHeads*12),
-			one("diffusion_model.layers.0.adaLN_modulation.1", 4*u.Hidden, u.TimeHidden, "layers.0.adaLN_modulation.1", 0),
-		}},
-		"auraflow": {auraflow.Family(), []row{
-			one("transformer.joint_transformer_blocks.1.attn.to_k", v.Hidden, v.Hidden, "double_layers.1.attn.w2k", 0),
-			one("transformer.joint_transformer_blocks.0.attn.add_v_proj", v.Hidden, v.Hidden, "double_layers.0.attn.w1v", 0),
-			one("transformer.single_transformer_blocks.2.ff.out_projection", v.Hidden, v.MLPHidden,
-				"single_layers.2.mlp.c_proj", 0),
-			one("transformer.joint_transformer_blocks.0.ff_context.linear_2", v.MLPHidden, v.Hidden,
-				"double_layers.0.mlpC.c_fc2", 0),
-			one("lora_unet_single_layers_1_modCX_1", 6*v.Hidden, v.Hidden, "single_layers.1.modCX.1", 0),
-		}},
-		"hunyuandit": {hunyuan.Family(), []row{
-			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),
-			one("lora_unet_blocks_0_attn2_kv_proj", 2*h.Hidden, h.TextDim, "blocks.0.attn2.kv_proj", 0),
-		}},
-	} {
-		keys := familyKeys(t, c.of)
-		for _, r := range c.rows {
-			m, err := Match(weights.FromMap(zeros(r.module, r.n, r.k, 3)), keys)
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
-			if got := places(m); !slices.Equal(got, r.want) {
-				t.Errorf("%s %s: got %+v, want %+v", name, r.module, got, r.want)
-			}
-		}
-	}
 }
 
 // encoder returns an encoder of one block and width 8.

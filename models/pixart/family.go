@@ -30,8 +30,8 @@ func Family() family.Family {
 		},
 		Names: weights.Names{Diffusers: diffusers()},
 		Releases: []family.Release{
-			{Name: "pixart-alpha", Steps: 20, Text: 120, Entries: 2, Config: alpha},
-			{Name: "pixart-sigma", Steps: 20, Text: 300, Entries: 2, Config: sigma},
+			{Name: "pixart-alpha", Billions: 0.61, Steps: 20, Text: 120, Entries: 2, Config: alpha},
+			{Name: "pixart-sigma", Billions: 0.61, Steps: 20, Text: 300, Entries: 2, Config: sigma},
 		},
 		Tiny: Config{ // with micro-conditioning
 			Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MLPHidden: 480, MicroSize: true,
@@ -44,7 +44,7 @@ func Family() family.Family {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, Tables: true,
+		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim,
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	tags := family.Tags{

@@ -32,7 +32,7 @@ func Family() family.Family {
 				Under: func(string) bool { return true },
 			}},
 		},
-		Names: weights.Names{Same: true},
+		Names: weights.Names{Same: true, Tables: []string{layered}},
 		Control: &family.Control{
 			Kinds: "InstantX, inpaint",
 			Forms: []family.Form{{Has: "transformer_blocks.0.img_mlp.net.0.proj.weight"}},
@@ -47,8 +47,8 @@ func Family() family.Family {
 			PatchSize: patch,
 		},
 		Releases: []family.Release{
-			{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: released},
-			{Name: "qwen-image-layered", Steps: 50, Text: 64, Entries: 2, Config: released.layered()},
+			{Name: "qwen-image", Billions: 20.43, Steps: 50, Text: 64, Entries: 2, Config: released},
+			{Name: "qwen-image-layered", Billions: 20.43, Steps: 50, Text: 64, Entries: 2, Config: released.layered()},
 		},
 		Tiny: Config{
 			Hidden: 112, Heads: 7, Depth: 4, Axes: []int{4, 6, 6}, ContextDim: 56, Channels: 16, MLPHidden: 448,
@@ -109,7 +109,7 @@ func (c Config) layered() Config {
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: c.Channels,
-		ContextDim: c.ContextDim, Rotates: true, References: true, Frames: true,
+		ContextDim: c.ContextDim, References: true, Frames: true,
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}

@@ -26,7 +26,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil {
 		return nil, err
 	}
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, theta, m.positions(&entries[0], grid)).Upload(env)
+	p.RoPE = layers.UploadRotation(env, p.Lt+grid.Tokens(), spec.HeadDim/2, func() layers.Rotation {
+		return layers.PositionRotation(m.cfg.Axes, theta, m.positions(&entries[0], grid))
+	})
 	if m.Held.NoEmbed {
 		return p, nil
 	}
@@ -53,6 +55,9 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
 	w := &m.Net.Blocks[i]
 	out.Image[i], out.Text[i] = layers.Modulate(env, out.Vector, w.ImageMod), layers.Modulate(env, out.Vector, w.TextMod)
 }

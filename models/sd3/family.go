@@ -44,11 +44,11 @@ func Family() family.Family {
 			NoShift: true, NoPooled: true,
 		},
 		Releases: []family.Release{
-			{Name: "sd3-medium", Steps: 28, Text: 333, Entries: 2, Config: Config{
+			{Name: "sd3-medium", Billions: 2.08, Steps: 28, Text: 333, Entries: 2, Config: Config{
 				Hidden: 1536, Blocks: 24, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096,
 				PooledDim: 2048, MLPHidden: 6144,
 			}},
-			{Name: "sd3.5-large", Steps: 28, Text: 333, Entries: 2, Config: Config{
+			{Name: "sd3.5-large", Billions: 8.14, Steps: 28, Text: 333, Entries: 2, Config: Config{
 				Hidden: 2432, Blocks: 38, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096, PooledDim: 2048,
 				MLPHidden: 9728, QKNorm: true,
 			}},
@@ -88,7 +88,6 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Blocks: dit.Blocks(c.Blocks, dit.BlockSpec{Kind: dit.Double}),
 	}
 	for i := range s.Blocks {
-		s.Blocks[i].LastText = i == c.Blocks-1
 		if c.dual(i) {
 			s.Blocks[i].Attends = 2
 		}

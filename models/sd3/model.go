@@ -56,6 +56,9 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
 	text, image, _ := m.Net.Blocks[i].view()
 	out.Text[i], out.Image[i] = layers.Modulate(env, out.Vector, text.Mod), layers.Modulate(env, out.Vector, image.Mod)
 }

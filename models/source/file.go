@@ -43,7 +43,7 @@ func stat(f File) (File, *weights.File, error) {
 // Key identifies the file and its content.
 func (f File) Key() string { return fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed) }
 
-// With opens the file or files, calls use and closes them. It returns the error of use, or a *datafile.ReadError if
+// With opens the file or files, calls use and closes them. It returns the error of use, or that of datafile.Changed if
 // they have changed since Stat or cannot be read.
 func (f File) With(use func(*weights.File) error) (err error) {
 	file, err := f.open()
@@ -52,7 +52,7 @@ func (f File) With(use func(*weights.File) error) (err error) {
 	}
 	defer func() { _ = file.Close() }()
 	if file.HeaderHash() != f.Hash || Modified(file.Paths()) != f.Changed {
-		return &datafile.ReadError{Path: f.Path, Err: errors.New("it has changed since the workflow began; run it again")}
+		return datafile.Changed(f.Path, errors.New("it has changed since the workflow began; run it again"))
 	}
 	defer datafile.Catch(&err)
 	return use(file)

@@ -8,6 +8,7 @@ package tiny
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models"
@@ -24,6 +25,31 @@ func Names() []string {
 		out = append(out, f.Name)
 	}
 	return out
+}
+
+// Networks returns the models of every family, in the order of the table: those that golden numbers were recorded with,
+// or the tiny one of a family that has none.
+func Networks() (out [][]string, err error) {
+	golden, err := goldenweights.Models()
+	if err != nil {
+		return nil, err
+	}
+	families := Names()
+	out = make([][]string, len(families))
+	for _, name := range golden {
+		d, err := Describe(name)
+		if err != nil {
+			return nil, err
+		}
+		at := slices.Index(families, d.Spec.Family)
+		out[at] = append(out[at], name)
+	}
+	for i := range out {
+		if out[i] == nil {
+			out[i] = []string{families[i]}
+		}
+	}
+	return out, nil
 }
 
 // Checkpoint returns the tensors and the metadata of a model, as if they were read from a file.

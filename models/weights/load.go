@@ -40,6 +40,8 @@ func (l *Loaded) Close() {
 // f32 (bf16 with the keep tag) in a single allocation. If anything in the file is missing, unexpected or has the wrong
 // shape, nothing is loaded and the error is a *MismatchError that lists it all. Fields that are not held stay empty.
 // Any Ops of the device may read the weights afterwards. The caller must close the result once dst is no longer used.
+//
+// With the Ops of Shapes, fields get weights without bytes and nothing of the set but shapes is read.
 func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	p, err := plan(dst, opt)
 	if err != nil {
@@ -57,7 +59,8 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	return l, nil
 }
 
-// load fills the fields of items, or returns a *datafile.ReadError if a file cannot be read or was changed meanwhile.
+// load fills the fields of items, or returns the error of datafile.Changed if a file cannot be read or was changed
+// meanwhile.
 func (f *filler) load(items []item) (err error) {
 	defer datafile.Catch(&err)
 	fill := f.fill
@@ -80,6 +83,7 @@ type filler struct {
 	opt    Options
 	loaded *Loaded
 	bytes  []byte                  // scratch memory for one matrix
+	shapes bool                    // no bytes are read
 	files  map[*datafile.File]bool // that were read
 }
 
@@ -112,7 +116,10 @@ func (f *filler) scratch(items []item) int64 {
 }
 
 func (f *filler) fill(items []item) error {
-	f.bytes = make([]byte, f.scratch(items))
+	_, f.shapes = f.ops.(shapes)
+	if !f.shapes {
+		f.bytes = make([]byte, f.scratch(items))
+	}
 	var smalls []small
 	for _, it := range items {
 		if !it.held {
@@ -132,9 +139,12 @@ func (f *filler) fill(items []item) error {
 	}
 	measure := engine.NewMeasuringArena("weights")
 	for _, s := range smalls {
-		measure.Alloc(s.dtype, s.shape...)
+		t := measure.Alloc(s.dtype, s.shape...)
+		if f.shapes {
+			s.put(t)
+		}
 	}
-	if measure.Peak() == 0 {
+	if measure.Peak() == 0 || f.shapes {
 		return nil
 	}
 	buf, err := f.take(measure.Peak())
@@ -154,7 +164,7 @@ func (f *filler) fill(items []item) error {
 // get returns a tensor that is about to be read.
 func (f *filler) get(name string) (Stored, bool) {
 	s, ok := f.set.Get(name)
-	if s.file != nil {
+	if s.file != nil && !f.shapes {
 		f.files[s.file] = true
 	}
 	return s, ok
@@ -192,8 +202,10 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	if !ok || err != nil {
 		return small{}, false, err
 	}
-	packed, err := f.ops.Pack(c.matrix(s, &f.bytes), c.channels)
-	if err != nil {
+	var packed *engine.Packed
+	if f.shapes {
+		packed = &engine.Packed{DType: s.DType, N: c.count, K: c.width()}
+	} else if packed, err = f.ops.Pack(c.matrix(s, &f.bytes), c.channels); err != nil {
 		return small{}, false, err
 	}
 	f.loaded.packed = append(f.loaded.packed, packed)

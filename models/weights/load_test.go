@@ -209,3 +209,30 @@ func TestMistakesInTagsAreErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestDeclaredSplits checks which tensors are declared as divided by a tensor group: matrices split by rows with their
+// biases, matrices split by columns without.
+func TestDeclaredSplits(t *testing.T) {
+	var net struct {
+		Up    *engine.Weight `weight:"up" shape:"F,E" split:"rows F"`
+		Down  *engine.Weight `weight:"down" shape:"E,F" split:"cols F"`
+		Whole *engine.Weight `weight:"whole" shape:"E,E"`
+		Norm  engine.Tensor  `weight:"norm" shape:"E"`
+	}
+	declared, err := Declare(&net, Options{Dims: map[string]int{"E": 4, "F": 8}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{
+		"up.weight": true, "up.bias": true, "down.weight": true, "down.bias": false, "whole.weight": false,
+		"whole.bias": false, "norm": false,
+	}
+	if len(declared) != len(want) {
+		t.Fatalf("%d tensors are declared, want %d", len(declared), len(want))
+	}
+	for _, d := range declared {
+		if d.Split != want[d.Name] {
+			t.Errorf("%s is split: %v, want %v", d.Name, d.Split, want[d.Name])
+		}
+	}
+}

@@ -39,6 +39,7 @@ type Declared struct {
 	Use   dit.Use
 	Block int     // block number; -1: outside of blocks
 	Add   float32 // added to every element of a vector on loading
+	Split bool    // a tensor group divides it
 }
 
 // Params returns the number of elements.
@@ -176,10 +177,10 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 	}
 	var out []Declared
 	seen := map[string]bool{}
-	add := func(name string, shape []int, it item) {
+	add := func(name string, shape []int, it item, split bool) {
 		if !seen[name] { // fields that share a fused matrix
 			seen[name] = true
-			out = append(out, Declared{name, shape, it.use, it.block, it.add})
+			out = append(out, Declared{name, shape, it.use, it.block, it.add, split})
 		}
 	}
 	for _, it := range p.items {
@@ -187,12 +188,12 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 			return nil, fmt.Errorf("declare %s: %s has no shape tag", opt.Model, it.full)
 		}
 		if isTensor(it.field) {
-			add(it.full, it.want, it)
+			add(it.full, it.want, it, false)
 			continue
 		}
-		add(it.full+".weight", it.want, it)
+		add(it.full+".weight", it.want, it, it.split != "")
 		if !it.noBias {
-			add(it.full+".bias", it.want[:1], it)
+			add(it.full+".bias", it.want[:1], it, strings.HasPrefix(it.split, "rows "))
 		}
 	}
 	return out, nil

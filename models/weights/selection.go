@@ -85,16 +85,20 @@ func (c *selection) split(expr string, d dims, opt Options) error {
 	return nil
 }
 
+// width returns the number of selected columns.
+func (c *selection) width() (k int) {
+	for _, span := range c.cols {
+		k += span.hi - span.lo
+	}
+	return k
+}
+
 // matrix returns what c selects of s: a view, a copy, or computed on demand. It may use scratch until the next call.
 func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	if s.Scales != nil && !c.wholeGroups(s.Rotated) {
 		s = s.as(engine.BF16)
 	}
-	size := s.DType.Size()
-	k := 0
-	for _, span := range c.cols {
-		k += span.hi - span.lo
-	}
+	size, k := s.DType.Size(), c.width()
 	if s.packed != nil && c.wholeGroups(s.packed.form.Elements) {
 		return c.blocks(s, k, scratch)
 	}

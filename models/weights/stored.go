@@ -11,7 +11,7 @@ import (
 // Stored is one tensor as a file stores it: row-major, little-endian. Those of a file, and those that do not exist in a
 // file in the wanted form (quantized blocks, pieces of a fused matrix), have no Data: Elements reads or computes what
 // is asked for, so that a whole model is never in memory. Methods that return elements panic with a
-// *datafile.ReadError if the file cannot be read.
+// the error of datafile.Changed if the file cannot be read.
 type Stored struct {
 	DType engine.DType
 	Shape []int

@@ -23,7 +23,7 @@ func Family() family.Family {
 			Kinds: "Fun", Form: family.Form{Has: funHint + ".weight"}, Latent: latent.FLUX(), Describe: describeFun,
 		},
 		Names: names(),
-		Releases: []family.Release{{Name: "z-image-turbo", Steps: 9, Text: 96, Entries: 1, Config: Config{
+		Releases: []family.Release{{Name: "z-image-turbo", Billions: 6.15, Steps: 9, Text: 96, Entries: 1, Config: Config{
 			Hidden: 3840, Heads: 30, Axes: []int{32, 48, 48}, Theta: 256, TimeFactor: 1000, Refiners: 2, Depth: 30,
 			ContextDim: 2560, Channels: 16, PatchSize: 2, MLPHidden: 10240, TimeHidden: 1024, Multiple: padTo, Plain: true,
 		}}},
@@ -92,9 +92,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	s := dit.Spec{
 		Family: name, Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: c.PatchSize,
-		VectorDim: vector, Channels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple, Rotates: true,
-		Blocks: append(dit.Blocks(c.Refiners, dit.BlockSpec{Kind: dit.Cross, Sandwich: true, Gated: true}),
-			dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Sandwich: true, Gated: true})...),
+		Channels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple,
+		Blocks: append(dit.Blocks(c.Refiners, dit.BlockSpec{Kind: dit.Cross}),
+			dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": vector},

@@ -147,8 +147,8 @@ func describeFun(set *weights.Set) (*family.Diffusion, int, error) {
 	}
 	s := dit.Spec{
 		Family: "zimage", Width: c.hidden, Heads: c.hidden / c.headDim, PatchSize: 2, Channels: latent.FLUX().Channels,
-		VectorDim: features, Rotates: true, Follows: true,
-		Blocks: dit.Blocks(len(c.steps()), dit.BlockSpec{Kind: dit.Cross, Sandwich: true, Gated: true}),
+		Follows: true,
+		Blocks:  dit.Blocks(len(c.steps()), dit.BlockSpec{Kind: dit.Cross}),
 	}
 	first := map[string]int{} // without the refiners of a broken net, whose layers run twice
 	for k, step := range c.steps() {

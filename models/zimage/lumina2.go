@@ -14,7 +14,7 @@ func Lumina2() family.Family {
 		Detect: Detect,
 		Text:   prompts(),
 		Names:  names(),
-		Releases: []family.Release{{Name: "lumina-image-2", Steps: 25, Text: 96, Entries: 2, Config: Config{
+		Releases: []family.Release{{Name: "lumina-image-2", Billions: 2.61, Steps: 25, Text: 96, Entries: 2, Config: Config{
 			Hidden: 2304, Heads: 24, KVHeads: 8, Axes: []int{32, 32, 32}, Theta: 10000, TimeFactor: 1, Refiners: 2, Depth: 26,
 			ContextDim: 2304, Channels: 16, PatchSize: 2, MLPHidden: 9216, TimeHidden: 1024,
 		}}},

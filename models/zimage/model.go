@@ -28,7 +28,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		return nil, err
 	}
 	n, own, lt := p.N, entries[0].Context.Rows, p.Lt
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, positions(lt, grid)).Upload(env)
+	p.RoPE = layers.UploadRotation(env, p.Lt+grid.Tokens(), spec.HeadDim/2, func() layers.Rotation {
+		return layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, positions(lt, grid))
+	})
 	if m.Held.NoEmbed {
 		return p, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
@@ -22,7 +23,7 @@ import (
 )
 
 // ramp returns a tensor of the values base, base + 1 ..., which identify their positions.
-func ramp(base float64, shape ...int) *value.Tensor {
+func ramp(base float64, shape ...int) *array.Tensor {
 	n := 1
 	for _, s := range shape {
 		n *= s
@@ -31,10 +32,10 @@ func ramp(base float64, shape ...int) *value.Tensor {
 	for i := range v {
 		v[i] = float32(base + float64(i))
 	}
-	return value.NewTensor(v, shape...)
+	return array.New(v, shape...)
 }
 
-func latentValue(samples *value.Tensor, more ...any) map[string]any {
+func latentValue(samples *array.Tensor, more ...any) map[string]any {
 	m := map[string]any{"samples": samples}
 	for i := 0; i+1 < len(more); i += 2 {
 		m[more[i].(string)] = more[i+1]
@@ -212,7 +213,7 @@ func TestImageBatchClasses(t *testing.T) {
 			continue
 		}
 		c.in["image"] = im
-		got := exec(t, run, c.class, c.in).(*value.Tensor)
+		got := exec(t, run, c.class, c.in).(*array.Tensor)
 		if v := values(t, got); !slices.Equal(got.Shape, c.shape) || c.class != "FluxKontextImageScale" && v[0] != c.first {
 			t.Errorf("%s: shape %v, first value %v, want %v, %v", c.class, got.Shape, v[0], c.shape, c.first)
 		}
@@ -234,7 +235,7 @@ func TestAddNoise(t *testing.T) {
 	add := func(sigmas ...float32) []float32 {
 		o := exec(t, run, "AddNoise", map[string]any{
 			"model": model, "noise": noise,
-			"sigmas": value.NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start),
+			"sigmas": array.New(sigmas, len(sigmas)), "latent_image": latentValue(start),
 		})
 		s, _ := o.(*pyjson.Object).Get("samples")
 		return values(t, s)
@@ -278,12 +279,12 @@ func TestThreeEncoders(t *testing.T) {
 	defer run.Close()
 	clip := exec(t, run, "TripleCLIPLoader",
 		map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})
-	encode := func(l, g, padding string) *value.Tensor {
+	encode := func(l, g, padding string) *array.Tensor {
 		c := exec(t, run, "CLIPTextEncodeSD3", map[string]any{
 			"clip": clip, "clip_l": l, "clip_g": g, "t5xxl": "",
 			"empty_padding": padding,
 		})
-		return c.([]any)[0].([]any)[0].(*value.Tensor)
+		return c.([]any)[0].([]any)[0].(*array.Tensor)
 	}
 	empty := encode("", "", "none")
 	if !slices.Equal(empty.Shape, []int{1, 77, 4096}) || !zeroed(values(t, empty)) {

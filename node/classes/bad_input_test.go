@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
@@ -17,12 +18,12 @@ import (
 )
 
 // zeros returns a tensor of zeros.
-func zeros(shape ...int) *value.Tensor {
+func zeros(shape ...int) *array.Tensor {
 	n := 1
 	for _, s := range shape {
 		n *= s
 	}
-	return value.NewTensor(make([]float32, n), shape...)
+	return array.New(make([]float32, n), shape...)
 }
 
 func latentIn(shape ...int) *pyjson.Object { return pyjson.NewObject("samples", zeros(shape...)) }
@@ -49,7 +50,7 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 			"KarrasScheduler",
 			in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 0.0},
 			"rho",
-			fault.CodeBadInput, "above 0",
+			fault.BadInput, "above 0",
 		},
 		{
 			"KarrasScheduler",
@@ -61,22 +62,22 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 			"ExponentialScheduler",
 			in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.0},
 			"sigma_min",
-			fault.CodeBadInput, "above 0",
+			fault.BadInput, "above 0",
 		},
 		{
 			"BetaSamplingScheduler",
 			in{"model": model, "steps": int64(4), "alpha": 0.0, "beta": 0.6},
 			"alpha",
-			fault.CodeBadInput, "above 0",
+			fault.BadInput, "above 0",
 		},
-		{"SetFirstSigma", in{"sigmas": zeros(0), "sigma": 1.0}, "sigmas", fault.CodeBadInput, "empty"},
-		{"ManualSigmas", in{"sigmas": "1..5"}, "sigmas", fault.CodeBadInput, "not a number"},
-		{"ModelSamplingSD3", in{"model": model, "shift": 0.0}, "shift", fault.CodeBadInput, "shift"},
+		{"SetFirstSigma", in{"sigmas": zeros(0), "sigma": 1.0}, "sigmas", fault.BadInput, "empty"},
+		{"ManualSigmas", in{"sigmas": "1..5"}, "sigmas", fault.BadInput, "not a number"},
+		{"ModelSamplingSD3", in{"model": model, "shift": 0.0}, "shift", fault.BadInput, "shift"},
 		{
 			"SamplerDPMPP_SDE",
 			in{"eta": 1.0, "s_noise": 1.0, "r": 0.0, "noise_device": "cpu"},
 			"r",
-			fault.CodeBadInput, "0.01",
+			fault.BadInput, "0.01",
 		},
 		{
 			"SamplerER_SDE",
@@ -88,23 +89,23 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 			"ConditioningConcat",
 			in{"conditioning_to": condIn(3, 4), "conditioning_from": []any{}},
 			"conditioning_from",
-			fault.CodeBadInput, "no entries",
+			fault.BadInput, "no entries",
 		},
 		{
 			"ConditioningConcat",
 			in{"conditioning_to": condIn(3, 4), "conditioning_from": condIn(3, 5)},
 			"conditioning_from",
-			fault.CodeWrongFamily, "5 channels",
+			fault.WrongFamily, "5 channels",
 		},
 		{
 			"ConditioningConcat",
 			in{"conditioning_to": condIn(3, 4, "context_len", 2.0), "conditioning_from": condIn(3, 4)},
-			"conditioning_to", fault.CodeWrongFamily, "ConditioningCombine",
+			"conditioning_to", fault.WrongFamily, "ConditioningCombine",
 		},
 		{
 			"ConditioningConcat",
 			in{"conditioning_to": condIn(40000, 1), "conditioning_from": condIn(40000, 1)},
-			"conditioning_from", fault.CodeBadInput, "80000 tokens",
+			"conditioning_from", fault.BadInput, "80000 tokens",
 		},
 		{
 			"ConditioningAverage",
@@ -112,76 +113,76 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 				"conditioning_to":   condIn(3, 4, "pooled_output", zeros(1, 2)),
 				"conditioning_from": condIn(3, 4, "pooled_output", zeros(1, 3)), "conditioning_to_strength": 0.5,
 			},
-			"conditioning_from", fault.CodeWrongFamily, "3 pooled",
+			"conditioning_from", fault.WrongFamily, "3 pooled",
 		},
 		{"ConditioningSetMask", in{
 			"conditioning": condIn(3, 4), "mask": zeros(0, 4, 4), "strength": 1.0,
 			"set_cond_area": "default",
-		}, "mask", fault.CodeBadInput, "empty"},
+		}, "mask", fault.BadInput, "empty"},
 		{"LatentUpscale", in{
 			"samples": latentIn(1, 4, 0, 4), "upscale_method": "area", "width": int64(64),
 			"height": int64(64), "crop": "disabled",
-		}, "samples", fault.CodeBadInput, "empty"},
+		}, "samples", fault.BadInput, "empty"},
 		{"LatentUpscale", in{
 			"samples": latentIn(1, 4, 1, 300), "upscale_method": "area", "width": int64(64),
 			"height": int64(2048), "crop": "center",
-		}, "width", fault.CodeBadInput, "crop"},
+		}, "width", fault.BadInput, "crop"},
 		{
 			"LatentUpscaleBy",
 			in{"samples": latentIn(1, 4, 4, 4), "upscale_method": "area", "scale_by": 0.01},
 			"scale_by",
-			fault.CodeBadInput, "at least 1",
+			fault.BadInput, "at least 1",
 		},
 		{
 			"LatentBlend",
 			in{"samples1": latentIn(1, 4, 4, 4), "samples2": latentIn(1, 16, 4, 4), "blend_factor": 0.5},
-			"samples2", fault.CodeWrongFamily, "16 channels",
+			"samples2", fault.WrongFamily, "16 channels",
 		},
 		{
 			"LatentBlend",
 			in{"samples1": latentIn(2, 4, 4, 4), "samples2": latentIn(3, 4, 4, 4), "blend_factor": 0.5},
-			"samples2", fault.CodeBadInput, "batch of 3",
+			"samples2", fault.BadInput, "batch of 3",
 		},
 		{"LatentComposite", in{
 			"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(2, 4, 4, 4), "x": int64(0),
 			"y": int64(0), "feather": int64(0),
-		}, "samples_from", fault.CodeBadInput, "batch of 2"},
+		}, "samples_from", fault.BadInput, "batch of 2"},
 		{"LatentComposite", in{
 			"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(1, 4, 4, 4), "x": int64(80),
 			"y": int64(0), "feather": int64(0),
-		}, "x", fault.CodeBadInput, "outside"},
+		}, "x", fault.BadInput, "outside"},
 		{"LatentCrop", in{
 			"samples": latentIn(1, 4, 2, 15), "width": int64(64), "height": int64(64), "x": int64(0),
 			"y": int64(64),
 		}, "", "", ""},
 		{"RepeatLatentBatch", in{"samples": pyjson.NewObject("samples", zeros(2, 1, 1, 1), "batch_index",
-			[]any{int64(0), int64(1 << 20)}), "amount": int64(2)}, "amount", fault.CodeBadInput, "batch_index"},
+			[]any{int64(0), int64(1 << 20)}), "amount": int64(2)}, "amount", fault.BadInput, "batch_index"},
 		{"ImageBlend", in{
 			"image1": zeros(1, 2, 2, 4), "image2": zeros(1, 2, 2, 3), "blend_factor": 0.5,
 			"blend_mode": "normal",
-		}, "image2", fault.CodeWrongFamily, "channels"},
+		}, "image2", fault.WrongFamily, "channels"},
 		{"ImageScaleToTotalPixels", in{
 			"image": zeros(1, 1, 3000, 3), "upscale_method": "area", "megapixels": 0.01,
 			"resolution_steps": int64(256),
-		}, "megapixels", fault.CodeBadInput, "at least 1"},
+		}, "megapixels", fault.BadInput, "at least 1"},
 		{"ImagePadForOutpaint", in{
 			"image": zeros(1, 1, 1, 3), "left": int64(16384), "right": int64(16384),
 			"top": int64(16384), "bottom": int64(16384), "feathering": int64(0),
-		}, "left", fault.CodeBadInput, "at most"},
+		}, "left", fault.BadInput, "at most"},
 		{
 			"EmptyImage",
 			in{"width": int64(16384), "height": int64(16384), "batch_size": int64(4096), "color": int64(0)},
-			"batch_size", fault.CodeBadInput, "at most",
+			"batch_size", fault.BadInput, "at most",
 		},
-		{"ImageToMask", in{"image": zeros(1, 2, 2, 3), "channel": "alpha"}, "channel", fault.CodeBadInput, "no alpha"},
+		{"ImageToMask", in{"image": zeros(1, 2, 2, 3), "channel": "alpha"}, "channel", fault.BadInput, "no alpha"},
 		{"VAEEncodeForInpaint", in{
 			"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(2, 4, 4),
 			"grow_mask_by": int64(6),
-		}, "mask", fault.CodeBadInput, "batch of 2"},
+		}, "mask", fault.BadInput, "batch of 2"},
 		{"VAEEncodeForInpaint", in{
 			"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(0, 4, 4),
 			"grow_mask_by": int64(6),
-		}, "mask", fault.CodeBadInput, "empty"},
+		}, "mask", fault.BadInput, "empty"},
 		{"PrimitiveFloat", in{"value": "much"}, "value", "invalid_input_type", "FLOAT"},
 	} {
 		_, err := run.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.in}, nil)
@@ -191,9 +192,9 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 			}
 			continue
 		}
-		var f *fault.Failure
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Field != c.field || f.Code != c.code ||
-			!strings.Contains(f.Message+" "+f.Details, c.want) {
+			!strings.Contains(f.Text+" "+f.Details, c.want) {
 			t.Errorf("%s: got %#v, want code %s, field %s and %q", c.class, err, c.code, c.field, c.want)
 		}
 	}
@@ -221,12 +222,12 @@ func TestLinkedNumbersAreChecked(t *testing.T) {
 		mask := g.add("SolidMask", "value", value, "width", int64(4), "height", side)
 		g.add("Keep", "value", mask)
 		_, err := run.Run(t.Context(), graph.Job{Workflow: g.workflow(t)}, nil)
-		var f *fault.Failure
+		var f *fault.Error
 		switch {
 		case c.bad == "" && err != nil:
 			t.Errorf("%+v: %v", c, err)
 		case c.bad != "" && (!errors.As(err, &f) || f.Field != c.bad || f.Class != "SolidMask" ||
-			f.Code != fault.CodeBadInput || !strings.Contains(f.Message, "between")):
+			f.Code != fault.BadInput || !strings.Contains(f.Text, "between")):
 			t.Errorf("%+v: got %v, want a failure of SolidMask at %s", c, err, c.bad)
 		}
 	}
@@ -295,8 +296,8 @@ func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 		Guider: *g, Sampler: value.Sampler{Name: "euler"}, Sigmas: value.Sigmas{1, 0},
 		Latent: &value.Latent{Samples: request.NewLatent(1, 4, 2, 2)},
 	})
-	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.WrongFamily || f.Field != "cond2" {
 		t.Errorf("got %v, want wrong_family at cond2", err)
 	}
 }

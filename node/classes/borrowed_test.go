@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -81,11 +81,11 @@ func TestLoraOnBorrowedTensors(t *testing.T) {
 			name = loras[1]
 		}
 		_, err := run(true, loras...)
-		var f *fault.Failure
+		var f *fault.Error
 		want := "of which the LoRA " + name + ".safetensors changes"
-		if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "positive" || f.Class != "KSampler" ||
+		if !errors.As(err, &f) || f.Code != fault.WrongFamily || f.Field != "positive" || f.Class != "KSampler" ||
 			!strings.Contains(err.Error(), want) {
-			t.Errorf("%v: got %v, want %s of positive with %q", loras, err, fault.CodeWrongFamily, want)
+			t.Errorf("%v: got %v, want %s of positive with %q", loras, err, fault.WrongFamily, want)
 		}
 		if _, err := run(false, loras...); err != nil {
 			t.Errorf("%v without the net: %v", loras, err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
@@ -20,7 +21,6 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
-	"patchbay/node/value"
 	"patchbay/tests/golden"
 	"patchbay/tests/race"
 	"patchbay/tests/scratch"
@@ -138,7 +138,7 @@ func TestLoadImageMask(t *testing.T) {
 		{"hard.png", "green", func(i int) float64 { return float64(30*i) / 255 }},
 		{"hard.png", "alpha", func(int) float64 { return 0 }},
 	} {
-		m := exec(t, run, "LoadImageMask", map[string]any{"image": c.file, "channel": c.channel}).(*value.Tensor)
+		m := exec(t, run, "LoadImageMask", map[string]any{"image": c.file, "channel": c.channel}).(*array.Tensor)
 		shape := []int{1, 2, 3}
 		if c.file == "hard.png" && c.channel == "alpha" {
 			shape = []int{1, 64, 64} // ComfyUI 0.33.0: LoadImage's mask

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
@@ -164,7 +164,7 @@ func setTimestepRange(c *graph.Call) ([]any, error) {
 func combine(c *graph.Call) ([]any, error) {
 	a, b := c.Conditioning("conditioning_1"), c.Conditioning("conditioning_2")
 	if n := len(a) + len(b); n > maxEntries {
-		return nil, fault.At(fault.CodeBadInput, "conditioning_2",
+		return nil, fault.At(fault.BadInput, "conditioning_2",
 			"conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
 	}
 	return []any{append(append(value.Conditioning{}, a...), b...)}, nil

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"

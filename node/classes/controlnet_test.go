@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"

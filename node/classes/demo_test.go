@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine/safetensors"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -130,7 +131,7 @@ func exec(t *testing.T, r *graph.Runner, class string, inputs map[string]any) an
 
 func values(t *testing.T, v any) []float32 {
 	t.Helper()
-	f, err := v.(*value.Tensor).F32()
+	f, err := value.F32(v.(*array.Tensor))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +206,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	vae := exec(t, runner, "VAELoader", map[string]any{"vae_name": "demo_ae.safetensors"})
 	image := exec(t, runner, "VAEDecode", map[string]any{
 		"vae":     vae,
-		"samples": pyjson.NewObject("samples", value.NewTensor(samples, 1, 16, 16, 16)),
+		"samples": pyjson.NewObject("samples", array.New(samples, 1, 16, 16, 16)),
 	})
 	raw := want("decoded") // [1, 3, 128, 128], -1..1
 	expected := make([]float32, len(raw))

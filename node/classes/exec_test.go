@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -63,7 +64,7 @@ func TestExecHandlesAndLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(2 * time.Minute)
-	if err := use(); err == nil || fault.From(err).Code != fault.CodeUnknownHandle || fault.From(err).Field != "model" {
+	if err := use(); err == nil || fault.From(err).Code != fault.UnknownHandle || fault.From(err).Field != "model" {
 		t.Errorf("after the lease: %v", err)
 	}
 	made, err = r.Exec(context.Background(),
@@ -88,40 +89,40 @@ func TestExecRefuses(t *testing.T) {
 		req         graph.ExecRequest
 		code, field string
 	}{
-		"class":      {graph.ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
+		"class":      {graph.ExecRequest{Class: "Nope"}, fault.UnknownClass, ""},
 		"missing":    {graph.ExecRequest{Class: "UseModel"}, "required_input_missing", "model"},
-		"undeclared": {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
+		"undeclared": {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.BadInput, "x"},
 		"literal": {
 			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}},
-			fault.CodeBadInput, "model",
+			fault.BadInput, "model",
 		},
 		"handle": {
 			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: "nope"}}},
-			fault.CodeUnknownHandle, "model",
+			fault.UnknownHandle, "model",
 		},
 		"too small":   {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, "value_smaller_than_min", "width"},
 		"not a width": {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, "invalid_input_type", "width"},
 		"slot": {
 			graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}},
-			fault.CodeBadInput, "want",
+			fault.BadInput, "want",
 		},
 		"tensor": {
 			graph.ExecRequest{
 				Class:  "SaveImage",
-				Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"},
+				Inputs: map[string]any{"images": array.New(make([]float32, 6), 2, 3), "filename_prefix": "x"},
 			},
-			fault.CodeBadInput, "images",
+			fault.BadInput, "images",
 		},
 		"prefix": {
 			graph.ExecRequest{
 				Class:  "SaveImage",
-				Inputs: map[string]any{"images": value.NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"},
+				Inputs: map[string]any{"images": array.New(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"},
 			},
 			"custom_validation_failed", "filename_prefix",
 		},
 	} {
 		_, err := r.Exec(context.Background(), c.req, nil)
-		var f *fault.Failure
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field {
 			t.Errorf("%s: got %#v, want code %s and field %q", name, err, c.code, c.field)
 		}
@@ -130,12 +131,12 @@ func TestExecRefuses(t *testing.T) {
 
 // TestExecFillsInLaterInputs checks that inputs that a client of an older version does not know have their defaults.
 func TestExecFillsInLaterInputs(t *testing.T) {
-	im := value.NewTensor(make([]float32, 12), 1, 2, 2, 3)
+	im := array.New(make([]float32, 12), 1, 2, 2, 3)
 	req := graph.ExecRequest{Class: "ImageScaleToTotalPixels", Inputs: map[string]any{
 		"image": im, "upscale_method": "nearest-exact", "megapixels": 0.01,
 	}}
 	out, err := execRunner(t, nil).Exec(t.Context(), req, nil)
-	if err != nil || !slices.Equal(out.Outputs[0].(*value.Tensor).Shape, []int{1, 102, 102, 3}) {
+	if err != nil || !slices.Equal(out.Outputs[0].(*array.Tensor).Shape, []int{1, 102, 102, 3}) {
 		t.Errorf("got %+v, %v", out, err)
 	}
 }
@@ -151,7 +152,7 @@ func TestExecValuesTravel(t *testing.T) {
 		t.Fatal(err)
 	}
 	samples, _ := out.Outputs[0].(*pyjson.Object).Get("samples")
-	if s := samples.(*value.Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" ||
+	if s := samples.(*array.Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" ||
 		len(s.Data) != 2*4*4*8*4 {
 		t.Errorf("samples %v %s with %d bytes", s.Shape, s.DType, len(s.Data))
 	}
@@ -159,8 +160,8 @@ func TestExecValuesTravel(t *testing.T) {
 
 func TestSaveAndLoadLatent(t *testing.T) {
 	r := execRunner(t, nil)
-	for _, want := range []*value.Tensor{
-		value.NewTensor([]float32{1, -2, 3.5, 0}, 1, 1, 2, 2), value.NewTensor([]float32{1, -2, 3.5, 0}, 1, 1, 2, 1, 2),
+	for _, want := range []*array.Tensor{
+		array.New([]float32{1, -2, 3.5, 0}, 1, 1, 2, 2), array.New([]float32{1, -2, 3.5, 0}, 1, 1, 2, 1, 2),
 	} {
 		saved, err := r.Exec(context.Background(), graph.ExecRequest{
 			Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", want), "filename_prefix": "l"},
@@ -177,7 +178,7 @@ func TestSaveAndLoadLatent(t *testing.T) {
 			t.Fatal(err)
 		}
 		samples, _ := loaded.Outputs[0].(*pyjson.Object).Get("samples")
-		if got := samples.(*value.Tensor); !reflect.DeepEqual(got, want) {
+		if got := samples.(*array.Tensor); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v %v, want %v %v", got.Shape, values(t, got), want.Shape, values(t, want))
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )

@@ -14,7 +14,7 @@ import (
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/safetensors"
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -257,7 +257,7 @@ func TestQuantisedLoaders(t *testing.T) {
 		"not listed": {"UnetLoaderGGUF", map[string]any{"unet_name": "../q8.gguf"}, "unet_name", "q8.gguf"},
 	} {
 		_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
-		var f *fault.Failure
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Field != c.field || !strings.Contains(f.Error(), c.says) {
 			t.Errorf("%s: got %v, want field %s and the text %q", name, err, c.field, c.says)
 		}
@@ -294,7 +294,7 @@ func TestListsOfOtherForms(t *testing.T) {
 		for _, name := range want {
 			path, err := r.Resolve(kind, "f", name)
 			if name == "far" {
-				if f := fault.From(err); err == nil || f.Code != fault.CodeFileOutsideRoot {
+				if f := fault.From(err); err == nil || f.Code != fault.FileOutsideRoot {
 					t.Errorf("a folder whose file is a link to a place outside is %q, %v", path, err)
 				}
 				continue

@@ -13,7 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -162,7 +162,7 @@ func decoded(c *graph.Call) (*picture.Image, *picture.Mask, error) {
 	}
 	im, mask, err := picture.Decode(data)
 	if err != nil {
-		return nil, nil, fault.Named(fault.CodeBadImage, "image", "%s: %v", name, err)
+		return nil, nil, fault.Named(fault.BadImage, "image", "%s: %v", name, err)
 	}
 	return im, mask, nil
 }
@@ -182,7 +182,7 @@ func inputFile(c *graph.Call, field, name string) ([]byte, error) {
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Named(fault.CodeFileMissing, field, "%s is gone", name)
+		return nil, fault.Named(fault.FileMissing, field, "%s is gone", name)
 	}
 	return data, err
 }

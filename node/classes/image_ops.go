@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
@@ -262,7 +262,7 @@ func canny(c *graph.Call) ([]any, error) {
 	case im.C != 3:
 		return nil, fault.Bad("image", "%d channels, want 3: SplitImageWithAlpha takes alpha off", im.C)
 	case im.Y < picture.CannySide || im.X < picture.CannySide:
-		return nil, fault.At(fault.CodeBadInput, "image", "image: a picture of %d x %d, want at least %d x %[3]d", im.X, im.Y,
+		return nil, fault.At(fault.BadInput, "image", "image: a picture of %d x %d, want at least %d x %[3]d", im.X, im.Y,
 			picture.CannySide)
 	}
 	return []any{picture.Canny(im, float32(low), float32(high))}, nil

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"

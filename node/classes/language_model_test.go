@@ -18,10 +18,10 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
+	"patchbay/fault"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -549,7 +549,7 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 		"clip":   exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "qwen_3.safetensors", "type": "lumina2"}),
 		"prompt": "", "max_length": 8, "sampling_mode": "off",
 	}}, nil)
-	if refused := new(fault.Failure); !errors.As(err, &refused) || refused.Code != fault.CodeWrongFamily {
+	if refused := new(fault.Error); !errors.As(err, &refused) || refused.Code != fault.WrongFamily {
 		t.Errorf("an encoder that only reads: got %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"patchbay/engine/safetensors"
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"

@@ -1,7 +1,7 @@
 package classes
 
 import (
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
@@ -166,7 +166,7 @@ func latentComposite(c *graph.Call) ([]any, error) {
 	case from.B != 1 && from.B != to.B:
 		return nil, fault.Bad("samples_from", "has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
 	case x > to.X || y > to.Y:
-		return nil, fault.At(fault.CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x,
+		return nil, fault.At(fault.BadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x,
 			8*y, 8*to.X, 8*to.Y)
 	}
 	h, w := min(from.Y, to.Y-y), min(from.X, to.X-x)

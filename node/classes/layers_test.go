@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -149,8 +149,8 @@ func TestLayersAreRefusedWhereOneIsMeant(t *testing.T) {
 		g := newGraph()
 		g.add("Keep", "latent", last(g), "as", "output")
 		_, err := runner.Run(t.Context(), graph.Job{ID: "refused", Workflow: g.workflow(t)}, nil)
-		refused := new(fault.Failure)
-		if !errors.As(err, &refused) || !strings.Contains(refused.Message, want) {
+		refused := new(fault.Error)
+		if !errors.As(err, &refused) || !strings.Contains(refused.Text, want) {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}
 	}

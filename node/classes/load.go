@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/lora"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -120,25 +120,25 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		"vae as model": {
 			"UNETLoader",
 			map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "default"},
-			fault.CodeWrongFamily, "unet_name", "a VAE",
+			fault.WrongFamily, "unet_name", "a VAE",
 		},
 		"vae as clip": {
-			"DualCLIPLoader", dual("ae.safetensors", "t5.safetensors"), fault.CodeWrongFamily,
+			"DualCLIPLoader", dual("ae.safetensors", "t5.safetensors"), fault.WrongFamily,
 			"clip_name1", "a VAE",
 		},
 		"clip twice": {
 			"DualCLIPLoader", dual("clip.safetensors", "clip2.safetensors"),
-			fault.CodeWrongFamily, "type", "clip_l",
+			fault.WrongFamily, "type", "clip_l",
 		},
 		"t5 as vae": {
 			"VAELoader",
 			map[string]any{"vae_name": "t5.safetensors"},
-			fault.CodeWrongFamily, "vae_name", "T5",
+			fault.WrongFamily, "vae_name", "T5",
 		},
 		"broken": {
 			"VAELoader",
 			map[string]any{"vae_name": "broken.safetensors"},
-			fault.CodeBadCheckpoint,
+			fault.BadCheckpoint,
 			"vae_name", "broken.safetensors",
 		},
 		"weight type": {
@@ -154,7 +154,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		"sd1 without l": {
 			"CLIPLoader",
 			map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"},
-			fault.CodeWrongFamily, "type", "clip_l",
+			fault.WrongFamily, "type", "clip_l",
 		},
 		"name not listed": {
 			"VAELoader",
@@ -164,7 +164,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		},
 	} {
 		_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
-		var f *fault.Failure
+		var f *fault.Error
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field || !strings.Contains(f.Error(), c.says) {
 			t.Errorf("%s: got %#v, want code %s, field %s and the text %q", name, err, c.code, c.field, c.says)
 		}
@@ -187,15 +187,15 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 		map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"})
 	_, err = runner.Exec(context.Background(),
 		graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a", "clip": clip}}, nil)
-	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodeTokenizer {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.TokenizerMissing {
 		t.Fatalf("got %v, want tokenizer_missing", err)
 	}
 	for _, place := range []string{
 		"models/tokenizers/demo_clip.tokenizer.json", "models/tokenizers/clip_l", "ComfyUI/comfy/sd1_tokenizer",
 	} {
-		if !strings.Contains(f.Message, place) {
-			t.Errorf("the error does not name %s:\n%s", place, f.Message)
+		if !strings.Contains(f.Text, place) {
+			t.Errorf("the error does not name %s:\n%s", place, f.Text)
 		}
 	}
 }
@@ -241,7 +241,7 @@ func TestTokenizerOfAnotherFile(t *testing.T) {
 	})
 	_, err = runner.Exec(t.Context(),
 		graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a red heart", "clip": clip}}, nil)
-	if f := fault.From(err); err == nil || f.Code != fault.CodeTokenizer || !strings.Contains(f.Message, "demo_clip") {
+	if f := fault.From(err); err == nil || f.Code != fault.TokenizerMissing || !strings.Contains(f.Text, "demo_clip") {
 		t.Errorf("got %v, want tokenizer_missing", err)
 	}
 }
@@ -261,8 +261,8 @@ func TestWrongVAEIsFoundBeforeSampling(t *testing.T) {
 			steps++
 		}
 	})
-	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Node != "8" || f.Class != "VAEDecode" ||
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.WrongFamily || f.Node != "8" || f.Class != "VAEDecode" ||
 		f.Field != "vae" || steps > 0 {
 		t.Errorf("got %#v after %d steps, want wrong_family at vae of node 8 before the first", err, steps)
 	}

@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )

@@ -15,7 +15,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -343,9 +343,9 @@ func TestLoraNodes(t *testing.T) {
 		"other": "begins with lora_unet_input_blocks_1_1_proj_in.lora_down.weight",
 		"shape": "lora_unet_img_in.lora_down.weight: got shape [4 63], want [4, 64]",
 	} {
-		var f *fault.Failure
-		if _, _, _, err := load(name, 1, 1); !errors.As(err, &f) || f.Code != fault.CodeWrongFamily ||
-			f.Field != "lora_name" || !strings.Contains(f.Message, want) {
+		var f *fault.Error
+		if _, _, _, err := load(name, 1, 1); !errors.As(err, &f) || f.Code != fault.WrongFamily ||
+			f.Field != "lora_name" || !strings.Contains(f.Text, want) {
 			t.Errorf("%s: got %v, want wrong_family at lora_name that says %q", name, err, want)
 		}
 	}

@@ -3,7 +3,7 @@ package classes
 import (
 	"slices"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"

@@ -3,8 +3,8 @@ package classes
 import (
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/models/sampling"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -79,7 +79,7 @@ func modelSamplingFlux(c *graph.Call, m *value.Model) (err error) {
 	m.Sampling, err = sampling.NewFlux(sampling.FluxShift(c.Decimal("max_shift"), c.Decimal("base_shift"),
 		c.Whole("width"), c.Whole("height")))
 	if err != nil {
-		return fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
+		return fault.At(fault.BadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
@@ -47,7 +48,7 @@ func (r record) metadata(key string) any {
 	return v
 }
 
-func (r record) tensor(name string) *value.Tensor {
+func (r record) tensor(name string) *array.Tensor {
 	r.t.Helper()
 	e, ok := r.file.Entry(name)
 	if !ok {
@@ -57,7 +58,7 @@ func (r record) tensor(name string) *value.Tensor {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return value.NewTensor(v, e.Shape...)
+	return array.New(v, e.Shape...)
 }
 
 // input converts a recorded input for Exec.
@@ -172,14 +173,14 @@ func (r record) objectsDiffer(got, want *pyjson.Object, bound float64) string {
 	return ""
 }
 
-func tensorsDiffer(got any, want *value.Tensor, bound float64) string {
-	want = withoutChannel(want).(*value.Tensor) // ComfyUI's noise masks have a channel dimension
-	g, ok := got.(*value.Tensor)
-	if !ok || !slices.Equal(g.Shape, want.Shape) && !slices.Equal(withoutChannel(g).(*value.Tensor).Shape, want.Shape) {
+func tensorsDiffer(got any, want *array.Tensor, bound float64) string {
+	want = withoutChannel(want).(*array.Tensor) // ComfyUI's noise masks have a channel dimension
+	g, ok := got.(*array.Tensor)
+	if !ok || !slices.Equal(g.Shape, want.Shape) && !slices.Equal(withoutChannel(g).(*array.Tensor).Shape, want.Shape) {
 		return fmt.Sprintf("got %v, want a tensor %v", got, want.Shape)
 	}
-	a, errA := g.F32()
-	b, errB := want.F32()
+	a, errA := value.F32(g)
+	b, errB := value.F32(want)
 	if errA != nil || errB != nil {
 		return fmt.Sprint(errA, errB)
 	}
@@ -379,8 +380,8 @@ func (r record) inpaintCase(run *graph.Runner, c recordedCall) {
 		t.Fatal(err)
 	}
 	grey = grey.Cut(im.X%scale/2, im.Y%scale/2, im.X/scale*scale, im.Y/scale*scale)
-	got := pyjson.NewObject("samples", value.NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask",
-		value.NewTensor(noise.Data, noise.B, noise.Y, noise.X))
+	got := pyjson.NewObject("samples", array.New(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask",
+		array.New(noise.Data, noise.B, noise.Y, noise.X))
 	if d := r.objectsDiffer(got, c.want[0].(*pyjson.Object), 0); d != "" {
 		t.Errorf("%s: %s", c.name, d)
 	}
@@ -388,8 +389,8 @@ func (r record) inpaintCase(run *graph.Runner, c recordedCall) {
 
 // withoutChannel drops the channel dimension that noise masks have: [B, 1, Y, X] -> [B, Y, X].
 func withoutChannel(v any) any {
-	if t, ok := v.(*value.Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
-		return &value.Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
+	if t, ok := v.(*array.Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
+		return &array.Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
 	}
 	return v
 }

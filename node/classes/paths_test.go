@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -40,21 +40,21 @@ func TestErrorsHoldNoPaths(t *testing.T) {
 		"broken": {
 			"UNETLoader",
 			map[string]any{"unet_name": "broken.safetensors", "weight_dtype": "default"},
-			fault.CodeBadCheckpoint,
+			fault.BadCheckpoint,
 			[]string{"unet_name", "models/diffusion_models/broken.safetensors"},
 			true,
 		},
 		"cut": {
 			"VAELoader",
 			map[string]any{"vae_name": "cut.safetensors"},
-			fault.CodeBadCheckpoint,
+			fault.BadCheckpoint,
 			[]string{"vae_name", "models/vae/cut.safetensors"},
 			true,
 		},
 		"no tokenizer": {
 			"CLIPTextEncode",
 			map[string]any{"clip": clip, "text": "a"},
-			fault.CodeTokenizer,
+			fault.TokenizerMissing,
 			[]string{"nowhere.safetensors", "models/tokenizers/nowhere"},
 			true,
 		},
@@ -74,7 +74,7 @@ func TestErrorsHoldNoPaths(t *testing.T) {
 		}
 	}
 	_, err = run.Load(t.Context(), value.ModelFile{Name: "gone.safetensors"}, "")
-	if f := fault.From(err); err == nil || f.Code != fault.CodeFileMissing || strings.Contains(f.Error(), root) ||
+	if f := fault.From(err); err == nil || f.Code != fault.FileMissing || strings.Contains(f.Error(), root) ||
 		!strings.Contains(f.Error(), "diffusion_models") || !strings.Contains(f.Error(), "broken.safetensors") {
 		t.Errorf("load: %v", err)
 	}

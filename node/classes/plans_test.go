@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 )
 
@@ -78,9 +78,9 @@ func TestRefusedPlansComeFirst(t *testing.T) {
 					nodes = append(nodes, e.Node)
 				}
 			})
-		var f *fault.Failure
-		if !errors.As(err, &f) || f.Code != fault.CodePlanRefused || f.Node != "3" || !strings.Contains(f.Message, text) {
-			t.Errorf("%s: %v, want node 3 and %s with %q", plan, err, fault.CodePlanRefused, text)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Code != fault.PlanRefused || f.Node != "3" || !strings.Contains(f.Text, text) {
+			t.Errorf("%s: %v, want node 3 and %s with %q", plan, err, fault.PlanRefused, text)
 		}
 		if len(nodes) > 0 {
 			t.Errorf("%s: nodes %v were run before the plan was refused", plan, nodes)

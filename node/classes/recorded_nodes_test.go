@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
@@ -59,8 +59,8 @@ func TestNodesMatchRecorded(t *testing.T) {
 			t.Fatal(failure)
 		}
 		_, err := runner.Run(t.Context(), graph.Job{Workflow: w}, nil)
-		if refused := new(fault.Failure); want == nil {
-			if !errors.As(err, &refused) || refused.Code != fault.CodeBadInput {
+		if refused := new(fault.Error); want == nil {
+			if !errors.As(err, &refused) || refused.Code != fault.BadInput {
 				t.Errorf("%s %s: got %v, %v, want a refusal (%v)", name, pyjson.Dump(inputs), kept, err, c.At("error"))
 			}
 			continue

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -179,9 +179,9 @@ func TestNewFormsRun(t *testing.T) {
 	for _, r := range runs {
 		var got timeline
 		result, err := runner.Run(t.Context(), graph.Job{ID: r.Name, Workflow: graphs[r.Name]}, got.add)
-		if want, blamed := failedNode(r), new(fault.Failure); want == "" {
+		if want, blamed := failedNode(r), new(fault.Error); want == "" {
 			check(t, err)
-		} else if !errors.As(err, &blamed) || blamed.Node != want || blamed.Code != fault.CodeBadInput {
+		} else if !errors.As(err, &blamed) || blamed.Node != want || blamed.Code != fault.BadInput {
 			t.Errorf("%s: got %v, want a refusal at node %s", r.Name, err, want)
 		}
 		titled := r.Name == "png_with_title"
@@ -343,9 +343,9 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	w := graphOf(t, `{"a": {"class_type": "Boom", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": `+
 		`["a", 0]}}}`)
 	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
-	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 ||
-		!strings.Contains(f.Message, "the node is broken") {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.Panic || f.Node != "a" || f.Class != "Boom" || len(f.Stack) == 0 ||
+		!strings.Contains(f.Text, "the node is broken") {
 		t.Fatalf("got %#v, want an internal_panic of node a with a stack", err)
 	}
 	bad = false
@@ -418,8 +418,8 @@ func TestCancelStopsARunningNode(t *testing.T) {
 	w := graphOf(t, `{"a": {"class_type": "Slow", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": `+
 		`["a", 0]}}}`)
 	_, err = runner.Run(ctx, graph.Job{Workflow: w}, nil)
-	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Node != "a" {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.Cancelled || f.Node != "a" {
 		t.Fatalf("got %v, want cancelled at node a", err)
 	}
 }
@@ -441,8 +441,8 @@ func TestCancelInsideTheSampler(t *testing.T) {
 			}
 		}
 	})
-	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Class != "KSampler" || steps > 3 {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.Cancelled || f.Class != "KSampler" || steps > 3 {
 		t.Fatalf("got %v after %d steps, want cancelled in the KSampler after 2", err, steps)
 	}
 }
@@ -460,9 +460,9 @@ func TestErrorsNameNodeAndField(t *testing.T) {
 		"4": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["3", 0]}},
 			"5": {"class_type": "PreviewImage", "inputs": {"images": ["4", 0]}}}`)
 	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
-	var f *fault.Failure
+	var f *fault.Error
 	if !errors.As(err, &f) || f.Node != "3" || f.Class != "VAELoader" || f.Field != "vae_name" ||
-		f.Code != fault.CodeBadCheckpoint {
+		f.Code != fault.BadCheckpoint {
 		t.Fatalf("got %#v, want bad_checkpoint at vae_name of node 3 (the file is empty)", err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/models/sampling"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
@@ -68,7 +68,7 @@ func runKSampler(c *graph.Call, noise value.Noise, denoise float64, start, last 
 	g, name := guided(c), c.Str("sampler_name")
 	sigmas, err := sampling.KSamplerSigmas(g.Model.Sampling, name, c.Str("scheduler"), c.Whole("steps"), denoise)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
+		return nil, fault.At(fault.BadInput, "scheduler", "%v", err)
 	}
 	out, _, err := runSampling(c, noise, g, value.Sampler{Name: name}, sampling.CutSteps(sigmas, start, last, full))
 	return []any{out}, err
@@ -116,7 +116,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	c.Sampled(result.Stats, time.Since(began).Seconds())
 	m.Format.FromModel(result.Latent.Data, result.Latent.Y*result.Latent.X)
 	if err := value.Finite(result.Latent.Data); err != nil {
-		return nil, nil, fault.New(fault.CodeBadInput,
+		return nil, nil, fault.New(fault.BadInput,
 			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
 	}
 	out = source.Fitted(result.Latent)
@@ -237,7 +237,7 @@ func basicScheduler(c *graph.Call) ([]any, error) {
 	m := c.Model("model")
 	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.Str("scheduler"), c.Whole("steps"), c.Decimal("denoise"))
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
+		return nil, fault.At(fault.BadInput, "scheduler", "%v", err)
 	}
 	return []any{value.Sigmas(sigmas)}, nil
 }

@@ -3,8 +3,8 @@ package classes
 import (
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/sampling"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 )
@@ -235,7 +235,7 @@ func sigmaClasses() []graph.Class {
 // argument at fault.
 func sigmasOf(sigmas []float32, err error) ([]any, error) {
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, firstWord(err.Error()), "%v", err)
+		return nil, fault.At(fault.BadInput, firstWord(err.Error()), "%v", err)
 	}
 	return []any{value.Sigmas(sigmas)}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/models/sampling"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -92,7 +93,7 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 			}
 		}
 		if k := All().Class(class).Input("sigmas"); k != nil && k.Type == "SIGMAS" {
-			in["sigmas"] = value.NewTensor(base, len(base))
+			in["sigmas"] = array.New(base, len(base))
 		}
 		out, err := run.Exec(t.Context(), graph.ExecRequest{Class: class, Inputs: in}, nil)
 		if err != nil {

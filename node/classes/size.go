@@ -3,7 +3,7 @@ package classes
 import (
 	"math"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/value"
 )
 

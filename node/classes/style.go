@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/upscale"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"

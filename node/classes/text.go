@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/text"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"

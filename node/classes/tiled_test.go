@@ -6,20 +6,20 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
-	"patchbay/node/value"
 	"patchbay/tests/golden"
 )
 
 // formula returns the tensor called name by the formula of the golden numbers.
-func formula(name string, scale, offset float64, shape ...int) *value.Tensor {
+func formula(name string, scale, offset float64, shape ...int) *array.Tensor {
 	n := 1
 	for _, d := range shape {
 		n *= d
 	}
-	return value.NewTensor(golden.Fill("input:"+name, n, scale, offset), shape...)
+	return array.New(golden.Fill("input:"+name, n, scale, offset), shape...)
 }
 
 // TestTilesEqualComfyUI compares the nodes that encode and decode in tiles with those of ComfyUI: one pass for

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
-	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -65,10 +65,10 @@ func TestUpscalingThroughNodes(t *testing.T) {
 		b, y, x := c.Shape[0], c.Shape[1], c.Shape[2]
 		model := exec(t, runner, "UpscaleModelLoader", map[string]any{"model_name": name})
 		out, err := runner.Exec(t.Context(), graph.ExecRequest{Class: "ImageUpscaleWithModel", Inputs: map[string]any{
-			"upscale_model": model, "image": value.NewTensor(golden.Picture(c.Picture, b, y, x), b, y, x, 3),
+			"upscale_model": model, "image": array.New(golden.Picture(c.Picture, b, y, x), b, y, x, 3),
 		}}, nil)
 		check(t, err)
-		got := out.Outputs[0].(*value.Tensor)
+		got := out.Outputs[0].(*array.Tensor)
 		v := values(t, got)
 		if !slices.Equal(got.Shape, c.Size[:]) {
 			t.Errorf("%s: a picture %v, want %v", name, got.Shape, c.Size)
@@ -90,8 +90,8 @@ func TestUpscalingThroughNodes(t *testing.T) {
 		"upscale_model": exec(t, small, "UpscaleModelLoader", map[string]any{"model_name": "compact-x4.safetensors"}),
 		"image":         zeros(1, 200, 200, 3),
 	}}, nil)
-	var told *fault.Failure
-	if !errors.As(err, &told) || told.Code != fault.CodeOutOfMemory || !strings.Contains(told.Message, "MB") {
+	var told *fault.Error
+	if !errors.As(err, &told) || told.Code != fault.OutOfMemory || !strings.Contains(told.Text, "MB") {
 		t.Errorf("1 MiB of memory: got %v", err)
 	}
 }
@@ -103,7 +103,7 @@ func equalPictures(t *testing.T, runner *graph.Runner, files ...string) {
 	for _, name := range files {
 		all = append(all, values(t, exec(t, runner, "ImageUpscaleWithModel", map[string]any{
 			"upscale_model": exec(t, runner, "UpscaleModelLoader", map[string]any{"model_name": name}),
-			"image":         value.NewTensor(golden.Picture("shapes", 1, 20, 30), 1, 20, 30, 3),
+			"image":         array.New(golden.Picture("shapes", 1, 20, 30), 1, 20, 30, 3),
 		})))
 	}
 	if len(all[0]) == 0 || !slices.Equal(all[0], all[1]) {
@@ -121,7 +121,7 @@ func TestPicturesThatAreNotTaken(t *testing.T) {
 		in                       in
 	}{
 		{
-			"UpscaleModelLoader", "model_name", fault.CodeWrongFamily, "holds no upscale model: it looks like a VAE",
+			"UpscaleModelLoader", "model_name", fault.WrongFamily, "holds no upscale model: it looks like a VAE",
 			in{"model_name": "vae.safetensors"},
 		},
 		{
@@ -129,28 +129,28 @@ func TestPicturesThatAreNotTaken(t *testing.T) {
 			in{"vae_name": "compact-x2.pth"},
 		},
 		{
-			"UpscaleModelLoader", "model_name", fault.CodeBadCheckpoint, `names "__builtin__.complex"`,
+			"UpscaleModelLoader", "model_name", fault.BadCheckpoint, `names "__builtin__.complex"`,
 			in{"model_name": "class.pth"},
 		},
 		{
-			"ImageUpscaleWithModel", "image", fault.CodeBadInput, "SplitImageWithAlpha",
+			"ImageUpscaleWithModel", "image", fault.BadInput, "SplitImageWithAlpha",
 			in{"upscale_model": model, "image": zeros(1, 4, 4, 4)},
 		},
 		{
-			"Canny", "image", fault.CodeBadInput, "SplitImageWithAlpha",
+			"Canny", "image", fault.BadInput, "SplitImageWithAlpha",
 			in{"image": zeros(1, 4, 4, 4), "low_threshold": 0.4, "high_threshold": 0.8},
 		},
 		{
-			"Canny", "image", fault.CodeBadInput, "at least 3 x 3",
+			"Canny", "image", fault.BadInput, "at least 3 x 3",
 			in{"image": zeros(1, 2, 9, 3), "low_threshold": 0.4, "high_threshold": 0.8},
 		},
 		{
-			"Canny", "low_threshold", fault.CodeBadInput, "0.9 is above high_threshold 0.8",
+			"Canny", "low_threshold", fault.BadInput, "0.9 is above high_threshold 0.8",
 			in{"image": zeros(1, 9, 9, 3), "low_threshold": 0.9, "high_threshold": 0.8},
 		},
 	} {
 		_, err := runner.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.in}, nil)
-		var told *fault.Failure
+		var told *fault.Error
 		if !errors.As(err, &told) || told.Code != c.code || told.Field != c.field || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %v: got %v, want %s at %s with %q", c.class, c.in, err, c.code, c.field, c.want)
 		}

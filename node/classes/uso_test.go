@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/vae"
-	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -38,7 +38,7 @@ type conversion struct {
 // entry of a class, nil if there is none. Nodes inside subgraphs have ids "instance:node". The failure is
 // workflow_format_ui with the reason (group nodes, subgraphs that contain themselves, links in a circle),
 // missing_node_type for a class without a description, or workflow_too_large.
-func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (*pyjson.Object, *fault.Failure) {
+func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (*pyjson.Object, *fault.Error) {
 	c := &conversion{describe: describe, defs: map[string]*canvas{}, out: map[string]*pyjson.Object{}, left: maxSteps}
 	for _, v := range list(graph.In("definitions").At("subgraphs")) {
 		if o, ok := v.(*pyjson.Object); ok {
@@ -54,17 +54,17 @@ func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (
 		return nil, f
 	}
 	if c.left < 0 {
-		return nil, fault.New(fault.CodeWorkflowFormatUI, "links lead in a circle, or more than %d have to be followed",
+		return nil, fault.New(fault.WorkflowFormatUI, "links lead in a circle, or more than %d have to be followed",
 			maxSteps)
 	}
 	return c.result(), nil
 }
 
 // expand creates the frames of all instances of subgraphs below f.
-func (c *conversion) expand(f *frame, depth int) *fault.Failure {
+func (c *conversion) expand(f *frame, depth int) *fault.Error {
 	f.children = map[string]*frame{}
 	if c.nodeCount += len(f.nodes); c.nodeCount > maxNodes {
-		return fault.New(fault.CodeTooLarge, "the workflow has more than %d nodes when its subgraphs are written out",
+		return fault.New(fault.WorkflowTooLarge, "the workflow has more than %d nodes when its subgraphs are written out",
 			maxNodes)
 	}
 	for _, n := range f.nodes {
@@ -88,8 +88,8 @@ func (c *conversion) expand(f *frame, depth int) *fault.Failure {
 }
 
 // refused returns the failure for a node that cannot be converted.
-func refused(n *node, format string, args ...any) *fault.Failure {
-	f := fault.New(fault.CodeWorkflowFormatUI, format, args...)
+func refused(n *node, format string, args ...any) *fault.Error {
+	f := fault.New(fault.WorkflowFormatUI, format, args...)
 	f.Node, f.Class = n.id, pyjson.Excerpt(n.kind)
 	return f
 }
@@ -160,7 +160,7 @@ func (c *conversion) setInstanceValue(f *frame, id, name string, value any) {
 }
 
 // emit converts the nodes of a frame and of the frames below it.
-func (c *conversion) emit(f *frame) *fault.Failure {
+func (c *conversion) emit(f *frame) *fault.Error {
 	for _, n := range f.nodes {
 		if n.mode == modeMuted || n.mode == modeBypassed {
 			continue
@@ -189,11 +189,11 @@ func (c *conversion) emit(f *frame) *fault.Failure {
 }
 
 // unknown returns the failure for a class without a description, in the words of validation.
-func unknown(f *frame, n *node) *fault.Failure {
+func unknown(f *frame, n *node) *fault.Error {
 	title, id := cmp.Or(n.title, n.kind), f.path+n.id
-	return &fault.Failure{
-		Code: fault.CodeMissingNodeType, Node: id, Class: pyjson.Excerpt(n.kind),
-		Message: "Node '" + pyjson.Excerpt(title) + "' not found. The custom node may not be installed.",
+	return &fault.Error{
+		Code: fault.MissingNodeType, Node: id, Class: pyjson.Excerpt(n.kind),
+		Text:    "Node '" + pyjson.Excerpt(title) + "' not found. The custom node may not be installed.",
 		Details: "Node ID '#" + id + "'",
 		Extra:   map[string]any{"node_id": id, "class_type": pyjson.Excerpt(n.kind), "node_title": pyjson.Excerpt(title)},
 	}

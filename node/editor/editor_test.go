@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/node/classes"
 	"patchbay/node/editor"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -196,24 +196,24 @@ func TestRefusals(t *testing.T) {
 	bomb = strings.TrimSuffix(bomb, ",") + "]}}"
 	for name, c := range map[string]struct{ graph, code, says string }{
 		"group node": {
-			`{"nodes": [{"id": 4, "type": "workflow>Mine"}], "links": []}`, fault.CodeWorkflowFormatUI, "group node",
+			`{"nodes": [{"id": 4, "type": "workflow>Mine"}], "links": []}`, fault.WorkflowFormatUI, "group node",
 		},
 		"old group node": {
-			`{"nodes": [{"id": 4, "type": "workflow/Mine"}], "links": []}`, fault.CodeWorkflowFormatUI, "workflow/Mine",
+			`{"nodes": [{"id": 4, "type": "workflow/Mine"}], "links": []}`, fault.WorkflowFormatUI, "workflow/Mine",
 		},
 		"unknown class": {
-			`{"nodes": [{"id": 4, "type": "Nope", "title": "My"}], "links": []}`, fault.CodeMissingNodeType, "'My' not found",
+			`{"nodes": [{"id": 4, "type": "Nope", "title": "My"}], "links": []}`, fault.MissingNodeType, "'My' not found",
 		},
 		"holds itself": {
 			`{"nodes": [{"id": 1, "type": "s"}], "links": [], "definitions": {"subgraphs": [
-				{"id": "s", "nodes": [{"id": 1, "type": "s"}], "links": []}]}}`, fault.CodeWorkflowFormatUI, "holds itself",
+				{"id": "s", "nodes": [{"id": 1, "type": "s"}], "links": []}]}}`, fault.WorkflowFormatUI, "holds itself",
 		},
-		"grows": {bomb, fault.CodeTooLarge, "written out"},
+		"grows": {bomb, fault.WorkflowTooLarge, "written out"},
 		"circle": {
 			`{"nodes": [{"id": 1, "type": "Reroute", "inputs": [{"link": 1}]}, {"id": 2, "type": "Reroute",
 				"inputs": [{"link": 2}]},
 				{"id": 3, "type": "SaveLatent", "inputs": [{"name": "samples", "type": "LATENT", "link": 3}]}],
-				"links": [[1, 2, 0, 1, 0], [2, 1, 0, 2, 0], [3, 1, 0, 3, 0]]}`, fault.CodeWorkflowFormatUI, "circle",
+				"links": [[1, 2, 0, 1, 0], [2, 1, 0, 2, 0], [3, 1, 0, 3, 0]]}`, fault.WorkflowFormatUI, "circle",
 		},
 	} {
 		_, failure := editor.Convert(decoded(t, c.graph), catalogue())
@@ -263,7 +263,7 @@ func TestComfyUIExamplesConvert(t *testing.T) {
 		seen++
 		got, failure := editor.Convert(workflow, describe)
 		switch {
-		case failure != nil && failure.Code == fault.CodeWorkflowFormatUI:
+		case failure != nil && failure.Code == fault.WorkflowFormatUI:
 			t.Logf("%s: %v", path, failure)
 		case failure != nil:
 			t.Errorf("%s: %v", path, failure)

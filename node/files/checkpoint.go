@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"patchbay/engine/datafile"
+	"patchbay/fault"
 	"patchbay/models/source"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 )
 
 // Header is a checkpoint whose header is being read. It is opened again for its weights, so that no file stays open
@@ -27,7 +27,7 @@ func ReadHeader(kind, path string, asF32 bool, f func(Header) error) error {
 	}
 	c, file, err := open()
 	if err != nil {
-		return fault.Wrap(fault.CodeBadCheckpoint, "", err)
+		return fault.Wrap(fault.BadCheckpoint, "", err)
 	}
 	defer func() { _ = file.Close() }()
 	use := func() (err error) {
@@ -35,13 +35,13 @@ func ReadHeader(kind, path string, asF32 bool, f func(Header) error) error {
 		return f(Header{File: c, Name: path, Weights: file})
 	}
 	err = use()
-	if changed, ok := errors.AsType[*datafile.ReadError](err); ok {
-		return fault.Wrap(fault.CodeFileChanged, "", changed)
+	if fault.Is(err, fault.FileChanged) {
+		return fault.From(err)
 	}
 	return err
 }
 
-// Header is ReadHeader for the file that a field names. Errors are *fault.Failure and name the field.
+// Header is ReadHeader for the file that a field names. Errors are *fault.Error and name the field.
 func (r *Roots) Header(kind, field, name string, asF32 bool, f func(Header) error) error {
 	path, err := r.Resolve(kind, field, name)
 	if err != nil {
@@ -54,12 +54,12 @@ func (r *Roots) Header(kind, field, name string, asF32 bool, f func(Header) erro
 	if err == nil {
 		return nil
 	}
-	known, ok := errors.AsType[*fault.Failure](err)
+	known, ok := errors.AsType[*fault.Error](err)
 	if !ok {
 		return fault.Family(field, "%s: %v", name, err)
 	}
 	if known.Field == "" {
-		known.Field, known.Message = field, field+": "+known.Message
+		known.Field, known.Text = field, field+": "+known.Text
 	}
 	return known
 }
@@ -75,7 +75,7 @@ func With(c source.File, f func(file *weights.File) error) error {
 	case err != nil && used:
 		return fmt.Errorf("load %s: %w", c.Path, err)
 	case err != nil:
-		return fault.Wrap(fault.CodeBadCheckpoint, "", err)
+		return fault.Wrap(fault.BadCheckpoint, "", err)
 	}
 	return nil
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 )
 
 // Embedding returns the rows [n][E] of the textual inversion that a prompt names, for the encoder with that key of
@@ -48,7 +48,7 @@ func (r *Roots) embeddingFile(name string) (string, error) {
 				return "", fmt.Errorf("%s is not a safetensors file: others are not read", known)
 			}
 			at, err := r.Resolve(KindEmbedding, "text", known)
-			if f, ok := errors.AsType[*fault.Failure](err); ok && f.Code == fault.CodeFileMissing {
+			if f, ok := errors.AsType[*fault.Error](err); ok && f.Code == fault.FileMissing {
 				return "", nil
 			}
 			return at, err

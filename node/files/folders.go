@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 )
 
 // A diffusers folder is a whole pipeline as the diffusers library saves it: transformer/, text_encoder/,
@@ -128,11 +128,11 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 func (r *Roots) allInside(field, name, path string) error {
 	files, err := weights.Paths(path)
 	if err != nil {
-		return fault.Named(fault.CodeBadCheckpoint, field, "%v", err)
+		return fault.Named(fault.BadCheckpoint, field, "%v", err)
 	}
 	for _, f := range files {
 		if !r.reachable(f) {
-			return fault.Named(fault.CodeFileOutsideRoot, field, "%q: %s %s", name, filepath.Base(f), r.outside())
+			return fault.Named(fault.FileOutsideRoot, field, "%q: %s %s", name, filepath.Base(f), r.outside())
 		}
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 )
 
 // Named is the inverse of Resolve: the kind and name under which a model file of the roots is found, on this machine
@@ -23,6 +23,6 @@ func (r *Roots) Named(path string) (kind, name string, err error) {
 			}
 		}
 	}
-	return "", "", fault.At(fault.CodeFileMissing, "model", "%s lies in none of the models folders, %s: other hosts find "+
+	return "", "", fault.At(fault.FileMissing, "model", "%s lies in none of the models folders, %s: other hosts find "+
 		"files by their names there", path, strings.Join(r.Models, ", "))
 }

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 )
 
 // FileRef names a saved file as ComfyUI's ui dictionaries do.
@@ -40,7 +40,7 @@ func CheckPrefix(prefix string, width, height int) (string, error) {
 	clean := path.Clean(prefix) // "" becomes "."
 	switch {
 	case !filepath.IsLocal(filepath.FromSlash(clean)):
-		return "", fault.Named(fault.CodeFileOutsideRoot, "filename_prefix", "%q leaves the output folder; give a name or "+
+		return "", fault.Named(fault.FileOutsideRoot, "filename_prefix", "%q leaves the output folder; give a name or "+
 			"a path below it", prefix)
 	case strings.ContainsRune(clean, 0):
 		return "", fault.Bad("filename_prefix", "%q holds a NUL character", prefix)
@@ -156,7 +156,7 @@ func place(outputDir string, out Output) (folder, sub, name string, err error) {
 		return "", "", "", writeFailure(out, err)
 	}
 	if real, err := filepath.EvalSymlinks(folder); err != nil || !within(base, real) {
-		return "", "", "", fault.New(fault.CodeFileOutsideRoot,
+		return "", "", "", fault.New(fault.FileOutsideRoot,
 			"save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
 	}
 	return folder, sub, path.Base(prefix), nil
@@ -239,9 +239,9 @@ func nextCounter(folder, name string) int {
 }
 
 func writeFailure(out Output, err error) error {
-	code := fault.CodeInternal
+	code := fault.Internal
 	if fault.IsDiskFull(err) {
-		code = fault.CodeDiskFull
+		code = fault.DiskFull
 	}
 	f := fault.New(code, "save %s: %v", out.Prefix, err)
 	f.Node, f.Cause = out.Node, err

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
 )
@@ -39,7 +39,7 @@ func TestFileNamesMatchGolden(t *testing.T) {
 			ref, err := Commit(folder, Output{Prefix: c.Prefix, Type: "output", Ext: ".png", Data: []byte{1}, Index: i})
 			switch {
 			case c.Status == "error":
-				if err == nil || fault.From(err).Code != fault.CodeFileOutsideRoot {
+				if err == nil || fault.From(err).Code != fault.FileOutsideRoot {
 					t.Errorf("%s: got %v and %v, want file_outside_root", c.Case, ref, err)
 				}
 			case err != nil:

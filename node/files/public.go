@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 )
 
 // Public returns text with the paths of the operator's folders replaced by their names: "models/vae/ae.sft" for a file
@@ -46,13 +46,13 @@ func (r *Roots) Public(text string) string {
 
 // Publish takes the operator's folders out of the message and details of a failure, which clients see. The original
 // becomes the cause, for the operator's log, unless there is a cause already.
-func (r *Roots) Publish(f *fault.Failure) *fault.Failure {
-	message, details := r.Public(f.Message), r.Public(f.Details)
-	if message == f.Message && details == f.Details {
+func (r *Roots) Publish(f *fault.Error) *fault.Error {
+	message, details := r.Public(f.Text), r.Public(f.Details)
+	if message == f.Text && details == f.Details {
 		return f
 	}
 	told := *f
-	told.Message, told.Details = message, details
+	told.Text, told.Details = message, details
 	if f.Cause == nil {
 		inner := *f
 		told.Cause = &inner

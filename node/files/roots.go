@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 )
 
 // Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models
@@ -204,7 +204,7 @@ func within(base, path string) bool {
 // bad_checkpoint if the shards of a checkpoint cannot be found.
 func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
-		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q leaves the folder of %s; allowed: %s", name, kind,
+		return "", fault.Named(fault.FileOutsideRoot, field, "%q leaves the folder of %s; allowed: %s", name, kind,
 			fault.List(r.List(kind)))
 	}
 	for _, dir := range r.Dirs(kind) {
@@ -214,7 +214,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 			continue
 		}
 		if !r.reachable(path) {
-			return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q %s; allowed: %s", name, r.outside(),
+			return "", fault.Named(fault.FileOutsideRoot, field, "%q %s; allowed: %s", name, r.outside(),
 				fault.List(r.List(kind)))
 		}
 		if strings.HasSuffix(path, ".safetensors.index.json") {
@@ -225,7 +225,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if path, err := r.folder(kind, field, name); path != "" || err != nil {
 		return path, err
 	}
-	return "", fault.Named(fault.CodeFileMissing, field, "no file %q in %s; allowed: %s", name, kind,
+	return "", fault.Named(fault.FileMissing, field, "no file %q in %s; allowed: %s", name, kind,
 		fault.List(r.List(kind)))
 }
 
@@ -255,19 +255,19 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	base, kind := Annotated(name)
 	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
 	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
-		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q is not a file name inside the %s folder; allowed: %s",
+		return "", fault.Named(fault.FileOutsideRoot, field, "%q is not a file name inside the %s folder; allowed: %s",
 			name, kind, fault.List(r.List(KindInputImage)))
 	}
 	path := filepath.Join(dir, filepath.FromSlash(base))
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fault.Named(fault.CodeFileMissing, field, "no file %q in the %s folder; allowed: %s", base, kind,
+		return "", fault.Named(fault.FileMissing, field, "no file %q in the %s folder; allowed: %s", base, kind,
 			fault.List(r.List(KindInputImage)))
 	case err != nil:
-		return "", fault.Named(fault.CodeFileMissing, field, "%v", err)
+		return "", fault.Named(fault.FileMissing, field, "%v", err)
 	case !r.inside(path):
-		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q is a link to a place outside the %s folder", name, kind)
+		return "", fault.Named(fault.FileOutsideRoot, field, "%q is a link to a place outside the %s folder", name, kind)
 	}
 	return path, nil
 }

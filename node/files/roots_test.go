@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/tests/scratch"
 )
 
@@ -37,18 +37,18 @@ func TestRootsResolve(t *testing.T) {
 		t.Errorf("sub/l.safetensors is %q, %v", p, err)
 	}
 	for name, code := range map[string]string{
-		"../text_encoders/t5.sft":                 fault.CodeFileOutsideRoot,
-		filepath.Join(base, "vae/ae.safetensors"): fault.CodeFileOutsideRoot, "out.safetensors": fault.CodeFileOutsideRoot,
-		"folder/secret.safetensors": fault.CodeFileOutsideRoot, "none.safetensors": fault.CodeFileMissing,
-		"folder": fault.CodeFileMissing, "": fault.CodeFileOutsideRoot,
+		"../text_encoders/t5.sft":                 fault.FileOutsideRoot,
+		filepath.Join(base, "vae/ae.safetensors"): fault.FileOutsideRoot, "out.safetensors": fault.FileOutsideRoot,
+		"folder/secret.safetensors": fault.FileOutsideRoot, "none.safetensors": fault.FileMissing,
+		"folder": fault.FileMissing, "": fault.FileOutsideRoot,
 	} {
 		_, err := r.Resolve(KindVAE, "vae_name", name)
 		if err == nil {
 			t.Errorf("%q was resolved", name)
 			continue
 		}
-		if f := fault.From(err); f.Code != code || f.Field != "vae_name" || !strings.Contains(f.Message, "ae.safetensors") {
-			t.Errorf("%q: code %s, field %s, %q; want code %s and the allowed names", name, f.Code, f.Field, f.Message, code)
+		if f := fault.From(err); f.Code != code || f.Field != "vae_name" || !strings.Contains(f.Text, "ae.safetensors") {
+			t.Errorf("%q: code %s, field %s, %q; want code %s and the allowed names", name, f.Code, f.Field, f.Text, code)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/tests/scratch"
 )
 
@@ -70,9 +70,9 @@ func TestModelsMayBeLinks(t *testing.T) {
 		}
 	}
 	for name, code := range map[string]string{
-		"shared/../../vae2/ae.safetensors": fault.CodeFileOutsideRoot, "shared/../own.safetensors": "",
-		"../vae/own.safetensors": fault.CodeFileOutsideRoot, "broken.safetensors": fault.CodeFileMissing,
-		"loop.safetensors": fault.CodeFileMissing,
+		"shared/../../vae2/ae.safetensors": fault.FileOutsideRoot, "shared/../own.safetensors": "",
+		"../vae/own.safetensors": fault.FileOutsideRoot, "broken.safetensors": fault.FileMissing,
+		"loop.safetensors": fault.FileMissing,
 	} {
 		_, err := r.Resolve(KindVAE, "vae_name", name)
 		if code == "" && err != nil || code != "" && (err == nil || fault.From(err).Code != code) {
@@ -86,8 +86,8 @@ func TestModelsMayBeLinks(t *testing.T) {
 	if trustedSymlinks(base, []string{"vae", "foreign.safetensors"}, stranger) {
 		t.Error("a link that belongs neither to root nor to the user was trusted")
 	}
-	if _, err := r.Picture("image", "out.png"); err == nil || fault.From(err).Code != fault.CodeFileOutsideRoot {
-		t.Errorf("a link out of the input folder: %v, want %s", err, fault.CodeFileOutsideRoot)
+	if _, err := r.Picture("image", "out.png"); err == nil || fault.From(err).Code != fault.FileOutsideRoot {
+		t.Errorf("a link out of the input folder: %v, want %s", err, fault.FileOutsideRoot)
 	}
 	if got, want := r.List(KindInputImage), []string{"own.png"}; !slices.Equal(got, want) {
 		t.Errorf("input lists %v, want %v", got, want)

@@ -1,7 +1,7 @@
 package graph
 
 import (
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/picture"
 	"patchbay/node/value"
 )
@@ -31,7 +31,7 @@ const latentScale = 8
 
 // Workflow refuses a workflow with literals beyond the bounds, before anything runs. What comes over links is checked
 // when it arrives at a node.
-func (b Bounds) Workflow(w *Workflow) *fault.Failure {
+func (b Bounds) Workflow(w *Workflow) *fault.Error {
 	for _, id := range w.IDs() {
 		in := map[string]any{}
 		for _, name := range []string{"width", "height", "batch_size", "layers", "steps"} {
@@ -121,10 +121,10 @@ func (b Bounds) value(name string, v any) error {
 func (b Bounds) pixels(field string, n float64) error {
 	switch {
 	case b.Pixels > 0 && n > float64(b.Pixels):
-		return fault.Named(fault.CodeTooLarge, field, "%.0f pixels, at most %d are allowed here", n, b.Pixels)
+		return fault.Named(fault.WorkflowTooLarge, field, "%.0f pixels, at most %d are allowed here", n, b.Pixels)
 	case b.Room > 0 && n*pixelBytes > float64(b.Room-b.held): // no number: it differs per start
-		return fault.Named(fault.CodeTooLarge, field, "%.0f pixels are more than the memory of this worker (--memory) holds",
-			n)
+		return fault.Named(fault.WorkflowTooLarge, field, "%.0f pixels are more than the memory of this worker (--memory) "+
+			"holds", n)
 	}
 	if b.Reserve != nil {
 		b.Reserve(int64(n * pixelBytes))
@@ -136,7 +136,7 @@ func (b Bounds) steps(field string, n float64) error {
 	if b.Steps == 0 || n <= float64(b.Steps) {
 		return nil
 	}
-	return fault.Named(fault.CodeTooLarge, field, "%.0f steps, at most %d are allowed here", n, b.Steps)
+	return fault.Named(fault.WorkflowTooLarge, field, "%.0f steps, at most %d are allowed here", n, b.Steps)
 }
 
 // wholeOf returns the value of an INT as a float64, so that products of sides cannot overflow.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
@@ -38,7 +38,7 @@ func TestBounds(t *testing.T) {
 	} {
 		err := b.inputs(row.in)
 		if (err == nil) != (row.says == "") || err != nil &&
-			(!strings.Contains(err.Error(), row.says) || fault.From(err).Code != fault.CodeTooLarge) {
+			(!strings.Contains(err.Error(), row.says) || fault.From(err).Code != fault.WorkflowTooLarge) {
 			t.Errorf("%s: got %v, want %q", row.name, err, row.says)
 		}
 		if err := (Bounds{}).inputs(row.in); err != nil {

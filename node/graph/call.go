@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
@@ -34,7 +34,7 @@ func Arg[T any](c *Call, name string) T {
 	v, ok := c.in[name].(T)
 	if !ok {
 		var want T
-		panic(fault.At(fault.CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name,
+		panic(fault.At(fault.Internal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name,
 			typeOf(c.in[name]), want))
 	}
 	return v

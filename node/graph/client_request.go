@@ -3,13 +3,13 @@ package graph
 import (
 	"context"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/parallel/request"
 )
 
-// Sample runs a request of a client. The latent of the result stays in model space. Errors are *fault.Failure,
+// Sample runs a request of a client. The latent of the result stays in model space. Errors are *fault.Error,
 // whose Field names the part of the message.
 func (r *Runner) Sample(ctx context.Context, q *value.ClientRequest,
 	observe func(value.ClientProgress) error,

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/pyjson"
 )
 

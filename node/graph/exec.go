@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -13,7 +13,7 @@ import (
 // ExecRequest asks for one node of the catalogue to be run.
 type ExecRequest struct {
 	Class string
-	// Inputs by name: literals, *value.Tensor, Handle (only its ID counts), and the forms that ExecResult documents,
+	// Inputs by name: literals, *array.Tensor, Handle (only its ID counts), and the forms that ExecResult documents,
 	// as *pyjson.Object, map[string]any or []any.
 	Inputs map[string]any
 	Want   []int             // output slots to return, in this order; nil: all
@@ -32,7 +32,7 @@ type ExecResult struct {
 	Warnings []string
 }
 
-// Exec runs one node. It waits for running jobs as Run does. Errors are *fault.Failure with Class set, and with Field
+// Exec runs one node. It waits for running jobs as Run does. Errors are *fault.Error with Class set, and with Field
 // if an input is at fault.
 func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*ExecResult, error) {
 	defer r.begin(1)()
@@ -41,9 +41,9 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	k := r.cat.classes[req.Class]
 	if k == nil {
-		return nil, &fault.Failure{
-			Code:    fault.CodeUnknownClass,
-			Message: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class,
+		return nil, &fault.Error{
+			Code: fault.UnknownClass,
+			Text: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class,
 		}
 	}
 	job := &Job{ID: "exec", Inputs: req.Files, Plan: req.Plan}
@@ -98,14 +98,14 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			if decl.Optional {
 				continue
 			}
-			f := fault.At(codeInputMissing, decl.Name, "%s", messageInputMissing)
+			f := fault.At(fault.InputMissing, decl.Name, "%s", messageInputMissing)
 			f.Details = decl.Name
 			return nil, f
 		}
 		if h, ok := raw.(Handle); ok {
 			held, ok := r.Value(h.ID)
 			if !ok {
-				return nil, fault.Named(fault.CodeUnknownHandle, decl.Name, "no handle %q: it was freed or its lease ran out; "+
+				return nil, fault.Named(fault.UnknownHandle, decl.Name, "no handle %q: it was freed or its lease ran out; "+
 					"make it again", h.ID)
 			}
 			raw = held
@@ -118,7 +118,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 		if value.IsWidget(decl.Type) || decl.Type == typeBranch || decl.drawn() {
 			checked, p := v.literal(k, decl, raw)
 			if p != nil {
-				return nil, &fault.Failure{Code: p.kind, Message: p.message, Details: p.details, Field: decl.Name}
+				return nil, &fault.Error{Code: p.kind, Text: p.message, Details: p.details, Field: decl.Name}
 			}
 			raw = checked
 			literals.Set(decl.Name, raw)
@@ -129,8 +129,8 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	}
 	if k.Check != nil {
 		if field, text := k.Check(v.job, v.roots, literals); text != "" {
-			return nil, &fault.Failure{
-				Code: codeCustom, Message: messageCustomValidation,
+			return nil, &fault.Error{
+				Code: fault.Custom, Text: messageCustomValidation,
 				Details: field + " - " + text, Field: field,
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"reflect"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/value"
 )
 
@@ -58,12 +58,12 @@ func TestLeasesEndByThemselves(t *testing.T) {
 		if gone.Load() {
 			t.Error("the value of a handle with a lease of an hour is gone")
 		}
-		for id, want := range map[string]string{short: fault.CodeUnknownHandle, long: ""} {
+		for id, want := range map[string]string{short: fault.UnknownHandle, long: ""} {
 			_, err := r.Exec(context.Background(), ExecRequest{
 				Class:  "UseModel",
 				Inputs: map[string]any{"model": Handle{ID: id}},
 			}, nil)
-			var f *fault.Failure
+			var f *fault.Error
 			if errors.As(err, &f); want == "" && err != nil || want != "" && (f == nil || f.Code != want || f.Field != "model") {
 				t.Errorf("handle %s: got %v, want %q", id, err, want)
 			}

@@ -3,7 +3,7 @@ package graph
 import (
 	"math"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/picture"
 	"patchbay/node/value"
 )

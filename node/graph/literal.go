@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -31,13 +32,13 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		if in.takesAny() {
 			return val, nil
 		}
-		return nil, v.wrong(k, in, val, codeExpectedLink,
+		return nil, v.wrong(k, in, val, fault.ExpectedLink,
 			fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type),
 			fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))))
 	}
 	if err != nil {
 		why := pyjson.Excerpt(err.Error())
-		return nil, v.wrong(k, in, given, codeInvalidInput, "Failed to convert an input value to a "+in.Type+" value",
+		return nil, v.wrong(k, in, given, fault.InvalidInput, "Failed to convert an input value to a "+in.Type+" value",
 			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), why), "exception_message", why)
 	}
 	if slices.Contains(k.SelfChecked, in.Name) {
@@ -57,7 +58,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	if len(choices) > 20 {
 		allowed = fmt.Sprintf("(list of length %d)", len(choices))
 	}
-	p := v.wrong(k, in, val, codeNotInList, messageNotInList,
+	p := v.wrong(k, in, val, fault.NotInList, messageNotInList,
 		fmt.Sprintf("%s: %s not in %s%s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed, pickled(in, val)))
 	if len(choices) > 20 {
 		p.extra.Set("input_config", nil)
@@ -86,7 +87,7 @@ func pickled(in *Input, val any) string {
 // limits checks min and max, and that a float is not NaN.
 func (v *validation) limits(k *Class, in *Input, val any) *problem {
 	if f, ok := val.(float64); ok && in.Type == "FLOAT" && in.Options != nil && math.IsNaN(f) {
-		return v.wrong(k, in, val, codeInvalidInput, "Failed to convert an input value to a FLOAT value",
+		return v.wrong(k, in, val, fault.InvalidInput, "Failed to convert an input value to a FLOAT value",
 			in.Name+", nan, not a number")
 	}
 	beyond := func(key string, side int, code, message string) *problem {
@@ -96,8 +97,8 @@ func (v *validation) limits(k *Class, in *Input, val any) *problem {
 		}
 		return v.wrong(k, in, val, code, fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(val)), pyjson.Str(limit)), in.Name)
 	}
-	return cmp.Or(beyond("min", -1, codeTooSmall, "Value %s smaller than min of %s"),
-		beyond("max", 1, codeTooBig, "Value %s bigger than max of %s"))
+	return cmp.Or(beyond("min", -1, fault.TooSmall, "Value %s smaller than min of %s"),
+		beyond("max", 1, fault.TooBig, "Value %s bigger than max of %s"))
 }
 
 // compare compares two numbers of any type exactly; 0 if one is not a number.

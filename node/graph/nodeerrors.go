@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -43,7 +43,7 @@ func (v *validation) report(bad []string) map[string]any {
 }
 
 // blame points the failure at the first node with errors, for readers that show one line.
-func (v *validation) blame(f *fault.Failure) {
+func (v *validation) blame(f *fault.Error) {
 	ids := slices.Collect(maps.Keys(f.NodeErrors))
 	pyjson.SortKeys(ids)
 	if len(ids) == 0 {

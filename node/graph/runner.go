@@ -3,6 +3,7 @@ package graph
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -10,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/lru"
 	"patchbay/node/value"
@@ -134,7 +135,7 @@ func (r *Runner) Free() {
 func (r *Runner) Roots() files.Roots { return r.roots }
 
 // Run executes a job, and validates it before if that has not been done. Events are emitted one at a time, in ComfyUI's
-// order, but for the terminal event, which follows from the error. An error is always a *fault.Failure and comes with
+// order, but for the terminal event, which follows from the error. An error is always a *fault.Error and comes with
 // the result so far. When ctx is canceled, the job ends within one transformer block.
 func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
 	jobs := 1
@@ -149,7 +150,7 @@ func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, e
 	defer turn.Leave()
 	outputs := job.Outputs
 	if outputs == nil {
-		var failure *fault.Failure
+		var failure *fault.Error
 		if outputs, failure = Validate(r.cat, r.roots, job); len(outputs) == 0 {
 			return &Result{}, failure
 		}
@@ -228,7 +229,7 @@ func (x *execution) walk(outputs []string) error {
 		}
 	}
 	if len(p.pending) > 0 {
-		return fault.New(fault.CodeInternal, "nodes %s wait for each other", strings.Join(p.pending, ", "))
+		return fault.New(fault.Internal, "nodes %s wait for each other", strings.Join(p.pending, ", "))
 	}
 	return nil
 }
@@ -359,7 +360,7 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 				continue
 			}
 			if v, ok = e.output(l.slot); !ok {
-				return in, fault.Named(fault.CodeInternal, decl.Name, "node %s gave no output %d", l.id, l.slot)
+				return in, fault.Named(fault.Internal, decl.Name, "node %s gave no output %d", l.id, l.slot)
 			}
 		}
 		if err := checkType(decl, v); err != nil {
@@ -397,7 +398,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *cached, err
 		return nil, err
 	}
 	if len(outputs) != len(k.Outputs) {
-		return nil, fault.New(fault.CodeInternal, "class %s gave %d outputs, it declares %d", k.Name,
+		return nil, fault.New(fault.Internal, "class %s gave %d outputs, it declares %d", k.Name,
 			len(outputs), len(k.Outputs))
 	}
 	if err := bounds.outputs(k, outputs); err != nil {
@@ -421,22 +422,25 @@ func (t *Timings) charge(s Phase, spent float64, before Timings) {
 	}
 }
 
-// recovered turns a panic value into a failure; a *fault.Failure is returned as it is.
+// recovered turns a panic value into a failure; a *fault.Error is returned as it is.
 func recovered(p any) error {
-	if f, ok := p.(*fault.Failure); ok {
+	if f, ok := p.(*fault.Error); ok {
 		return f
 	}
-	f := fault.New(fault.CodePanic, "internal error: %v", p)
+	f := fault.New(fault.Panic, "internal error: %v", p)
 	if err, ok := p.(error); ok {
 		f.Cause = err
 	}
-	f.Trace = strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
+	f.Stack = string(debug.Stack())
 	return f
 }
 
 // fail returns err as a failure that names the node and holds what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
-	f := x.run.roots.Publish(fault.Of(x.ctx, err))
+	f := x.run.roots.Publish(fault.From(err))
+	if ended := x.ctx.Err(); ended != nil && errors.Is(err, ended) {
+		f.Code = fault.Cancelled // its deadline too
+	}
 	f.Node, f.Class = id, k.Name
 	current, all := map[string]any{}, []string{}
 	for name, v := range in {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -16,9 +16,9 @@ import (
 //
 // If no output can run, the failure is fatal and outputs is nil. If some can, a failure describes the others (ComfyUI
 // then answers 200 with node_errors): check len(outputs).
-func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Failure) {
+func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Error) {
 	if job.Workflow == nil {
-		return nil, &fault.Failure{Code: fault.CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
+		return nil, &fault.Error{Code: fault.NoPrompt, Text: "No prompt provided", Details: "No prompt provided"}
 	}
 	v := &validation{
 		cat: cat, roots: &roots, job: &job, w: job.Workflow, done: map[string]*verdict{},
@@ -44,29 +44,16 @@ func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, fai
 	if len(bad) == 0 {
 		return outputs, nil
 	}
-	failure = &fault.Failure{
-		Code: fault.CodeOutputsFailed, Message: messageOutputsFailed,
+	failure = &fault.Error{
+		Code: fault.OutputsFailed, Text: messageOutputsFailed,
 		Details: strings.Join(details, "\n"), NodeErrors: v.report(bad),
 	}
 	v.blame(failure)
 	return outputs, failure
 }
 
-// Codes in the errors of Failure.NodeErrors, and ComfyUI's messages for them.
+// ComfyUI's messages for the errors in NodeErrors.
 const (
-	codeInputMissing    = "required_input_missing"
-	codeBadLink         = "bad_linked_input"
-	codeTypeMismatch    = "return_type_mismatch"
-	codeInvalidInput    = "invalid_input_type"
-	codeTooSmall        = "value_smaller_than_min"
-	codeTooBig          = "value_bigger_than_max"
-	codeNotInList       = "value_not_in_list"
-	codeCustom          = "custom_validation_failed"
-	codeValidation      = "exception_during_validation"
-	codeInnerValidation = "exception_during_inner_validation"
-	codeCycle           = "dependency_cycle"
-	// ours: a literal where a link belongs (ComfyUI fails only when the node runs)
-	codeExpectedLink        = "link_expected"
 	messageOutputsFailed    = "Prompt outputs failed validation"
 	messageInnerValidation  = "Exception when validating inner node"
 	messageOuterValidation  = "Exception when validating node"
@@ -102,7 +89,7 @@ type problem struct {
 }
 
 // starts returns the output nodes to run, after checking that every node of the workflow has a known class.
-func (v *validation) starts() ([]string, *fault.Failure) {
+func (v *validation) starts() ([]string, *fault.Error) {
 	for _, id := range v.w.root.Keys() {
 		if failure := v.shape(id); failure != nil {
 			return nil, failure
@@ -119,28 +106,28 @@ func (v *validation) starts() ([]string, *fault.Failure) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, &fault.Failure{Code: fault.CodeNoOutputs, Message: "Prompt has no outputs"}
+		return nil, &fault.Error{Code: fault.NoOutputs, Text: "Prompt has no outputs"}
 	}
 	return out, nil
 }
 
 // shape refuses what is not a node at all. ComfyUI answers such graphs with an HTTP 500 page.
-func (v *validation) shape(id string) *fault.Failure {
+func (v *validation) shape(id string) *fault.Error {
 	node, isObject := v.w.root.At(id).(*pyjson.Object)
 	if !isObject {
-		return fault.New(fault.CodeInvalidPrompt, "node %s is %s, want an object {\"class_type\": ..., \"inputs\": {...}}",
+		return fault.New(fault.InvalidPrompt, "node %s is %s, want an object {\"class_type\": ..., \"inputs\": {...}}",
 			id, pyjson.Kind(v.w.root.At(id)))
 	}
 	class, typed := node.Get("class_type")
 	switch class.(type) {
 	case []any, *pyjson.Object:
-		f := fault.At(fault.CodeInvalidPrompt, "class_type", "class_type of node %s is %s, want a string", id,
+		f := fault.At(fault.InvalidPrompt, "class_type", "class_type of node %s is %s, want a string", id,
 			pyjson.Kind(class))
 		f.Node = id
 		return f
 	}
 	if typed && node.Has("inputs") && node.In("inputs") == nil {
-		f := fault.At(fault.CodeInvalidPrompt, "inputs", "inputs of node %s are %s, want an object", id,
+		f := fault.At(fault.InvalidPrompt, "inputs", "inputs of node %s are %s, want an object", id,
 			pyjson.Kind(node.At("inputs")))
 		f.Node, f.Class = id, v.w.Class(id)
 		return f
@@ -149,7 +136,7 @@ func (v *validation) shape(id string) *fault.Failure {
 }
 
 // class returns the class of a node; the failure names the node by the title that the editor gave it.
-func (v *validation) class(id string) (*Class, *fault.Failure) {
+func (v *validation) class(id string) (*Class, *fault.Error) {
 	node := v.w.root.In(id)
 	if k := v.cat.classes[node.Text("class_type")]; k != nil {
 		return k, nil
@@ -167,8 +154,8 @@ func (v *validation) class(id string) (*Class, *fault.Failure) {
 	if !typed && !pyjson.Bool(title) {
 		shown = "ID #" + id
 	}
-	return nil, &fault.Failure{
-		Code: fault.CodeMissingNodeType, Message: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
+	return nil, &fault.Error{
+		Code: fault.MissingNodeType, Text: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
 		Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(node.Text("class_type")),
 		Extra: map[string]any{"node_id": id, "class_type": brief(class), "node_title": brief(title)},
 	}
@@ -192,7 +179,7 @@ func (v *validation) outer(id string) *verdict {
 	r, ex := v.node(id)
 	if ex != nil {
 		r = &verdict{errors: []problem{{
-			codeValidation, messageOuterValidation, ex.text,
+			fault.Validation, messageOuterValidation, ex.text,
 			pyjson.NewObject("exception_type", ex.kind, "traceback", []any{}),
 		}}}
 		v.done[id] = r
@@ -233,7 +220,7 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	if sound := r.ok && len(r.errors) == 0; k.Check != nil && (sound || len(k.SelfChecked) > 0) {
 		if name, text := k.Check(v.job, v.roots, inputs); text != "" {
 			r.errors = append(r.errors, problem{
-				codeCustom, messageCustomValidation, name + " - " + text,
+				fault.Custom, messageCustomValidation, name + " - " + text,
 				pyjson.NewObject("input_name", name),
 			})
 		}
@@ -275,7 +262,7 @@ func (v *validation) cycle(nodes []string) *verdict {
 	}
 	for _, id := range nodes {
 		v.done[id] = &verdict{errors: []problem{{
-			codeCycle, "Dependency cycle detected", strings.Join(names, " -> "),
+			fault.Cycle, "Dependency cycle detected", strings.Join(names, " -> "),
 			pyjson.NewObject("node_id", id, "cycle_nodes", ids),
 		}}}
 	}
@@ -292,7 +279,7 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 		}
 		if !in.Optional {
 			r.errors = append(r.errors, problem{
-				codeInputMissing, messageInputMissing, in.Name[strings.LastIndexByte(in.Name, '.')+1:],
+				fault.InputMissing, messageInputMissing, in.Name[strings.LastIndexByte(in.Name, '.')+1:],
 				pyjson.NewObject("input_name", in.Name),
 			})
 		}
@@ -317,7 +304,7 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 // link validates an input that names another node.
 func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	if len(l) != 2 {
-		r.errors = append(r.errors, *v.wrong(k, in, l, codeBadLink, messageBadLink, in.Name))
+		r.errors = append(r.errors, *v.wrong(k, in, l, fault.BadLink, messageBadLink, in.Name))
 		return nil
 	}
 	switch l[0].(type) {
@@ -338,7 +325,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
-			codeTypeMismatch, messageTypeMismatch,
+			fault.TypeMismatch, messageTypeMismatch,
 			fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
 			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received,
 				"linked_node", l),
@@ -349,7 +336,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	inner, ex := v.node(id)
 	if ex != nil {
 		v.done[id] = &verdict{errors: []problem{{
-			codeInnerValidation, messageInnerValidation, ex.text,
+			fault.InnerValidation, messageInnerValidation, ex.text,
 			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in),
 				"exception_message", ex.text, "exception_type", ex.kind, "traceback", []any{}, "linked_node", l),
 		}}}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/node/classes"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -89,14 +89,14 @@ func TestValidationMatchesGolden(t *testing.T) {
 		}
 		if refused, ok := deviations()[c.Name]; ok {
 			deviating++
-			if refused != (failure != nil && failure.Code == fault.CodeOutputsFailed && len(outputs) == 0) {
+			if refused != (failure != nil && failure.Code == fault.OutputsFailed && len(outputs) == 0) {
 				t.Errorf("%s: got %v and outputs %v, refused should be %v", c.Name, failure, outputs, refused)
 			}
 			continue
 		}
 		if c.Status == 500 {
 			pages++
-			if failure == nil || failure.Code != fault.CodeInvalidPrompt && failure.Code != fault.CodeMissingNodeType ||
+			if failure == nil || failure.Code != fault.InvalidPrompt && failure.Code != fault.MissingNodeType ||
 				len(outputs) > 0 {
 				t.Errorf("%s: got %v and outputs %v, want a refusal", c.Name, failure, outputs)
 			}
@@ -117,7 +117,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 
 // validateBody validates the graph and targets of a POST /prompt body.
 func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) ([]string,
-	*fault.Failure, *graph.Workflow,
+	*fault.Error, *graph.Workflow,
 ) {
 	prompt, _ := body.Get("prompt")
 	w, failure := graph.ParseWorkflow(prompt)
@@ -135,7 +135,7 @@ func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) 
 
 // unknownClasses lists the classes of a graph that the catalogue lacks, unless the case is about unknown classes.
 func (c validationCase) unknownClasses(cat *graph.Catalogue, w *graph.Workflow) (missing []string) {
-	if w == nil || c.Status == 500 || strings.Contains(string(c.Answer)+c.Text, fault.CodeMissingNodeType) {
+	if w == nil || c.Status == 500 || strings.Contains(string(c.Answer)+c.Text, fault.MissingNodeType) {
 		return nil
 	}
 	for _, id := range w.IDs() {
@@ -146,7 +146,7 @@ func (c validationCase) unknownClasses(cat *graph.Catalogue, w *graph.Workflow) 
 	return missing
 }
 
-func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.Failure, w *graph.Workflow) {
+func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.Error, w *graph.Workflow) {
 	t.Helper()
 	answer := string(c.Answer)
 	if c.Text != "" {
@@ -188,7 +188,7 @@ func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.F
 			extra = map[string]any{}
 		}
 		body := map[string]any{
-			"type": failure.Code, "message": failure.Message, "details": failure.Details, "extra_info": extra,
+			"type": failure.Code, "message": failure.Text, "details": failure.Details, "extra_info": extra,
 		}
 		if a, b := normal(body), normal(wantError); a != b {
 			t.Errorf("%s: error\n got %s\nwant %s", c.Name, a, b)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -25,29 +25,29 @@ type Workflow struct {
 // ParseWorkflow takes a decoded graph: *Object, map[string]any or map[any]any with nil, bool, string, json.Number, any
 // integer or float type, []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value).
 // The graph is copied. The failure is invalid_prompt, workflow_format_ui or workflow_too_large.
-func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
+func ParseWorkflow(v any) (*Workflow, *fault.Error) {
 	n, err := pyjson.Normalize(v)
 	if err != nil {
-		return nil, &fault.Failure{
-			Code: fault.CodeTooLarge, Message: "workflow cannot be read",
+		return nil, &fault.Error{
+			Code: fault.WorkflowTooLarge, Text: "workflow cannot be read",
 			Details: err.Error(), Cause: err,
 		}
 	}
 	root, ok := n.(*pyjson.Object)
 	switch {
 	case !ok:
-		return nil, fault.New(fault.CodeInvalidPrompt,
+		return nil, fault.New(fault.InvalidPrompt,
 			"a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
 	case root.Has("nodes") && root.Has("links"):
-		return nil, fault.New(fault.CodeWorkflowFormatUI,
+		return nil, fault.New(fault.WorkflowFormatUI,
 			"this looks like a workflow in the editor's format, and nodes or links are no lists; export it in API format "+
 				"(Workflow > Export (API))")
 	case root.Len() > maxWorkflowNodes:
-		return nil, fault.New(fault.CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
+		return nil, fault.New(fault.WorkflowTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
 	}
 	for _, id := range root.Keys() {
 		if len(id) > maxNodeID {
-			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id),
+			return nil, fault.New(fault.WorkflowTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id),
 				len(id), maxNodeID)
 		}
 	}
@@ -56,11 +56,11 @@ func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
 
 // ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read
 // too (and refused where they are used).
-func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Failure) {
+func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Error) {
 	v, err := pyjson.Decode(data)
 	if err != nil {
-		return nil, &fault.Failure{
-			Code: fault.CodeInvalidPrompt, Message: "workflow is not JSON",
+		return nil, &fault.Error{
+			Code: fault.InvalidPrompt, Text: "workflow is not JSON",
 			Details: err.Error(), Cause: err,
 		}
 	}
@@ -121,7 +121,7 @@ func (w *Workflow) SetInput(id, name string, value any) error {
 
 // Targets parses partial_execution_targets of a POST /prompt body: nil (all outputs) if it is null or absent, else the
 // ids in it. ComfyUI evaluates Python's "id in targets", so a string contains every id that is a substring of it.
-func (w *Workflow) Targets(v any) ([]string, *fault.Failure) {
+func (w *Workflow) Targets(v any) ([]string, *fault.Error) {
 	ids := []string{}
 	switch x := v.(type) {
 	case nil:
@@ -141,7 +141,7 @@ func (w *Workflow) Targets(v any) ([]string, *fault.Failure) {
 			}
 		}
 	default:
-		return nil, fault.At(fault.CodeInvalidPrompt, "partial_execution_targets",
+		return nil, fault.At(fault.InvalidPrompt, "partial_execution_targets",
 			"partial_execution_targets is %s, want a list of node ids", pyjson.Kind(v))
 	}
 	return ids, nil

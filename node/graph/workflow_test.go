@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
@@ -58,19 +58,19 @@ func TestParseWorkflowTakesDecodedMaps(t *testing.T) {
 func TestParseWorkflowRefuses(t *testing.T) {
 	deep := strings.Repeat("[", 200) + strings.Repeat("]", 200)
 	for name, c := range map[string]struct{ text, code string }{
-		"editor format": {`{"nodes": [], "links": [], "version": 0.4}`, fault.CodeWorkflowFormatUI},
-		"list":          {`[1]`, fault.CodeInvalidPrompt},
-		"depth":         {`{"1": {"class_type": "A", "inputs": {"x": ` + deep + `}}}`, fault.CodeInvalidPrompt},
-		"empty":         {``, fault.CodeInvalidPrompt},
-		"trailing":      {`{} x`, fault.CodeInvalidPrompt},
-		"bad number":    {`{"1": 01}`, fault.CodeInvalidPrompt},
-		"bad string":    {"{\"a\nb\": 1}", fault.CodeInvalidPrompt},
+		"editor format": {`{"nodes": [], "links": [], "version": 0.4}`, fault.WorkflowFormatUI},
+		"list":          {`[1]`, fault.InvalidPrompt},
+		"depth":         {`{"1": {"class_type": "A", "inputs": {"x": ` + deep + `}}}`, fault.InvalidPrompt},
+		"empty":         {``, fault.InvalidPrompt},
+		"trailing":      {`{} x`, fault.InvalidPrompt},
+		"bad number":    {`{"1": 01}`, fault.InvalidPrompt},
+		"bad string":    {"{\"a\nb\": 1}", fault.InvalidPrompt},
 	} {
 		if _, f := graph.ParseWorkflowJSON([]byte(c.text)); f == nil || f.Code != c.code {
 			t.Errorf("%s: got %v, want %s", name, f, c.code)
 		}
 	}
-	if _, f := graph.ParseWorkflow(map[string]any{"1": make(chan int)}); f == nil || f.Code != fault.CodeTooLarge {
+	if _, f := graph.ParseWorkflow(map[string]any{"1": make(chan int)}); f == nil || f.Code != fault.WorkflowTooLarge {
 		t.Errorf("a channel: %v", f)
 	}
 }

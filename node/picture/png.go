@@ -13,7 +13,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/pyjson"
 )
 

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/text"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/parallel/request"
@@ -128,7 +128,7 @@ func checkFingerprint(part, fingerprint string, h files.Header) error {
 	if fingerprint == "" || strings.EqualFold(fingerprint, h.Hash) {
 		return nil
 	}
-	return fault.Named(fault.CodeFileMissing, part+".fingerprint", "%s has the header hash %s, the request means %s: the "+
+	return fault.Named(fault.FileMissing, part+".fingerprint", "%s has the header hash %s, the request means %s: the "+
 		"file of that name is another one", h.Name, h.Hash, fingerprint)
 }
 
@@ -315,7 +315,7 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 	}
 	u := Use{Context: ctx, Store: s, Loading: new(float64)}
 	if err := m.nets(u, &req, q.Model.Nets); err != nil {
-		return nil, fault.Of(ctx, err)
+		return nil, fault.From(err)
 	}
 	out, err := u.Sample(&req, m, func(p request.Progress) error {
 		if observe == nil {
@@ -328,10 +328,10 @@ func (s *Store) Sample(ctx context.Context, q *ClientRequest,
 		return observe(h)
 	})
 	if err != nil {
-		return nil, fault.Of(ctx, err)
+		return nil, fault.From(err)
 	}
 	if err := Finite(out.Latent.Data); err != nil {
-		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
+		return nil, fault.New(fault.BadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
 	}
 	out.Stats.Model = m.Name
 	return out, nil
@@ -357,7 +357,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 	defer s.use(&what)()
 	out.Latent = m.Format
 	if out.Loaded, err = s.engine.Load(ctx, what, plan); err != nil {
-		return out, fault.Of(ctx, err)
+		return out, fault.From(err)
 	}
 	return out, nil
 }

@@ -9,12 +9,12 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/parallel/plan"
@@ -53,7 +53,7 @@ func (e *encoder) key() string { return e.file.Key() + " " + e.prefix }
 func (c *Clip) Add(h files.Header) error {
 	found := text.Find(h.Weights.Set())
 	if len(found) == 0 {
-		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", h.Name,
+		return fault.New(fault.WrongFamily, "%s holds no text encoder: it looks like %s", h.Name,
 			models.GuessKind(h.Weights.Set()))
 	}
 	if c.Name != "" {
@@ -81,7 +81,7 @@ func (c *Clip) Check(class, field string) error {
 		}
 	}
 	wrong := func(format string, args ...any) error {
-		return fault.At(fault.CodeWrongFamily, field, class+": "+format, args...)
+		return fault.At(fault.WrongFamily, field, class+": "+format, args...)
 	}
 	var have, must, may []string
 	for _, p := range c.parts {
@@ -129,7 +129,7 @@ func (c *Clip) layout(e *encoder, l tokenizer.Layout) (tokenizer.Layout, error) 
 	if len(e.config) > 0 {
 		var err error
 		if l, err = l.WithConfig(e.config); err != nil {
-			return l, fault.New(fault.CodeBadCheckpoint, "%s: %v", e.name, err)
+			return l, fault.New(fault.BadCheckpoint, "%s: %v", e.name, err)
 		}
 	}
 	return l.WithOptions(c.TokenizerOptions), nil
@@ -227,7 +227,7 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 		}
 		enc, err := c.runEncoder(u, e, p)
 		if errors.Is(err, text.ErrTokenizer) {
-			err = &fault.Failure{Code: fault.CodeTokenizer, Message: e.name + ": " + err.Error(), Field: "clip", Cause: err}
+			err = &fault.Error{Code: fault.TokenizerMissing, Text: e.name + ": " + err.Error(), Field: "clip", Cause: err}
 		}
 		if err != nil {
 			return out, missing, err
@@ -237,7 +237,7 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 	reader := models.TextTypes()[c.Type]
 	entry, err := reader.Entry(done)
 	if err != nil {
-		return out, missing, fault.New(fault.CodeWrongFamily, "%v", err)
+		return out, missing, fault.New(fault.WrongFamily, "%v", err)
 	}
 	return Cond{Entry: entry, MaskStrength: 1}, missing, nil
 }
@@ -334,7 +334,7 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 		t, _, err = tokenizer.Find(fmt.Sprintf("the %s encoder %s", e.kind, e.name), s.vocabularyPlaces(e)...)
 	}
 	if err != nil {
-		return nil, fault.Wrap(fault.CodeTokenizer, "clip", err)
+		return nil, fault.Wrap(fault.TokenizerMissing, "clip", err)
 	}
 	s.vocabularies.Put(key, t, 1)
 	return t, nil

@@ -1,8 +1,8 @@
 package value
 
 import (
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/parallel/request"

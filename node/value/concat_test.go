@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/parallel/request"
 )
@@ -41,7 +41,7 @@ func TestConcatenatedChannelsAreRefusedByName(t *testing.T) {
 		err := c.m.fitsHost(&request.Request{
 			Latent: l, Branches: []request.Branch{{Name: "positive", Entries: []request.Entry{e}}},
 		})
-		if f := fault.From(err); f == nil || f.Field != "conds.positive.c_concat" || !strings.Contains(f.Message, c.want) {
+		if f := fault.From(err); f == nil || f.Field != "conds.positive.c_concat" || !strings.Contains(f.Text, c.want) {
 			t.Errorf("got %v, want a failure at c_concat that says %q", err, c.want)
 		}
 	}

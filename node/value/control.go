@@ -5,13 +5,13 @@ import (
 	"math"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
@@ -176,25 +176,25 @@ func (m *Model) controls(c *Cond, branch string, l request.Latent, encode HintFu
 		}
 		switch {
 		case n.Family != m.Spec.Family || n.Spec.Width != m.Spec.Width:
-			return nil, refused(fault.CodeWrongFamily, "it is for %s models of width %d, the model is %s of width %d", n.Family,
+			return nil, refused(fault.WrongFamily, "it is for %s models of width %d, the model is %s of width %d", n.Family,
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
 		case n.ReadsPicture && (l.Y%n.Spec.PatchSize != 0 || l.X%n.Spec.PatchSize != 0):
-			return nil, refused(fault.CodeBadInput, "it reads pictures of whole tokens: the latent is %d x %d, want sides that "+
+			return nil, refused(fault.BadInput, "it reads pictures of whole tokens: the latent is %d x %d, want sides that "+
 				"are multiples of %d", l.X, l.Y, n.Spec.PatchSize)
 		case n.ReadsPicture && encode != nil:
 		case ctl.VAE == nil:
-			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
+			return nil, refused(fault.BadInput, "it needs a VAE: connect the input vae of the node that applies it")
 		case ctl.Net.Patch && ctl.Image != nil && ctl.Image.B != 1:
-			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, one is taken", ctl.Image.B)
+			return nil, refused(fault.BadInput, "the hint is %d pictures, one is taken", ctl.Image.B)
 		case ctl.VAE.Frames && ctl.Image != nil && ctl.Image.B > oneFrame:
-			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, which its VAE reads as a video: give one",
+			return nil, refused(fault.BadInput, "the hint is %d pictures, which its VAE reads as a video: give one",
 				ctl.Image.B)
 		case encode == nil:
-			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
+			return nil, refused(fault.BadInput, "hints are not for this sampling node")
 		}
 		with, err := n.WithBorrowed(m)
 		if err != nil {
-			return nil, refused(fault.CodeWrongFamily, "%v", err)
+			return nil, refused(fault.WrongFamily, "%v", err)
 		}
 		n = with
 		pictures := 1
@@ -210,7 +210,7 @@ func (m *Model) controls(c *Cond, branch string, l request.Latent, encode HintFu
 			return nil, err
 		}
 		if hint.C != m.Format.Channels || hint.Y != y || hint.X != x {
-			return nil, refused(fault.CodeWrongFamily, "the VAE makes %d channels of %d x %d of the hint, the latent has %d of "+
+			return nil, refused(fault.WrongFamily, "the VAE makes %d channels of %d x %d of the hint, the latent has %d of "+
 				"%d x %d: load the VAE of the model", hint.C, hint.Y, hint.X, l.C, y, x)
 		}
 		n.Format.ToModel(hint.Data, y*x)

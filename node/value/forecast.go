@@ -5,7 +5,7 @@ import (
 	"context"
 	"slices"
 
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
 )
@@ -41,7 +41,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 		"entries": p.Entries,
 	} {
 		if n < 1 || n > most || field == "entries" && n > 64 {
-			return nil, fault.At(fault.CodeBadInput, "forecast."+field, "forecast.%s: out of range: want a picture of 8 to "+
+			return nil, fault.At(fault.BadInput, "forecast."+field, "forecast.%s: out of range: want a picture of 8 to "+
 				"%d pixels a side, batch, steps and text of 1 to %d, and 1 to 64 entries", field, 8*most, most)
 		}
 	}
@@ -60,7 +60,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 	}
 	out, err := s.engine.Forecast(m.Request(), w, plan)
 	if err != nil {
-		return nil, fault.Of(ctx, err)
+		return nil, fault.From(err)
 	}
 	return out, nil
 }

@@ -1,7 +1,7 @@
 package value
 
 import (
-	"patchbay/node/fault"
+	"patchbay/fault"
 	"patchbay/node/picture"
 	"patchbay/parallel/request"
 )
@@ -82,12 +82,12 @@ func (m *Model) layered(l request.Latent, noise *picture.Mask, branches []Guider
 	case !m.Spec.Frames:
 		return fault.Family("latent_image", "has %d layers, which %s models do not take", l.T, m.Spec.Family)
 	case noise != nil:
-		return fault.At(fault.CodeBadInput, "latent_image", rule, "latent_image", l.T)
+		return fault.At(fault.BadInput, "latent_image", rule, "latent_image", l.T)
 	}
 	for _, b := range branches {
 		for i := range b.Conditioning {
 			if b.Conditioning[i].Mask != nil {
-				return fault.At(fault.CodeBadInput, b.Name, rule, b.Name, l.T)
+				return fault.At(fault.BadInput, b.Name, rule, b.Name, l.T)
 			}
 		}
 	}

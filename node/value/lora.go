@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/lora"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/parallel/request"
@@ -90,7 +90,7 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 		if err != nil {
 			parts.Close()
 			release()
-			return nil, fault.Wrap(fault.CodeBadCheckpoint, "clip", fmt.Errorf("clip: %w", err))
+			return nil, fault.Wrap(fault.BadCheckpoint, "clip", fmt.Errorf("clip: %w", err))
 		}
 		return &adaptedEncoder{parts, base.Bytes() + parts.Bytes(), func() { parts.Close(); release() }}, nil
 	})
@@ -103,7 +103,7 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 // LoraKeys returns the names that LoRA files may use for the weights of the handles. clip may be nil.
 func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if m.declare == nil {
-		return nil, fault.Named(fault.CodeInternal, "model", "%s does not tell its weights", m.Name)
+		return nil, fault.Named(fault.Internal, "model", "%s does not tell its weights", m.Name)
 	}
 	declared, err := m.declare()
 	if err != nil {

@@ -4,9 +4,9 @@ import (
 	"math"
 	"slices"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
-	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/parallel/request"

@@ -6,24 +6,25 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/array"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/source"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 )
 
 // Patch is an adapter that a host sends itself. Its rows of the weight get Strength * Alpha/R * Up * Down added (LoRA,
 // arXiv:2106.09685), as ComfyUI's LoRAAdapter does; or a bias gets Strength * Value added, or a norm is replaced by
 // Value.
 type Patch struct {
-	Key      string   // of the weight, as ComfyUI spells it: "diffusion_model.double_blocks.0.img_attn.qkv.weight"
-	Offset   []int    // [0, first, rows]: only these rows; nil: all
-	Strength float64  // factor of what is added
-	Alpha    *float64 // nil: R
-	Up, Down *Tensor  // [N, R] and [R, K], or those of a convolution; nil: Value is used
-	Value    *Tensor  // [N], of a bias or a norm
-	Set      bool     // replace the tensor by Value, whatever Strength is
-	ID       string   // identifies all the data: adapters with equal IDs are equal
+	Key      string        // of the weight, as ComfyUI spells it: "diffusion_model.double_blocks.0.img_attn.qkv.weight"
+	Offset   []int         // [0, first, rows]: only these rows; nil: all
+	Strength float64       // factor of what is added
+	Alpha    *float64      // nil: R
+	Up, Down *array.Tensor // [N, R] and [R, K], or those of a convolution; nil: Value is used
+	Value    *array.Tensor // [N], of a bias or a norm
+	Set      bool          // replace the tensor by Value, whatever Strength is
+	ID       string        // identifies all the data: adapters with equal IDs are equal
 }
 
 // patched returns a copy of m with the adapters of a host. All copies share the packed weights.
@@ -92,7 +93,7 @@ func (p *Patch) change(shapes map[string][]int) (weights.Change, error) {
 		return c, fmt.Errorf("the model has no %s of that name", kind)
 	}
 	var err error
-	c.Values, err = p.Value.finite()
+	c.Values, err = finite(p.Value)
 	switch {
 	case err != nil:
 		return c, fmt.Errorf("value: %w", err)
@@ -111,11 +112,11 @@ func (p *Patch) lowRank(shapes map[string][]int) (weights.LowRank, error) {
 		return none, fmt.Errorf("the model has no matrix of that name; it has names such as diffusion_model.%s",
 			someMatrix(shapes))
 	}
-	up, err := p.Up.stored("up")
+	up, err := stored("up", p.Up)
 	if err != nil {
 		return none, err
 	}
-	down, err := p.Down.stored("down")
+	down, err := stored("down", p.Down)
 	if err != nil {
 		return none, err
 	}
@@ -147,8 +148,8 @@ func someMatrix(shapes map[string][]int) string {
 }
 
 // stored returns a host's tensor in the form that a file would store it.
-func (t *Tensor) stored(name string) (weights.Stored, error) {
-	dtype, err := t.float()
+func stored(name string, t *array.Tensor) (weights.Stored, error) {
+	dtype, err := floatOf(t)
 	if err != nil {
 		return weights.Stored{}, fmt.Errorf("%s: %w", name, err)
 	}

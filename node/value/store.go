@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/models/source"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/lru"
 	"patchbay/parallel"
@@ -69,7 +69,7 @@ type Use struct {
 
 // noDevice returns the error for work that needs an engine where there is none.
 func noDevice(what string) error {
-	return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
+	return fault.New(fault.Internal, "%s needs a device, and this runner has none", what)
 }
 
 // do runs f on the device.
@@ -132,7 +132,7 @@ func read[T any](c source.File, field string, open func(*weights.File) (T, error
 		return err
 	})
 	if err != nil {
-		return out, fault.Wrap(fault.CodeBadCheckpoint, field, err)
+		return out, fault.Wrap(fault.BadCheckpoint, field, err)
 	}
 	return out, nil
 }

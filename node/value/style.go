@@ -7,18 +7,17 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/upscale"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/parallel"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/request"
 )
@@ -49,7 +48,7 @@ type lazy struct {
 // OpenVisionEncoder returns a handle after checking that the file holds a supported picture encoder (SigLIP).
 func OpenVisionEncoder(h files.Header) (*VisionEncoder, error) {
 	if err := text.CheckSigLIP(h.Weights.Set()); err != nil {
-		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", h.Name, err,
+		return nil, fault.New(fault.WrongFamily, "%s %v: it looks like %s", h.Name, err,
 			models.GuessKind(h.Weights.Set()))
 	}
 	return &VisionEncoder{lazy{h.Name, h.File}}, nil
@@ -62,7 +61,7 @@ func OpenStyle(h files.Header) (*Style, error) {
 		lazy: lazy{h.Name, h.File}, In: set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
 	}
 	if s.In == 0 || s.Out == 0 || set.Dim("redux_up.weight", 0) != set.Dim("redux_down.weight", 1) {
-		return nil, fault.New(fault.CodeWrongFamily, "%s holds no style model: redux_up and redux_down are read, "+
+		return nil, fault.New(fault.WrongFamily, "%s holds no style model: redux_up and redux_down are read, "+
 			"it looks like %s", h.Name, models.GuessKind(set))
 	}
 	return s, nil
@@ -225,10 +224,10 @@ func OpenUpscaler(h files.Header) (*Upscaler, error) {
 	cfg, err := upscale.Infer(h.Weights.Set())
 	switch {
 	case errors.Is(err, upscale.ErrUnknown):
-		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", h.Name, err,
+		return nil, fault.New(fault.WrongFamily, "%s %v: it looks like %s", h.Name, err,
 			models.GuessKind(h.Weights.Set()))
 	case err != nil:
-		return nil, fault.New(fault.CodeWrongFamily, "%s %v", h.Name, err)
+		return nil, fault.New(fault.WrongFamily, "%s %v", h.Name, err)
 	}
 	return &Upscaler{lazy{h.Name, h.File}, cfg}, nil
 }
@@ -264,7 +263,6 @@ func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)
 
 // isFull reports whether the device ran out of memory without being lost.
 func isFull(err error) bool {
-	told, ok := errors.AsType[*failure.Error](err)
 	return !errors.Is(err, engine.ErrDeviceLost) &&
-		(errors.Is(err, engine.ErrOutOfMemory) || ok && told.Code == failure.OutOfMemory)
+		(errors.Is(err, engine.ErrOutOfMemory) || fault.Is(err, fault.OutOfMemory))
 }

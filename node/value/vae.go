@@ -2,11 +2,11 @@ package value
 
 import (
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/source"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
@@ -29,7 +29,7 @@ func OpenVAE(h files.Header) (*VAE, error) {
 	set := h.Weights.Set()
 	channels, err := vae.Latents(set)
 	if err != nil {
-		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
+		return nil, fault.New(fault.WrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
 			models.GuessKind(set))
 	}
 	return &VAE{Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File}, nil

@@ -4,11 +4,11 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -158,7 +158,7 @@ func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeni
 	}
 	lm, ok := parts[0].(*text.LM)
 	if !ok || len(chunks) != 1 {
-		return nil, fault.New(fault.CodeInternal, "%s is no language model, or its prompt is in %d chunks", e.name,
+		return nil, fault.New(fault.Internal, "%s is no language model, or its prompt is in %d chunks", e.name,
 			len(chunks))
 	}
 	return lm.Generate(envOf(l), head, chunks[0], form, d)

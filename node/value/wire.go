@@ -1,46 +1,23 @@
 package value
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
 
+	"patchbay/array"
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel/request"
 )
 
-// Tensor is the wire form of an array: row-major, little-endian.
-type Tensor struct {
-	DType string // f32; f16 and bf16 are accepted too
-	Shape []int
-	Data  []byte
-}
-
-// NewTensor copies f32 values into a Tensor. It panics if the shape does not match.
-func NewTensor(v []float32, shape ...int) *Tensor {
-	n := 1
-	for _, s := range shape {
-		n *= s
-	}
-	if n != len(v) {
-		panic(fmt.Sprintf("tensor: %d values for shape %v", len(v), shape))
-	}
-	t := &Tensor{DType: "f32", Shape: shape, Data: make([]byte, 4*len(v))}
-	for i, x := range v {
-		binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(x))
-	}
-	return t
-}
-
 // F32 returns the values of a Tensor of any float type. It returns an error, naming shape and size, if they do not
 // match.
-func (t *Tensor) F32() ([]float32, error) {
-	dtype, err := t.float()
+func F32(t *array.Tensor) ([]float32, error) {
+	dtype, err := floatOf(t)
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +36,8 @@ func (t *Tensor) F32() ([]float32, error) {
 	return v, nil
 }
 
-// float returns the element type of a Tensor, or an error if that is no supported float type.
-func (t *Tensor) float() (engine.DType, error) {
+// floatOf returns the element type of a Tensor, or an error if that is no supported float type.
+func floatOf(t *array.Tensor) (engine.DType, error) {
 	dtype, ok := map[string]engine.DType{"f32": engine.F32, "f16": engine.F16, "bf16": engine.BF16}[t.DType]
 	if !ok {
 		return dtype, fmt.Errorf("tensor of dtype %q: f32, f16 and bf16 are taken", t.DType)
@@ -69,8 +46,8 @@ func (t *Tensor) float() (engine.DType, error) {
 }
 
 // finite returns the values of a Tensor, or an error if there are NaN or infinities.
-func (t *Tensor) finite() ([]float32, error) {
-	v, err := t.F32()
+func finite(t *array.Tensor) ([]float32, error) {
+	v, err := F32(t)
 	if err == nil {
 		err = Finite(v)
 	}
@@ -81,14 +58,14 @@ func (t *Tensor) finite() ([]float32, error) {
 func Export(v any) (any, bool) {
 	switch x := v.(type) {
 	case *picture.Image:
-		return NewTensor(x.Data, x.B, x.Y, x.X, x.C), true
+		return array.New(x.Data, x.B, x.Y, x.X, x.C), true
 	case *picture.Mask:
 		return maskTensor(x), true
 	case Sigmas:
-		return NewTensor(x, len(x)), true
+		return array.New(x, len(x)), true
 	case *Latent:
 		s := x.Samples
-		o := pyjson.NewObject("samples", NewTensor(s.Data, s.Shape()...))
+		o := pyjson.NewObject("samples", array.New(s.Data, s.Shape()...))
 		if m := x.NoiseMask; m != nil {
 			o.Set("noise_mask", maskTensor(m))
 		}
@@ -114,7 +91,7 @@ func Export(v any) (any, bool) {
 	return nil, false
 }
 
-func maskTensor(m *picture.Mask) *Tensor { return NewTensor(m.Data, m.B, m.Y, m.X) }
+func maskTensor(m *picture.Mask) *array.Tensor { return array.New(m.Data, m.B, m.Y, m.X) }
 
 func integers(v []int) []any {
 	out := make([]any, len(v))
@@ -132,7 +109,7 @@ func (c *Cond) export() []any {
 			o.Set(key, v)
 		}
 	}
-	put(c.Pooled != nil, "pooled_output", NewTensor(c.Pooled, 1, len(c.Pooled)))
+	put(c.Pooled != nil, "pooled_output", array.New(c.Pooled, 1, len(c.Pooled)))
 	switch {
 	case c.NoGuidance:
 		o.Set("guidance", nil)
@@ -150,26 +127,26 @@ func (c *Cond) export() []any {
 		o.SetAll("mask", maskTensor(c.Mask), "mask_strength", float64(c.MaskStrength), "set_area_to_bounds", c.MaskBounds)
 	}
 	put(c.ContextLen > 0, "context_len", int64(c.ContextLen))
-	put(c.Context2.Rows > 0, "context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
+	put(c.Context2.Rows > 0, "context2", array.New(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
 	put(c.Context2.Rows > 0, "context2_len", int64(c.Context2Len))
 	var biases, latents []any
 	for _, b := range c.Biases {
 		biases = append(biases, []any{int64(b.Rows.Start), int64(b.Rows.End), float64(b.Value)})
 	}
 	for _, l := range c.Latents {
-		latents = append(latents, NewTensor(l.Data, l.Shape()...))
+		latents = append(latents, array.New(l.Data, l.Shape()...))
 	}
 	put(c.Biases != nil, "attention_biases", biases)
 	put(c.Latents != nil, "reference_latents", latents)
-	put(c.ConcatImage.B > 0, "concat_latent_image", NewTensor(c.ConcatImage.Data, c.ConcatImage.Shape()...))
+	put(c.ConcatImage.B > 0, "concat_latent_image", array.New(c.ConcatImage.Data, c.ConcatImage.Shape()...))
 	if m := c.ConcatMask; m != nil {
-		o.Set("concat_mask", NewTensor(m.Data, m.B, 1, m.Y, m.X))
+		o.Set("concat_mask", array.New(m.Data, m.B, 1, m.Y, m.X))
 	}
 	put(c.Method != "", "reference_latents_method", c.Method)
 	put(c.Pixels != [2]int{}, "height", int64(c.Pixels[0]))
 	put(c.Pixels != [2]int{}, "width", int64(c.Pixels[1]))
-	put(c.Size != nil, "size", NewTensor(c.Size, len(c.Size)))
-	return []any{NewTensor(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
+	put(c.Size != nil, "size", array.New(c.Size, len(c.Size)))
+	return []any{array.New(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
 }
 
 // ImportValue converts the wire form of a value of type kind for an input. Checking the range of literals is up to the
@@ -208,11 +185,11 @@ func ordered(v any) any {
 }
 
 func importTensor(kind string, v any) (any, error) {
-	t, ok := v.(*Tensor)
+	t, ok := array.Of(v)
 	if !ok {
 		return nil, fmt.Errorf("takes a tensor (%s), got %T", kind, v)
 	}
-	data, err := t.finite()
+	data, err := finite(t)
 	if err != nil {
 		return nil, err
 	}
@@ -239,11 +216,11 @@ func importLatent(v any) (*Latent, error) {
 	if !ok {
 		return nil, fmt.Errorf("takes {samples: tensor [B, C, Y, X]}, got %T", v)
 	}
-	t, ok := o.At("samples").(*Tensor)
+	t, ok := array.Of(o.At("samples"))
 	if !ok || len(t.Shape) != 4 && len(t.Shape) != 5 {
 		return nil, fmt.Errorf("samples must be a tensor [B, C, Y, X] or [B, C, layers, Y, X]")
 	}
-	data, err := t.finite()
+	data, err := finite(t)
 	if err != nil {
 		return nil, fmt.Errorf("samples: %w", err)
 	}
@@ -284,8 +261,8 @@ func importLatent(v any) (*Latent, error) {
 
 // squeezed drops the channel dimension of ComfyUI's noise masks: [B, 1, Y, X] -> [B, Y, X].
 func squeezed(v any) any {
-	if t, ok := v.(*Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
-		return &Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
+	if t, ok := array.Of(v); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
+		return &array.Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
 	}
 	return v
 }
@@ -372,25 +349,25 @@ func importLatents(v any) (out []request.Latent, err error) {
 
 // importPlanes reads a tensor [B, C, Y, X] or [B, C, 1, Y, X].
 func importPlanes(v any) (l request.Latent, err error) {
-	t, ok := v.(*Tensor)
+	t, ok := array.Of(v)
 	if ok && len(t.Shape) == 5 && t.Shape[2] == 1 { // one frame
-		t = &Tensor{DType: t.DType, Shape: slices.Delete(slices.Clone(t.Shape), 2, 3), Data: t.Data}
+		t = &array.Tensor{DType: t.DType, Shape: slices.Delete(slices.Clone(t.Shape), 2, 3), Data: t.Data}
 	}
 	if !ok || len(t.Shape) != 4 {
 		return l, fmt.Errorf("takes a tensor [1, channels, rows, columns]")
 	}
 	l = request.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
-	l.Data, err = t.finite()
+	l.Data, err = finite(t)
 	return l, err
 }
 
 // importArray reads a tensor [1, Lt, D] or [Lt, D].
 func importArray(v any) (dit.Array, error) {
-	t, ok := v.(*Tensor)
+	t, ok := array.Of(v)
 	if !ok || len(t.Shape) < 2 || len(t.Shape) > 3 || (len(t.Shape) == 3 && t.Shape[0] != 1) {
 		return dit.Array{}, fmt.Errorf("takes a tensor [1, tokens, channels]")
 	}
-	data, err := t.finite()
+	data, err := finite(t)
 	n := len(t.Shape)
 	return dit.Array{Rows: t.Shape[n-2], Cols: t.Shape[n-1], Data: data}, err
 }
@@ -405,13 +382,13 @@ func (c *Cond) set(key string, v any) (err error) {
 		return f
 	}
 	values := func() []float32 {
-		t, ok := v.(*Tensor)
+		t, ok := array.Of(v)
 		if !ok {
 			err = fmt.Errorf("takes a tensor")
 			return nil
 		}
 		var data []float32
-		data, err = t.finite()
+		data, err = finite(t)
 		return data
 	}
 	switch key {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/models/dit"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
@@ -62,7 +63,7 @@ func TestValuesTravel(t *testing.T) {
 		t.Errorf("latent of two layers came back as %+v, %v", got, err)
 	}
 	if _, err := importConditioning([]any{[]any{
-		NewTensor([]float32{1}, 1, 1, 1),
+		array.New([]float32{1}, 1, 1, 1),
 		pyjson.NewObject("hooks", 1),
 	}}); err == nil {
 		t.Error("a key that is not known was taken")
@@ -71,7 +72,7 @@ func TestValuesTravel(t *testing.T) {
 
 // TestOrderOfKeys checks that the end of a range does not depend on the order of its keys, even if it is 0.
 func TestOrderOfKeys(t *testing.T) {
-	context := NewTensor([]float32{1}, 1, 1, 1)
+	context := array.New([]float32{1}, 1, 1, 1)
 	for end, keys := range map[float64][]any{0: {"end_percent", 0.0, "start_percent", 0.0}, 1: {"start_percent", 0.5}} {
 		c, err := importCond(context, pyjson.NewObject(keys...))
 		if err != nil || !c.Ranged || c.End != end {
@@ -82,7 +83,7 @@ func TestOrderOfKeys(t *testing.T) {
 
 // TestWrongKindsAreRefused checks that errors name the field and what it accepts.
 func TestWrongKindsAreRefused(t *testing.T) {
-	one := NewTensor([]float32{1}, 1, 1, 1, 1)
+	one := array.New([]float32{1}, 1, 1, 1, 1)
 	for _, c := range []struct {
 		kind, want string
 		v          any
@@ -97,7 +98,7 @@ func TestWrongKindsAreRefused(t *testing.T) {
 		},
 		{
 			"CONDITIONING", "reference_latents_method: is 1: want offset, index, uxo or index_timestep_zero",
-			[]any{[]any{NewTensor([]float32{1}, 1, 1, 1), pyjson.NewObject("reference_latents_method", int64(1))}},
+			[]any{[]any{array.New([]float32{1}, 1, 1, 1), pyjson.NewObject("reference_latents_method", int64(1))}},
 		},
 	} {
 		if v, err := ImportValue(c.kind, "samples", c.v); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/rank"
@@ -39,7 +39,7 @@ func Run(
 		return &request.Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, failure.Cancel(err)
+		return nil, fault.Cancel(err)
 	}
 	d, err := newDenoiser(req)
 	if err != nil {
@@ -67,7 +67,7 @@ func Run(
 	}
 	result, err := d.sample()
 	if err != nil {
-		if scope.AsError(err).Code == failure.Cancelled && !d.team.Interruptible && d.session.Close(&d.stats) == nil {
+		if scope.AsError(err).Code == fault.Cancelled && !d.team.Interruptible && d.session.Close(&d.stats) == nil {
 			d.team.InStep = true
 		}
 		return nil, err
@@ -103,7 +103,7 @@ type denoiser struct {
 func newDenoiser(req *request.Request) (*denoiser, error) {
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {
-		return nil, failure.Refuse("sampler", "%v", err)
+		return nil, fault.Bad("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
 	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.Grid(spec))}
@@ -179,7 +179,7 @@ func (d *denoiser) open(budget int64) error {
 	}
 	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
 	if err != nil {
-		return failure.Refuse("sampler", "%v", err)
+		return fault.Bad("sampler", "%v", err)
 	}
 	d.expected = len(ahead)
 	for _, s := range ahead {
@@ -232,7 +232,7 @@ func (d *denoiser) sample() (*request.Result, error) {
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {
-			return nil, failure.Cancel(d.ctx.Err())
+			return nil, fault.Cancel(d.ctx.Err())
 		}
 		return nil, scope.AsError(err)
 	}

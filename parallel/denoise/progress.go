@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/models/sampling"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/request"
 )
 
@@ -30,7 +30,7 @@ func newProgress(d *denoiser, observe request.Observe) *progress {
 // step is called by the sampler of part s after each step; i counts from 0.
 func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	if err := p.d.ctx.Err(); err != nil {
-		return failure.Cancel(err)
+		return fault.Cancel(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,10 +59,8 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 		report.X0 = p.d.toLatent(v)
 	}
 	err := p.observe(report)
-	if err != nil && !errors.As(err, new(*failure.Error)) {
-		err = &failure.Error{
-			Code: failure.BadRequest, Text: fmt.Sprintf("ended by its observer after step %d", report.Step), Cause: err,
-		}
+	if err != nil && !errors.As(err, new(*fault.Error)) {
+		err = fault.Wrap(fault.BadInput, "", fmt.Errorf("ended by its observer after step %d: %w", report.Step, err))
 	}
 	return err
 }
@@ -84,7 +82,7 @@ func (d *denoiser) draws(parts int) (*sharedDraws, error) {
 	}
 	v, err := sampling.NewDraws(d.sampler.Noise, d.req.Seed, len(d.latent), d.sigmas, stream)
 	if err != nil {
-		return nil, failure.Refuse("noise", "%v", err)
+		return nil, fault.Bad("noise", "%v", err)
 	}
 	return &sharedDraws{draws: v, next: make([]int, parts)}, nil
 }

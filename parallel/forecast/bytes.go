@@ -45,56 +45,35 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 	}
 }
 
-// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank: one after
-// each row-parallel projection (Megatron-LM, arXiv:1909.08053, sec. 3).
-func reductions(b dit.BlockSpec, r dit.Rows) (out []dit.Rows) {
-	text, image := r.TextOnly(), r.ImageOnly()
-	switch {
-	case b.Sandwich && b.Kind == dit.Cross:
-		return []dit.Rows{image, image}
-	case b.Sandwich || b.Serial || b.AttentionFeedsMLP && b.Kind == dit.Single:
-		return []dit.Rows{r, r}
-	case b.Kind == dit.Single:
-		return []dit.Rows{r}
-	case b.Kind == dit.Cross:
-		return []dit.Rows{image, image, image}
-	}
-	if text.Len() > 0 && !b.LastText {
-		out = append(out, text, text)
-	}
-	if image.Len() > 0 {
-		out = append(out, image, image)
-		if b.Attends > 1 {
-			out = append(out, image)
-		}
-	}
-	return out
-}
-
 // block adds what rank c sends in block i for the rows of one entry with b items.
 func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
 	plan.EachAttention(spec, func(imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	mine := rows[c.SequenceRank(o.plan)]
-	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
-		for _, r := range reductions(spec, mine) {
+	if o.plan.Tensor == 1 {
+		return
+	}
+	work := o.recorded(c, i, mine.Text.Len() > 0, mine.Image.Len() > 0)
+	if t := int64(o.plan.Tensor); !o.plan.Scatter {
+		for _, all := range work.sums {
+			r := streams(all, mine)
 			// an all-reduce as reduce-scatter and all-gather sends 2 (P-1)/P of the buffer
 			v[plan.AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
 		}
 	}
 	if o.plan.Scatter {
-		o.scattered(&v[plan.AxisTensor], c, spec, mine, b)
+		o.scattered(&v[plan.AxisTensor], c, work, mine, b)
 	}
 }
 
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), one call for each item and stream.
 // A rank sends its l rows to the P-1 others in a gather, (P-1) l E values, and the rows of the others among the group's
 // L in a scatter, (L - l) E values.
-func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, mine dit.Rows, b int) {
+func (o *Partition) scattered(v *volume, c plan.Coord, work *blockWork, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
-		for _, r := range list {
-			k := o.plan.Kept(mine, c.Tensor)
+		for _, all := range list {
+			r, k := streams(all, mine), o.plan.Kept(mine, c.Tensor)
 			if r.Text.Len() > 0 {
 				v.add(int64(b), int64(b)*values(r.Text.Len(), k.Text.Len()))
 			}
@@ -103,18 +82,8 @@ func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, mine 
 			}
 		}
 	}
-	each(gathers(spec, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
-	each(reductions(spec, mine), func(all, own int) int64 { return int64(all-own) * e })
-}
-
-// gathers returns the rows of every gather that a block makes in the scattered form: one before its column-parallel
-// projections for each sum after its row-parallel ones.
-func gathers(b dit.BlockSpec, r dit.Rows) []dit.Rows {
-	out := reductions(b, r)
-	if b.LastText && r.Text.Len() > 0 { // queries, keys and values alone
-		out = append(out, r.TextOnly())
-	}
-	return out
+	each(work.gathers, func(_, own int) int64 { return (t - 1) * int64(own) * e })
+	each(work.sums, func(all, own int) int64 { return int64(all-own) * e })
 }
 
 // sends reports whether lane k passes its rows on to another lane. The last one returns its result to the leader.

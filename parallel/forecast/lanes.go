@@ -25,9 +25,15 @@ func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []dit.Range {
 
 // reference returns a workload that depends on model and device alone.
 func reference(spec *dit.Spec, device Device) Workload {
-	side := referenceSide * spec.PatchSize
+	w := square(spec, referenceSide)
+	w.Device = device
+	return w
+}
+
+// square returns one evaluation of a picture of that many tokens a side with referenceText.
+func square(spec *dit.Spec, side int) Workload {
 	return Workload{
-		Spec: spec, Y: side, X: side, Batch: 1, Text: []int{referenceText}, Evaluations: 1, Device: device,
+		Spec: spec, Y: side * spec.PatchSize, X: side * spec.PatchSize, Batch: 1, Text: []int{referenceText}, Evaluations: 1,
 	}
 }
 

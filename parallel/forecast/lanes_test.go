@@ -22,7 +22,7 @@ func TestStagesOfFluxFit(t *testing.T) {
 		{"pipe=4,shard=on", 10},
 	} {
 		most := int64(0)
-		for _, m := range MemoryByRank(s.Workload, planOf(t, c.plan), 2, 2) {
+		for _, m := range memoryByRank(t, s.Workload, planOf(t, c.plan), 2, 2) {
 			most = max(most, m.Weights)
 		}
 		t.Logf("%s: %.2f GB of weights", c.plan, float64(most)/1e9)

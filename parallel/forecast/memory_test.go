@@ -1,6 +1,28 @@
 package forecast
 
-import "testing"
+import (
+	"testing"
+
+	"patchbay/parallel/plan"
+)
+
+func memoryByRank(t *testing.T, w Workload, p plan.Plan, weight float64, value int) []Memory {
+	t.Helper()
+	out, err := MemoryByRank(w, p, weight, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func weigh(t *testing.T, s Search, p plan.Plan) Candidate {
+	t.Helper()
+	out, err := s.Weigh(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
 
 // TestPlannerTakesTheRankThatNeedsMost checks that the memory of a candidate is that of the rank that needs most,
 // whichever it is, and that a plan fits if that rank fits.
@@ -13,7 +35,7 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,speeds=20:100:20:20",
 	} {
 		p := planOf(t, text)
-		ranks := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+		ranks := memoryByRank(t, s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 		most, at := int64(0), 0
 		for r, m := range ranks {
 			if m.Total() > most {
@@ -29,7 +51,7 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 		}{{most, true}, {most - 1, false}} {
 			s := s
 			s.Cluster.Device.Reserved, s.Cluster.Device.Memory = 0, c.free
-			if got := s.weigh(p); got.Fits != c.fits || got.Memory != ranks[at] {
+			if got := weigh(t, s, p); got.Fits != c.fits || got.Memory != ranks[at] {
 				t.Errorf("%s: with %d bytes free it fits: %v, want %v; memory %+v, want that of rank %d, %+v",
 					text, c.free, got.Fits, c.fits, got.Memory, at, ranks[at])
 			}
@@ -46,8 +68,8 @@ func TestEightBitStoresHalve(t *testing.T) {
 	for model, want := range map[string]float64{"flux-dev": 0.515625, "sd3-medium": 0.53125, "hunyuandit": 0.5227272} {
 		s := searchFor(t, model, 1024, 20, "8xH100-nvlink")
 		for _, text := range []string{"pipe=4,patches=4", "pipe=2,ulysses=2,patches=4,shard=on"} {
-			full, small := MemoryByRank(s.Workload, planOf(t, text), 2, 2),
-				MemoryByRank(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
+			full, small := memoryByRank(t, s.Workload, planOf(t, text), 2, 2),
+				memoryByRank(t, s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
 			for rank := range full {
 				if got := float64(small[rank].KV) / float64(full[rank].KV); !near(got, want, 1e-5) {
 					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV,
@@ -68,13 +90,13 @@ func TestWorkspaceNeedsMemory(t *testing.T) {
 		const space = 32 << 20
 		s, p := searchFor(t, c.model, 1024, 4, "2xL40"), planOf(t, c.plan)
 		s.Device = s.Cluster.Device
-		bare := s.weigh(p).Memory.Total()
+		bare := weigh(t, s, p).Memory.Total()
 		d := &s.Cluster.Device
 		d.Workspace, d.Reserved, d.Memory = space, 0, bare+c.times*space
-		if got := s.weigh(p); !got.Fits || got.Memory.Total() != d.Memory {
+		if got := weigh(t, s, p); !got.Fits || got.Memory.Total() != d.Memory {
 			t.Errorf("%s %q: %d bytes, fits %v: want %d", c.model, c.plan, got.Memory.Total(), got.Fits, d.Memory)
 		}
-		if d.Memory--; s.weigh(p).Fits {
+		if d.Memory--; weigh(t, s, p).Fits {
 			t.Errorf("%s %q fits in a byte less than it takes", c.model, c.plan)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/plan"
 )
 
@@ -32,6 +32,7 @@ type Candidate struct {
 	Seconds float64 // of the run; a lower bound for a plan that was not worth simulating
 	Bound   bool    // Seconds is that lower bound
 	Memory  Memory  // of the rank that needs most; where devices differ, of the one with the least room left
+	Least   bool    // Memory is a lower bound, and Fits says that this fits: the plan is too slow to be worth recording
 	On      *Device // of that rank
 	Fits    bool
 	Exact   bool // the image is that of one rank
@@ -55,22 +56,28 @@ type Choice struct {
 func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
-// is a candidate too. The error, a *failure.Error, says how much memory is missing and how many devices would be
+// is a candidate too. The error, a *fault.Error, says how much memory is missing and how many devices would be
 // enough.
 func (s Search) Choose() (*Choice, error) {
 	s.Device = s.Cluster.Device
-	fit, not := s.ranked()
+	fit, not, err := s.ranked()
+	if err != nil {
+		return nil, err
+	}
 	if len(fit) == 0 {
 		return nil, s.refuse(not)
 	}
 	out := s.answer(fit[0])
 	out.Others = append(fit[1:], not...)
 	for _, c := range fit {
-		if c.Plan.Ranks() == 1 { // its Seconds may be a bound
-			out.OneRank = s.simulate(c.Plan).Seconds
+		if c.Plan.Ranks() > 1 {
+			continue
+		}
+		if c, err = s.Weigh(c.Plan); err == nil && c.Fits {
+			out.OneRank = s.simulate(c.Plan).Seconds // c.Seconds may be a bound
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // answer returns the Choice of one plan, without Others and OneRank.
@@ -83,29 +90,85 @@ func (s Search) answer(c Candidate) *Choice {
 	}
 }
 
-// ranked predicts memory and time of every plan. It returns those that fit, fastest first, and the others, smallest
-// first.
-func (s Search) ranked() (fit, not []Candidate) {
-	for _, c := range s.candidates(s.Cluster.Ranks()) {
-		if c.Fits {
-			fit = append(fit, c)
-		} else {
-			not = append(not, c)
+// ranked predicts the time of every plan, and the memory of those that could be the fastest: the others have bounds.
+// It returns the plans that fit, fastest first, and the others, smallest first. Errors are those of Weigh.
+func (s Search) ranked() (fit, not []Candidate, err error) {
+	var queue []timed
+	var add func(p plan.Plan)
+	reject := func(c Candidate) {
+		not = append(not, c)
+		for _, p := range s.lastResort(c.Plan) {
+			add(p)
 		}
 	}
-	s.time(fit)
-	slices.SortStableFunc(fit, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
-	})
+	add = func(p plan.Plan) {
+		o := NewPartition(s.Workload, p)
+		if c := s.least(o); c.Fits {
+			queue = append(queue, s.bounded(c, o))
+		} else {
+			reject(c)
+		}
+	}
+	byBound := func() {
+		slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	}
+	for _, p := range s.plans(s.Cluster.Ranks()) {
+		add(p)
+	}
+	byBound()
+	best := Candidate{Seconds: math.Inf(1)}
+	for len(queue) > 0 && queue[0].Seconds <= 1.5*best.Seconds {
+		c := queue[0].Candidate
+		c.Seconds, c.Bound = simulate(queue[0].costs, true).Seconds+queue[0].beside, false
+		queue = queue[1:]
+		if faster(c, best) >= 0 {
+			fit = append(fit, c)
+			continue
+		}
+		weighed, err := s.Weigh(c.Plan)
+		if err != nil {
+			return nil, nil, err
+		}
+		weighed.Seconds = c.Seconds
+		if !weighed.Fits {
+			reject(weighed)
+			byBound()
+			continue
+		}
+		best, fit = weighed, append(fit, weighed)
+	}
+	for _, t := range queue {
+		fit = append(fit, t.Candidate)
+	}
+	slices.SortStableFunc(fit, faster)
 	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
-	return fit, not
+	return fit, not, nil
 }
 
-// Fastest returns the fastest plan that fits; ok is false if none does.
+// faster compares candidates by time, then by ranks.
+func faster(a, b Candidate) int {
+	return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
+}
+
+// timed is a candidate with a bound of its time, and what it takes to simulate it.
+type timed struct {
+	Candidate
+	costs  *costs
+	beside float64 // seconds of nets
+}
+
+// bounded returns a candidate with a bound of its time.
+func (s Search) bounded(c Candidate, o *Partition) timed {
+	t := timed{c, newCosts(o, s.Cluster), s.netSeconds(c.Plan)}
+	t.Seconds, t.Bound = t.costs.bound()+t.beside, true
+	return t
+}
+
+// Fastest returns the fastest plan that fits; ok is false if none does, or if their memory cannot be predicted.
 func (s Search) Fastest() (best Candidate, ok bool) {
 	s.Device = s.Cluster.Device
-	fit, _ := s.ranked()
-	if len(fit) == 0 {
+	fit, _, err := s.ranked()
+	if err != nil || len(fit) == 0 {
 		return Candidate{}, false
 	}
 	return fit[0], true
@@ -125,15 +188,19 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	if err := s.Fits(p); err != nil {
 		return nil, err
 	}
-	return s.answer(s.weigh(p)), nil
+	c, err := s.Weigh(p)
+	if err != nil {
+		return nil, err
+	}
+	return s.answer(c), nil
 }
 
 // Fits refuses a plan that takes more memory than its devices have. The error says what takes the memory and names a
 // plan that fits, if there is one. The plan must be able to run.
 func (s Search) Fits(p plan.Plan) error {
-	c := s.weigh(p)
-	if c.Fits {
-		return nil
+	c, err := s.Weigh(p)
+	if err != nil || c.Fits {
+		return err
 	}
 	m := c.Memory
 	text := fmt.Sprintf("%s needs %s a rank (weights %s, kept keys and values %s, activations, exchanges and workspaces "+
@@ -142,12 +209,20 @@ func (s Search) Fits(p plan.Plan) error {
 	if best, ok := s.Fastest(); ok {
 		text += fmt.Sprintf(": use %s (%s)", best.Plan, gigabytes(best.Memory.Total()))
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
+	return fault.Named(fault.OutOfMemory, "plan", "%s", text)
 }
 
 // Memory returns what every rank of a plan takes on the devices of the search, with nets and workspaces.
-func (s Search) Memory(p plan.Plan) []Memory {
-	out := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+func (s Search) Memory(p plan.Plan) ([]Memory, error) {
+	out, err := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	if err != nil {
+		return nil, err
+	}
+	return s.withNets(out, p), nil
+}
+
+// withNets adds nets and workspaces to the memory of all ranks.
+func (s Search) withNets(out []Memory, p plan.Plan) []Memory {
 	for i := range out {
 		out[i].Workspace = s.Cluster.On(i).Workspace
 		if p.Pipe > 1 && plan.Skips(s.Spec) { // both lanes of a folded stage have one
@@ -161,26 +236,29 @@ func (s Search) Memory(p plan.Plan) []Memory {
 // refuse says what is missing when nothing fits. The candidates are sorted by memory, least first.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
-		return &failure.Error{
-			Code: failure.PlanRefused, Field: "devices",
-			Text: "no plan is possible: the workload has no pictures or no entries",
-		}
+		return fault.Named(fault.PlanRefused, "devices", "no plan is possible: the workload has no pictures or no entries")
 	}
 	least := not[0]
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
 		gigabytes(least.Memory.Total()),
 		gigabytes(least.Memory.Weights), gigabytes(least.On.Free()))
 	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks && s.Cluster.Mixed == nil; n *= 2 {
-		for _, c := range s.candidates(n) {
-			if c.Plan.Ranks() == n && c.Fits {
-				return &failure.Error{
-					Code: failure.OutOfMemory, Field: "devices",
-					Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total())),
+		for _, p := range s.plans(n) {
+			if p.Ranks() < n {
+				continue
+			}
+			for _, p := range append(s.lastResort(p), p) {
+				if !s.least(NewPartition(s.Workload, p)).Fits {
+					continue
+				}
+				if c, err := s.Weigh(p); err == nil && c.Fits {
+					return fault.Named(fault.OutOfMemory, "devices", "%s; %d devices would do: %s needs %s", text, n, p,
+						gigabytes(c.Memory.Total()))
 				}
 			}
 		}
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
+	return fault.Named(fault.OutOfMemory, "devices", "%s", text)
 }
 
 // gigabytes formats bytes.
@@ -191,35 +269,58 @@ func gigabytes(n int64) string {
 	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
 }
 
-// candidates returns every plan of at most n ranks with its predicted memory.
-func (s Search) candidates(n int) []Candidate {
-	var out []Candidate
-	speeds := s.Cluster.Speeds(s.Spec)
-	for _, p := range s.plans(n) {
-		p = s.Cluster.shared(p, speeds)
-		c := s.weigh(p)
-		out = append(out, c)
-		// sharding is never faster, so it is tried only where whole weights do not fit
-		if p.Shard = true; !c.Fits && p.Possible() == nil && (len(s.Nets) == 0 || p.Parts() == 1) {
-			out = append(out, s.weigh(p))
-		}
-		// the last resort: keys and values in 8 bits; p has shard=on where that is possible
-		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits {
-			if p.Possible() != nil {
-				p.Shard = false
-			}
-			out = append(out, s.weigh(p))
-		}
+// lastResort returns what to try where a plan does not fit. Sharding is never faster, so it comes only there; then keys
+// and values in 8 bits, with sharding where that is possible.
+func (s Search) lastResort(p plan.Plan) []plan.Plan {
+	sharded := p
+	sharded.Shard = true
+	can := sharded.Possible() == nil && (len(s.Nets) == 0 || sharded.Parts() == 1)
+	switch {
+	case p.KV8:
+		return nil
+	case !p.Shard && can:
+		return []plan.Plan{sharded}
+	case s.Exact || p.Patches == 1:
+		return nil
 	}
-	return out
+	p.KV8 = true
+	if p.Possible() != nil {
+		p.Shard = false
+	}
+	return []plan.Plan{p}
 }
 
-// weigh predicts the memory of a plan.
-func (s Search) weigh(p plan.Plan) Candidate {
+// least bounds the memory of a plan from below.
+func (s Search) least(o *Partition) Candidate {
+	list := make([]Memory, o.plan.Ranks())
+	for r := range list {
+		c := o.mesh.At(r)
+		if first := (plan.Coord{Pipe: c.Pipe, Tensor: c.Tensor}); c != first && s.Cluster.Mixed == nil {
+			list[r] = list[o.mesh.Rank(first)] // a bound for one rank is one for all
+			continue
+		}
+		list[r] = o.leastMemory(c, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	}
+	c := s.candidate(o.plan, s.withNets(list, o.plan))
+	c.Least = true
+	return c
+}
+
+// Weigh predicts the memory of a plan. Errors are those of MemoryByRank.
+func (s Search) Weigh(p plan.Plan) (Candidate, error) {
+	list, err := s.Memory(p)
+	if err != nil {
+		return Candidate{}, err
+	}
+	return s.candidate(p, list), nil
+}
+
+// candidate makes a candidate of a plan and the memory of its ranks.
+func (s Search) candidate(p plan.Plan, ranks []Memory) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
 	room := func(m Memory, on *Device) int64 { return on.Free() - m.Total() }
 	c.Fits = true
-	for r, m := range s.Memory(p) {
+	for r, m := range ranks {
 		on := s.Cluster.On(r)
 		if r == 0 || room(m, on) < room(c.Memory, c.On) {
 			c.Memory, c.On = m, on
@@ -259,6 +360,7 @@ func (s Search) plans(n int) []plan.Plan {
 			list = append(list, p)
 		}
 	}
+	speeds := s.Cluster.Speeds(s.Spec)
 	for _, p := range list {
 		for _, p.Patches = range s.patchCounts(p.Pipe) {
 			if p.Pipe > 1 {
@@ -270,7 +372,7 @@ func (s Search) plans(n int) []plan.Plan {
 			}
 			for _, p.Spread = range forms {
 				if p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()) == nil {
-					out = append(out, p)
+					out = append(out, s.Cluster.shared(p, speeds))
 				}
 			}
 			p.Spread = false
@@ -297,38 +399,21 @@ func (s Search) patchCounts(stages int) []int {
 	return out
 }
 
-// time predicts the times of all candidates, lowest bound first. Once a bound exceeds 1.5 times the best time, the
-// remaining candidates keep their bounds.
-func (s Search) time(list []Candidate) {
-	bounded := make([]*costs, len(list))
-	order, beside := make([]int, len(list)), make([]float64, len(list))
-	for i := range list {
-		bounded[i] = newCosts(NewPartition(s.Workload, list[i].Plan), s.Cluster)
-		beside[i] = s.netSeconds(list[i].Plan)
-		list[i].Seconds, list[i].Bound, order[i] = bounded[i].bound()+beside[i], true, i
-	}
-	sortBy(order, func(i int) float64 { return list[i].Seconds })
-	best := math.Inf(1)
-	for _, i := range order {
-		if list[i].Seconds > 1.5*best {
-			break
-		}
-		list[i].Seconds, list[i].Bound = simulate(bounded[i], true).Seconds+beside[i], false
-		best = min(best, list[i].Seconds)
-	}
-}
-
 // bound returns a time that no schedule of the plan can beat: the busiest device has to run all its micro-steps.
 func (c *costs) bound() float64 {
 	most := 0.0
 	for g := range c.plan.Data * c.plan.CFG {
+		at := plan.Coord{Data: g / c.plan.CFG, CFG: g % c.plan.CFG}
+		if c.twin(at) != at && c.cluster.Mixed == nil {
+			continue
+		}
 		stage := make([]float64, c.plan.Pipe)
 		warmup, through := 0, 0.0
 		for e := 0; e < c.Evaluations && c.synchronous(e); e++ {
 			warmup++
 		}
 		for k := range c.Lanes {
-			lane := func(m plan.Micro) float64 { return c.work(g, k, m).seconds }
+			lane := func(m plan.Micro) float64 { return c.leastSeconds(at, k, m) }
 			if warmup > 0 && c.spread != nil { // all stages work together
 				through = float64(warmup) * lane(plan.Micro{Whole: true})
 			} else if warmup > 0 { // one stage works at a time
@@ -349,4 +434,17 @@ func (c *costs) bound() float64 {
 		most = max(most, through+slices.Max(stage))
 	}
 	return most * (1 - 1e-9)
+}
+
+// leastSeconds bounds the time of lane k in a micro-step from below: that of the first and the last rank of the sequence.
+func (c *costs) leastSeconds(at plan.Coord, k int, m plan.Micro) (most float64) {
+	if m.Whole && c.spread != nil {
+		c, k = c.spread, 0
+	}
+	for _, r := range []int{0, c.plan.Ring*c.plan.Ulysses - 1} {
+		at.Ring, at.Ulysses, at.Pipe = r/c.plan.Ulysses, r%c.plan.Ulysses, c.Stage(k)
+		l := c.laneLoad(at, k, m)
+		most = max(most, c.compute(l)+l.exchange)
+	}
+	return most
 }

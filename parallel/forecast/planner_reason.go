@@ -44,7 +44,10 @@ func (s Search) IdleReason(best *Choice) string {
 		return ""
 	}
 	for _, c := range best.Others {
-		if c.Fits && c.Plan.Ranks() > best.Best.Plan.Ranks() {
+		if !c.Fits || c.Plan.Ranks() <= best.Best.Plan.Ranks() {
+			continue
+		}
+		if weighed, err := s.Weigh(c.Plan); err == nil && weighed.Fits {
 			return fmt.Sprintf("no plan is faster with them: %s, the best of more devices, takes %s", c.Plan, s.Reason(best, c))
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/models/published"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 )
 
@@ -86,18 +86,17 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 		got := choose(t, s)
 		s.Device = s.Cluster.Device // as in Choose
 		best, at, n := math.Inf(1), plan.Plan{}, 0
-		for _, c := range s.candidates(s.Cluster.Ranks()) {
-			if !c.Fits {
-				continue
-			}
-			n++
-			cost := newCosts(NewPartition(s.Workload, c.Plan), s.Cluster)
-			sim := simulate(cost, true)
-			if b := cost.bound(); b > sim.Seconds {
-				t.Errorf("%s: bound %.6f s is above the simulated %.6f s", c.Plan, b, sim.Seconds)
-			}
-			if sim.Seconds < best {
-				best, at = sim.Seconds, c.Plan
+		for _, p := range s.plans(s.Cluster.Ranks()) {
+			for _, p := range append(s.lastResort(p), p) {
+				n++
+				cost := newCosts(NewPartition(s.Workload, p), s.Cluster)
+				sim := simulate(cost, true)
+				if b := cost.bound(); b > sim.Seconds {
+					t.Errorf("%s: bound %.6f s is above the simulated %.6f s", p, b, sim.Seconds)
+				}
+				if sim.Seconds < best && weigh(t, s, p).Fits {
+					best, at = sim.Seconds, p
+				}
 			}
 		}
 		if got.Best.Seconds != best {
@@ -126,7 +125,7 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 // TestFewStepsMayStayOnOneRank checks that four steps of a small picture on two hosts stay on one device, as the
 // network costs more than it gains, and that the planner says which plan loses and why.
 func TestFewStepsMayStayOnOneRank(t *testing.T) {
-	s := searchFor(t, "pixart-alpha", 256, 4, "2x1xH100+ethernet100")
+	s := searchFor(t, "pixart-alpha", 288, 4, "2x1xH100+ethernet100")
 	s.Text = s.Text[:1]
 	got := choose(t, s)
 	if got.Best.Plan != plan.OneRank() || got.Idle != 1 {
@@ -177,8 +176,8 @@ func TestSpreadWarmupShare(t *testing.T) {
 func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 2048, 28, "1x4090-pcie")
 	_, err := s.Choose()
-	var e *failure.Error
-	if !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "devices would do") ||
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Code != fault.OutOfMemory || !strings.Contains(e.Text, "devices would do") ||
 		!strings.Contains(e.Text, "GB") {
 		t.Fatalf("got %v, want out_of_memory with sizes and a number of devices", err)
 	}
@@ -190,11 +189,11 @@ func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "use ") {
+	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != fault.OutOfMemory || !strings.Contains(e.Text, "use ") {
 		t.Errorf("ulysses=4 holds the whole model on 24 GB: got %v, want out_of_memory with an alternative", err)
 	}
 	p.Ulysses = 5
-	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != failure.PlanRefused {
+	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != fault.PlanRefused {
 		t.Errorf("five ranks on four devices: got %v, want plan_refused", err)
 	}
 }
@@ -253,6 +252,15 @@ func TestTimesAddUp(t *testing.T) {
 					t.Errorf("%s rank %d: %+v adds up to %.6f s of %.6f s", p, i, r, sum, sim.Seconds)
 				}
 			}
+		}
+	}
+}
+
+// TestShardingIsTheLastResort checks that weights are sharded where they do not fit otherwise, and only there.
+func TestShardingIsTheLastResort(t *testing.T) {
+	for devices, want := range map[string]bool{"4x4090-pcie": true, "4xH200-nvlink": false} {
+		if got := choose(t, searchFor(t, "flux2-dev", 1024, 4, devices)); got.Best.Plan.Shard != want {
+			t.Errorf("%s: chose %s", devices, got.Best.Plan)
 		}
 	}
 }

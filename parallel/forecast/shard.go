@@ -23,12 +23,12 @@ func (o *Partition) unitParams() []int64 {
 	for n := range o.Spec.Blocks {
 		out = append(out, o.blockParams(n))
 	}
-	return append(out, o.ends())
+	return append(out, o.outside())
 }
 
 // stageParams returns the parameters of rank c where stages own their weights: its tensor slice of the blocks.
 func (o *Partition) stageParams(c plan.Coord) int64 {
-	h, n := o.plan.Held(o.Lanes, c), o.ends()
+	h, n := o.plan.Held(o.Lanes, c), o.outside()
 	if h.NoEmbed {
 		n -= o.Spec.EmbedParams
 	}

@@ -1,7 +1,9 @@
 package forecast
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"patchbay/parallel/plan"
 )
@@ -33,14 +35,14 @@ type RankTime struct {
 	Products, Attention, Other float64 `json:"-"`
 }
 
-// Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times of
+// Simulate predicts a request without tensors. It follows the order of the executor (schedule.go) with the times of
 // time.go. The plan must have passed Check.
 func Simulate(w Workload, p plan.Plan, f Cluster) *Simulation {
 	w.Device = f.Device
 	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
-// simulate runs the program of c, which has no deadlock (proved in the tests for every size). quiet leaves out Spans,
+// simulate runs the schedule of c, which has no deadlock (proved in the tests for every size). quiet leaves out Spans,
 // Ranks and the breakdown of Seconds.
 func simulate(c *costs, quiet bool) *Simulation {
 	t := timing{
@@ -51,28 +53,25 @@ func simulate(c *costs, quiet bool) *Simulation {
 		entries:  func(g int) int { return len(c.entries[g%c.plan.CFG]) },
 	}
 	if c.plan.Overlap {
-		t.slots = plan.PostsAhead
+		t.ahead = plan.PostsAhead
 	}
 	for k := range c.Lanes {
 		t.stage = append(t.stage, c.Stage(k))
 	}
-	prog := newProgram(t)
-	ends, spans, err := prog.net.run(quiet)
+	course := newSchedule(t, quiet)
+	seconds, err := course.run()
 	if err != nil {
 		panic(fmt.Sprintf("forecast: plan %s: %v", c.plan, err))
 	}
-	out := &Simulation{Plan: c.plan, Spans: spans}
-	for _, e := range ends {
-		out.Seconds = max(out.Seconds, e)
-	}
+	out := &Simulation{Plan: c.plan, Spans: course.spans, Seconds: seconds}
 	if quiet {
 		return out
 	}
-	for _, a := range prog.net.actors {
-		out.Actors = append(out.Actors, a.name)
+	for i := range len(course.lane) + course.shares {
+		out.Actors = append(out.Actors, course.name(i))
 	}
-	out.steady(c, prog.samplers)
-	out.ranks(c, prog)
+	out.steady(c, len(course.lane))
+	out.ranks(c, course)
 	return out
 }
 
@@ -114,16 +113,16 @@ func (s *Simulation) steady(c *costs, samplers int) {
 }
 
 // ranks breaks down the time of every rank.
-func (s *Simulation) ranks(c *costs, prog *program) {
-	stand := make([]float64, len(prog.net.actors)) // transfers that keep an actor from working
+func (s *Simulation) ranks(c *costs, course *schedule) {
+	stand := make([]float64, len(s.Actors)) // transfers that keep an actor from working
 	for _, sp := range s.Spans {
 		if sp.Kind != Working {
 			stand[sp.Actor] += sp.End - sp.Start
 		}
 	}
 	s.Ranks = make([]RankTime, c.plan.Ranks())
-	for g := range prog.groups {
-		for k := range prog.lanes {
+	for g := range course.groups {
+		for k := range course.lanes {
 			var members []int
 			for r := range s.Ranks {
 				at := c.mesh.At(r)
@@ -131,7 +130,7 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 					members = append(members, r)
 				}
 			}
-			for _, m := range prog.micros {
+			for _, m := range course.micros {
 				work := c.work(g, k, m)
 				for i, l := range work.loads {
 					rt := &s.Ranks[members[i]]
@@ -145,7 +144,7 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 				}
 			}
 			for _, r := range members {
-				s.Ranks[r].Send += stand[g*prog.lanes+k]
+				s.Ranks[r].Send += stand[g*course.lanes+k]
 			}
 		}
 	}
@@ -153,4 +152,9 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 		rt := &s.Ranks[r]
 		rt.Idle = max(0, s.Seconds-rt.Compute-rt.Exchange-rt.Send)
 	}
+}
+
+// sortBy sorts v by a number, smallest first, and keeps the order of equal elements.
+func sortBy[T any](v []T, by func(T) float64) {
+	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
 }

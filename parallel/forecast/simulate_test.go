@@ -11,9 +11,9 @@ import (
 )
 
 // plainTiming returns the timing of equal micro-steps of one second with one entry, on straight or folded stages.
-func plainTiming(stages, patches, evaluations, warmup int, folded bool, slots int) timing {
+func plainTiming(stages, patches, evaluations, warmup int, folded bool, ahead int) timing {
 	t := timing{
-		groups: 1, shares: patches, slots: slots, entries: func(int) int { return 1 },
+		groups: 1, shares: patches, ahead: ahead, entries: func(int) int { return 1 },
 		work: func(_, _ int, m plan.Micro) float64 {
 			return map[bool]float64{true: float64(patches), false: 1}[m.Whole]
 		},

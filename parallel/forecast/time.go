@@ -32,6 +32,9 @@ type costs struct {
 func newCosts(o *Partition, f Cluster) *costs {
 	c := &costs{Partition: o, cluster: f}
 	for a := range plan.AxisCount {
+		if ranks, _ := o.mesh.Along(a, plan.Coord{}); len(ranks) == 1 {
+			continue
+		}
 		pattern := map[plan.Axis]pattern{plan.AxisUlysses: toAll, plan.AxisPipe: toNext}[a] // others: toNeighbour
 		c.wires[a] = f.wire(o.groups(a), pattern)
 	}
@@ -124,13 +127,14 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 	if blk.Kind == dit.Cross {
 		text = 0
 	}
-	share := float64(c.localHeads(at)) / float64(spec.Groups())
-	weights := tokenWeights(spec, blk) * e * e
-	l.gemm += 2 * image * weights * share
-	if blk.LastText {
-		weights = 3 * e * e
+	if image > 0 {
+		w := c.recorded(at, n, false, true)
+		l.gemm += image * w.image
+		l.attention += image * float64(c.Text[entry]) * w.cross
 	}
-	l.gemm += 2 * text * weights * share
+	if text > 0 {
+		l.gemm += text * c.recorded(at, n, true, false).text
+	}
 	kept := 1.0
 	if c.plan.Scatter { // element-wise work is on the rows kept
 		kept = 1 / float64(c.plan.Tensor)
@@ -141,9 +145,6 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 		streams = 2
 	}
 	l.launches += streams * launches
-	if blk.Kind == dit.Cross && !blk.Sandwich {
-		l.attention += 4 * image * float64(c.Text[entry]) * e * share
-	}
 	plan.EachAttention(blk, func(imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
 	c.addExchanges(l, at, n, rows, b)
 }

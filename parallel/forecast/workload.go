@@ -1,11 +1,11 @@
 // Package forecast predicts what a plan costs before any weights are read: time (time.go, simulate.go), bytes sent
 // (bytes.go) and memory (memory.go) of every rank. With these it cuts stages (lanes.go) and finds the fastest plan that
-// fits (planner.go). It knows plans, the shape of a model (dit.Spec) and the rates of devices (cluster.go). It runs
-// nothing, and knows no tensor, no running rank and nothing of an exchange but its size.
+// fits (planner.go). It knows plans, the outline of a model (dit.Outline), on which it records sessions and blocks, and
+// the rates of devices (cluster.go). It computes nothing, and knows of an exchange its size alone.
 //
-// In order: workload.go says what is asked and who computes it, stage_costs.go what blocks cost, time.go the seconds of
-// a micro-step, program.go the order of everything, network.go how long that takes. timeline.go draws the result,
-// queue.go shares devices among jobs.
+// In order: workload.go says what is asked and who computes it, record.go what blocks do, stage_costs.go what that
+// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. timeline.go
+// draws the result, queue.go shares devices among jobs.
 package forecast
 
 import (
@@ -43,6 +43,9 @@ type Workload struct {
 	Nets []Net
 	// Evaluations is how often the sampler evaluates the network, each time with all entries.
 	Evaluations int
+
+	net  *Net      // the net of which this is the work; nil: of a model
+	base *dit.Spec // the model beside which the net runs
 }
 
 // valueOf returns element i of a list by entry, 0 if the list is nil.
@@ -136,21 +139,18 @@ func (w *Workload) grid() dit.Grid { return w.Spec.FrameTokens(w.T, w.Y, w.X) }
 // Partition is a workload split by a plan: who computes what, in which order. It is immutable once built.
 type Partition struct {
 	Workload
-	plan    plan.Plan
-	mesh    plan.Mesh
-	Patches []dit.Range // image tokens of each patch
-	Lanes   []dit.Range // in the order in which a micro-step runs them
-	batch   []dit.Range // items of each data part
-	entries [][]int     // by cfg group
-	each    int         // entries that are evaluated as one batch; batch counts the items of all
-	stores  bool        // K/V stores are in use although there is one stage
-	traits
+	plan      plan.Plan
+	mesh      plan.Mesh
+	Patches   []dit.Range              // image tokens of each patch
+	Lanes     []dit.Range              // in the order in which a micro-step runs them
+	batch     []dit.Range              // items of each data part
+	entries   [][]int                  // by cfg group
+	each      int                      // entries that are evaluated as one batch; batch counts the items of all
+	stores    bool                     // K/V stores are in use although there is one stage
 	cut       [microSizes][][]dit.Rows // rows that places compute, by size of the micro-step and entry
 	like      []int                    // by block: the first one that costs the same
 	kinds     [][]kind                 // of blocks, by lane
 	spreadOut *Partition               // for spread evaluations; nil: there are none
-	nets      []*Partition             // beside the model, without patches
-	net       *Net                     // the net that this is the partition of; nil: a model
 }
 
 // NewPartition splits a workload by a plan, which must have passed plan.Plan.Check.
@@ -160,7 +160,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 		w = w.merged(p)
 	}
 	o := &Partition{
-		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: p.Items(w.Batch), traits: traitsOf(w.Spec),
+		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: p.Items(w.Batch),
 		like: alike(w.Spec), each: n, entries: w.groups(p.CFG),
 	}
 	for i, items := range o.batch { // count the items of all entries
@@ -173,11 +173,6 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	}
 	o.cutRows()
 	o.setLanes(o.cutLanes())
-	for i := range w.Nets {
-		if n := &w.Nets[i]; !n.Patch {
-			o.nets = append(o.nets, o.besideOf(n))
-		}
-	}
 	if p.Spread && p.Pipe > 1 {
 		o.spreadOut = o.spread()
 	}
@@ -222,13 +217,14 @@ func (o *Partition) cutRows() {
 // of one size stand for each other, so only the lengths are those of the patch.
 func (o *Partition) rows(m plan.Micro, entry int) []dit.Rows { return o.cut[o.size(m)][entry] }
 
-// alike returns for each block the first one that costs the same.
+// alike returns for each block the first one that costs the same. Blocks of one kind that differ have other numbers of
+// parameters.
 func alike(spec *dit.Spec) []int {
 	out := make([]int, len(spec.Blocks))
 	var kinds []dit.BlockSpec
 	var first []int
 	for n, b := range spec.Blocks {
-		b.Params, b.Skip = 0, min(b.Skip, 0)
+		b.Skip = min(b.Skip, 0)
 		at := slices.Index(kinds, b)
 		if at < 0 {
 			at, kinds, first = len(kinds), append(kinds, b), append(first, n)

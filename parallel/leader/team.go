@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
@@ -154,7 +154,7 @@ func (t *Team) All(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 				continue
 			}
 			if e := scope.AsError(errs[r]); first == nil ||
-				scope.AsError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
+				scope.AsError(first).Code == fault.PeerLost && e.Code != fault.PeerLost {
 				first = e
 			}
 		}

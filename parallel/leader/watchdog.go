@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 )
@@ -117,7 +117,7 @@ func (t *Team) condemn(verdict string) error {
 
 // accuse returns the error of ranks that stand still. It names those that are busy without waiting for another rank, or
 // if there are none, all that wait.
-func (t *Team) accuse(verdict string) *failure.Error {
+func (t *Team) accuse(verdict string) *fault.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.Members {
 		at := l.Progress()
@@ -143,8 +143,5 @@ func (t *Team) accuse(verdict string) *failure.Error {
 	if len(guilty) == 0 {
 		guilty = []string{"no rank has a command, and an answer is missing"}
 	}
-	return &failure.Error{
-		Code: failure.PeerLost,
-		Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " ")),
-	}
+	return fault.New(fault.PeerLost, "%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " "))
 }

@@ -7,13 +7,12 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 )
 
 // throughout is the warm-up of a pipeline whose evaluations are all synchronous.
@@ -130,7 +129,7 @@ func removed() map[string]string {
 }
 
 // Parse reads a plan such as "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors
-// are *failure.Error with code plan_refused.
+// are *fault.Error with code plan_refused.
 func Parse(text string) (Plan, error) {
 	p := OneRank()
 	seen := map[string]bool{}
@@ -314,10 +313,10 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 }
 
 // Refuse returns an error with code PlanRefused about a key of the plan, or about the whole plan if key is empty.
-func Refuse(key, format string, args ...any) *failure.Error {
+func Refuse(key, format string, args ...any) *fault.Error {
 	field := "plan"
 	if key != "" {
 		field += "." + key
 	}
-	return &failure.Error{Code: failure.PlanRefused, Field: field, Text: fmt.Sprintf(format, args...)}
+	return fault.Named(fault.PlanRefused, field, format, args...)
 }

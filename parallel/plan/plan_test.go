@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // TestShardRefusals checks that an error names the rule or a plan that works.
@@ -78,9 +78,9 @@ func TestRemovedKeysAreRefused(t *testing.T) {
 		"pipe=2,cut=time": "plan.cut: was removed: stages are cut by time alone; leave cut out, and where they do not fit " +
 			"use more stages or tensor=2 (or more)",
 	} {
-		var refused *failure.Error
-		if _, err := Parse(text); !errors.As(err, &refused) || refused.Code != failure.PlanRefused || err.Error() != want {
-			t.Errorf("%s: got %v, want %s: %s", text, err, failure.PlanRefused, want)
+		var refused *fault.Error
+		if _, err := Parse(text); !errors.As(err, &refused) || refused.Code != fault.PlanRefused || err.Error() != want {
+			t.Errorf("%s: got %v, want %s: %s", text, err, fault.PlanRefused, want)
 		}
 	}
 }

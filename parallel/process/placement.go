@@ -8,9 +8,8 @@ import (
 	"sync"
 
 	"patchbay/engine"
-	"patchbay/engine/datafile"
+	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/scope"
 )
@@ -59,10 +58,7 @@ func (p *placements) limit() (int64, error) {
 	}
 	free, _, err := device.DeviceMemory()
 	if err != nil {
-		return 0, &failure.Error{
-			Code: failure.LoadFailed, Field: "model",
-			Text: "ask " + p.where + " for its memory", Cause: err,
-		}
+		return 0, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: ask %s for its memory: %w", p.where, err))
 	}
 	free = max(free-p.reserve+p.total(), 1)
 	if p.budget == 0 {
@@ -103,14 +99,10 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		return err
 	})
 	if err != nil {
-		if e := (*failure.Error)(nil); errors.As(err, &e) {
+		if e, ok := errors.AsType[*fault.Error](err); ok && e.Code != fault.FileChanged {
 			return false, e
 		}
-		code := failure.LoadFailed
-		if _, changed := errors.AsType[*datafile.ReadError](err); changed {
-			code = failure.FileChanged
-		}
-		return false, &failure.Error{Code: code, Field: "model", Text: "load " + name, Cause: err}
+		return false, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: load %s: %w", name, err))
 	}
 	if told, ok := model.(interface{ Bytes() int64 }); ok && told.Bytes() > 0 {
 		bytes = told.Bytes() // the actual size, not the estimate
@@ -128,16 +120,14 @@ func (p *placements) refuse(name string, weights, beside, limit int64) error {
 	if beside > 0 {
 		text += fmt.Sprintf(", activations and buffers beside them %d MB", beside>>20)
 	}
-	e := &failure.Error{Code: failure.OutOfMemory, Field: "model"}
 	if p.where == "" {
-		e.Text = fmt.Sprintf("%s, %d MB are allowed", text, limit>>20)
-		return e
+		return fault.Named(fault.OutOfMemory, "model", "%s, %d MB are allowed", text, limit>>20)
 	}
-	e.Text = fmt.Sprintf("%s, %d MB of %s are free for them", text, limit>>20, p.where)
+	text = fmt.Sprintf("model: %s, %d MB of %s are free for them", text, limit>>20, p.where)
 	if limit < p.budget || p.budget == 0 {
-		e.Cause = engine.ErrOutOfMemory
+		return fault.Wrap(fault.OutOfMemory, "model", fmt.Errorf("%s: %w", text, engine.ErrOutOfMemory))
 	}
-	return e
+	return fault.At(fault.OutOfMemory, "model", "%s", text)
 }
 
 // acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. If they do not fit

@@ -1,13 +1,11 @@
 package rank
 
 import (
-	"fmt"
-
 	"patchbay/engine"
 	"patchbay/engine/profile"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 )
 
@@ -49,9 +47,9 @@ func (o *OpenCommand) Fits(total int64) error {
 	if o.Budget == 0 || total <= o.Budget {
 		return nil
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
+	return fault.Named(fault.OutOfMemory, "latent",
 		"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch",
-		total>>20, o.Budget>>20)}
+		total>>20, o.Budget>>20)
 }
 
 // EntryInput is one conditioning entry and the grid that it is evaluated on, or several of equal shapes that are
@@ -101,7 +99,7 @@ type Reply struct {
 	// Chosen counts the calls of this session by the way in which the device computed them (engine.Chooser), in the
 	// reply to Close.
 	Chosen map[string]int64
-	Err    *failure.Error
+	Err    *fault.Error
 }
 
 // TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and

@@ -10,19 +10,31 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// measure runs a whole session on recording Ops: every allocation of Prepare, Modulate, Embed, Block and Head, without
-// arithmetic. It returns the bytes that each buffer needs, and the calls.
-func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, calls *engine.Recorder, err error) {
+// Need is what a session takes of a rank.
+type Need struct {
+	Session, Activations, Exchange int // bytes of each buffer
+	Calls                          *engine.Recorder
+}
+
+// Total returns the bytes of all buffers.
+func (n *Need) Total() int64 { return int64(n.Session) + int64(n.Activations) + int64(n.Exchange) }
+
+// Measure runs a whole session of a rank with these ends on recording Ops: every allocation of Prepare, Modulate, Embed,
+// Block and Head, without arithmetic. Of the model it needs shapes alone (dit.Spec.Outline), of ends their ranks and
+// sizes. resident finds control nets by key. Errors are those of Prepare.
+func Measure(model dit.Model, o OpenCommand, ends [plan.AxisCount]comm.Comm,
+	resident func(key string) (dit.Model, bool),
+) (Need, error) {
 	rec := engine.NewRecorder()
 	s := &session{
-		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(r.comms), lanes: NewLaneStore(),
-		resident: r.weights,
+		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(ends), lanes: NewLaneStore(),
+		resident: resident,
 		env:      dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
 		act:      engine.NewMeasuringArena("activations"),
 		comm:     engine.NewMeasuringArena("communication"),
 	}
 	if err := s.prepare(); err != nil {
-		return nil, nil, err
+		return Need{}, err
 	}
 	ev := EvaluateCommand{Timestep: -1, Whole: true}
 	for i, in := range o.Entries {
@@ -34,18 +46,18 @@ func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, ca
 	}
 	if !o.Plan.Spread || !s.up() {
 		if _, err := s.evaluate(rec, ev); err != nil {
-			return nil, nil, err
+			return Need{}, err
 		}
 	}
 	if o.Plan.PatchesMayTakeMore(model.Spec()) && len(ev.Entries) > 0 {
 		for m, tokens := range plan.PatchRanges(o.Text, o.Entries[0].Grid, o.Plan.Patches) {
 			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
 			if _, err := s.evaluate(rec, ev); err != nil {
-				return nil, nil, err
+				return Need{}, err
 			}
 		}
 	}
-	return map[*Buffer]int{&r.session: s.env.Arena.Peak(), &r.acts: s.act.Peak(), &r.exchange: s.comm.Peak()}, rec, nil
+	return Need{s.env.Arena.Peak(), s.act.Peak(), s.comm.Peak(), rec}, nil
 }
 
 // silentLike returns recording ends with the ranks and sizes of real ones.

@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/scope"
 )
@@ -94,7 +94,7 @@ type sessionEntry struct {
 }
 
 // errStopped ends an evaluation whose session was canceled.
-var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
+var errStopped = &fault.Error{Code: fault.Cancelled, Text: "stopped before the next block"}
 
 // New makes a rank with its ends on every axis. Those of one stage share lanes. weights finds resident weights by key.
 // b may be nil.
@@ -269,34 +269,32 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
 	}
-	need, calls, err := r.measure(model, o)
+	need, err := Measure(model, o, r.comms, r.weights)
 	if err != nil {
 		return Reply{}, err
 	}
-	total := int64(0)
-	for _, bytes := range need {
-		total += int64(bytes)
-	}
+	total := need.Total()
 	device, reserves := r.Ops.(engine.Reserver)
 	if reserves {
-		total += device.Scratch(calls)
+		total += device.Scratch(need.Calls)
 	}
 	if err := o.Fits(total); err != nil {
 		return Reply{}, err
 	}
 	if reserves {
-		if err := device.Reserve(calls); err != nil {
-			return Reply{}, &failure.Error{
-				Code: failure.OutOfMemory, Field: "latent",
-				Text: "reserve scratch memory for one evaluation", Cause: err,
-			}
+		if err := device.Reserve(need.Calls); err != nil {
+			return Reply{}, fault.Wrap(fault.OutOfMemory, "latent",
+				fmt.Errorf("latent: reserve scratch memory for one evaluation: %w", err))
 		}
 	}
 	if device, ok := r.Ops.(engine.Replayer); ok {
 		device.Drop() // the buffers may move
 	}
-	for b, bytes := range need {
-		if err := b.Grow(r.Ops, bytes); err != nil {
+	for _, b := range []struct {
+		*Buffer
+		need int
+	}{{&r.session, need.Session}, {&r.acts, need.Activations}, {&r.exchange, need.Exchange}} {
+		if err := b.Grow(r.Ops, b.need); err != nil {
 			return Reply{}, err
 		}
 	}
@@ -360,11 +358,8 @@ func (b *Buffer) Grow(ops engine.Ops, n int) error {
 	b.Mem, b.Bytes = engine.Buf{}, 0
 	mem, err := ops.Alloc(n)
 	if err != nil {
-		return &failure.Error{
-			Code: failure.OutOfMemory, Field: "latent",
-			Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give "+
-				"them: use a smaller picture or batch", n>>20), Cause: err,
-		}
+		return fault.Wrap(fault.OutOfMemory, "latent", fmt.Errorf("latent: one evaluation needs %d MB more of "+
+			"activations and buffers, and the system does not give them: use a smaller picture or batch: %w", n>>20, err))
 	}
 	b.Mem, b.Bytes = mem, n
 	return nil

@@ -7,23 +7,19 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
-	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/scope"
 )
 
 // TestForeignBlocksPanic checks that computing with the weights of another stage, which a rank does not hold, panics.
 func TestForeignBlocksPanic(t *testing.T) {
-	cpu, err := forecast.NewMachine("cpu")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, f := range pictures(t) {
 		ops, p := opsOf(t), planOf(t, "pipe=3,shard=on")
-		lanes := forecast.OwnLanes(&f.spec, p, cpu.Device)
+		costs := slices.Repeat([]float64{1}, len(f.spec.Blocks))
+		lanes := plan.Cut(&f.spec, costs, [2]float64{}, p.StageSpeeds())
 		m, err := f.load(ops, p.Held(lanes, plan.Coord{Pipe: 1}))
 		if err != nil {
 			t.Fatal(err)
@@ -42,9 +38,9 @@ func TestForeignBlocksPanic(t *testing.T) {
 		for b := range f.spec.Blocks {
 			run := s.begin(env, 0, &c)
 			err := scope.Recovered("a block", func() error { s.block(env, run, b); return nil })
-			var refusal *failure.Error
+			var refusal *fault.Error
 			foreign := !slices.ContainsFunc(held, func(r dit.Range) bool { return r.Start <= b && b < r.End })
-			if foreign && (!errors.As(err, &refusal) || refusal.Code != failure.Panic) {
+			if foreign && (!errors.As(err, &refusal) || refusal.Code != fault.Panic) {
 				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.family, b, err)
 			}
 		}
@@ -71,8 +67,8 @@ func TestForeignPartsArePrivate(t *testing.T) {
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
 		}
 		err = scope.Recovered("a rank without gathers", s.prepare)
-		var e *failure.Error
-		if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Error(), "in parts") {
+		var e *fault.Error
+		if !errors.As(err, &e) || e.Code != fault.Panic || !strings.Contains(e.Error(), "in parts") {
 			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.family, err)
 		}
 		m.Close()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
@@ -188,9 +188,9 @@ func (c *Process) read() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lost = &failure.Error{Code: failure.HostLost, Text: c.name + " has gone", Cause: err}
+	c.lost = fault.Wrap(fault.HostLost, "", fmt.Errorf("%s has gone: %w", c.name, err))
 	for _, done := range c.waiting {
-		done(answer{Err: &failure.Error{Code: failure.HostLost, Text: c.lost.Error()}})
+		done(answer{Err: fault.From(c.lost)})
 	}
 	c.waiting = nil
 }
@@ -213,7 +213,7 @@ func (c *Process) post(q *call, done func(answer)) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.waiting, q.ID)
-		return &failure.Error{Code: failure.HostLost, Text: c.name + " cannot be reached", Cause: err}
+		return fault.Wrap(fault.HostLost, "", fmt.Errorf("%s cannot be reached: %w", c.name, err))
 	}
 	return nil
 }
@@ -265,8 +265,8 @@ func (c *Process) Err() error {
 func (c *Process) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
 	named, ok := w.(encoding.BinaryMarshaler)
 	if !ok {
-		return false, &failure.Error{Code: failure.BadRequest, Field: "model", Text: fmt.Sprintf(
-			"the weights of %s are in no file, and %s can only read files: run ranks in one process for them", key, c.name)}
+		return false, fault.Bad("model",
+			"the weights of %s are in no file, and %s can only read files: run ranks in one process for them", key, c.name)
 	}
 	model, err := named.MarshalBinary()
 	if err != nil {

@@ -5,14 +5,14 @@
 package remote
 
 import (
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 )
 
 // Version is the version of the protocol. Both sides are the same program, or refuse each other.
-const Version = 11
+const Version = 12
 
 // buffered is how many bytes of a message go into one write: each further write wakes the other side again.
 const buffered = 64 << 10
@@ -74,7 +74,7 @@ type abort struct {
 // answer is a message of a process: the answer to call ID, or the status of its members (ID 0).
 type answer struct {
 	ID              uint64
-	Err             *failure.Error
+	Err             *fault.Error
 	Address         string            // to Hello: where it listens
 	Places          int               // to Hello: how many ranks it has a device for
 	NCCL            string            // to Hello: version of NCCL that it can exchange by, "" if it cannot
@@ -87,14 +87,4 @@ type answer struct {
 	Status          []rank.Progress // by place in Team.Local
 	Seconds         []float64       // to Clock: of each run
 	Devices         []string        // to Clock: of clock.Here; "": the CPU
-}
-
-// flat returns an error that can be encoded: its cause becomes text.
-func flat(err *failure.Error) *failure.Error {
-	if err == nil || err.Cause == nil {
-		return err
-	}
-	own := *err
-	own.Text, own.Cause = own.Text+": "+own.Cause.Error(), nil
-	return &own
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/stream"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/process"
 	"patchbay/parallel/scope"
@@ -128,7 +128,7 @@ func (s *server) reply(c *call) {
 	var a answer
 	err := scope.Recovered("rank process", func() error { return s.handle(c, &a) })
 	if err != nil {
-		a = answer{Err: flat(scope.AsError(err))}
+		a = answer{Err: scope.AsError(err)}
 	} else if c.Command != nil {
 		return
 	}
@@ -195,7 +195,7 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		})
 	case c.Abort != nil:
 		return s.member(c.Abort.Member, func(m process.Member) error {
-			m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})
+			m.Abort(fault.New(fault.PeerLost, "%s", c.Abort.Cause))
 			return nil
 		})
 	}
@@ -261,7 +261,6 @@ func (s *server) command(id uint64, m process.Member, c *command) error {
 	}
 	s.run.Go("reply", func() error {
 		r := <-wait
-		r.Err = flat(r.Err)
 		s.send(&answer{ID: id, Reply: &r})
 		return nil
 	})

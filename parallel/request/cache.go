@@ -3,7 +3,7 @@ package request
 import (
 	"math"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 // CacheRule selects what a Cache compares.
@@ -61,11 +61,11 @@ func (c *Cache) validate() error {
 	case c == nil:
 		return nil
 	case c.Rule > CacheLazy:
-		return failure.Refuse("cache", "unknown rule %d", c.Rule)
+		return fault.Bad("cache", "unknown rule %d", c.Rule)
 	case !(c.Threshold >= 0) || math.IsInf(float64(c.Threshold), 0):
-		return failure.Refuse("cache.threshold", "is %v: want a finite number >= 0", c.Threshold)
+		return fault.Bad("cache.threshold", "is %v: want a finite number >= 0", c.Threshold)
 	case !within(c.Start) || !within(c.End):
-		return failure.Refuse("cache", "start is %v and end %v: want numbers from 0 to 1", c.Start, c.End)
+		return fault.Bad("cache", "start is %v and end %v: want numbers from 0 to 1", c.Start, c.End)
 	}
 	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/sampling"
-	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
 )
 
@@ -19,37 +19,37 @@ func finite(v float32) bool { return math.Abs(float64(v)) <= math.MaxFloat32 }
 func (r *Request) Validate() error {
 	switch l := r.Latent; {
 	case r.Model.Spec == nil || r.Model.Weights == nil || r.Model.Key == "":
-		return failure.Refuse("model", "no model given")
+		return fault.Bad("model", "no model given")
 	case r.Sampling == nil:
-		return failure.Refuse("sampling", "no model sampling given")
+		return fault.Bad("sampling", "no model sampling given")
 	case l.B < 1 || l.Y < 1 || l.X < 1 || len(l.Data) != l.Len():
-		return failure.Refuse("latent", "want [B, C, Y, X] with B*C*Y*X values, got [%d, %d, %d, %d] with %d", l.B, l.C,
+		return fault.Bad("latent", "want [B, C, Y, X] with B*C*Y*X values, got [%d, %d, %d, %d] with %d", l.B, l.C,
 			l.Y, l.X, len(l.Data))
 	case l.C != r.Model.Spec.Channels:
-		return failure.Refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family,
+		return fault.Bad("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family,
 			r.Model.Spec.Channels)
 	case l.T < 0 || l.T > 0 && l.Y%l.T != 0 || l.T > 1 && !r.Model.Spec.Frames:
-		return failure.Refuse("latent", "has %d frames in %d rows, the %s model takes one", l.T, l.Y, r.Model.Spec.Family)
+		return fault.Bad("latent", "has %d frames in %d rows, the %s model takes one", l.T, l.Y, r.Model.Spec.Family)
 	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X ||
 		r.Noise.T != l.T || len(r.Noise.Data) != l.Len()):
-		return failure.Refuse("noise", "has shape %v, the latent %v", r.Noise.Shape(), l.Shape())
+		return fault.Bad("noise", "has shape %v, the latent %v", r.Noise.Shape(), l.Shape())
 	case r.Compute != engine.F32 && r.Compute != engine.BF16:
-		return failure.Refuse("compute", "is %s: want f32 or bf16", r.Compute)
+		return fault.Bad("compute", "is %s: want f32 or bf16", r.Compute)
 	case len(r.Sigmas) > maxSteps+1:
-		return failure.Refuse("sigmas", "%d steps, at most %d are allowed", len(r.Sigmas)-1, maxSteps)
+		return fault.Bad("sigmas", "%d steps, at most %d are allowed", len(r.Sigmas)-1, maxSteps)
 	}
 	for i, s := range r.Sigmas {
 		if !finite(s) || s < 0 {
-			return failure.Refuse("sigmas", "value %d is %v: want finite values >= 0", i, s)
+			return fault.Bad("sigmas", "value %d is %v: want finite values >= 0", i, s)
 		}
 	}
 	if _, err := sampling.FindSampler(r.Sampler); err != nil {
-		return failure.Refuse("sampler", "%v", err)
+		return fault.Bad("sampler", "%v", err)
 	}
 	if m := r.Mask; len(m.Data) > 0 {
 		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.T > 1 && m.T != r.Latent.T) ||
 			(m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) {
-			return failure.Refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X,
+			return fault.Bad("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X,
 				r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}
 	}
@@ -63,18 +63,18 @@ func (r *Request) Validate() error {
 func (r *Request) validateGuidance() error {
 	want := map[GuiderKind]int{GuideBasic: 1, GuideCFG: 2, GuideDual: 3}[r.Guider.Kind]
 	if want == 0 {
-		return failure.Refuse("guider", "unknown kind %d", r.Guider.Kind)
+		return fault.Bad("guider", "unknown kind %d", r.Guider.Kind)
 	}
 	if len(r.Branches) != want {
-		return failure.Refuse("branches", "this guider takes %d, got %d", want, len(r.Branches))
+		return fault.Bad("branches", "this guider takes %d, got %d", want, len(r.Branches))
 	}
 	for _, v := range []float32{r.Guider.CFG, r.Guider.CFG2} {
 		if !finite(v) {
-			return failure.Refuse("cfg", "is %v: want a finite number", v)
+			return fault.Bad("cfg", "is %v: want a finite number", v)
 		}
 	}
 	if n := r.Guider.Norm; n != nil && (r.Guider.Kind == GuideDual || !(*n >= 0) || math.IsInf(float64(*n), 0)) {
-		return failure.Refuse("guider", "CFGNorm of strength %v on guider %d: want at least 0, and one positive branch", *n,
+		return fault.Bad("guider", "CFGNorm of strength %v on guider %d: want at least 0, and one positive branch", *n,
 			r.Guider.Kind)
 	}
 	for _, b := range r.Branches {
@@ -91,33 +91,33 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	spec, c := r.Model.Spec, e.Context
 	switch {
 	case c.Rows < 1 || c.Cols != spec.ContextDim || len(c.Data) != c.Rows*c.Cols:
-		return failure.Refuse(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made "+
+		return fault.Bad(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made "+
 			"by the text encoders of another family?",
 			i, c.Rows, c.Cols, spec.Family, spec.ContextDim)
 	case e.Pooled != nil && len(e.Pooled) != spec.PooledDim:
-		return failure.Refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled),
+		return fault.Bad(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled),
 			spec.Family, spec.PooledDim)
 	case e.Prefix.Rows != r.Branches[0].Entries[0].Prefix.Rows, len(e.Prefix.Data) != e.Prefix.Rows*e.Prefix.Cols,
 		e.Prefix.Rows > 0 && (!spec.Prefix || e.Prefix.Cols != spec.Width):
-		return failure.Refuse(branch, "entry %d has a prefix of [%d, %d]: want [%d, %d], as other entries have, and a model "+
+		return fault.Bad(branch, "entry %d has a prefix of [%d, %d]: want [%d, %d], as other entries have, and a model "+
 			"that takes one", i, e.Prefix.Rows, e.Prefix.Cols, r.Branches[0].Entries[0].Prefix.Rows, spec.Width)
 	case !finite(e.Strength):
-		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
+		return fault.Bad(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
 	if c, l := e.Concat, r.Latent; (spec.Concat > 0 || c.Data != nil) && (c.Y != l.Y || c.X != l.X ||
 		len(c.Data) != spec.Concat*c.Y*c.X) {
-		return failure.Refuse(branch, "entry %d has %d concatenated values of %d x %d, the %s model takes %d channels of "+
+		return fault.Bad(branch, "entry %d has %d concatenated values of %d x %d, the %s model takes %d channels of "+
 			"%d x %d", i, len(c.Data), c.Y, c.X, spec.Family, spec.Concat, l.Y, l.X)
 	}
 	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
-		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
+		return fault.Bad(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
 	if r.Latent.T > 1 && (e.Rectangle() != (Area{}) || len(e.Control) > 0) {
-		return failure.Refuse(branch, "entry %d has an area, a control net or a model patch, and the latent %d layers: "+
+		return fault.Bad(branch, "entry %d has an area, a control net or a model patch, and the latent %d layers: "+
 			"want one of them", i, r.Latent.T)
 	}
 	if m := e.Mask; len(m.Data) > 0 && (len(m.Data) != m.Len() || m.C != 1 || m.Y != r.Latent.Y || m.X != r.Latent.X) {
-		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
+		return fault.Bad(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
 			m.X, r.Latent.Y, r.Latent.X)
 	}
 	if err := r.validateBiases(branch, i, e); err != nil {
@@ -133,19 +133,19 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	case len(e.Biases) == 0:
 		return nil
 	case !spec.Biases:
-		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do "+
+		return fault.Bad(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do "+
 			"not take: use multiply", i, spec.Family)
 	case len(e.References) > 0, e.Prefix.Rows > 0: // the shapes do not match in ComfyUI
-		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference "+
+		return fault.Bad(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference "+
 			"latents, or rows in front of its text (USOStyleReference): want one of them", i)
 	}
 	for k, b := range e.Biases {
 		if b.Rows.Start < at || b.Rows.End <= b.Rows.Start || b.Rows.End > e.Context.Rows {
-			return failure.Refuse(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those "+
+			return fault.Bad(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those "+
 				"of the bias before", i, k, b.Rows.Start, b.Rows.End, e.Context.Rows)
 		}
 		if !finite(b.Value) {
-			return failure.Refuse(branch, "entry %d has a bias %d of %v: want a finite number", i, k, b.Value)
+			return fault.Bad(branch, "entry %d has a bias %d of %v: want a finite number", i, k, b.Value)
 		}
 		at = b.Rows.End
 	}
@@ -158,18 +158,18 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	n := r.Latent.Grid(spec).Tokens()
 	for k, c := range e.Residuals {
 		if len(c.Rows) != n*spec.Width && len(c.Rows) != r.Latent.B*n*spec.Width {
-			return failure.Refuse(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is "+
+			return fault.Bad(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is "+
 				"the control net one of another family?", i, k, len(c.Rows), spec.Family, r.Latent.B, n, spec.Width)
 		}
 		for _, v := range c.Rows {
 			if !finite(v) {
-				return failure.Refuse(branch, "entry %d has a residual %d that is not finite: what are strength and hint of the "+
+				return fault.Bad(branch, "entry %d has a residual %d that is not finite: what are strength and hint of the "+
 					"control net?", i, k)
 			}
 		}
 		for _, b := range c.Blocks {
 			if b < 0 || b >= len(spec.Blocks) || seen[b] {
-				return failure.Refuse(branch, "entry %d has a residual %d for block %d: want blocks 0 to %d, each once", i, k, b,
+				return fault.Bad(branch, "entry %d has a residual %d for block %d: want blocks 0 to %d, each once", i, k, b,
 					len(spec.Blocks)-1)
 			}
 			seen[b] = true
@@ -179,23 +179,23 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		net := c.Net.Spec
 		switch {
 		case net == nil || net.Family != spec.Family || net.Width != spec.Width:
-			return failure.Refuse(branch, "entry %d has control net %d, which is not for a %s model of width %d", i, k,
+			return fault.Bad(branch, "entry %d has control net %d, which is not for a %s model of width %d", i, k,
 				spec.Family, spec.Width)
 		case c.Patch && len(net.Blocks) < len(spec.Blocks):
-			return failure.Refuse(branch, "entry %d has a model patch for %d blocks, the %s model has %d", i, len(net.Blocks),
+			return fault.Bad(branch, "entry %d has a model patch for %d blocks, the %s model has %d", i, len(net.Blocks),
 				spec.Family, len(spec.Blocks))
 		case !c.Patch && (net.ContextDim != spec.ContextDim && net.ContextDim != 0 || net.Heads != spec.Heads ||
 			net.Channels != spec.Channels):
-			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
+			return fault.Bad(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
 				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
 				spec.ContextDim, spec.Heads, spec.Channels)
 		case !finite(c.Strength):
-			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
+			return fault.Bad(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
 		}
 		y, x := net.HintSize(r.Latent.Y, r.Latent.X)
 		if c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B) || c.Hint.Y != y || c.Hint.X != x ||
 			len(c.Hint.Data) != c.Hint.Len() {
-			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
+			return fault.Bad(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
 				"%d], or of a net [%d, ...]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, y, x, r.Latent.B)
 		}
 	}
@@ -203,9 +203,9 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	case len(e.Residuals)+len(e.Control) == 0:
 		return nil
 	case e.Rectangle() != (Area{}):
-		return failure.Refuse(branch, "entry %d has a control net, or its model a patch, and an area: want one of them", i)
+		return fault.Bad(branch, "entry %d has a control net, or its model a patch, and an area: want one of them", i)
 	case !spec.JointText() && len(e.Residuals) > 0:
-		return failure.Refuse(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
+		return fault.Bad(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
 )
 
 // Scope runs goroutines that live and die together. Package parallel starts every goroutine with Go, so that a panic in
@@ -63,7 +63,7 @@ func (g *Scope) Wait() error {
 	return g.cause
 }
 
-// Recovered calls f and turns a panic into a *failure.Error with the stack, or returns the *comm.Error that f panicked
+// Recovered calls f and turns a panic into a *fault.Error with the stack, or returns the *comm.Error that f panicked
 // with. Package parallel recovers the panics of engine and models nowhere else.
 func Recovered(where string, f func() error) (err error) {
 	defer func() {
@@ -73,38 +73,34 @@ func Recovered(where string, f func() error) (err error) {
 			return
 		}
 		if v != nil {
-			e := &failure.Error{
-				Code: failure.Panic, Text: fmt.Sprintf("panic in %s: %v", where, v),
-				Stack: string(debug.Stack()),
-			}
-			if cause, ok := v.(error); ok {
-				e.Text, e.Cause = "panic in "+where, cause
-			}
+			e := fault.New(fault.Panic, "panic in %s: %v", where, v)
+			e.Cause, _ = v.(error)
+			e.Stack = string(debug.Stack())
 			err = e
 		}
 	}()
 	return f()
 }
 
-// AsError converts any error to a *failure.Error: a device error by its kind, a *comm.Error to PeerLost, other errors
-// to BadRequest. A *failure.Error in the chain is returned as it is unless the device error that it wraps says more.
-func AsError(err error) *failure.Error {
-	var e *failure.Error
+// AsError converts any error to a *fault.Error: a device error by its kind, a *comm.Error to PeerLost, other errors
+// to BadRequest. A *fault.Error in the chain is returned as it is unless the device error that it wraps says more.
+func AsError(err error) *fault.Error {
+	var e *fault.Error
 	known := errors.As(err, &e)
 	switch {
-	case known && e.Code == failure.DeviceLost:
+	case known && e.Code == fault.DeviceLost:
 		return e
 	case errors.Is(err, engine.ErrDeviceLost):
-		return &failure.Error{Code: failure.DeviceLost, Text: "a device failed: start the process again", Cause: err}
-	case errors.Is(err, engine.ErrOutOfMemory) && (!known || e.Code != failure.OutOfMemory):
-		return &failure.Error{Code: failure.OutOfMemory, Text: "a device is full", Cause: err}
+		return fault.Wrap(fault.DeviceLost, "", fmt.Errorf("a device failed: start the process again: %w", err))
+	case errors.Is(err, engine.ErrOutOfMemory) && (!known || e.Code != fault.OutOfMemory):
+		return fault.Wrap(fault.OutOfMemory, "", fmt.Errorf("a device is full: %w", err))
 	case known:
 		return e
 	case errors.Is(err, engine.ErrDevice):
-		return &failure.Error{Code: failure.Panic, Text: "a device was used wrongly", Cause: err}
+		return fault.Wrap(fault.Panic, "", fmt.Errorf("a device was used wrongly: %w", err))
 	}
 	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
-		return &failure.Error{Code: failure.PeerLost, Text: err.Error()}
+		return fault.New(fault.PeerLost, "%v", err)
 	}
-	return &failure.Error{Code: failure.BadRequest, Text: err.Error()}
+	return fault.New(fault.BadInput, "%v", err)
 }

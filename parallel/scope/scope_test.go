@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/failure"
+	"patchbay/fault"
 )
 
 func TestScopeTurnsPanicIntoErrorAndAborts(t *testing.T) {
@@ -15,8 +15,8 @@ func TestScopeTurnsPanicIntoErrorAndAborts(t *testing.T) {
 	g.Go("rank 1", func() error { <-stop; return nil })
 	g.Go("rank 2", func() error { panic("boom") })
 	err := g.Wait()
-	var e *failure.Error
-	if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Text, "rank 2") ||
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Code != fault.Panic || !strings.Contains(e.Text, "rank 2") ||
 		!strings.Contains(e.Stack, "scope_test.go") {
 		t.Fatalf("Wait = %#v, want a panic of rank 2 with its stack", err)
 	}

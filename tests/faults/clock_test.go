@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -97,7 +98,7 @@ func TestClockJumps(t *testing.T) {
 		run("patient"+n, 0, 20*60*1000, 0)
 		setClocks(s, to)
 		s.WaitState(c, "late"+n, message.Expired)
-		if rec := s.WaitState(c, "deadline"+n, message.Failed); rec.Error == nil || rec.Error.Code != wire.ErrDeadline {
+		if rec := s.WaitState(c, "deadline"+n, message.Failed); rec.Error == nil || rec.Error.Public() != fault.Deadline {
 			t.Errorf("the job with a deadline ended with %v", rec.Error)
 		}
 		s.WaitFiles(c, "patient"+n)

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
@@ -83,8 +83,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 			}
 			s = harness.StartIn(t, program, "", harness.DemoModels(t), filepath.Join(store, "store"))
 			refused := fillAndFree(t, s, d, len(want), nil)
-			if refused.Code != wire.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
-				t.Errorf("got %+v, want %s with 507", refused, wire.ErrDiskFull)
+			if refused.Public() != fault.DiskFull || refused.Status() != 507 || !refused.Retryable() {
+				t.Errorf("got %+v, want %s with 507", refused, fault.DiskFull)
 			}
 			checkStorm(t, s, want)
 			if err := s.Stop(); err != nil {
@@ -101,7 +101,7 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	d := limitedDisk(t, func() int { return n.Cmd.Process.Pid })
 	s := harness.Start(t, program, "", "--nats", n.URL)
 	refused := fillAndFree(t, s, d, len(want), func() { n.Kill(); n.Start() })
-	if refused.Status != 503 && refused.Status != 507 {
+	if refused.Status() != 503 && refused.Status() != 507 {
 		t.Errorf("got %+v, want 503 or 507", refused)
 	}
 	checkStorm(t, s, want)
@@ -109,7 +109,7 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 
 // fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the
 // rest, the refused one with it. It returns the refusal when all jobs are done.
-func fillAndFree(t *testing.T, s *harness.Server, d *disk, jobs int, restart func()) *wire.Error {
+func fillAndFree(t *testing.T, s *harness.Server, d *disk, jobs int, restart func()) *fault.Error {
 	t.Helper()
 	c := harness.Dial(t, s)
 	ask := func(i int) error {
@@ -128,7 +128,7 @@ func fillAndFree(t *testing.T, s *harness.Server, d *disk, jobs int, restart fun
 		return err == nil && rec.State != message.Queued
 	})
 	d.fill()
-	next, refused := jobs/2, (*wire.Error)(nil)
+	next, refused := jobs/2, (*fault.Error)(nil)
 	for refused == nil && next < jobs {
 		err := ask(next) // which gives up: a refusal comes before that
 		switch {

@@ -18,9 +18,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
@@ -148,8 +148,8 @@ func storm(t *testing.T, s *harness.Server, n *natsserver.Server, l *lossyNetwor
 	checkStorm(t, s, want)
 	s.Until("the job whose client is gone has ended", func() bool {
 		rec, err := harness.Status(c, "vanished")
-		var none *wire.Error
-		return err == nil && rec.State == message.Cancelled || errors.As(err, &none) && none.Code == wire.ErrNoJob
+		var none *fault.Error
+		return err == nil && rec.State == message.Cancelled || errors.As(err, &none) && none.Public() == fault.NoJob
 	})
 	if err := s.Stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -358,8 +358,8 @@ func retryAndExpire(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	rec := s.WaitState(c, "long", message.Failed)
-	if rec.Error == nil || rec.Error.Code != wire.ErrWorkerLost {
-		t.Errorf("got %+v, want %s", rec.Error, wire.ErrWorkerLost)
+	if rec.Error == nil || rec.Error.Public() != fault.WorkerLost {
+		t.Errorf("got %+v, want %s", rec.Error, fault.WorkerLost)
 	}
 	s.Kill()
 	s.Launch()
@@ -375,8 +375,8 @@ func retryAndExpire(t *testing.T, program string) {
 	harness.Cancel(t, c, "long")
 	s.WaitState(c, "long", message.Cancelled)
 	s.WaitState(c, "late", message.Done)
-	var e *wire.Error
-	if err := client.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != wire.ErrBadRequest {
+	var e *fault.Error
+	if err := client.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Public() != fault.BadRequest {
 		t.Errorf("retry of a job that is done: %v", err)
 	}
 }

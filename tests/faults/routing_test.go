@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 	"patchbay/tests/natsserver"
 )
@@ -82,14 +82,14 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	lc := lacks.Client()
-	var refusal *wire.Error
+	var refusal *fault.Error
 	lacks.Until("the job is refused", func() bool {
 		_, err := client.Submit(context.Background(), lc, &message.RunRequest{Workflow: harness.DemoFlow(t, 3)})
 		return errors.As(err, &refusal)
 	})
 	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || strings.Contains(text, bare) ||
-		refusal.Status != 422 {
-		t.Errorf("got %d %s\nwant a refusal that names the file and not the folder %s", refusal.Status, text, bare)
+		refusal.Status() != 422 {
+		t.Errorf("got %d %s\nwant a refusal that names the file and not the folder %s", refusal.Status(), text, bare)
 	}
 	lacks.Until("the log names the folder", func() bool { return strings.Contains(lacks.Log.String(), bare) })
 	out, err = exec.Command(program, "run", flow, "--nats", n.URL).CombinedOutput()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/ref"
@@ -68,7 +69,7 @@ func TestRow(t *testing.T) {
 			}),
 		})
 		samples, _ := out.(*pyjson.Object).Get("samples")
-		v, err := samples.(*value.Tensor).F32()
+		v, err := value.F32(samples.(*array.Tensor))
 		if err != nil {
 			t.Fatal(err)
 		}

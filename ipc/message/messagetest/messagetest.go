@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/array"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
@@ -36,7 +37,7 @@ func Graph(nodes ...string) *pyjson.Object {
 // Frames returns frame bodies with requests, one for every verb that has a body of its own, in both encodings.
 func Frames(tb testing.TB) []hammer.Input {
 	tb.Helper()
-	tensor := &wire.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}
+	tensor := &wire.Tensor{Tensor: array.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}}
 	picture := map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 4, FD: 1, Offset: 8}}
 	var out []hammer.Input
 	for verb, body := range map[string]any{
@@ -78,7 +79,7 @@ func Frames(tb testing.TB) []hammer.Input {
 // Sample returns a small body of sample that has nearly every field.
 func Sample() *message.SampleRequest {
 	f32 := func(shape ...int) *wire.Tensor {
-		t := &wire.Tensor{DType: "f32", Shape: shape}
+		t := &wire.Tensor{Tensor: array.Tensor{DType: "f32", Shape: shape}}
 		t.Data = make([]byte, t.Bytes())
 		return t
 	}
@@ -99,7 +100,7 @@ func Sample() *message.SampleRequest {
 		Conds: message.CondsRef{Positive: []message.CondRef{{
 			ModelConds: map[string]*wire.Tensor{
 				"c_crossattn": f32(1, 2, 2), "y": f32(1, 2), "guidance": f32(1),
-				"attention_mask": {DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}},
+				"attention_mask": {Tensor: array.Tensor{DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}}},
 			},
 			TimestepStart: &one, Area: []int{1, 1, 0, 0}, Mask: f32(1, 2, 2),
 		}}, Negative: &[]message.CondRef{}},

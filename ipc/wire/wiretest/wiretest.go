@@ -15,6 +15,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
+	"patchbay/fault"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -214,11 +215,11 @@ func anyValue(v any, f func(any) bool) bool {
 	return false
 }
 
-// Code returns the code of a *wire.Error, empty for other errors.
+// Code returns the code that clients see of a *fault.Error, empty for other errors.
 func Code(err error) string {
-	var e *wire.Error
+	var e *fault.Error
 	if !errors.As(err, &e) {
 		return ""
 	}
-	return e.Code
+	return e.Public()
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,12 +33,47 @@ type Case struct {
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
 }
 
+// recordings are the folders with recorded cases: the families that were recorded first, and later.
+var recordings = []string{"", "modern/"}
+
+// Models returns the models that cases were recorded of, in order of their names.
+func Models() ([]string, error) {
+	var out []string
+	for _, folder := range recordings {
+		list, err := modelsIn(folder)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, list...)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// modelsIn returns the models that have both weights and cases in a folder.
+func modelsIn(folder string) ([]string, error) {
+	var cases, made map[string]json.RawMessage
+	if err := golden.JSON(folder+"models.json", &cases); err != nil {
+		return nil, err
+	}
+	if err := golden.JSON(folder+"weights.json", &made); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(made, func(name string, _ json.RawMessage) bool {
+		for c := range cases {
+			if strings.HasPrefix(c, name+"/") {
+				return false
+			}
+		}
+		return true
+	})
+	return slices.Sorted(maps.Keys(made)), nil
+}
+
 // Modern reports whether the cases of a model are in the folder modern, which has the families recorded later.
 func Modern(model string) bool {
-	family, _, _ := strings.Cut(model, "-")
-	return slices.Contains([]string{
-		"zimage", "qwen", "flux2", "klein", "kontext", "fill", "depth", "krea2", "chroma", "lumina2", "aura",
-	}, family)
+	list, err := modelsIn("modern/")
+	return err == nil && slices.Contains(list, model)
 }
 
 // recordedIn returns the path of a file with the cases of a model.

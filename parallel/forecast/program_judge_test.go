@@ -6,22 +6,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// timing is what a program needs to know of a workload: how many actors there are and how long their actions take.
-type timing struct {
-	groups  int   // pipelines that run side by side: data parts times cfg groups
-	stage   []int // by lane
-	entries func(group int) int
-	shares  int // patches, each with a sampler of its own
-	micros  []plan.Micro
-	// seconds of a lane's work in a micro-step, of the transfer of one entry's rows to the next lane, and of the
-	// sampler between two evaluations of a patch
-	work, transfer func(group, lane int, m plan.Micro) float64
-	handover       float64
-	slots          int  // of a link, in micro-steps; 0: rendezvous
-	spread         bool // synchronous evaluations run on all stages at once, on their down lanes
-}
-
-// program is the order of everything that ranks and samplers do, the same as in evaluator and team (package parallel)
+// program states the order of a schedule as a network, the same as in evaluator and team (package parallel)
 // and session (package rank). A sampler waits for its turn, gives its patch to the first lane and passes the turn on.
 // Every lane runs micro-steps in order: it receives the rows of all entries, computes, and sends them. The last lane
 // returns its result to the sampler, which computes the next input of that patch. In a synchronous evaluation the last
@@ -54,7 +39,7 @@ func newProgram(t timing) *program {
 	for g := range t.groups {
 		var link []int
 		for k := range p.lanes - 1 {
-			link = append(link, p.channel(g*p.lanes+k, g*p.lanes+k+1, p.slots*p.entries(g)))
+			link = append(link, p.channel(g*p.lanes+k, g*p.lanes+k+1, p.ahead*p.entries(g)))
 		}
 		p.link = append(p.link, link)
 	}

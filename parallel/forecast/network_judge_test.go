@@ -1,13 +1,10 @@
 package forecast
 
 import (
-	"cmp"
-	"slices"
-
 	"patchbay/parallel/plan"
 )
 
-// network is a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running
+// network is how schedules are judged: a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running
 // it gives the time of every action, or the reason why it deadlocks. Actors are sequential and every channel has one
 // sender and one receiver, so whether the network finishes does not depend on the order in which actors are visited (G.
 // Kahn, The semantics of a simple language for parallel programming, 1974; bounded channels preserve this as long as
@@ -30,9 +27,6 @@ func (a *actor) do(kind SpanKind, channel int, seconds float64, m plan.Micro) {
 	a.actions = append(a.actions, action{kind, channel, seconds, m})
 }
 
-// unbounded is the number of slots of a channel that never makes its sender wait.
-const unbounded = -1
-
 // channel carries messages in order. With slots > 0 up to that many may be in flight; transfers then run concurrently
 // with computation, one at a time. With 0 slots sender and receiver meet (rendezvous): nothing is buffered.
 type channel struct {
@@ -46,24 +40,6 @@ type action struct {
 	channel int     // of a send or receive
 	seconds float64 // of work; of a send: of the transfer
 	micro   plan.Micro
-}
-
-// SpanKind says what an actor does during a Span.
-type SpanKind uint8
-
-// The kinds. Working: it computes (with the exchanges inside a stage). Sending, Receiving: it is blocked by a transfer.
-const (
-	Working SpanKind = iota
-	Sending
-	Receiving
-)
-
-// Span is an interval in which an actor did something, like profile.Span in measured runs. Between spans it waits.
-type Span struct {
-	Actor      int
-	Kind       SpanKind
-	Start, End float64 // seconds
-	Micro      plan.Micro
 }
 
 // channelState is the state of a channel during a run.
@@ -259,9 +235,4 @@ func (r *networkRun) record(a int, do action, start, end float64) {
 	if !r.quiet && end > start {
 		r.spans = append(r.spans, Span{Actor: a, Kind: do.kind, Start: start, End: end, Micro: do.micro})
 	}
-}
-
-// sortBy sorts v by a number, smallest first, and keeps the order of equal elements.
-func sortBy[T any](v []T, by func(T) float64) {
-	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
 }
