@@ -77,7 +77,9 @@ class Client:
 
     @classmethod
     def spawn(cls, command: Sequence[str] = ("patchbay", "worker"), stderr: int | BinaryIO | None = None) -> Client:
-        """Start a worker and talk to it over its stdin and stdout; it ends with the client."""
+        """Start a worker and talk to it over its stdin and stdout; it ends with the client. It keeps no jobs: submit,
+        status, follow, jobs, retry, models and stats are for a daemon.
+        """
         return cls._of(lambda: WorkerTransport(command, stderr))
 
     @classmethod
