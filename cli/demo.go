@@ -108,7 +108,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
 	began := time.Now()
-	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"), &f.devices)
+	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"), settings.GivenDevices(cmd.Flags()))
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 }
 
 // startDemoDaemon starts this program as a daemon with a store of its own and waits until it has published its
-// address. It returns the URL of its NATS server and a function that stops the daemon.
-func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(), error) {
+// address. devices are flags of serve. It returns the URL of its NATS server and a function that stops the daemon.
+func startDemoDaemon(temp, models string, devices []string) (string, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err
@@ -161,7 +161,7 @@ func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(
 	cmd := exec.Command(self, append([]string{
 		"serve", "--compute", "f32", "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn",
-	}, devices.DeviceArgs()...)...)
+	}, devices...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

@@ -68,16 +68,18 @@ name and compared by content. The VAE runs where the daemon is, and so do text e
 // rankCmd is the hidden command that a worker starts for each rank with --placement children.
 func rankCmd() *cobra.Command {
 	var cfg daemon.Config
-	var listen string
+	var listen, inherited string
 	cmd := &cobra.Command{
 		Use: "rank", Short: "Compute one rank's share for a worker, which starts this", Hidden: true,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.Inherit(inherited); err != nil {
+				return err
+			}
 			return daemon.RunRank(cmd.Context(), &cfg, listen, console.Logger(cmd.ErrOrStderr(), "info"))
 		},
 	}
-	settings.Devices(cmd.Flags(), &cfg)
-	cmd.Flags().StringVar(&cfg.Memory, "memory", "", "memory that weights and buffers may take, as in 12G")
+	settings.Inherited(cmd.Flags(), &inherited)
 	cmd.Flags().StringVar(&listen, "listen", "", "path of the socket where other ranks find this one")
 	return cmd
 }

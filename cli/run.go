@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
@@ -69,6 +70,7 @@ the job too).`,
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
 	settings.Folders(fl, &f.cfg)
+	settings.Limits(pflag.NewFlagSet("", pflag.ContinueOnError), &f.cfg.Limits) // --local takes those of the environment
 	cmd.ValidArgsFunction = flowFiles
 	complete(cmd, "plan", plans)
 	return cmd

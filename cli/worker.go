@@ -16,31 +16,35 @@ import (
 
 func workerCmd(version string) *cobra.Command {
 	cfg := daemon.Config{Version: version}
-	var save bool
+	var inherited string
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run jobs for a host on stdin and stdout",
-		Long: `worker answers requests in frames on stdin and stdout (docs/protocol.md): the same protocol that the daemon
-speaks, so a host program can start it and needs no daemon. stdout carries frames only, logs go to stderr. When stdin
-closes, it exits within a second.`,
+		Long: `worker answers run, exec, sample, load, free, describe, cancel and ping in frames on stdin and stdout, as the
+daemon does on its socket (docs/protocol.md), so a host program can start it and needs no daemon. It keeps no jobs.
+stdout carries frames only, logs go to stderr. When stdin closes, it exits within a second.`,
 		Example: `  patchbay worker --models ~/ComfyUI/models`,
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.CompleteModels(); err != nil {
+			complete := cfg.CompleteModels
+			if inherited != "" {
+				complete = func() error { return cfg.Inherit(inherited) }
+			}
+			if err := complete(); err != nil {
 				return err
 			}
 			in, out, err := frameFiles(cmd)
 			if err != nil {
 				return err
 			}
-			return daemon.RunWorker(cmd.Context(), &cfg, in, out, console.Logger(cmd.ErrOrStderr(), cfg.Log), save)
+			return daemon.RunWorker(cmd.Context(), &cfg, in, out, console.Logger(cmd.ErrOrStderr(), cfg.Log))
 		},
 	}
+	settings.Inherited(cmd.Flags(), &inherited)
 	settings.Folders(cmd.Flags(), &cfg)
 	settings.Hosts(cmd.Flags(), &cfg)
 	settings.Schedule(cmd.Flags(), &cfg)
 	settings.Limits(cmd.Flags(), &cfg.Limits)
-	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
 	return cmd
 }
 

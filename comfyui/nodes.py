@@ -18,7 +18,7 @@ from PIL import Image
 
 import nodes as stock
 
-from .client import CancelledError
+from .client import CancelledError, RefusedError
 from .client.client import Client
 from .daemon import CONNECTIONS, START, address_of, explain
 from .message import array
@@ -45,6 +45,14 @@ def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:
     patcher = install(build(folder_paths.get_full_path_or_raise(folder, name), name))
     patcher.set_attachments(KEY, replace(source_of(patcher), daemon=daemon, plan=plan))
     return patcher
+
+
+def counted(client: Client) -> dict[str, Any]:
+    """Return what the daemon counts, or the devices of a worker, which counts nothing."""
+    try:
+        return dict(client.stats())
+    except RefusedError:
+        return {"devices": client.devices()}
 
 
 def asked(daemon: str, request: Any) -> Any:
@@ -371,7 +379,7 @@ class Status:
         return float("nan")  # unequal to itself: asked anew every time
 
     def status(self, after: Any = None, daemon: str = "") -> dict[str, Any]:
-        s = asked(daemon, lambda c: c.stats())
+        s = asked(daemon, counted)
         workers = (
             ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or [])
             or "one, this program"

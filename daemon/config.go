@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -52,6 +55,7 @@ type Config struct {
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
 	Version      string `json:"-"`                   // of the program
+	Private      bool   `json:"private,omitempty"`   // a worker: of a daemon, which has validated what it sends
 	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
 	// Deterministic adds deterministic=on to every plan, and restricts GPUs to our own kernels.
@@ -285,60 +289,46 @@ func (c *Config) Roots() files.Roots {
 	}
 }
 
-// workerArgs returns the command line of a worker with the same settings.
-func (c *Config) workerArgs() []string {
-	args := slices.Concat([]string{
-		"worker", "--input", c.Input, "--output", c.Output, "--save=false",
-		"--compute", cmp.Or(c.Compute, string(value.ComputeAuto)), "--log", c.Log,
-	}, c.DeviceArgs(), given([2]string{"--comfyui", c.ComfyUI}, [2]string{"--memory", c.Memory}), c.Limits.workerArgs())
-	for _, m := range c.Models {
-		args = append(args, "--models", m)
+// argument returns the settings as one JSON value: --config of a process that this one starts.
+func (c *Config) argument() string {
+	b, err := json.Marshal(c)
+	if err != nil { // it has only strings, numbers and lists of them
+		panic("daemon: " + err.Error())
 	}
-	if c.StrictLinks {
-		args = append(args, "--strict-links")
-	}
-	if c.FreeAfter > 0 {
-		args = append(args, "--free-after", c.FreeAfter.String())
-	}
-	if c.Schedule != "" {
-		args = append(args, "--schedule", c.Schedule, "--ranks", fmt.Sprint(c.Ranks))
-	}
-	if c.Hosts != "" {
-		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey,
-			fmt.Sprintf("--trusted-network=%t", c.TrustedNetwork))
-	}
-	return args
+	return string(b)
 }
 
-// DeviceArgs returns the part of a command line that says what to compute on and how.
-func (c *Config) DeviceArgs() []string {
-	args := given([][2]string{
-		{"--devices", c.Devices},
-		{"--rates", c.Rates},
-		{"--device-memory", c.DeviceMemory},
-		{"--reserve", c.Reserve},
-		{"--placement", c.Placement},
-		{"--transport", c.Transport},
-		{"--graphs", c.Graphs},
-		{"--cuda-libs", c.CUDALibs},
-	}...)
-	if c.Deterministic {
-		args = append(args, "--deterministic")
+// Inherit replaces all settings but the version by those of the process that started this one, which has completed and
+// checked them: text is the value of --config.
+func (c *Config) Inherit(text string) error {
+	own := Config{Version: c.Version}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&own); err != nil {
+		return refuse("--config is for processes that patchbay itself starts: %w", err)
 	}
-	if c.Patience != 0 {
-		args = append(args, "--patience", c.Patience.String())
-	}
-	return args
+	*c = own
+	return nil
 }
 
-// given returns the flags that have a value.
-func given(flags ...[2]string) (args []string) {
-	for _, f := range flags {
-		if f[1] != "" {
-			args = append(args, f[:]...)
-		}
+// forWorker returns the settings of a worker. The daemon has checked the messages of clients: what it sends itself is
+// bounded by the protocol only.
+func (c *Config) forWorker() *Config {
+	own := *c
+	own.Limits.Message, own.Limits.Depth = "256M", wire.DefaultLimits().Depth
+	return &own
+}
+
+// forRank returns the settings of a rank's process on a device, which computes as its worker does. It may take so much
+// memory; 0: no limit.
+func (c *Config) forRank(device string, memory int64) *Config {
+	own := *c
+	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
+	own.Hosts, own.Schedule, own.Ranks, own.Memory = "", "", 0, ""
+	if memory > 0 {
+		own.Memory = strconv.FormatInt(memory, 10)
 	}
-	return args
+	return &own
 }
 
 // checkAccess returns an *InputError for flags of serve that exclude each other.

@@ -134,10 +134,12 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.follow(ctx, url); err != nil {
 		return err
 	}
+	own := *cfg
+	own.Private = true
 	var executors []jobs.Executor
 	for i := range cfg.Workers {
 		child := worker.NewChild(worker.ChildConfig{
-			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(cfg),
+			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(&own),
 			Log: d.log,
 		})
 		d.children = append(d.children, child)
@@ -147,7 +149,9 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.store != nil {
 		also = d.store.ModelsElsewhere
 	}
-	sc := worker.NodeService(classes.All(), cfg.Roots(), d.place.Index, also)
+	var sc serve.ServiceConfig
+	sc.Classes = worker.Classes(classes.All(), cfg.Roots(), d.place.Index, also)
+	sc.Devices = cfg.places()
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
 	if d.store != nil {
@@ -241,7 +245,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 // WorkerCommand returns a function that makes a command to run this program as a worker.
 func WorkerCommand(cfg *Config) func() *exec.Cmd {
 	return func() *exec.Cmd {
-		cmd := exec.Command(program(), cfg.workerArgs()...)
+		cmd := exec.Command(program(), "worker", "--config", cfg.forWorker().argument())
 		if isatty.IsTerminal(os.Stderr.Fd()) {
 			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // the same form for all lines
 		}

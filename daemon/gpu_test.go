@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/engine/cuda"
 	"patchbay/parallel/forecast"
@@ -135,20 +134,5 @@ func TestSiteOfProcessors(t *testing.T) {
 	}
 	if _, err := (&Config{Devices: "cpu", Rates: "/nowhere"}).site(1, nil); err == nil {
 		t.Error("a file of rates that is not there was read")
-	}
-}
-
-// TestRanksComputeAsTheirWorker checks that the process of a rank gets every setting of its worker for computing, and
-// only its own device.
-func TestRanksComputeAsTheirWorker(t *testing.T) {
-	c := &Config{
-		Devices: "cuda:0-3", Rates: "rates.json", DeviceMemory: "8G", Reserve: "1G", Placement: placementChildren,
-		Transport: "nccl", Graphs: graphsOff, CUDALibs: "/opt/cuda", Deterministic: true, Patience: time.Minute,
-	}
-	got := strings.Join(c.rankArgs("sock", "cuda:2", 4096), " ")
-	want := "rank --listen sock --devices cuda:2 --device-memory 8G --reserve 1G --placement threads --transport nccl " +
-		"--graphs off --cuda-libs /opt/cuda --deterministic --patience 1m0s --memory 4096"
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

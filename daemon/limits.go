@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"strconv"
-
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/node/graph"
@@ -51,17 +49,4 @@ func (l *Limits) Check() (serve.Limits, error) {
 		Message: int(message), Frame: int(message), Depth: l.Depth,
 		Nodes: graph.Bounds{Pixels: pixels, Steps: l.Steps},
 	}, nil
-}
-
-// workerArgs returns the flags that a worker shares with its daemon. The daemon has checked the messages of clients:
-// what it sends itself is bounded by the protocol only, whatever the environment says.
-func (l *Limits) workerArgs() []string {
-	args := []string{"--max-message", "256M", "--max-depth", "64"}
-	if l.Steps != 0 { // 0: of a command without such flags
-		args = append(args, "--max-steps", strconv.Itoa(l.Steps))
-	}
-	if l.Pixels != "" {
-		args = append(args, "--max-pixels", l.Pixels)
-	}
-	return args
 }

@@ -212,7 +212,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Proces
 	if c.infos != nil {
 		device = c.infos[i].Location()
 	}
-	cmd := exec.Command(program(), c.rankArgs(listen, device, memory)...)
+	cmd := exec.Command(program(), "rank", "--listen", listen, "--config", c.forRank(device, memory).argument())
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
 	err = remote.Start(cmd)
 	_ = there.Close() // from now on conn ends with the process
@@ -230,18 +230,6 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Proces
 		}
 		return err
 	})
-}
-
-// rankArgs returns the command line of a rank's process on a device, which computes with the settings of its worker.
-// memory 0: no limit.
-func (c *Config) rankArgs(listen, device string, memory int64) []string {
-	own := *c
-	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
-	args := append([]string{"rank", "--listen", listen}, own.DeviceArgs()...)
-	if memory > 0 {
-		args = append(args, "--memory", strconv.FormatInt(memory, 10))
-	}
-	return args
 }
 
 // RunRank runs ranks for the leader at file descriptor 3 until the leader goes. It listens at a path for the processes

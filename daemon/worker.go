@@ -3,31 +3,23 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/jobs"
-	"patchbay/ipc/message"
-	"patchbay/ipc/meter"
 	"patchbay/ipc/worker"
 	"patchbay/node/classes"
-	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // RunWorker answers requests in frames, read from in and written to out, until in ends, the context is done, or SIGTERM
-// or SIGINT comes. With save, outputs are written into the output folder too.
-func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Writer, log zerolog.Logger,
-	save bool,
-) error {
+// or SIGINT comes.
+func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Writer, log zerolog.Logger) error {
 	log = log.With().Int("worker_pid", os.Getpid()).Logger()
 	lost := func(err error) { // the daemon starts another worker, which gets the job
 		log.Error().Err(err).Msg("the worker ends")
@@ -44,18 +36,12 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	if err != nil {
 		return err
 	}
-	service := worker.NodeService(cat, cfg.Roots(), files.NewIndex(cfg.Roots()), nil)
-	wc := worker.Config{Executor: executor, Service: service, Jobs: cfg.jobs(), Log: log}
-	wc.Service.Limits, wc.Service.Meter = limits, meter.New()
-	wc.Service.Meter.Watch(func() message.Stats { return message.Stats{Devices: cfg.places()} })
-	if save {
-		wc.Outputs = jobs.OutputsConfig{
-			Stage:  filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())),
-			Output: cfg.Output,
-		}
-	}
+	known := worker.Classes(cat, cfg.Roots(), nil, nil)
+	known.Devices = cfg.places()
 	log.Debug().Interface("config", cfg).Msg("worker starts")
-	return worker.Run(ctx, context.Background(), in, out, wc)
+	return worker.Run(ctx, context.Background(), in, out, worker.Config{
+		Executor: executor, Classes: known, Limits: limits, Jobs: cfg.jobs(), Private: cfg.Private, Log: log,
+	})
 }
 
 // localExecutor creates the engine, the runner and the executor on them. lost is called when a device is lost to the

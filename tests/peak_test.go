@@ -63,7 +63,7 @@ func TestWorkerPeakMemory(t *testing.T) {
 	}()
 	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer stop()
-	if _, err := client.Models(ctx, c); err != nil { // it answers: its start is over
+	if _, err := client.Describe(ctx, c, "VAEDecode"); err != nil { // it answers: its start is over
 		t.Fatal(err)
 	}
 	before := statusBytes(t, cmd.Process.Pid, "VmHWM")

@@ -31,6 +31,12 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	Log(f, c)
 }
 
+// Inherited adds the hidden flag by which a process gets the settings of the one that started it.
+func Inherited(f *pflag.FlagSet, text *string) {
+	f.StringVar(text, "config", "", "settings of the process that started this one, as JSON")
+	_ = f.MarkHidden("config") // it exists
+}
+
 // Memory adds the flag that bounds memory.
 func Memory(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Memory, "memory", "",
@@ -63,6 +69,18 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"as deterministic=on in each plan; slower")
 	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+
 		"it must exceed the longest operation (default 10m)")
+}
+
+// GivenDevices returns those flags of Devices that the command line of f has, for another command that takes them.
+func GivenDevices(f *pflag.FlagSet) (args []string) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	Devices(all, &daemon.Config{})
+	all.VisitAll(func(d *pflag.Flag) {
+		if given := f.Lookup(d.Name); given.Changed {
+			args = append(args, fmt.Sprintf("--%s=%s", given.Name, given.Value))
+		}
+	})
+	return args
 }
 
 // Schedule adds the flags that say how waiting jobs share the devices.

@@ -154,11 +154,11 @@ func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadRep
 // FakeService returns the configuration of a service that knows the classes of a Fake.
 func FakeService() serve.ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
-	return serve.ServiceConfig{
-		Validate: func(_ *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
+	return serve.ServiceConfig{Classes: serve.Classes{
+		Validate: func(_ *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
-					return nil, &fault.Error{
+					return nil, nil, &fault.Error{
 						Code:       fault.MissingNodeType,
 						Text:       "Node '" + w.Class(id) + "' not found. The custom node may not be installed.",
 						Details:    "Node ID '#" + id + "'",
@@ -166,7 +166,7 @@ func FakeService() serve.ServiceConfig {
 					}
 				}
 			}
-			return nil, nil
+			return w.IDs(), nil, nil
 		},
 		Describe: func(class string) map[string]any {
 			if class == "" || class == "Wait" {
@@ -174,16 +174,19 @@ func FakeService() serve.ServiceConfig {
 			}
 			return nil
 		},
-		Models:    func() map[string]any { return map[string]any{"vae": []string{"a.safetensors"}} },
-		Log:       zerolog.Nop(),
-		Heartbeat: 50 * time.Millisecond,
-	}
+		Models: func() map[string]any { return map[string]any{"vae": []string{"a.safetensors"}} },
+	}, Log: zerolog.Nop(), Heartbeat: 50 * time.Millisecond}
 }
 
-// WorkerCommand re-runs this test binary as a fake worker.
-func WorkerCommand() *exec.Cmd {
+// WorkerCommand re-runs this test binary as the fake worker of a daemon, HostedCommand as that of another program.
+func WorkerCommand() *exec.Cmd { return command("private") }
+
+// HostedCommand is WorkerCommand for a worker that another program has started.
+func HostedCommand() *exec.Cmd { return command("hosted") }
+
+func command(kind string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	// the race detector waits a second at exit
-	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER="+kind, "GORACE=atexit_sleep_ms=0")
 	return cmd
 }

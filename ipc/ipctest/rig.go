@@ -16,7 +16,6 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -24,19 +23,16 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
-	"patchbay/node/graph"
 )
 
 // Main runs the tests of a package and checks for leaked goroutines. It is also the worker process of the supervisor's
-// tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout, and with PATCHBAY_TEST_REFUSE
-// one whose validation refuses every workflow.
+// tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout, to a daemon if that is
+// "private".
 func Main(m *testing.M) {
 	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
-		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
-		if os.Getenv("PATCHBAY_TEST_REFUSE") != "" {
-			cfg.Service.Validate = func(*message.RunRequest, *graph.Workflow) (map[string]any, error) {
-				return nil, fault.New(fault.BadWorkflow, "this worker refuses every workflow")
-			}
+		cfg := worker.Config{
+			Executor: &Fake{Label: "fake"}, Classes: FakeService().Classes, Log: zerolog.Nop(), Jobs: 2,
+			Private: os.Getenv("PATCHBAY_TEST_WORKER") == "private", Heartbeat: FakeService().Heartbeat,
 		}
 		ctx := context.Background()
 		if err := worker.Run(ctx, ctx, os.Stdin, os.Stdout, cfg); err != nil {
@@ -150,7 +146,7 @@ func DialRig(t *testing.T, r *Rig) *client.FrameClient {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := (&serve.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service); err != nil &&
+		if err := (&serve.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service.Answerer); err != nil &&
 			!errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("serve: %v", err)
 		}

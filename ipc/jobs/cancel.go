@@ -26,7 +26,7 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 		if rec.State == message.Running {
 			next, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.Cancel = true })
 		} else {
-			next, err = j.end(ctx, rec, message.Cancelled, cancelled())
+			next, err = j.end(ctx, rec, message.Cancelled, Cancelled())
 		}
 		if !errors.Is(err, errConflict) {
 			return next.State, true, err
@@ -34,8 +34,8 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 	}
 }
 
-// cancelled returns the error of a job that was cancelled.
-func cancelled() *fault.Error { return fault.New(fault.Cancelled, "the job was cancelled") }
+// Cancelled returns the error of a job that was cancelled.
+func Cancelled() *fault.Error { return fault.New(fault.Cancelled, "the job was cancelled") }
 
 // FailQueued ends all waiting jobs with fault. It serves a table in memory, which does not survive the daemon.
 func (j *Table) FailQueued(ctx context.Context, failure *fault.Error) {

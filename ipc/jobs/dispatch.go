@@ -13,7 +13,6 @@ import (
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
-	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
 )
 
@@ -22,7 +21,6 @@ type Dispatcher struct {
 	Jobs    *Table
 	Outputs *Outputs
 	Log     zerolog.Logger
-	Trace   bool // log nodes, steps and ranks at debug level; set in a worker, not again in its daemon
 }
 
 // errStopped is the cause of a run that was cancelled.
@@ -67,17 +65,8 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 ) {
 	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
 	log.Info().Msg("job started")
-	ctx, cancel := Until(ctx, stop, errStopped)
-	defer cancel(nil)
-	if req.DeadlineMS > 0 {
-		timer := time.AfterFunc(time.Duration(req.DeadlineMS)*time.Millisecond, func() { cancel(errDeadline) })
-		defer timer.Stop()
-	}
 	sink := Sink{
 		Event: func(ev message.Event) {
-			if d.Trace {
-				meter.TraceEvent(&log, ev)
-			}
 			if ev.Data == nil {
 				ev.Data = map[string]any{}
 			}
@@ -87,16 +76,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 		Preview: func(n string, jpeg []byte) { d.Jobs.Preview(previewOf(rec.Job, n, jpeg)) },
 	}
 	started := time.Now()
-	out, err := message.Guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
-	switch cause := context.Cause(ctx); {
-	case err == nil:
-	case errors.Is(cause, errStopped):
-		err = at(cancelled(), err)
-	case errors.Is(cause, errDeadline):
-		err = at(fault.New(fault.Deadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS), err)
-	case cause != nil:
-		err = fault.New(fault.Draining, "the daemon was stopped while the job ran")
-	}
+	out, err := Execute(ctx, ex, Task{Req: req, Attempt: rec.Attempt}, stop, sink)
 	if out != nil {
 		defer out.Hold.Release()
 		if staged := d.Outputs.Stage(rec.Job, out.Files); staged != nil {
@@ -106,15 +86,34 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 			}
 		}
 	}
-	if d.Trace && err == nil {
-		meter.TraceRanks(&log, out.Metrics)
-	}
 	d.finish(rec, out, fault.From(err))
 	if err != nil {
 		log.Warn().Err(err).Dur("took", time.Since(started)).Msg("job ended")
 		return
 	}
 	log.Info().Dur("took", time.Since(started)).Msg("job done")
+}
+
+// Execute makes one attempt at a job on ex. It ends early, with an error that says why and what the job had reached,
+// when stop is closed, after DeadlineMS of the request, or with ctx. A panic of ex is an error too.
+func Execute(ctx context.Context, ex Executor, task Task, stop <-chan struct{}, sink Sink) (*Outcome, error) {
+	ctx, cancel := Until(ctx, stop, errStopped)
+	defer cancel(nil)
+	if ms := task.Req.DeadlineMS; ms > 0 {
+		timer := time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { cancel(errDeadline) })
+		defer timer.Stop()
+	}
+	out, err := message.Guarded(func() (*Outcome, error) { return ex.Run(ctx, task, sink) })
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+	case errors.Is(cause, errStopped):
+		err = at(Cancelled(), err)
+	case errors.Is(cause, errDeadline):
+		err = at(fault.New(fault.Deadline, "the job ran longer than its deadline of %d ms", task.Req.DeadlineMS), err)
+	case cause != nil:
+		err = fault.New(fault.Draining, "the daemon was stopped while the job ran")
+	}
+	return out, err
 }
 
 // Until returns a context that also ends, with cause, when stop is closed. The caller must call cancel.
@@ -144,11 +143,11 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
 func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	job, state := was.Job, endOf(failure)
+	job, state := was.Job, EndOf(failure)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		// cancellation was requested, and the run is gone
 		if r.Cancel && failure != nil && (failure.Public() == fault.WorkerLost || failure.Public() == fault.Draining) {
-			state, failure = message.Cancelled, cancelled()
+			state, failure = message.Cancelled, Cancelled()
 		}
 		if retry, counts := d.Jobs.again(*r, failure); retry {
 			d.Jobs.requeued(r, failure, counts)
@@ -171,20 +170,16 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Err
 		d.Jobs.release(job, was.Attempt)
 		return
 	}
-	data := map[string]any{"prompt_id": job}
-	switch rec.State {
-	case message.Queued:
-		data["cause"] = failure.Text
+	if rec.State == message.Queued {
+		data := map[string]any{"prompt_id": job, "cause": failure.Text}
 		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: failure})
-	case message.Cancelled, message.Failed:
-		d.unfinished(ctx, rec, out)
-	default:
-		d.complete(ctx, rec, out)
+		return
 	}
+	d.ended(ctx, rec, out)
 }
 
-// endOf is the state in which a run leaves its job.
-func endOf(failure *fault.Error) message.State {
+// EndOf is the state in which a run leaves its job.
+func EndOf(failure *fault.Error) message.State {
 	switch {
 	case failure == nil:
 		return message.Done
@@ -194,16 +189,35 @@ func endOf(failure *fault.Error) message.State {
 	return message.Failed
 }
 
-// unfinished ends a job that failed or was cancelled; what its nodes had made by then is kept.
-func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Outcome) {
-	if out != nil && len(rec.Outputs) > 0 {
-		rec.Outputs, _ = d.named(ctx, rec, out)
+// ended gives the files of a job that has ended their names and appends its last events. What the nodes of a job that
+// failed or was cancelled had made by then is kept.
+func (d *Dispatcher) ended(ctx context.Context, rec message.Record, out *Outcome) {
+	var ui map[string]map[string]any
+	var warning error
+	if out != nil && (rec.State == message.Done || len(rec.Outputs) > 0) {
+		ui = out.UI
+		rec.Outputs, warning = d.named(ctx, rec)
 	}
-	d.Jobs.Append(rec.Job, -1, idle(rec.Job))
-	d.Jobs.Append(rec.Job, -1, terminalOf(rec))
+	last := LastEvents(rec, ui)
+	if warning != nil && rec.State == message.Done {
+		last[len(last)-1].Data["warning"] = warning.Error()
+	}
+	for _, ev := range last {
+		d.Jobs.Append(rec.Job, -1, ev)
+	}
 	if rec.State == message.Failed {
 		d.Jobs.bury(ctx, rec)
 	}
+}
+
+// LastEvents returns the events with which a job ends: executed with the names of its files, metrics, executing without
+// a node, and the terminal one. ui is that of its Outcome.
+func LastEvents(rec message.Record, ui map[string]map[string]any) []message.Event {
+	events := executedEvents(rec.Job, rec.Outputs, ui)
+	if rec.State == message.Done && rec.Metrics != nil {
+		events = append(events, message.Event{Type: message.EventMetrics, Data: rec.Metrics})
+	}
+	return append(events, idle(rec.Job), terminalOf(rec))
 }
 
 // idle returns the event by which ComfyUI says that no node of a job is running any more.
@@ -211,23 +225,8 @@ func idle(job string) message.Event {
 	return message.Event{Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job}}
 }
 
-// complete gives the files of a done job their names and appends its last events.
-func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
-	var err error
-	rec.Outputs, err = d.named(ctx, rec, out)
-	end := terminalOf(rec)
-	if err != nil {
-		end.Data["warning"] = err.Error()
-	}
-	if out.Metrics != nil {
-		d.Jobs.Append(rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
-	}
-	d.Jobs.Append(rec.Job, -1, idle(rec.Job))
-	d.Jobs.Append(rec.Job, -1, end)
-}
-
-// named gives the files of a job their names, records these and appends the events of the nodes that made them.
-func (d *Dispatcher) named(ctx context.Context, rec message.Record, out *Outcome) ([]message.OutputRef, error) {
+// named gives the files of a job their names and records these.
+func (d *Dispatcher) named(ctx context.Context, rec message.Record) ([]message.OutputRef, error) {
 	refs, err := d.Outputs.Commit(rec.Job)
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that has ended did not get their names")
@@ -236,9 +235,6 @@ func (d *Dispatcher) named(ctx context.Context, rec message.Record, out *Outcome
 		d.Log.Error().Err(failed).Str("job", rec.Job).Msg("file names not recorded")
 	} else {
 		d.Outputs.Clean(rec.Job)
-	}
-	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
-		d.Jobs.Append(rec.Job, -1, ev)
 	}
 	return refs, err
 }

@@ -31,8 +31,8 @@ func TestEndEventsHaveComfyUIsFields(t *testing.T) {
 		"current_inputs": map[string]any{"seed": []any{1}},
 	}
 	ends := map[string]map[string]any{}
-	for state, failure := range map[message.State]*fault.Error{message.Failed: failed, message.Cancelled: cancelled()} {
-		end := terminalOf(message.Record{Job: "j", State: state, Error: failure})
+	for state, fault := range map[message.State]*fault.Error{message.Failed: failed, message.Cancelled: Cancelled()} {
+		end := terminalOf(message.Record{Job: "j", State: state, Error: fault})
 		ends[end.Type] = end.Data
 	}
 	seen := map[string]bool{}

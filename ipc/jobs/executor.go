@@ -5,6 +5,7 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
+	"patchbay/node/graph"
 )
 
 // Executor runs jobs, as many at a time as a Dispatcher lists it: in this process (worker.Local) or in a supervised
@@ -33,6 +34,7 @@ type Executor interface {
 type Task struct {
 	Req     *message.RunRequest
 	Attempt int
+	Graph   *graph.Workflow // of Req, which the executor may change; nil: it is still to be parsed
 }
 
 // Sink receives what happens during a run.

@@ -39,7 +39,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	return e.cancel, nil
 }
 
-// Finish ends a job started by Begin: done if fault is nil, otherwise cancelled or failed with it.
+// Finish ends a job started by Begin: done if failure is nil, otherwise cancelled or failed with it.
 func (j *Table) Finish(ctx context.Context, id string, failure *fault.Error, metrics map[string]any) {
 	for {
 		rec, err := j.Get(id)
@@ -47,7 +47,7 @@ func (j *Table) Finish(ctx context.Context, id string, failure *fault.Error, met
 			return
 		}
 		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = endOf(failure), j.cfg.Now().UnixMilli(), failure, metrics
+			r.State, r.Finished, r.Error, r.Metrics = EndOf(failure), j.cfg.Now().UnixMilli(), failure, metrics
 		})
 		if err != nil {
 			continue // cancellation was requested meanwhile

@@ -18,8 +18,7 @@ import (
 	"patchbay/node/files"
 )
 
-// OutputsConfig says where files of jobs go. If all fields are empty, files stay in memory, as in a worker from which
-// another process fetches them.
+// OutputsConfig says where files of jobs go. If all fields are empty, files stay in memory.
 type OutputsConfig struct {
 	// folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a
 	// job is done

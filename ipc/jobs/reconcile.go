@@ -60,7 +60,7 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	var err error
 	switch {
 	case rec.Cancel || rec.Tied:
-		_, err = j.end(ctx, rec, message.Cancelled, cancelled())
+		_, err = j.end(ctx, rec, message.Cancelled, Cancelled())
 	case !retry:
 		_, err = j.end(ctx, rec, message.Failed, fault.New(fault.WorkerLost,
 			"%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause))
@@ -310,10 +310,6 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 	if err := d.Jobs.reopen(ctx, rec.Job); err != nil {
 		return fmt.Errorf("read events of job %s: %w", rec.Job, err)
 	}
-	if rec.State == message.Done {
-		d.complete(ctx, rec, &Outcome{Metrics: rec.Metrics})
-		return nil
-	}
-	d.unfinished(ctx, rec, &Outcome{})
+	d.ended(ctx, rec, &Outcome{})
 	return nil
 }

@@ -29,7 +29,6 @@ type Config struct {
 	Now       func() time.Time
 
 	Store       Store // where jobs are persisted; nil: in memory only
-	Renew       bool  // a later attempt replaces a job that ended without a result
 	Log         zerolog.Logger
 	MaxAttempts int           // attempts that end in a retriable fault before a job fails. 0: 3
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
@@ -86,7 +85,6 @@ type tracked struct {
 	preview *message.Preview
 	shown   uint64 // number of previews so far
 	viewers int    // cursors that want previews
-	attempt int    // attempt number given in the request; 0: none
 }
 
 // maxLog bounds the number of events kept per job; progress events are dropped first.
@@ -139,7 +137,7 @@ func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string
 		}
 		j.mu.Lock()
 	}
-	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
+	if e, ok := j.jobs[req.ID]; ok {
 		defer j.mu.Unlock()
 		if e.rec.Hash != hash {
 			return message.Record{}, false, ErrHash
@@ -183,16 +181,6 @@ func (j *Table) offer(ctx context.Context, rec message.Record, first bool) {
 	if err := j.store.offer(ctx, rec, first); err != nil {
 		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
 	}
-}
-
-// anew forgets a job that ended without a result if req is a later attempt at it, and reports whether it did. The
-// caller must hold j.mu.
-func (j *Table) anew(e *tracked, req *message.RunRequest) bool {
-	if !j.cfg.Renew || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
-		return false
-	}
-	j.remove(e.rec.Job)
-	return true
 }
 
 // room returns why no job of a client can be added, or nil. The caller must hold j.mu.
@@ -259,7 +247,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 // added enters a new job into the table and appends its queued event. The caller must hold j.mu.
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
-	e.req, e.attempt = req, req.Attempt
+	e.req = req
 	if e.order == 0 && req.Front && j.store.memoryOnly() {
 		j.head--
 		e.order = j.head

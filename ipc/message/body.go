@@ -89,9 +89,9 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	return req, w, nil
 }
 
-// ParseWorkflow reads a graph given as a map or as JSON text (string or []byte).
+// ParseWorkflow reads a graph given as a map or as JSON text (string or []byte), as a daemon sends it to its worker.
 func ParseWorkflow(v any) (*graph.Workflow, *fault.Error) {
-	return parseWorkflowWithin(v, wire.DefaultLimits())
+	return parseWorkflowWithin(v, wire.FrameLimits())
 }
 
 func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Error) {
@@ -211,10 +211,12 @@ func isEditorGraph(o *pyjson.Object) bool {
 }
 
 // Hash identifies what a request asks for: two requests with the same id and the same hash are the same request.
-func Hash(req *RunRequest, w *graph.Workflow) string {
+// workflow is the JSON text of its graph.
+func Hash(req *RunRequest, workflow string) string {
 	c := *req
-	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil,
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", workflow, nil,
 		false, false, false, "", 0, nil
+	c.Validated = nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0                  // deadlines do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)

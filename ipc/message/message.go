@@ -54,8 +54,10 @@ type RunRequest struct {
 	Client     any    `json:"client,omitempty"`       // any value; returned by status
 	Reuse      bool   `json:"reuse,omitempty"`        // answer from the last job with the same content
 	// from a daemon to its worker: a later attempt reruns a job that ended without a result
-	Attempt int  `json:"attempt,omitempty"`
-	Strict  bool `json:"strict,omitempty"` // sent by older clients, no effect: unknown fields are always refused
+	Attempt int `json:"attempt,omitempty"`
+	// from a daemon to its worker: the output nodes that can run; nil: the workflow has not been validated
+	Validated []string `json:"validated,omitempty"`
+	Strict    bool     `json:"strict,omitempty"` // sent by older clients, no effect: unknown fields are always refused
 	// entries of a ComfyUI server's /object_info, for classes of an editor's graph that are not known here
 	ObjectInfo *pyjson.Object `json:"object_info,omitempty"`
 
@@ -186,9 +188,11 @@ type DescribeReply struct {
 	V      int            `json:"v"`
 	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
 	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
-	Limits *LimitsReply   `json:"limits,omitempty"`
-	Schema map[string]any `json:"schema,omitempty"`
-	Model  *ModelReply    `json:"model,omitempty"`
+	// Devices are the places for ranks, beside limits
+	Devices []string       `json:"devices,omitempty"`
+	Limits  *LimitsReply   `json:"limits,omitempty"`
+	Schema  map[string]any `json:"schema,omitempty"`
+	Model   *ModelReply    `json:"model,omitempty"`
 }
 
 // RetryReply answers retry.

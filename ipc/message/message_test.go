@@ -233,7 +233,7 @@ func TestSameFilesSameJob(t *testing.T) {
 			t.Fatal(fault)
 		}
 		req.Inputs = files
-		return message.Hash(req, w)
+		return message.Hash(req, string(w.JSON()))
 	}
 	want := hash(files)
 	for range 50 {
@@ -257,7 +257,7 @@ func TestOtherTimesSameJob(t *testing.T) {
 		if fault != nil {
 			t.Fatal(fault)
 		}
-		return message.Hash(req, w)
+		return message.Hash(req, string(w.JSON()))
 	}
 	want := hash("Wait 1")
 	if got := hash("Wait 1", "priority", "high", "deadline_ms", int64(5000), "queue_ttl_ms", int64(60000)); got != want {

@@ -74,10 +74,10 @@ func Verbs() []Verb {
 			Name: VerbDescribe, About: "node classes as ComfyUI's object_info",
 			Everyone: true, Request: DescribeRequest{}, Reply: DescribeReply{},
 			Body: "none, {class}, {model: {file, fingerprint}}, {limits: true} or {schema: true}",
-			Answer: "{v, comfy_compat, object_info, limits}: ComfyUI's entries; {v, model: {family, latent: {channels, " +
-				"scale, shift, mean, std}, sampling: {bases, shift, multiplier}}}: what the header of a model file says, model " +
-				"space being (vae - shift) * scale, or (vae - mean) / std by channel; {v, limits}; or {v, schema}: the JSON " +
-				"Schema of all messages, docs/protocol.schema.json",
+			Answer: "{v, comfy_compat, object_info, limits, devices}: ComfyUI's entries; {v, model: {family, latent: " +
+				"{channels, scale, shift, mean, std}, sampling: {bases, shift, multiplier}}}: what the header of a model file " +
+				"says, model space being (vae - shift) * scale, or (vae - mean) / std by channel; {v, limits, devices}; or " +
+				"{v, schema}: the JSON Schema of all messages, docs/protocol.schema.json",
 		},
 		{
 			Name: VerbModels, About: "model files by folder",

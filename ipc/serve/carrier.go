@@ -10,7 +10,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Carrier brings requests from clients to a Service and its replies back: NATS, a unix socket, or stdio.
+// Carrier brings requests from clients to a Service and its replies back: NATS or a unix socket.
 type Carrier interface {
 	// Name is what logs call the carrier, with its address.
 	Name() string

@@ -17,7 +17,7 @@ import (
 type conn struct {
 	r    io.Reader
 	w    *wire.FrameWriter
-	s    *Service
+	a    *Answerer
 	gone chan struct{}
 	open openRequests
 }
@@ -25,8 +25,8 @@ type conn struct {
 // serveConn answers the requests of one byte stream until it or ctx ends. When ctx ends, requests under way, and those
 // that still arrive, may finish until drain ends. closing is called when the stream is not read any more. A clean end
 // of the stream is nil.
-func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), s *Service) error {
-	c := &conn{r: r, w: wire.NewFrameWriter(w), s: s, gone: make(chan struct{})}
+func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), a *Answerer) error {
+	c := &conn{r: r, w: wire.NewFrameWriter(w), a: a, gone: make(chan struct{})}
 	read := make(chan error, 1)
 	go func() {
 		err := c.read()
@@ -81,7 +81,7 @@ func (c *conn) frame(body []byte, fds []int) {
 			"a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
-	o, err := wire.Decode(body, enc, c.s.cfg.Limits.frame())
+	o, err := wire.Decode(body, enc, c.a.cfg.Limits.frame())
 	if err != nil {
 		c.refuse(enc, wire.PeekEnvelope(body, enc), undecodable(err))
 		return
@@ -99,7 +99,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		fields = nil
 	}
 	if head.Op == message.VerbPing {
-		c.s.sent(c.reply(enc, env, nil).Last(message.PongReply{V: message.ProtocolVersion, PID: os.Getpid()}))
+		c.a.Sent(c.reply(enc, env, nil).Last(message.PongReply{V: message.ProtocolVersion, PID: os.Getpid()}))
 		return
 	}
 	if head.Op == "" {
@@ -127,7 +127,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	if c.w.TakesDescriptors() && slices.Contains(head.Accept, wire.RefShm) {
 		r.Reply.Beside = func(known *bulk.Hold) bulk.Cargo { return bulk.NewShmCargo(known) }
 	}
-	c.s.Handle(r)
+	c.a.Handle(r)
 }
 
 // reply returns the Reply to one request.
@@ -151,5 +151,5 @@ func (c *conn) reply(enc wire.Encoding, env wire.Envelope, done func()) *Reply {
 
 // refuse answers a request that did not reach the service with an error.
 func (c *conn) refuse(enc wire.Encoding, env wire.Envelope, e *fault.Error) {
-	c.s.fail(c.reply(enc, env, nil), e)
+	c.a.Fail(c.reply(enc, env, nil), e)
 }

@@ -1,7 +1,7 @@
-// Package serve answers requests: carriers (NATS, unix socket, stdio) bring them to one Service, which checks them,
-// puts jobs into the table or calls an executor, and streams the results. It knows verbs and clients; storing jobs,
-// moving bytes and using devices is left to other packages.
+// Package serve answers requests: carriers (NATS, unix socket, stdio) bring them to an Answerer. That of a daemon is
+// its Service, which checks them, puts jobs into the table or calls an executor, and streams the results. It knows
+// verbs and clients; storing jobs, moving bytes and using devices is left to other packages.
 //
-// Reading order: carrier, service, verbs, stream, exec, sample, limits; open, conn, socket, stdio; nats, nats_bulk;
-// schema.
+// Reading order: carrier, answerer, service, verbs, stream, exec, sample, limits; open, conn, socket, stdio; nats,
+// nats_bulk; schema.
 package serve

@@ -11,27 +11,36 @@ import (
 	"patchbay/node/pyjson"
 )
 
-func (s *Service) exec(r *Call) error {
-	var q message.ExecRequest
-	if err := message.BindStrict(r.Fields, &q); err != nil {
-		return wire.BadRequest(err)
+// ExecRequest reads and checks the body of exec.
+func (r *Call) ExecRequest() (*message.ExecRequest, error) {
+	q := &message.ExecRequest{}
+	if err := message.BindStrict(r.Fields, q); err != nil {
+		return nil, wire.BadRequest(err)
 	}
 	q.Hold = r.hold
 	if err := message.CheckMS("lease_ms", q.LeaseMS); err != nil {
-		return wire.BadRequest(err)
+		return nil, wire.BadRequest(err)
 	}
 	if q.Class == "" {
-		return fault.New(fault.BadRequest, "field class_type is missing")
+		return nil, fault.New(fault.BadRequest, "field class_type is missing")
+	}
+	return q, nil
+}
+
+func (s *Service) exec(r *Call) error {
+	q, err := r.ExecRequest()
+	if err != nil {
+		return err
 	}
 	ex, err := s.executorFor(q.Inputs)
 	if err != nil {
 		return err
 	}
-	s.spawn(r, func(ctx context.Context) error {
+	s.Spawn(r, func(ctx context.Context) error {
 		if err := ex.Ready(ctx); err != nil {
 			return fault.New(fault.NoCapacity, "no worker became ready: %v", err)
 		}
-		out, err := ex.Exec(ctx, &q)
+		out, err := ex.Exec(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -49,7 +58,7 @@ func (s *Service) free(r *Call) error {
 	if err := message.BindStrict(r.Fields, &q); err != nil {
 		return wire.BadRequest(err)
 	}
-	s.spawn(r, func(ctx context.Context) error {
+	s.Spawn(r, func(ctx context.Context) error {
 		total := message.FreeReply{V: message.ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {

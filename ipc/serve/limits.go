@@ -39,10 +39,17 @@ func (b Limits) frame() wire.Limits {
 }
 
 func (s *Service) limits() message.LimitsReply {
-	b, j := s.cfg.Limits, s.cfg.Jobs.Config()
+	out, j := s.cfg.Limits.Reply(), s.cfg.Jobs.Config()
+	out.Queue, out.ClientJobs = j.MaxQueued, j.MaxPerClient
+	return out
+}
+
+// Reply returns the limits as the verb describe shows them, without those of a queue.
+func (b Limits) Reply() message.LimitsReply {
+	b = b.orPreset()
 	return message.LimitsReply{
-		MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values,
-		Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps,
+		MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Pixels: b.Nodes.Pixels,
+		Steps: b.Nodes.Steps,
 	}
 }
 

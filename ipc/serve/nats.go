@@ -316,7 +316,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	}
 	if err != nil {
 		reply.Stream = message.VerbOf(verb).Stream(nil)
-		s.fail(reply, err)
+		s.Fail(reply, err)
 		return
 	}
 	s.Handle(r)

@@ -75,7 +75,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 			s := serve.NewService(cfg)
 			out := &collected{}
 			ctx := context.Background()
-			err := (&serve.Stdio{In: io.NopCloser(bytes.NewReader(in.Data)), Out: out}).Serve(ctx, ctx, s)
+			err := (&serve.Stdio{In: io.NopCloser(bytes.NewReader(in.Data)), Out: out}).Serve(ctx, ctx, s.Answerer)
 			s.Close()
 			return out.b.Bytes(), err
 		},

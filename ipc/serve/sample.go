@@ -15,41 +15,67 @@ import (
 // errAsked is the cause of a run that a client cancelled.
 var errAsked = errors.New("the run was cancelled")
 
-func (s *Service) sample(r *Call) error {
-	q, failure := message.ParseSample(r.Fields, s.cfg.Forward)
+// SampleRequest reads and checks the body of sample. With forward, large tensors are left to the worker that will
+// receive them.
+func (a *Answerer) SampleRequest(r *Call, forward bool) (*message.SampleRequest, error) {
+	q, failure := message.ParseSample(r.Fields, forward)
 	if failure != nil {
-		return failure
+		return nil, failure
 	}
 	q.Hold = r.hold
-	if err := s.cfg.Limits.Nodes.Client(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
+	return q, a.cfg.Limits.Nodes.Client(q.Latent.Shape, q.Sigmas.Shape[0])
+}
+
+func (s *Service) sample(r *Call) error {
+	q, err := s.SampleRequest(r, s.cfg.Forward)
+	if err != nil {
 		return err
 	}
 	ex := s.place(q.Model.File)
-	stopped, err := s.cfg.Jobs.Begin(q.ID, jobs.KindSample, ex.Name())
+	stop, err := s.cfg.Jobs.Begin(q.ID, jobs.KindSample, ex.Name())
 	switch {
 	case errors.Is(err, jobs.ErrHash):
 		return fault.New(fault.Duplicate, "a job %s exists; choose another id", q.ID)
 	case err != nil:
 		return shuttingDown()
 	}
-	s.spawn(r, func(conn context.Context) error {
-		ctx, cancel := jobs.Until(conn, stopped, errAsked)
-		defer cancel(nil)
-		return s.runSample(ctx, cancel, r.Reply, q, ex)
+	s.Sample(r, q, ex, stop, func(step *message.SampleReply) {
+		data := map[string]any{"prompt_id": q.ID, "value": step.Step, "max": step.Steps}
+		if len(step.Sent) > 0 {
+			data["sent"] = step.Sent
+		}
+		s.cfg.Jobs.Append(q.ID, 1, message.Event{Type: message.EventProgress, Data: data})
+	}, func(end *message.SampleReply) {
+		if end.Error == nil {
+			s.cfg.Meter.Sampled(q.ID, end.Metrics)
+		}
+		s.cfg.Jobs.Finish(context.Background(), q.ID, end.Error, end.Metrics)
 	})
 	return nil
 }
 
-// runSample runs a request on ex and sends everything from "accepted" to the last message.
-func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *message.SampleRequest,
-	ex jobs.Executor,
+// Sample runs a request on ex in a goroutine, until the run or its client ends or stop is closed, and sends everything
+// from "accepted" to the last message. step is called with each message of progress, ended once with the last one,
+// before it is sent: a client that has it may use the id again.
+func (a *Answerer) Sample(r *Call, q *message.SampleRequest, ex jobs.Executor, stop <-chan struct{},
+	step, ended func(*message.SampleReply),
+) {
+	a.Spawn(r, func(conn context.Context) error {
+		ctx, cancel := jobs.Until(conn, stop, errAsked)
+		defer cancel(nil)
+		return a.runSample(ctx, cancel, r.Reply, q, ex, step, ended)
+	})
+}
+
+func (a *Answerer) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply,
+	q *message.SampleRequest, ex jobs.Executor, step, ended func(*message.SampleReply),
 ) error {
 	out := sampleStream{reply: reply, id: q.ID, lost: func() { cancel(errGone) }}
 	out.send(&message.SampleReply{Type: message.ReplyAccepted, Worker: ex.Name()})
 	quiet := make(chan struct{})
 	go func() {
 		defer close(quiet)
-		out.beat(ctx, s.cfg.Heartbeat)
+		out.beat(ctx, a.cfg.Heartbeat)
 	}()
 	last, err := message.Guarded(func() (*message.SampleReply, error) {
 		if err := ex.Ready(ctx); err != nil {
@@ -57,30 +83,22 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		}
 		return ex.Sample(ctx, q, func(m *message.SampleReply) {
 			out.send(m)
-			data := map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps}
-			if len(m.Sent) > 0 {
-				data["sent"] = m.Sent
-			}
-			s.cfg.Jobs.Append(q.ID, 1, message.Event{Type: message.EventProgress, Data: data})
+			step(m)
 		})
 	})
 	cause := context.Cause(ctx)
 	cancel(nil)
 	<-quiet
-	if err != nil && last != nil {
+	if last != nil && (err != nil || errors.Is(cause, errGone)) {
 		last.Hold.Release()
 	}
 	switch {
 	case errors.Is(cause, errGone):
-		if err == nil {
-			last.Hold.Release()
-		}
-		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
-		s.cfg.Jobs.Finish(context.Background(), q.ID,
-			fault.New(fault.Cancelled, "the client that the run was tied to went away"), nil)
+		a.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
+		gone := fault.New(fault.Cancelled, "the client that the run was tied to went away")
+		ended(&message.SampleReply{Type: message.SampleCancelled, Error: gone})
 		return nil
 	case err == nil:
-		s.cfg.Meter.Sampled(q.ID, last.Metrics)
 	case errors.Is(cause, errAsked):
 		last = &message.SampleReply{Type: message.SampleCancelled, Error: fault.New(fault.Cancelled, "%v", errAsked)}
 	case cause != nil:
@@ -89,8 +107,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		last = &message.SampleReply{Type: message.SampleError, Error: fault.From(err)}
 	}
 	last.Worker = ex.Name()
-	// before the last message: a client that has it may use the id again
-	s.cfg.Jobs.Finish(context.Background(), q.ID, last.Error, last.Metrics)
+	ended(last)
 	out.send(last)
 	last.Hold.Release()
 	return reply.End()
@@ -151,15 +168,24 @@ func (s *Service) place(file string) jobs.Executor {
 	return ex
 }
 
-func (s *Service) load(r *Call) error {
+// LoadRequest reads and checks the body of load.
+func (r *Call) LoadRequest() (*message.LoadRequest, error) {
 	q := &message.LoadRequest{}
 	if err := message.BindStrict(r.Fields, q); err != nil {
-		return wire.BadRequest(err)
+		return nil, wire.BadRequest(err)
 	}
 	if q.Model.File == "" {
-		return wire.BadRequest(wire.BadField("model.file", "is missing"))
+		return nil, wire.BadRequest(wire.BadField("model.file", "is missing"))
 	}
-	s.spawn(r, func(ctx context.Context) error {
+	return q, nil
+}
+
+func (s *Service) load(r *Call) error {
+	q, err := r.LoadRequest()
+	if err != nil {
+		return err
+	}
+	s.Spawn(r, func(ctx context.Context) error {
 		total := message.LoadReply{V: message.ProtocolVersion}
 		ask := s.cfg.Executors
 		if q.Forecast != nil { // it is the same for all

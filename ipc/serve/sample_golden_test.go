@@ -112,7 +112,7 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	answers := worker.NodeService(classes.All(), files.Roots{Models: dirs}, nil, nil)
+	answers := worker.Classes(classes.All(), files.Roots{Models: dirs}, nil, nil)
 	return ipctest.NewTunedRig(t, func(c *serve.ServiceConfig) { c.Model = answers.Model }, jobs.Config{},
 		jobs.OutputsConfig{}, worker.NewLocal("local", runner, 0))
 }

@@ -127,7 +127,7 @@ func TestHostileFrames(t *testing.T) {
 	here, there := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- (&serve.Stdio{In: there, Out: there}).Serve(context.Background(), context.Background(), r.Service)
+		done <- (&serve.Stdio{In: there, Out: there}).Serve(context.Background(), context.Background(), r.Service.Answerer)
 	}()
 	send := func(b []byte) *pyjson.Object {
 		t.Helper()

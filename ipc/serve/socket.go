@@ -115,7 +115,7 @@ func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 		pause = 0
 		wg.Go(func() {
 			fc := wire.ConnOf(nc)
-			if err := serveConn(ctx, drain, fc, fc, func() { _ = fc.Close() }, s); err != nil {
+			if err := serveConn(ctx, drain, fc, fc, func() { _ = fc.Close() }, s.Answerer); err != nil {
 				s.cfg.Log.Debug().Err(err).Msg("connection ended")
 			}
 		})

@@ -15,8 +15,8 @@ type Stdio struct {
 	Out io.Writer
 }
 
-// Serve works as Carrier.Serve does. It returns as soon as In ends.
-func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
+// Serve takes requests until ctx ends or In does. When ctx ends, requests under way may finish until drain ends.
+func (c *Stdio) Serve(ctx, drain context.Context, a *Answerer) error {
 	in, out := wire.ConnOf(c.In), wire.ConnOf(c.Out)
 	switch {
 	case in == nil || out == nil: // pipes take no descriptors; everything goes inside the frames
@@ -26,15 +26,15 @@ func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
 		if out != nil {
 			_ = out.Close()
 		}
-		return serveConn(ctx, drain, c.In, c.Out, func() { _ = c.In.Close() }, s)
+		return serveConn(ctx, drain, c.In, c.Out, func() { _ = c.In.Close() }, a)
 	case !isFile(c.In):
-		return serveConn(ctx, drain, in, out, func() { _ = in.Close() }, s)
+		return serveConn(ctx, drain, in, out, func() { _ = in.Close() }, a)
 	}
 	defer func() { _ = out.Close() }()
 	return serveConn(ctx, drain, in, out, func() { // in and out are duplicates of the files
 		_ = in.Close()
 		_ = c.In.Close()
-	}, s)
+	}, a)
 }
 
 func isFile(v any) bool {

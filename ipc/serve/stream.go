@@ -54,7 +54,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 			return err
 		}
 		if err != nil {
-			s.sent(err)
+			s.Sent(err)
 			s.untie(ctx, st, errGone)
 			return nil
 		}

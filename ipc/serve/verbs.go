@@ -11,11 +11,20 @@ import (
 	"patchbay/node/graph"
 )
 
+// RunRequest reads and parses the body of run and submit.
+func (a *Answerer) RunRequest(r *Call) (*message.RunRequest, *graph.Workflow, error) {
+	req, w, failure := message.ParseRunWithin(r.Fields, a.cfg.Limits.frame())
+	if failure != nil {
+		return nil, nil, failure
+	}
+	return req, w, nil
+}
+
 // accept validates a request for a job and puts it into the table.
 func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) {
-	req, w, failure := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
-	if failure != nil {
-		return nil, message.Receipt{}, failure
+	req, w, err := s.RunRequest(r)
+	if err != nil {
+		return nil, message.Receipt{}, err
 	}
 	req.From = message.ClientName(r.From, req)
 	req.About, req.Model = message.About(w)
@@ -28,19 +37,17 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 		req.ID = id
 	}
 	req.Tied = r.Verb == message.VerbRun && (r.Tied || req.Tied)
-	var nodeErrors map[string]any
-	if !s.cfg.Checked {
-		var err error
-		if nodeErrors, err = s.validate(req, w); err != nil {
-			return nil, message.Receipt{}, err
-		}
+	nodeErrors, err := s.validate(req, w)
+	if err != nil {
+		return nil, message.Receipt{}, err
 	}
 	req.Hold = r.hold.Retain() // the table releases it when the job has ended
-	hash := message.Hash(req, w)
+	workflow := string(w.JSON())
+	hash := message.Hash(req, workflow)
+	req.Workflow = workflow // as it was validated
 	var rec message.Record
 	var created bool
-	var err error
-	if req.Reuse && !s.cfg.Checked {
+	if req.Reuse {
 		rec, created, err = s.cfg.Jobs.Reuse(s.ctx, s.cfg.Outputs, req, hash, w.IDs())
 	}
 	if rec.Job == "" && err == nil {
@@ -60,10 +67,11 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 	}, nil
 }
 
-// validate returns an error for a workflow that cannot run at all, or on no daemon. nodeErrors are ComfyUI's for
+// validate returns an error for a workflow that cannot run at all, or on no daemon, and notes the outputs that can run.
+// nodeErrors are ComfyUI's for
 // outputs that cannot run while others can.
 func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
-	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
+	if req.Validated, nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.ExplainMissing(err)
 	}
 	if failure := s.cfg.Limits.Nodes.Workflow(w); failure != nil {
@@ -90,12 +98,12 @@ func (s *Service) run(r *Call) error {
 		return err
 	}
 	if err := r.Reply.Message(receipt); err != nil {
-		s.sent(err)
+		s.Sent(err)
 	}
 	st := stream{
 		message.JobRequest{Job: receipt.Job, Preview: req.Preview, Outputs: true}, !receipt.Duplicate && req.Tied,
 	}
-	s.spawn(r, func(ctx context.Context) error { return s.stream(ctx, r, st) })
+	s.Spawn(r, func(ctx context.Context) error { return s.stream(ctx, r, st) })
 	return nil
 }
 
@@ -124,13 +132,13 @@ func (s *Service) status(r *Call) error {
 	}
 	reply := message.RecordReply{Type: "record", Record: rec}
 	if !q.Follow && !q.Outputs {
-		s.sent(r.Reply.Last(reply))
+		s.Sent(r.Reply.Last(reply))
 		return nil
 	}
 	if err := r.Reply.Message(reply); err != nil {
-		s.sent(err)
+		s.Sent(err)
 	}
-	s.spawn(r, func(ctx context.Context) error {
+	s.Spawn(r, func(ctx context.Context) error {
 		if q.Follow {
 			return s.stream(ctx, r, stream{JobRequest: q})
 		}
@@ -183,27 +191,30 @@ func (s *Service) retry(r *Call) (any, error) {
 	return message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}, err
 }
 
-func (s *Service) describe(r *Call) (any, error) {
+func (s *Service) describe(r *Call) (any, error) { return s.cfg.Reply(r, s.limits()) }
+
+// Reply answers the verb describe; limits are part of it.
+func (c *Classes) Reply(r *Call, limits message.LimitsReply) (any, error) {
 	var q message.DescribeRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return nil, wire.BadRequest(err)
 	}
-	out, limits := message.DescribeReply{V: message.ProtocolVersion}, s.limits()
+	out := message.DescribeReply{V: message.ProtocolVersion}
 	switch {
 	case q.Schema:
 		out.Schema = Schema()
 	case q.Limits:
-		out.Limits = &limits
+		out.Limits, out.Devices = &limits, c.Devices
 	case q.Model != nil:
 		file, err := q.Model.Resolve(message.TensorReader{})
 		if err != nil {
 			return nil, wire.BadRequest(err)
 		}
-		if out.Model, err = s.cfg.Model(file); err != nil {
+		if out.Model, err = c.Model(file); err != nil {
 			return nil, err
 		}
 	default:
-		out.Compat, out.Info, out.Limits = graph.Compat, s.cfg.Describe(q.Class), &limits
+		out.Compat, out.Info, out.Limits, out.Devices = graph.Compat, c.Describe(q.Class), &limits, c.Devices
 		if q.Class != "" && len(out.Info) == 0 {
 			return nil, fault.New(fault.NoNodeType, "no node class %q", wire.Shown(q.Class))
 		}

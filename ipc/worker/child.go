@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"patchbay/fault"
@@ -33,47 +32,50 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	done := make(chan struct{})
 	defer close(done)
 	go c.stopOn(ctx, p, req.ID, done)
-	var events []message.Event
+	var end *message.Event
 	col := &client.Collector{
 		Silence: -1, // Supervise watches the process
 		Preview: sink.Preview,
 		Event: func(ev message.Event) {
-			switch ev.Type {
-			case message.EventQueued, message.EventRetrying:
+			if ev.Type == typeEnded {
+				end = &ev
 				return
-			case message.EventExecuting:
-				if ev.Node == "" { // the dispatcher sends one when the job has ended here
-					return
-				}
-			case message.EventMetrics, message.EventExecuted:
-				events = append(events, ev)
-				if ev.Type == message.EventMetrics || listsFiles(ev.Data["output"]) {
-					return
-				}
 			}
-			if !message.Terminal(ev.Type) {
-				sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
-			}
+			sink.Event(ev)
 		},
 	}
 	defer func() { col.Hold.Release() }()
-	end, err := col.RunHeld(context.WithoutCancel(ctx), replies)
+	_, err = col.RunHeld(context.WithoutCancel(ctx), replies)
 	switch {
 	case err != nil:
 		return nil, c.fault(p, err)
 	case end == nil:
 		return nil, fault.New(fault.Internal, "%s ended the job without saying how", c.cfg.Name)
 	}
-	out := outcomeOf(col.Files, events)
-	out.Hold, col.Hold = col.Hold, nil
-	switch {
-	case end.Type == message.EventSuccess:
-		return out, nil
-	case end.Error != nil:
+	out := &jobs.Outcome{
+		Files: col.Files, Metrics: mapOf(end.Data["metrics"]), UI: map[string]map[string]any{}, Hold: col.Hold,
+	}
+	col.Hold = nil
+	for node, ui := range mapOf(end.Data["ui"]) {
+		out.UI[node] = mapOf(ui)
+	}
+	if end.Error != nil {
 		return out, end.Error
 	}
-	out.Hold.Release()
-	return nil, fault.New(fault.Cancelled, "the job was stopped in %s", c.cfg.Name)
+	return out, nil
+}
+
+// mapOf returns the fields of a decoded map; nil if v is none.
+func mapOf(v any) map[string]any {
+	o, ok := v.(*pyjson.Object)
+	if !ok {
+		return nil
+	}
+	out := make(map[string]any, o.Len())
+	for _, k := range o.Keys() {
+		out[k] = o.At(k)
+	}
+	return out
 }
 
 // Sample implements Executor: it sends the request to the worker and passes its messages on.
@@ -194,28 +196,4 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 		return nil, c.fault(p, err)
 	}
 	return m.Hold, wire.BindReply(m.Fields, out)
-}
-
-// outcomeOf makes the Outcome of a run in a worker from its files and events.
-func outcomeOf(files []message.File, events []message.Event) *jobs.Outcome {
-	out := &jobs.Outcome{Files: files, UI: map[string]map[string]any{}}
-	for _, ev := range events {
-		switch ev.Type {
-		case message.EventMetrics:
-			out.Metrics = ev.Data
-		case message.EventExecuted:
-			ui, _ := ev.Data["output"].(*pyjson.Object)
-			if ui == nil {
-				continue
-			}
-			rest := map[string]any{}
-			for _, k := range ui.Keys() {
-				if !slices.ContainsFunc(files, func(f message.File) bool { return f.Ref.Node == ev.Node && f.Ref.Kind == k }) {
-					rest[k], _ = ui.Get(k)
-				}
-			}
-			out.UI[ev.Node] = rest
-		}
-	}
-	return out
 }

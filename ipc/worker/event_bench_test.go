@@ -2,6 +2,8 @@ package worker_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,4 +66,25 @@ func BenchmarkEvent(b *testing.B) {
 		each = time.Since(began) / steps
 	}
 	b.ReportMetric(float64(each.Microseconds()), "us/event")
+}
+
+// BenchmarkFirstEvent measures the time from handing a job to a worker process until its execution_start is back.
+func BenchmarkFirstEvent(b *testing.B) {
+	_, child := ipctest.ChildRig(b, nil)
+	ctx := context.Background()
+	if err := child.Ready(ctx); err != nil {
+		b.Fatal(err)
+	}
+	var took []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		first := sync.OnceFunc(func() { took = append(took, time.Since(began)) })
+		if _, err := child.Run(ctx, jobs.Task{Req: &message.RunRequest{
+			ID: wire.NewID(), Workflow: messagetest.Graph("Step 1"),
+		}, Attempt: 1}, jobs.Sink{Event: func(message.Event) { first() }, Preview: func(string, []byte) {}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
 }

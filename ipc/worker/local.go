@@ -71,12 +71,15 @@ func (l *Local) Ready(ctx context.Context) error { return ctx.Err() }
 // Run implements Executor.
 func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	defer l.begin()()
-	w, fail := message.ParseWorkflow(task.Req.Workflow)
-	if fail != nil {
-		return nil, fail
+	w := task.Graph
+	if w == nil {
+		var fail *fault.Error
+		if w, fail = message.ParseWorkflow(task.Req.Workflow); fail != nil {
+			return nil, fail
+		}
 	}
 	job := nodeJob(task.Req, w)
-	job.Alone = task.Req.Attempt > 1
+	job.Alone, job.Outputs = task.Attempt > 1, task.Req.Validated
 	res, err := l.runner.Run(ctx, job, func(ev graph.Event) {
 		switch {
 		case ev.Type == "preview":
@@ -210,31 +213,30 @@ func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.Free
 	return out, nil
 }
 
-// NodeService returns the fields of a ServiceConfig that follow from a catalogue and folders: Validate, Needs,
-// Describe, Model and Models. index, of the files in roots, is needed if jobs are kept: it tells jobs that read the
-// same files from jobs that only use the same file names. also returns the names of model files that other daemons
-// have. Both may be nil.
-func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
+// Classes returns what a Service or a worker knows of node classes, by a catalogue and folders. index, of the files in
+// roots, is needed if jobs are kept: it tells jobs that read the same files from jobs that only use the same file
+// names. also returns the names of model files that other daemons have. Both may be nil.
+func Classes(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	also func(kind string) []string,
-) serve.ServiceConfig {
+) serve.Classes {
 	every := roots
 	every.Also = also
-	sc := serve.ServiceConfig{
-		Validate: func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
+	n := serve.Classes{
+		Validate: func(req *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
 			if _, err := plan.Parse(req.Plan); err != nil {
-				return nil, fault.New(fault.BadRequest, "field plan: %v", err)
+				return nil, nil, fault.New(fault.BadRequest, "field plan: %v", err)
 			}
 			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))
 			switch {
 			case failure == nil:
-				return nil, nil
+				return outputs, nil, nil
 			case len(outputs) == 0:
 				if all := w.Unknown(cat); all.Len() > 1 { // ComfyUI's answer only has the first
 					failure.Extra = map[string]any{"unknown_classes": all}
 				}
-				return nil, failure
+				return nil, nil, failure
 			}
-			return failure.NodeErrors, nil
+			return outputs, failure.NodeErrors, nil
 		},
 		Describe: func(class string) map[string]any { return cat.ObjectInfo(roots, class) },
 		Model: func(f value.ModelFile) (*message.ModelReply, error) {
@@ -255,9 +257,9 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 		},
 	}
 	if index != nil {
-		sc.Needs = func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile {
+		n.Needs = func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile {
 			return graph.Needs(cat, index, nodeJob(req, w))
 		}
 	}
-	return sc
+	return n
 }

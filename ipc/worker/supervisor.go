@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +134,6 @@ func (c *Child) start(ctx context.Context) (*childProcess, error) {
 	cmd := c.cfg.Command()
 	p := &childProcess{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
-	cmd.Env = append(cmd.Environ(), daemonVariable+"="+strconv.Itoa(os.Getpid()))
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
 	err = cmd.Start()

@@ -13,6 +13,8 @@ type Job struct {
 	Workflow *Workflow
 	// Targets restricts the run to these output nodes; nil: all. An empty list asks for none, which is an error.
 	Targets []string
+	// Outputs are the output nodes that Validate has returned for the workflow; nil: Run validates it.
+	Outputs []string
 	// ExtraPNGInfo is written into saved pictures, one text chunk per key (ComfyUI: "workflow"). Values are anything
 	// that pyjson.Dump takes.
 	ExtraPNGInfo map[string]any

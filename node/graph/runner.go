@@ -134,9 +134,9 @@ func (r *Runner) Free() {
 // Roots returns the folders that names refer to.
 func (r *Runner) Roots() files.Roots { return r.roots }
 
-// Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, but for the terminal event,
-// which follows from the error. An error is always a *fault.Error and comes with the result so far. When ctx is
-// canceled, the job ends within one transformer block.
+// Run executes a job, and validates it before if that has not been done. Events are emitted one at a time, in ComfyUI's
+// order, but for the terminal event, which follows from the error. An error is always a *fault.Error and comes with
+// the result so far. When ctx is canceled, the job ends within one transformer block.
 func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
 	jobs := 1
 	if job.Alone {
@@ -148,9 +148,12 @@ func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, e
 	}
 	turn := r.store.Enter()
 	defer turn.Leave()
-	outputs, failure := Validate(r.cat, r.roots, job)
-	if len(outputs) == 0 {
-		return &Result{}, failure
+	outputs := job.Outputs
+	if outputs == nil {
+		var failure *fault.Error
+		if outputs, failure = Validate(r.cat, r.roots, job); len(outputs) == 0 {
+			return &Result{}, failure
+		}
 	}
 	x := &execution{
 		run: r, job: &job, ctx: ctx, turn: turn, emit: emit, began: time.Now(), local: map[string]*cached{},

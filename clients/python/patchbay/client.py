@@ -76,7 +76,9 @@ class Client:
 
     @classmethod
     def spawn(cls, command: Sequence[str] = ("patchbay", "worker"), stderr: int | BinaryIO | None = None) -> Client:
-        """Start a worker and talk to it over its stdin and stdout; it ends with the client."""
+        """Start a worker and talk to it over its stdin and stdout; it ends with the client. It keeps no jobs: submit,
+        status, follow, jobs, retry, models and stats are for a daemon.
+        """
         return cls._of(lambda: WorkerTransport(command, stderr))
 
     @classmethod
@@ -527,9 +529,13 @@ class Client:
         }
         return cast(Message, self._one("load", body)["forecast"])
 
+    def devices(self) -> list[str]:
+        """Return the places for ranks, by what is there."""
+        return list(self._one("describe", {"limits": True}).get("devices") or ())
+
     def every_device(self) -> str:
         """Return the plan of the daemon's choice on all its devices; empty where it has one."""
-        n = len(self.stats().get("devices") or ())
+        n = len(self.devices())
         return f"ranks={n}" if n > 1 else ""
 
     def free(self, handles: Sequence[Handle] = (), models: Sequence[str] = ()) -> Message:

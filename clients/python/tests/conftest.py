@@ -147,6 +147,15 @@ def worker(home: pathlib.Path) -> list[str]:
     ]
 
 
+@pytest.fixture(params=["socket", "nats"])
+def keeper(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Client]:
+    """Give a client of a daemon, which keeps jobs, on every carrier in turn."""
+    c = Client.socket(daemon.socket) if request.param == "socket" else Client.nats(daemon.nats)
+    c.timeout = 60
+    with c:
+        yield c
+
+
 @pytest.fixture(params=["stdio", "socket", "nats"])
 def client(request: pytest.FixtureRequest, home: pathlib.Path) -> Iterator[Client]:
     """Give a client on every carrier in turn."""

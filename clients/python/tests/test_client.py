@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import struct
 import threading
 import time
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from patchbay import Client, ConnectionLostError, Handle, PatchbayError
+from patchbay import Client, ConnectionLostError, Handle, PatchbayError, RefusedError
 
-from .conftest import Daemon
+from .conftest import Daemon, worker
 
 MODEL = "demo_flux.safetensors"
 
@@ -35,22 +36,46 @@ def conds(c: Client, text: str) -> dict[str, Any]:
     return {"c_crossattn": context, "y": keys["pooled_output"], "guidance": np.array([3.5], np.float32)}
 
 
-def test_run_submit_status_cancel(client: Client) -> None:
+def test_run_and_cancel(client: Client) -> None:
     events: list[str] = []
     seed = int(time.time_ns() % 2**63)
     result = client.run(workflow(seed=seed), on_event=lambda e: events.append(e["type"]))
     assert events[0] == "queued" and events[-1] == "execution_success" and "progress" in events
     assert result.files[0].data[:4] == b"\x89PNG" and result.files[0].ref["width"] == 128
-    receipt = client.submit(workflow(seed=seed + 1), id=f"job-{seed}")
-    assert receipt["job"] == f"job-{seed}"
-    assert client.follow(receipt["job"]).files[0].data[:4] == b"\x89PNG"
-    assert client.status(receipt["job"])["state"] == "done"
-    assert client.cancel(receipt["job"]) is False
-    slow = client.submit(workflow(steps=5000, seed=seed))["job"]
-    assert client.cancel(slow) is True
+    name, asked = f"slow-{seed}", []
+
+    def cancel(event: dict[str, Any]) -> None:
+        if event["type"] == "progress" and not asked:
+            asked.append(threading.Thread(target=lambda: client.cancel(name)))
+            asked[0].start()
+
     with pytest.raises(PatchbayError) as e:
-        client.follow(slow)
+        client.run(workflow(steps=5000, seed=seed), id=name, on_event=cancel)
+    asked[0].join()
     assert e.value.code == "cancelled"
+
+
+def test_submit_status_cancel(keeper: Client) -> None:
+    seed = int(time.time_ns() % 2**63)
+    receipt = keeper.submit(workflow(seed=seed + 1), id=f"job-{seed}")
+    assert receipt["job"] == f"job-{seed}"
+    assert keeper.follow(receipt["job"]).files[0].data[:4] == b"\x89PNG"
+    assert keeper.status(receipt["job"])["state"] == "done"
+    assert keeper.cancel(receipt["job"]) is False
+    slow = keeper.submit(workflow(steps=5000, seed=seed))["job"]
+    assert keeper.cancel(slow) is True
+    with pytest.raises(PatchbayError) as e:
+        keeper.follow(slow)
+    assert e.value.code == "cancelled"
+    with pytest.raises(PatchbayError) as e:
+        keeper.status("nobody")
+    assert e.value.code == "no_such_job"
+
+
+def test_a_worker_names_what_it_does_not_answer(home: pathlib.Path) -> None:
+    with Client.spawn(worker(home)) as c, pytest.raises(RefusedError, match="submit .*daemon.*run, exec, sample") as e:
+        c.submit(workflow())
+    assert e.value.code == "no_such_verb"
 
 
 def test_errors_are_typed(client: Client) -> None:
@@ -61,7 +86,7 @@ def test_errors_are_typed(client: Client) -> None:
         client.exec("VAEDecode", {"samples": Handle("gone"), "vae": Handle("gone")})
     assert e.value.code == "no_such_handle"
     with pytest.raises(PatchbayError) as e:
-        client.status("nobody")
+        client.cancel("nobody")
     assert e.value.code == "no_such_job"
     latent = np.zeros((1, 16, 16, 16), np.float32)
     with pytest.raises(PatchbayError) as e:
@@ -71,9 +96,10 @@ def test_errors_are_typed(client: Client) -> None:
     assert e.value.code == "bad_request" and "c_c" in e.value.input
 
 
-def test_describe_and_models(client: Client) -> None:
-    assert MODEL in client.models()["diffusion_models"]
+def test_describe_and_models(client: Client, keeper: Client) -> None:
+    assert MODEL in keeper.models()["diffusion_models"]
     assert list(client.describe("KSampler")) == ["KSampler"]
+    assert client.devices() == keeper.devices() != []
 
 
 def latent_factors() -> tuple[float, float]:

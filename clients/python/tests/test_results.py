@@ -31,7 +31,7 @@ def test_reasons_are_in_the_text(client: Client) -> None:
         client.run(flow)
     flow = {"1": {"class_type": "Alpha", "inputs": {}}, "2": {"class_type": "Beta", "inputs": {}}}
     with pytest.raises(RefusedError, match=r"(?s)not here: Alpha \(node 1\).*not here: Beta \(node 2\)"):
-        client.submit(flow)
+        client.run(flow)
 
 
 def test_unknown_fields_are_refused(client: Client) -> None:
@@ -39,15 +39,15 @@ def test_unknown_fields_are_refused(client: Client) -> None:
         client.run(workflow(), plna="ulysses=2")
     assert e.value.input == "plna"
     bodies: dict[str, dict[str, Any]] = {
-        "submit": {"workflow": workflow()},
+        "run": {"workflow": workflow()},
         "exec": {"class_type": "EmptyImage"},
         "sample": {},
     }
     for verb, body in bodies.items():  # of what is not this client
         with pytest.raises(PatchbayError, match="plna.*not known here"):
             next(client._ask(verb, {**body, "plna": "ulysses=2"}))
-    receipt = client._one("submit", {"prompt": workflow(), "plna": "x"})  # ComfyUI passes it over
-    client.cancel(receipt["job"])
+    replies = list(client._ask("run", {"prompt": workflow(), "plna": "x"}))  # ComfyUI passes it over
+    assert replies[-1]["type"] == "execution_success"
 
 
 def test_results_are_short_and_have_pictures(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,13 +212,13 @@ def test_every_question_ends() -> None:
     assert set(asked.values()) == {7}
 
 
-def test_reuse(client: Client) -> None:
+def test_reuse(keeper: Client) -> None:
     """The same job again is answered from the first, with its file; without reuse it runs."""
     flow = workflow(seed=int(time.time_ns() % 2**63))
-    first = client.run(flow, reuse=True)
-    again = client.run(flow, reuse=True)
+    first = keeper.run(flow, reuse=True)
+    again = keeper.run(flow, reuse=True)
     assert not first.reused and again.reused == first.job != again.job
-    assert again.files[0].data == first.files[0].data and not client.run(flow).reused
+    assert again.files[0].data == first.files[0].data and not keeper.run(flow).reused
 
 
 @pytest.mark.parametrize("end", ["execution_success", "execution_error"])

@@ -1,0 +1,59 @@
+package worker_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/ipc/worker"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// TestWorkflowIsValidatedOnce checks that a node's own check runs once for a job through a daemon, that the worker gets
+// the workflow as it was validated ("7" of an INT is 7) with only the outputs that can run, and that it validates by
+// itself a job of a store that does not say so.
+func TestWorkflowIsValidatedOnce(t *testing.T) {
+	checks, got := 0, []any{}
+	cat := classes.All(graph.Class{
+		Name: "Take", Output: true, Inputs: []graph.Input{{Name: "n", Type: "INT"}},
+		Check: func(*graph.Job, *files.Roots, *pyjson.Object) (string, string) {
+			checks++
+			return "", ""
+		},
+		Run: func(c *graph.Call) ([]any, error) {
+			got = append(got, c.Raw("n"))
+			return nil, nil
+		},
+	})
+	runner, err := graph.NewRunner(graph.Config{Catalogue: cat})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runner.Close)
+	local := worker.NewLocal("local", runner, 0)
+	known := worker.Classes(cat, files.Roots{}, nil, nil)
+	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) { sc.Classes = known }, jobs.Config{}, jobs.OutputsConfig{},
+		local)
+	const workflow = `{"a": {"class_type": "Take", "inputs": {"n": "7"}}, "b": {"class_type": "Take", "inputs": {}}}`
+	_, _, end := ipctest.RunJob(t, ipctest.DialRig(t, r), &message.RunRequest{Workflow: workflow})
+	if end.Type != message.EventSuccess || checks != 1 || !slices.Equal(got, []any{int64(7)}) {
+		t.Errorf("ended with %s after %d checks, the node got %v, want 7 after one", end.Type, checks, got)
+	}
+	checks, got = 0, nil
+	req := &message.RunRequest{ID: "old", Workflow: strings.Replace(workflow, "7", "8", 1)} // 7 is in the cache
+	old := jobs.Task{Req: req, Attempt: 1}
+	if _, err := local.Run(wiretest.Context(t), old, jobs.Sink{Event: func(message.Event) {}}); err != nil {
+		t.Fatal(err)
+	}
+	if checks != 1 || !slices.Equal(got, []any{int64(8)}) {
+		t.Errorf("of an older store: %d checks, the node got %v", checks, got)
+	}
+}
