@@ -391,7 +391,7 @@ func (c *Config) deviceMemory() (most, reserve int64, err error) {
 
 // site describes the devices of so many places to a leader. On the processors the ranks share the rates that one of
 // them has alone.
-func (c *Config) site(places int, ops engine.Ops) (s forecast.Hardware, err error) {
+func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
 	m, mixed, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return s, err

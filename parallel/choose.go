@@ -36,7 +36,7 @@ func (e *Leader) plan(r *request.Request) (plan.Plan, error) {
 // its devices have.
 func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
-	p = cluster.Share(r.Model.Spec, p)
+	p = forecast.Share(cluster, r.Model.Spec, p)
 	err := r.Fits(p)
 	if err == nil && gpus && !r.HasArea() {
 		s := e.question(r, p)
@@ -150,7 +150,7 @@ func (e *Leader) devices() (cluster forecast.Cluster, gpus bool) {
 	if met.Devices != nil {
 		gpus = met.GPUs
 	}
-	return e.cluster.At(met.Hardware), gpus
+	return e.cluster.At(met.Site), gpus
 }
 
 // onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if

@@ -17,7 +17,7 @@ import (
 )
 
 // siteOf returns the rates of a host with one place per argument, that many times slower than the table's CPU.
-func siteOf(t *testing.T, slower ...float64) (s forecast.Hardware) {
+func siteOf(t *testing.T, slower ...float64) (s forecast.Site) {
 	t.Helper()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -34,7 +34,7 @@ func siteOf(t *testing.T, slower ...float64) (s forecast.Hardware) {
 
 // unlikeHosts returns a leader whose ranks run on stations with these numbers of places and these announced rates,
 // with its cluster and the stations' addresses.
-func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Hardware,
+func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Site,
 ) (*Pool, *remote.Cluster, []string) {
 	t.Helper()
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
@@ -120,7 +120,7 @@ func TestHostsThatDifferLoad(t *testing.T) {
 func TestSlowHostIsLeftOut(t *testing.T) {
 	small := siteOf(t, 2)
 	small.Devices[0].Memory = 1 << 10
-	for name, site := range map[string]forecast.Hardware{"slow": siteOf(t, 1e5), "small": small} {
+	for name, site := range map[string]forecast.Site{"slow": siteOf(t, 1e5), "small": small} {
 		models := &hosts{t: t}
 		e, c, list := unlikeHosts(t, models, []int{1, 2}, site, siteOf(t, 1, 1.01))
 		file := filepath.Join(t.TempDir(), "networks.json")
@@ -161,11 +161,11 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 // announces none, all get the rates of the leader.
 func TestRatesOfAHostAreChecked(t *testing.T) {
 	good := siteOf(t, 1, 1)
-	for want, spoil := range map[string]func(s *forecast.Hardware){
-		"the rates of its devices: devices[1].gemm is NaN":  func(s *forecast.Hardware) { s.Devices[1].GEMM = math.NaN() },
-		"the rates of its devices: devices[0].memory is -1": func(s *forecast.Hardware) { s.Devices[0].Memory = -1 },
-		"the rates of its devices: links[0].bandwidth is 0": func(s *forecast.Hardware) { s.Link.Bandwidth = 0 },
-		"it tells of 1 devices for 2 places":                func(s *forecast.Hardware) { s.Devices = s.Devices[:1] },
+	for want, spoil := range map[string]func(s *forecast.Site){
+		"the rates of its devices: devices[1].gemm is NaN":  func(s *forecast.Site) { s.Devices[1].GEMM = math.NaN() },
+		"the rates of its devices: devices[0].memory is -1": func(s *forecast.Site) { s.Devices[0].Memory = -1 },
+		"the rates of its devices: links[0].bandwidth is 0": func(s *forecast.Site) { s.Link.Bandwidth = 0 },
+		"it tells of 1 devices for 2 places":                func(s *forecast.Site) { s.Devices = s.Devices[:1] },
 	} {
 		bad := good
 		bad.Devices = slices.Clone(good.Devices)
@@ -180,7 +180,7 @@ func TestRatesOfAHostAreChecked(t *testing.T) {
 			t.Errorf("missing are %q, want %s with %q", m, list[0], want)
 		}
 	}
-	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, forecast.Hardware{}, good)
+	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, forecast.Site{}, good)
 	got, err := c.Start(4)
 	if err != nil || len(got) != 2 || c.Survey().Devices != nil {
 		t.Errorf("got %v, %v, %d devices: want both hosts and no rates", got, err, len(c.Survey().Devices))

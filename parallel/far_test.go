@@ -161,11 +161,11 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Pool, *hosts, []
 // station starts a host with two places that announces no rates, and returns its address.
 func station(t *testing.T, n remote.Network, models *hosts) string {
 	t.Helper()
-	return stationAt(t, n, models, forecast.Hardware{}, 2)
+	return stationAt(t, n, models, forecast.Site{}, 2)
 }
 
 // stationAt starts a host with that many places that announces site, and returns its address.
-func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Hardware, places int) string {
+func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Site, places int) string {
 	t.Helper()
 	ops := testOps
 	if models.ops != nil {

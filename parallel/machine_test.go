@@ -28,7 +28,7 @@ func TestMeasuredRates(t *testing.T) {
 		{Layer: "modulation", Op: "Linear", Took: time.Hour},
 		{Layer: "embed", Op: "Upload", Took: time.Hour},
 	}
-	if err := m.Measure(w, spans, 4); err != nil {
+	if err := forecast.Measure(&m, w, spans, 4); err != nil {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
@@ -37,7 +37,7 @@ func TestMeasuredRates(t *testing.T) {
 	if !near(sim.Seconds, 3.5, 1e-3) { // the gaps between operations come on top: 0.8 ms
 		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
 	}
-	if err := m.Measure(w, spans[:1], 4); err == nil {
+	if err := forecast.Measure(&m, w, spans[:1], 4); err == nil {
 		t.Error("rates were measured without attention")
 	}
 }
@@ -59,7 +59,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Measure(r.Workload(), one.Stats.Spans, 4); err != nil {
+	if err := forecast.Measure(&m, r.Workload(), one.Stats.Spans, 4); err != nil {
 		t.Fatal(err)
 	}
 	e, err := NewPool(Config{NewOps: testOps, Machine: &m})

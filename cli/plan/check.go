@@ -69,7 +69,7 @@ func (f *Flags) machine(ctx context.Context, one request.Request) (forecast.Mach
 	if err != nil {
 		return m, err
 	}
-	return m, m.Measure(one.Workload(), stats.Spans, one.Compute.Size())
+	return m, forecast.Measure(&m, one.Workload(), stats.Spans, one.Compute.Size())
 }
 
 // checkedRuns is how often a request runs; the quietest run counts.

@@ -37,8 +37,8 @@ func square(spec *dit.Spec, side int) Workload {
 	}
 }
 
-// Speeds returns the speed of each rank's device, in evaluations of a model per second.
-func (f Cluster) Speeds(spec *dit.Spec) []float64 {
+// speeds returns the speed of each rank's device, in evaluations of a model per second.
+func speeds(f Cluster, spec *dit.Spec) []float64 {
 	out := make([]float64, f.Ranks())
 	for r := range out {
 		if r > 0 && *f.On(r) == *f.On(r - 1) {
@@ -54,19 +54,10 @@ func (f Cluster) Speeds(spec *dit.Spec) []float64 {
 }
 
 // Share returns p with the speeds of the devices of its ranks for the model, if these differ and p has no speeds.
-func (f Cluster) Share(spec *dit.Spec, p plan.Plan) plan.Plan {
+func Share(f Cluster, spec *dit.Spec, p plan.Plan) plan.Plan {
 	if p.Ranks() <= len(f.Mixed) && p.Choose == 0 && p.Speeds == (plan.Speeds{}) {
 		f.PerHost = p.Ranks()
-		return f.shared(p, f.Speeds(spec))
+		p.Speeds = plan.SpeedsOf(speeds(f, spec))
 	}
-	return p
-}
-
-// shared is Share for known speeds.
-func (f Cluster) shared(p plan.Plan, speeds []float64) plan.Plan {
-	if f.Mixed == nil {
-		return p
-	}
-	p.Speeds = plan.SpeedsOf(speeds[:p.Ranks()])
 	return p
 }

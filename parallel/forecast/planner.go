@@ -52,9 +52,6 @@ type Choice struct {
 	Traffic [][]Traffic
 }
 
-// Free returns how many bytes of a device a plan may take, 0: no limit is known.
-func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
-
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
 // is a candidate too. The error, a *failure.Error, says how much memory is missing and how many devices would be
 // enough.
@@ -109,7 +106,9 @@ func (s Search) ranked() (fit, not []Candidate, err error) {
 			reject(c)
 		}
 	}
-	byBound := func() { slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) }) }
+	byBound := func() {
+		slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	}
 	for _, p := range s.plans(s.Cluster.Ranks()) {
 		add(p)
 	}
@@ -182,7 +181,7 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, plan.Refuse("", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
 			p.Ranks(), s.Cluster, n)
 	}
-	p = s.Cluster.Share(s.Spec, p)
+	p = Share(s.Cluster, s.Spec, p)
 	if err := s.Fits(p); err != nil {
 		return nil, err
 	}
@@ -363,7 +362,10 @@ func (s Search) plans(n int) []plan.Plan {
 			list = append(list, p)
 		}
 	}
-	speeds := s.Cluster.Speeds(s.Spec)
+	var rates []float64 // of ranks, where devices differ
+	if s.Cluster.Mixed != nil {
+		rates = speeds(s.Cluster, s.Spec)
+	}
 	for _, p := range list {
 		for _, p.Patches = range s.patchCounts(p.Pipe) {
 			if p.Pipe > 1 {
@@ -375,7 +377,11 @@ func (s Search) plans(n int) []plan.Plan {
 			}
 			for _, p.Spread = range forms {
 				if p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()) == nil {
-					out = append(out, s.Cluster.shared(p, speeds))
+					q := p
+					if rates != nil {
+						q.Speeds = plan.SpeedsOf(rates[:p.Ranks()])
+					}
+					out = append(out, q)
 				}
 			}
 			p.Spread = false

@@ -82,7 +82,7 @@ func (c *Cluster) Survey() forecast.Survey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return forecast.Survey{
-		Hardware: c.survey.Hardware, Remote: true, Places: c.survey.Places,
+		Site: c.survey.Site, Remote: true, Places: c.survey.Places,
 		Bandwidth: c.survey.Bandwidth, Latency: c.survey.Latency,
 	}
 }
@@ -118,14 +118,14 @@ func (c *Cluster) Start(int) ([]process.Process, error) {
 		speed, err := Meet(clients, c.by, true)
 		if err == nil {
 			m := survey{Speed: speed, At: time.Now().UTC()}
-			var sites []forecast.Hardware
+			var sites []forecast.Site
 			var hosts []process.Process
 			for _, cl := range clients {
 				m.Hosts = append(m.Hosts, cl.host())
 				m.Places, sites = append(m.Places, cl.places), append(sites, cl.site)
 				hosts = append(hosts, c.wrap(cl))
 			}
-			m.Hardware = forecast.Join(sites)
+			m.Site = forecast.Join(sites)
 			c.keep(m)
 			return hosts, nil
 		}

@@ -79,7 +79,7 @@ type answer struct {
 	Places          int               // to Hello: how many ranks it has a device for
 	NCCL            string            // to Hello: version of NCCL that it can exchange by, "" if it cannot
 	Uninterruptible bool              // to Hello: groups within the process are not interruptible (comm.Transport)
-	Site            forecast.Hardware // to Hello: its devices
+	Site            forecast.Site // to Hello: its devices
 	Speed           Speed             // to Mesh
 	Loaded          bool
 	Resident        []process.Resident

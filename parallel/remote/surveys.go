@@ -17,7 +17,7 @@ import (
 type survey struct {
 	Hosts  []string `json:"hosts"`  // addresses, in the order of ranks
 	Places []int    `json:"places"` // of each
-	forecast.Hardware
+	forecast.Site
 	Speed
 	At time.Time `json:"at"`
 }
