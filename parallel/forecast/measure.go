@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"patchbay/engine/profile"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -25,11 +26,11 @@ func (t *RankTime) AddSpan(s profile.Span) {
 	}
 }
 
-// Measure replaces the rates of m.Device by those of a profiled run of w on one rank: the floating-point operations of its
-// products and attentions, and the bytes of its element-wise work as the planner counts them, divided by the time that
-// such operations took from embedding to head. valueBytes is the size of an activation. It returns an error if
+// Measure replaces the rates of m.Device by those of a profiled run of w on one rank: the floating-point operations of
+// its products and attentions, and the bytes of its element-wise work as the planner counts them, divided by the time
+// that such operations took from embedding to head. valueBytes is the size of an activation. It returns an error if
 // products, attention or other work are missing from the spans.
-func Measure(m *Machine, w Workload, spans []profile.Span, valueBytes int) error {
+func Measure(m *hardware.Machine, w Workload, spans []profile.Span, valueBytes int) error {
 	var t RankTime
 	for _, s := range spans {
 		t.AddSpan(s)
@@ -41,7 +42,7 @@ func Measure(m *Machine, w Workload, spans []profile.Span, valueBytes int) error
 	}
 	d := m.Device
 	d.ValueBytes = valueBytes
-	c := newCosts(NewPartition(w, plan.OneRank()), Cluster{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
+	c := newCosts(NewPartition(w, plan.OneRank()), hardware.Cluster{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
 	l, n := c.laneLoad(plan.Coord{}, 0, plan.Micro{Whole: true}), float64(w.Evaluations)
 	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products, n*l.attention/attentions,
 		n*l.bytes/rest

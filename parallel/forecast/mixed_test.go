@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -11,11 +12,11 @@ import (
 // take 1/(1/a+1/b) together, up to the granularity of heads and blocks, and that equal parts take half the slow one's.
 func TestMixedDevicesShareTheWork(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 8, "H100-pcie,L40")
-	s.Cluster.Link = Interconnect{Name: "none", Bandwidth: 1e18, AllToAll: 1}
+	s.Cluster.Link = hardware.Interconnect{Name: "none", Bandwidth: 1e18, AllToAll: 1}
 	var alone [2]float64
 	for i := range s.Cluster.Mixed {
 		s.Cluster.Mixed[i].Launch, s.Cluster.Mixed[i].Handover = 0, 0
-		one := Cluster{Device: s.Cluster.Mixed[i], Link: s.Cluster.Link, Hosts: 1, PerHost: 1}
+		one := hardware.Cluster{Device: s.Cluster.Mixed[i], Link: s.Cluster.Link, Hosts: 1, PerHost: 1}
 		sim := Simulate(s.Workload, plan.OneRank(), one)
 		alone[i] = sim.Seconds
 	}
@@ -84,11 +85,11 @@ func TestPlansFollowPairs(t *testing.T) {
 		t.Fatalf("by the link alone it is %s, want four ranks", got)
 	}
 	for a := range 4 {
-		var row []Pair
+		var row []hardware.Pair
 		for b := range 4 {
-			way := Pair{Bandwidth: 5e8, Latency: 1e-3}
+			way := hardware.Pair{Bandwidth: 5e8, Latency: 1e-3}
 			if a < 2 && b < 2 {
-				way = Pair{Bandwidth: 3e11, Latency: 2e-5}
+				way = hardware.Pair{Bandwidth: 3e11, Latency: 2e-5}
 			}
 			row = append(row, way)
 		}

@@ -7,13 +7,14 @@ import (
 	"slices"
 
 	"patchbay/parallel/failure"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
 // Search is a question to the planner: which plan runs this workload fastest on these devices?
 type Search struct {
 	Workload
-	Cluster Cluster
+	Cluster hardware.Cluster
 	// Exact leaves out plans whose images differ from one rank's: pipelines with stale keys and values.
 	Exact bool
 	// Flat leaves out pipelines, which entries limited to an area cannot use.
@@ -29,11 +30,11 @@ type Search struct {
 // Candidate is one plan with its prediction.
 type Candidate struct {
 	Plan    plan.Plan
-	Seconds float64 // of the run; a lower bound for a plan that was not worth simulating
-	Bound   bool    // Seconds is that lower bound
-	Memory  Memory  // of the rank that needs most; where devices differ, of the one with the least room left
-	Least   bool    // Memory is a lower bound, and Fits says that this fits: the plan is too slow to be worth recording
-	On      *Device // of that rank
+	Seconds float64          // of the run; a lower bound for a plan that was not worth simulating
+	Bound   bool             // Seconds is that lower bound
+	Memory  Memory           // of the rank that needs most; where devices differ, of the one with the least room left
+	Least   bool             // Memory is a lower bound, and Fits is about that: the plan is too slow to record
+	On      *hardware.Device // of that rank
 	Fits    bool
 	Exact   bool // the image is that of one rank
 }
@@ -320,7 +321,7 @@ func (s Search) Weigh(p plan.Plan) (Candidate, error) {
 // candidate makes a candidate of a plan and the memory of its ranks.
 func (s Search) candidate(p plan.Plan, ranks []Memory) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
-	room := func(m Memory, on *Device) int64 { return on.Free() - m.Total() }
+	room := func(m Memory, on *hardware.Device) int64 { return on.Free() - m.Total() }
 	c.Fits = true
 	for r, m := range ranks {
 		on := s.Cluster.On(r)

@@ -12,6 +12,7 @@ import (
 	"patchbay/models/hunyuan"
 	"patchbay/models/published"
 	"patchbay/models/sd3"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -96,7 +97,7 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 	p.Pipe, p.Patches = parts, parts
 	out := map[string]func() ([]float64, [2]float64){}
 	for _, name := range []string{"H100", "A100-80", "L40", "cpu"} {
-		machine, err := NewMachine(name)
+		machine, err := hardware.NewMachine(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +182,7 @@ func TestStagesOfPublishedModels(t *testing.T) {
 					t.Errorf("%s, %.3f is possible", where, least/mean)
 				}
 				best++
-				if _, err := NewMachine(what); err == nil && !slices.Contains(above, parts) {
+				if _, err := hardware.NewMachine(what); err == nil && !slices.Contains(above, parts) {
 					above = append(above, parts)
 				}
 				worse = append(worse, where)
@@ -248,7 +249,7 @@ func TestFoldedStagesMirror(t *testing.T) {
 
 // TestStagesFollowTheDevice checks that another ratio of rates gives other stages, and the same ratio the same ones.
 func TestStagesFollowTheDevice(t *testing.T) {
-	m, err := NewMachine("L40")
+	m, err := hardware.NewMachine("L40")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,25 +1,26 @@
-package forecast
+package hardware
 
 import (
 	"maps"
 	"slices"
 )
 
-// pattern is how the members of a group communicate.
-type pattern uint8
+// Pattern is how the members of a group communicate.
+type Pattern uint8
 
+// The patterns.
 const (
-	toNeighbour pattern = iota // each member sends to the next one, around a ring
-	toNext                     // each member but the last sends to the next one
-	toAll                      // each member sends an equal part to each other one
+	ToNeighbour Pattern = iota // each member sends to the next one, around a ring
+	ToNext                     // each member but the last sends to the next one
+	ToAll                      // each member sends an equal part to each other one
 )
 
-// wire is the cost in seconds of one exchange pattern of one axis, in which every member sends bytes at the same time
+// Wire is the cost in seconds of one exchange pattern of one axis, in which every member sends bytes at the same time
 // as all other groups of the axis.
-type wire struct{ perByte, latency float64 }
+type Wire struct{ PerByte, Latency float64 } // seconds
 
-// seconds returns the time of one exchange in which each member sends the given number of bytes.
-func (w wire) seconds(bytes float64) float64 { return w.latency + bytes*w.perByte }
+// Seconds returns the time of one exchange in which each member sends the given number of bytes.
+func (w Wire) Seconds(bytes float64) float64 { return w.Latency + bytes*w.PerByte }
 
 // hostOf returns the host of a rank and the rank's place there.
 func (f *Cluster) hostOf(rank int) (host, place int) {
@@ -32,18 +33,18 @@ func (f *Cluster) hostOf(rank int) (host, place int) {
 	return len(f.Places) + rank/f.PerHost, rank % f.PerHost
 }
 
-// paired is wire where the connection of every two ranks was measured. A member sends to several others one after the
+// paired is Wire where the connection of every two ranks was measured. A member sends to several others one after the
 // other, the slowest member counts, and pairs that exchange at the same time do not achieve what each achieves alone.
-func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
+func (f Cluster) paired(groups [][]int, p Pattern) (w Wire) {
 	ways, most := map[[2]int]bool{}, 0
 	for _, g := range groups {
 		most = max(most, len(g))
 		for i, r := range g {
 			to := g
-			if p != toAll {
+			if p != ToAll {
 				to = g[(i+1)%len(g) : (i+1)%len(g)+1]
 			}
-			if len(g) < 2 || p == toNext && i == len(g)-1 {
+			if len(g) < 2 || p == ToNext && i == len(g)-1 {
 				continue
 			}
 			perByte := 0.0
@@ -53,28 +54,28 @@ func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
 				}
 				way := f.Between[r%len(f.Between)][o%len(f.Between)]
 				perByte += 1 / way.Bandwidth / float64(max(1, len(to)-1))
-				w.latency = max(w.latency, way.Latency)
+				w.Latency = max(w.Latency, way.Latency)
 				ways[[2]int{min(r, o), max(r, o)}] = true
 			}
-			w.perByte = max(w.perByte, perByte)
+			w.PerByte = max(w.PerByte, perByte)
 		}
 	}
 	if most > 2 {
-		w.latency = max(w.latency, f.Link.Latency)
+		w.Latency = max(w.Latency, f.Link.Latency)
 	}
 	part := f.Link.RingFraction
-	if p == toAll && most > 2 {
+	if p == ToAll && most > 2 {
 		part = f.Link.AllToAll
 	}
 	if len(ways) > 1 && part > 0 {
-		w.perByte /= part
+		w.PerByte /= part
 	}
 	return w
 }
 
-// wire returns the cost of an exchange when all groups of ranks use the cluster at once. It is limited by the narrowest
+// Wire returns the cost of an exchange when all groups of ranks use the cluster at once. It is limited by the narrowest
 // of a device's own link, the connection between islands and the one between hosts.
-func (f Cluster) wire(groups [][]int, p pattern) wire {
+func (f Cluster) Wire(groups [][]int, p Pattern) Wire {
 	if f.Between != nil && f.Hosts == 1 && f.Places == nil {
 		return f.paired(groups, p)
 	}
@@ -103,35 +104,35 @@ func (f Cluster) wire(groups [][]int, p pattern) wire {
 		members = max(members, len(g))
 		for i, r := range g {
 			switch {
-			case p == toAll:
+			case p == ToAll:
 				for _, o := range g {
 					if o != r {
 						flow(r, o, 1/float64(len(g)-1))
 					}
 				}
-			case i < len(g)-1 || p == toNeighbour:
+			case i < len(g)-1 || p == ToNeighbour:
 				flow(r, g[(i+1)%len(g)], 1)
 			}
 		}
 	}
 	if members < 2 {
-		return wire{}
+		return Wire{}
 	}
 	part := 1.0
-	if p == toAll {
+	if p == ToAll {
 		part = f.Link.AllToAll
 	}
-	w := wire{perByte: 1 / f.Link.Bandwidth, latency: f.Link.Latency}
+	w := Wire{PerByte: 1 / f.Link.Bandwidth, Latency: f.Link.Latency}
 	if f.Link.Island == 0 {
-		w.perByte /= part
+		w.PerByte /= part
 	}
 	for _, n := range slices.Sorted(maps.Values(islands)) {
-		w.perByte = max(w.perByte, n/(f.Link.Across*part))
+		w.PerByte = max(w.PerByte, n/(f.Link.Across*part))
 	}
 	if crossed {
-		w.latency = f.Network.Latency
+		w.Latency = f.Network.Latency
 		for _, n := range slices.Sorted(maps.Values(hosts)) {
-			w.perByte = max(w.perByte, n/f.Network.Bandwidth)
+			w.PerByte = max(w.PerByte, n/f.Network.Bandwidth)
 		}
 	}
 	return w

@@ -1,4 +1,7 @@
-package forecast
+// Package hardware describes devices, machines and what connects them: their rates, and who measured them. cluster.go
+// has the devices and links that a plan may use, with a built-in table (devices.json), machine.go what was measured on
+// a machine and what hosts report, wire.go the seconds of exchanges.
+package hardware
 
 import (
 	"cmp"
@@ -100,7 +103,7 @@ type deviceTable struct {
 // known returns the embedded table.
 var known = sync.OnceValue(func() (t deviceTable) {
 	if err := json.Unmarshal(devicesJSON, &t); err != nil {
-		panic("forecast: devices.json: " + err.Error()) // the file is part of the program
+		panic("hardware: devices.json: " + err.Error()) // the file is part of the program
 	}
 	return t
 })

@@ -1,4 +1,4 @@
-package forecast
+package hardware
 
 import (
 	"bytes"
@@ -79,7 +79,7 @@ func (m *Machine) For(d Device) *Machine {
 	return &out
 }
 
-// Hardware describes the devices of a machine, or of several that have met, in the order of ranks.
+// Site describes the devices of a machine, or of several that have met, in the order of ranks.
 type Site struct {
 	Devices []Device     `json:"devices,omitempty"` // by place; nil: not known
 	Link    Interconnect `json:"link"`              // between the devices of one machine, of several the slowest
@@ -188,7 +188,7 @@ func ReadMachine(data []byte) (Machine, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
 		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of "+
-			"parallel/forecast/devices.json, as `patchbay bench step --save` writes it", err)
+			"parallel/hardware/devices.json, as `patchbay bench step --save` writes it", err)
 	}
 	if len(file.Devices) == 0 || len(file.Links) > 1 {
 		return m, fmt.Errorf("devices has %d entries and links %d: want a device of each kind and at most one link",
