@@ -14,7 +14,7 @@ import (
 	"patchbay/engine/cuda/library"
 	"patchbay/node/value"
 	"patchbay/parallel"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -217,10 +217,10 @@ func (o *opened) close() error {
 }
 
 // usual returns the rates of GPUs that were not measured: those of the built-in table, by their names.
-func usual(infos []cuda.Info) *forecast.Machine {
-	var all forecast.Machine
+func usual(infos []cuda.Info) *hardware.Machine {
+	var all hardware.Machine
 	for i, info := range distinct(infos) {
-		m := forecast.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
+		m := hardware.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
 		if i == 0 {
 			all = m
 			continue
@@ -245,8 +245,8 @@ func distinct(infos []cuda.Info) (kinds []cuda.Info) {
 // rated applies the rates of a machine (nil: those of the built-in table) to GPUs. If they are of several kinds, order
 // has the fastest first and mixed the device at each place. If not, mixed is nil, and the kind is the Device of the
 // machine; without GPUs that is the cpu.
-func rated(m *forecast.Machine, infos []cuda.Info,
-) (of *forecast.Machine, mixed []forecast.Device, order []cuda.Info, err error) {
+func rated(m *hardware.Machine, infos []cuda.Info,
+) (of *hardware.Machine, mixed []hardware.Device, order []cuda.Info, err error) {
 	if m == nil && infos != nil {
 		m = usual(infos)
 	}
@@ -257,7 +257,7 @@ func rated(m *forecast.Machine, infos []cuda.Info,
 		d, err := m.Kind("cpu")
 		return m.For(d), nil, nil, err
 	}
-	kinds := map[string]forecast.Device{}
+	kinds := map[string]hardware.Device{}
 	for _, i := range infos {
 		d, err := m.Kind(i.Name)
 		if err != nil {
@@ -278,7 +278,7 @@ func rated(m *forecast.Machine, infos []cuda.Info,
 }
 
 // ratedGPUs returns the GPUs of --devices in the order of ranks, and their rates (see rated).
-func (c *Config) ratedGPUs() (of *forecast.Machine, mixed []forecast.Device, driver *cuda.Driver, infos []cuda.Info,
+func (c *Config) ratedGPUs() (of *hardware.Machine, mixed []hardware.Device, driver *cuda.Driver, infos []cuda.Info,
 	err error,
 ) {
 	if driver, infos, err = c.gpus(); err != nil {
@@ -294,12 +294,12 @@ func (c *Config) ratedGPUs() (of *forecast.Machine, mixed []forecast.Device, dri
 }
 
 // Cluster returns the GPUs of --devices as a worker plans for them, in its order.
-func (c *Config) Cluster() (forecast.Cluster, error) {
+func (c *Config) Cluster() (hardware.Cluster, error) {
 	m, mixed, _, infos, err := c.ratedGPUs()
 	if err != nil {
-		return forecast.Cluster{}, err
+		return hardware.Cluster{}, err
 	}
-	f := forecast.Cluster{Device: m.Device, Mixed: mixed, Link: m.Link, Hosts: 1, PerHost: len(infos)}
+	f := hardware.Cluster{Device: m.Device, Mixed: mixed, Link: m.Link, Hosts: 1, PerHost: len(infos)}
 	f.Between = m.Between(locations(infos))
 	return f, nil
 }
@@ -312,13 +312,13 @@ func locations(infos []cuda.Info) (names []string) {
 }
 
 // BuiltInRates returns the built-in rates of each kind of device in --devices, that of the first rank first.
-func (c *Config) BuiltInRates() (kinds []forecast.Machine, err error) {
+func (c *Config) BuiltInRates() (kinds []hardware.Machine, err error) {
 	_, _, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return nil, err
 	}
 	if infos == nil {
-		return []forecast.Machine{forecast.CPU()}, nil
+		return []hardware.Machine{hardware.CPU()}, nil
 	}
 	for _, info := range distinct(infos) {
 		kinds = append(kinds, *usual([]cuda.Info{info}))
@@ -391,13 +391,13 @@ func (c *Config) deviceMemory() (most, reserve int64, err error) {
 
 // site describes the devices of so many places to a leader. On the processors the ranks share the rates that one of
 // them has alone.
-func (c *Config) site(places int, ops engine.Ops) (s forecast.Hardware, err error) {
+func (c *Config) site(places int, ops engine.Ops) (s hardware.Site, err error) {
 	m, mixed, _, infos, err := c.ratedGPUs()
 	if err != nil {
 		return s, err
 	}
 	if m == nil {
-		cpu := forecast.CPU()
+		cpu := hardware.CPU()
 		m = &cpu
 	}
 	memory, reserve, err := c.deviceMemory()

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine/cuda"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 )
 
 // TestGPUs checks that numbers, lists and ranges are read, other names of GPUs refused, and other devices left to
@@ -64,15 +64,15 @@ func TestSchedulesThatAreRefused(t *testing.T) {
 // TestMeasuredGPUsAreInOrder checks that fast GPUs come first, each with its rates and memory, that GPUs of one kind
 // keep their order, and that one without rates is refused by name.
 func TestMeasuredGPUsAreInOrder(t *testing.T) {
-	m, err := forecast.NewMachine("L40")
+	m, err := hardware.NewMachine("L40")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast, err := forecast.NewMachine("H100")
+	fast, err := hardware.NewMachine("H100")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Others = []forecast.Device{fast.Device}
+	m.Others = []hardware.Device{fast.Device}
 	gpu := func(index int, name string) cuda.Info {
 		return cuda.Info{Index: index, Name: name, Memory: int64(index+1) << 30}
 	}
@@ -82,7 +82,7 @@ func TestMeasuredGPUsAreInOrder(t *testing.T) {
 		}
 		return out
 	}
-	check := func(of *forecast.Machine, first string) {
+	check := func(of *hardware.Machine, first string) {
 		t.Helper()
 		if of.Device.Name != first || of.Check() != nil {
 			t.Errorf("the first device is of the kind %s (%v), want %s", of.Device.Name, of.Check(), first)

@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/wire"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
@@ -131,7 +131,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	}
 	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Process) process.Process {
 		site := cl.Site()
-		log.Info().Stringer("host", cl).Str("rates", forecast.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
+		log.Info().Stringer("host", cl).Str("rates", hardware.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
 		return remoteHost{cl, roots}
 	},
 		func(address string, err error) {

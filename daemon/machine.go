@@ -7,12 +7,12 @@ import (
 	"os"
 	"strings"
 
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 )
 
 // Machine reads the measured rates that --rates names, nil for the built-in rates. It returns an error for --devices
 // that are neither the cpu nor GPUs.
-func (c *Config) Machine() (*forecast.Machine, error) {
+func (c *Config) Machine() (*hardware.Machine, error) {
 	if d := c.Devices; d != "cpu" && d != "" && !strings.HasPrefix(d, "cuda") {
 		if _, err := os.Stat(d); err == nil {
 			return nil, fmt.Errorf("--devices %s: want auto, cpu, or GPUs as in cuda:0; measured rates are given by "+
@@ -34,12 +34,12 @@ func (c *Config) Machine() (*forecast.Machine, error) {
 }
 
 // ReadMachine reads a file of measured rates.
-func ReadMachine(path string) (forecast.Machine, error) {
+func ReadMachine(path string) (hardware.Machine, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return forecast.Machine{}, err
+		return hardware.Machine{}, err
 	}
-	m, err := forecast.ReadMachine(b)
+	m, err := hardware.ReadMachine(b)
 	if err != nil {
 		return m, fmt.Errorf("%s: %w", path, err)
 	}

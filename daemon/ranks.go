@@ -24,7 +24,7 @@ import (
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
@@ -64,7 +64,7 @@ func (c *children) Changed(ranks int) bool { return ranks > c.started }
 func (c *children) Missing() []string { return nil }
 
 // Survey implements parallel.Processes. It is empty: they have the devices of this process.
-func (c *children) Survey() forecast.Survey { return forecast.Survey{} }
+func (c *children) Survey() hardware.Survey { return hardware.Survey{} }
 
 // Start implements parallel.Processes.
 func (c *children) Start(ranks int) ([]process.Process, error) {

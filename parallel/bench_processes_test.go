@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/models/source"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/parallel/request"
@@ -73,7 +73,7 @@ func (p *processes) Changed(ranks int) bool { return ranks > p.room }
 
 func (*processes) Missing() []string { return nil }
 
-func (*processes) Survey() forecast.Survey { return forecast.Survey{} }
+func (*processes) Survey() hardware.Survey { return hardware.Survey{} }
 
 func (p *processes) Start(ranks int) (out []process.Process, err error) {
 	p.room, p.pids = ranks, nil

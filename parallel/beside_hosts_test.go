@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"patchbay/fault"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/parallel/request"
@@ -73,7 +73,7 @@ func (s *some) Start(int) (out []process.Process, err error) {
 // next job gets a new one.
 func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	const places = 4
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 )
@@ -24,7 +25,7 @@ import (
 // besideEngine returns an engine with that many places on a machine with links so fast that every rank helps.
 func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Pool {
 	t.Helper()
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 )
@@ -36,7 +37,7 @@ func (e *Leader) plan(r *request.Request) (plan.Plan, error) {
 // its devices have.
 func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
-	p = cluster.Share(r.Model.Spec, p)
+	p = forecast.Share(cluster, r.Model.Spec, p)
 	err := r.Fits(p)
 	if err == nil && gpus && !r.HasArea() {
 		s := e.question(r, p)
@@ -119,7 +120,7 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
 	if met := e.survey(); met.Bandwidth > 0 {
-		cluster.Network = forecast.Interconnect{Name: "measured", Bandwidth: met.Bandwidth, Latency: met.Latency, AllToAll: 1}
+		cluster.Network = hardware.Interconnect{Name: "measured", Bandwidth: met.Bandwidth, Latency: met.Latency, AllToAll: 1}
 		cluster.Places = met.Places
 	}
 	if cluster.Mixed != nil {
@@ -135,27 +136,27 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 }
 
 // survey returns what is known of the processes of the ranks.
-func (e *Leader) survey() forecast.Survey {
+func (e *Leader) survey() hardware.Survey {
 	if e.cfg.Processes == nil {
-		return forecast.Survey{}
+		return hardware.Survey{}
 	}
 	return e.cfg.Processes.Survey()
 }
 
 // devices returns one rank as the planner sees it, and whether it works on a GPU. If ranks run on other machines, both
 // are as reported by the hosts.
-func (e *Leader) devices() (cluster forecast.Cluster, gpus bool) {
+func (e *Leader) devices() (cluster hardware.Cluster, gpus bool) {
 	met := e.survey()
 	gpus = e.cfg.DeviceOf != nil
 	if met.Devices != nil {
 		gpus = met.GPUs
 	}
-	return e.cluster.At(met.Hardware), gpus
+	return e.cluster.At(met.Site), gpus
 }
 
 // onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if
 // ranks do not work on GPUs.
-func (e *Leader) onDevice(d forecast.Device, m request.Model) forecast.Device {
+func (e *Leader) onDevice(d hardware.Device, m request.Model) hardware.Device {
 	if _, gpus := e.devices(); !gpus {
 		return d
 	}
@@ -210,9 +211,9 @@ func (p *Pool) Rates() string {
 }
 
 // cluster returns one rank as the planner sees it.
-func (c *Config) cluster() (forecast.Cluster, error) {
+func (c *Config) cluster() (hardware.Cluster, error) {
 	if c.Machine != nil {
-		f := forecast.Cluster{Device: c.Machine.Device, Mixed: c.Mixed, Link: c.Machine.Link, Hosts: 1, PerHost: 1}
+		f := hardware.Cluster{Device: c.Machine.Device, Mixed: c.Mixed, Link: c.Machine.Link, Hosts: 1, PerHost: 1}
 		if c.DeviceOf != nil {
 			devices := make([]string, c.Ranks)
 			for r := range devices {
@@ -226,5 +227,5 @@ func (c *Config) cluster() (forecast.Cluster, error) {
 	if devices == "" {
 		devices = "cpu"
 	}
-	return forecast.ParseCluster(devices)
+	return hardware.ParseCluster(devices)
 }

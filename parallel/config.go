@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 )
@@ -19,13 +19,13 @@ type Config struct {
 	MemoryBytes, DeviceMemory, Reserve int64
 	Transport                          comm.Transport // nil: comm.Local, on devices for one rank only
 	Recode                             func(v any) (any, error)
-	// Devices names the device of one rank (parallel/forecast/devices.json), with its link if it is not the usual one,
+	// Devices names the device of one rank (parallel/hardware/devices.json), with its link if it is not the usual one,
 	// or those of all places if they differ; empty: "cpu". Stages are balanced, work is shared and plans are chosen by
 	// it. Machine, if not nil, has measured rates and takes its place, with Mixed by place if devices differ, fastest
 	// first.
 	Devices string
-	Machine *forecast.Machine
-	Mixed   []forecast.Device
+	Machine *hardware.Machine
+	Mixed   []hardware.Device
 	// Patience is how long all ranks of a request together may make no progress before the request fails, 0: ten
 	// minutes. It must exceed the longest single operation.
 	Patience time.Duration
@@ -63,7 +63,7 @@ type Processes interface {
 	// Missing lists the expected processes that are not available now, and why.
 	Missing() []string
 	// Survey returns what is known of the processes.
-	Survey() forecast.Survey
+	Survey() hardware.Survey
 }
 
 // Divisible is Processes that several leaders can use at the same time, each with some of the processes.

@@ -10,16 +10,16 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/parallel/request"
 )
 
 // siteOf returns the rates of a host with one place per argument, that many times slower than the table's CPU.
-func siteOf(t *testing.T, slower ...float64) (s forecast.Hardware) {
+func siteOf(t *testing.T, slower ...float64) (s hardware.Site) {
 	t.Helper()
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func siteOf(t *testing.T, slower ...float64) (s forecast.Hardware) {
 
 // unlikeHosts returns a leader whose ranks run on stations with these numbers of places and these announced rates,
 // with its cluster and the stations' addresses.
-func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Hardware,
+func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...hardware.Site,
 ) (*Pool, *remote.Cluster, []string) {
 	t.Helper()
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
@@ -120,14 +120,14 @@ func TestHostsThatDifferLoad(t *testing.T) {
 func TestSlowHostIsLeftOut(t *testing.T) {
 	small := siteOf(t, 2)
 	small.Devices[0].Memory = 1 << 10
-	for name, site := range map[string]forecast.Hardware{"slow": siteOf(t, 1e5), "small": small} {
+	for name, site := range map[string]hardware.Site{"slow": siteOf(t, 1e5), "small": small} {
 		models := &hosts{t: t}
 		e, c, list := unlikeHosts(t, models, []int{1, 2}, site, siteOf(t, 1, 1.01))
 		file := filepath.Join(t.TempDir(), "networks.json")
 		if err := c.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
-		e.whole.cluster.Link = forecast.Interconnect{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
+		e.whole.cluster.Link = hardware.Interconnect{Bandwidth: 1, AllToAll: 1} // of the leader's machine, where no rank runs
 		r := tinyRequest(t, "flux", 1, 34, 36, 2)
 		r.Guider, r.Branches, r.Plan = request.Guider{Kind: request.GuideBasic}, r.Branches[1:], "ranks=3"
 		models.weights(r)
@@ -161,11 +161,11 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 // announces none, all get the rates of the leader.
 func TestRatesOfAHostAreChecked(t *testing.T) {
 	good := siteOf(t, 1, 1)
-	for want, spoil := range map[string]func(s *forecast.Hardware){
-		"the rates of its devices: devices[1].gemm is NaN":  func(s *forecast.Hardware) { s.Devices[1].GEMM = math.NaN() },
-		"the rates of its devices: devices[0].memory is -1": func(s *forecast.Hardware) { s.Devices[0].Memory = -1 },
-		"the rates of its devices: links[0].bandwidth is 0": func(s *forecast.Hardware) { s.Link.Bandwidth = 0 },
-		"it tells of 1 devices for 2 places":                func(s *forecast.Hardware) { s.Devices = s.Devices[:1] },
+	for want, spoil := range map[string]func(s *hardware.Site){
+		"the rates of its devices: devices[1].gemm is NaN":  func(s *hardware.Site) { s.Devices[1].GEMM = math.NaN() },
+		"the rates of its devices: devices[0].memory is -1": func(s *hardware.Site) { s.Devices[0].Memory = -1 },
+		"the rates of its devices: links[0].bandwidth is 0": func(s *hardware.Site) { s.Link.Bandwidth = 0 },
+		"it tells of 1 devices for 2 places":                func(s *hardware.Site) { s.Devices = s.Devices[:1] },
 	} {
 		bad := good
 		bad.Devices = slices.Clone(good.Devices)
@@ -180,7 +180,7 @@ func TestRatesOfAHostAreChecked(t *testing.T) {
 			t.Errorf("missing are %q, want %s with %q", m, list[0], want)
 		}
 	}
-	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, forecast.Hardware{}, good)
+	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, hardware.Site{}, good)
 	got, err := c.Start(4)
 	if err != nil || len(got) != 2 || c.Survey().Devices != nil {
 		t.Errorf("got %v, %v, %d devices: want both hosts and no rates", got, err, len(c.Survey().Devices))

@@ -17,7 +17,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/fault"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/parallel/request"
@@ -161,11 +161,11 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Pool, *hosts, []
 // station starts a host with two places that announces no rates, and returns its address.
 func station(t *testing.T, n remote.Network, models *hosts) string {
 	t.Helper()
-	return stationAt(t, n, models, forecast.Hardware{}, 2)
+	return stationAt(t, n, models, hardware.Site{}, 2)
 }
 
 // stationAt starts a host with that many places that announces site, and returns its address.
-func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Hardware, places int) string {
+func stationAt(t *testing.T, n remote.Network, models *hosts, site hardware.Site, places int) string {
 	t.Helper()
 	ops := testOps
 	if models.ops != nil {
@@ -225,7 +225,7 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", met.Bandwidth, met.Latency)
 	}
 	s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
-	s.Cluster.Network = forecast.Interconnect{Bandwidth: 1e15}
+	s.Cluster.Network = hardware.Interconnect{Bandwidth: 1e15}
 	if best, ok := s.Fastest(); !ok || best.Plan.Ranks() <= 2 ||
 		!slices.Equal(s.Cluster.Places, []int{2, 2}) {
 		t.Errorf("on %v with a free network %s: the test shows nothing", s.Cluster.Places, best.Plan)

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/control"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/race"
@@ -25,7 +26,7 @@ func searchFor(r *request.Request, memory int64) forecast.Search {
 	w := workloadOf(r)
 	d := w.Device
 	d.ValueBytes, d.Memory, d.Reserved = r.Compute.Size(), memory, 0
-	return forecast.Search{Workload: w, Exact: true, Cluster: forecast.Cluster{Device: d, Hosts: 1, PerHost: 4}}
+	return forecast.Search{Workload: w, Exact: true, Cluster: hardware.Cluster{Device: d, Hosts: 1, PerHost: 4}}
 }
 
 // recordedOn adds a recorded net to the first entry of each branch of a request, with a hint for each picture.

@@ -12,6 +12,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -88,7 +89,7 @@ func biased(r *request.Request) *request.Request {
 // workloadOf returns the planner's view of a request, with the device by which engines balance stages by default.
 func workloadOf(r *request.Request) forecast.Workload {
 	w := r.Workload()
-	if m, err := forecast.NewMachine("cpu"); err == nil {
+	if m, err := hardware.NewMachine("cpu"); err == nil {
 		w.Device = m.Device
 	}
 	return w

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
@@ -66,9 +67,9 @@ func cpuLanes(t *testing.T, p plan.Plan, spec *dit.Spec) []dit.Range {
 	return forecast.OwnLanes(spec, p, cpuDevice(t))
 }
 
-func cpuDevice(t *testing.T) forecast.Device {
+func cpuDevice(t *testing.T) hardware.Device {
 	t.Helper()
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

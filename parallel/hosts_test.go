@@ -16,7 +16,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/fault"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 	"patchbay/parallel/request"
@@ -65,7 +65,7 @@ func (h *hosts) Changed(ranks int) bool { return ranks > h.room }
 
 func (h *hosts) Missing() []string { return nil }
 
-func (h *hosts) Survey() forecast.Survey { return forecast.Survey{} }
+func (h *hosts) Survey() hardware.Survey { return hardware.Survey{} }
 
 func (h *hosts) Start(ranks int) ([]process.Process, error) {
 	h.starts++

@@ -14,7 +14,7 @@ import (
 	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/denoise"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
@@ -27,7 +27,7 @@ type Leader struct {
 	cfg       Config           // of the pool; Ranks, DeviceOf and Processes are those of its places
 	at        []int            // its places; nil: all
 	total     int              // how many places the pool has
-	cluster   forecast.Cluster // one rank as the planner sees it
+	cluster   hardware.Cluster // one rank as the planner sees it
 	home      *process.Local   // this process
 	ops       engine.Ops       // on the device of its first place
 	relieve   func() error     // frees what is kept between requests; nil: others work on the devices

@@ -56,7 +56,7 @@ func (p *Pool) Load(ctx context.Context, m request.Model, text string) (Loaded, 
 		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", split.Ranks(), n)
 	}
 	cluster, _ := e.devices()
-	out.Seconds, err = e.acquire(m, cluster.Share(m.Spec, split), nil)
+	out.Seconds, err = e.acquire(m, forecast.Share(cluster, m.Spec, split), nil)
 	return out, err
 }
 

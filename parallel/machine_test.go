@@ -7,6 +7,7 @@ import (
 
 	"patchbay/engine/profile"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/tests/race"
 )
@@ -16,7 +17,7 @@ import (
 func TestMeasuredRates(t *testing.T) {
 	r := tinyRequest(t, "flux", 1, 16, 16, 3)
 	w := r.Workload()
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,16 +29,16 @@ func TestMeasuredRates(t *testing.T) {
 		{Layer: "modulation", Op: "Linear", Took: time.Hour},
 		{Layer: "embed", Op: "Upload", Took: time.Hour},
 	}
-	if err := m.Measure(w, spans, 4); err != nil {
+	if err := forecast.Measure(&m, w, spans, 4); err != nil {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
-	alone := forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}
+	alone := hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}
 	sim := forecast.Simulate(w, plan.OneRank(), alone)
 	if !near(sim.Seconds, 3.5, 1e-3) { // the gaps between operations come on top: 0.8 ms
 		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
 	}
-	if err := m.Measure(w, spans[:1], 4); err == nil {
+	if err := forecast.Measure(&m, w, spans[:1], 4); err == nil {
 		t.Error("rates were measured without attention")
 	}
 }
@@ -55,11 +56,11 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Measure(r.Workload(), one.Stats.Spans, 4); err != nil {
+	if err := forecast.Measure(&m, r.Workload(), one.Stats.Spans, 4); err != nil {
 		t.Fatal(err)
 	}
 	e, err := NewPool(Config{NewOps: testOps, Machine: &m})
@@ -82,7 +83,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim := forecast.Simulate(r.Workload(), p, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
+	sim := forecast.Simulate(r.Workload(), p, hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
 	for k, d := range took {
 		t.Logf("stage %d: measured %v, predicted %v", k, d, time.Duration(sim.Ranks[k].Compute*1e9))
 		if d <= 0 {

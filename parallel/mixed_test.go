@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
 // mixedEngine returns a leader whose second place is declared four times as slow as the first.
 func mixedEngine(t *testing.T, schedule Schedule) *Pool {
 	t.Helper()
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +22,7 @@ func mixedEngine(t *testing.T, schedule Schedule) *Pool {
 	slow.Name = "slow"
 	slow.GEMM, slow.Attention, slow.Traffic = slow.GEMM/4, slow.Attention/4, slow.Traffic/4
 	e, err := NewPool(Config{
-		NewOps: testOps, Recode: roundTrip, Machine: &m, Mixed: []forecast.Device{m.Device, slow}, Ranks: 2,
+		NewOps: testOps, Recode: roundTrip, Machine: &m, Mixed: []hardware.Device{m.Device, slow}, Ranks: 2,
 		Schedule: schedule,
 	})
 	if err != nil {
@@ -93,11 +94,11 @@ func TestSlowPlaceIsLeftOut(t *testing.T) {
 // TestPairsReachThePlanner checks that the leader plans with the links measured between the devices of its places, and
 // for a subset of the places with those between them.
 func TestPairsReachThePlanner(t *testing.T) {
-	m, err := forecast.NewMachine("H100")
+	m, err := hardware.NewMachine("H100")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Pairs = []forecast.Pair{
+	m.Pairs = []hardware.Pair{
 		{A: "cuda:5", B: "cuda:6", Bandwidth: 3e9},
 		{A: "cuda:5", B: "cuda:7", Bandwidth: 2e9},
 		{A: "cuda:7", B: "cuda:6", Bandwidth: 1e9},

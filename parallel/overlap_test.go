@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/tests/race"
 )
@@ -136,7 +137,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cpu, err := forecast.ParseCluster("cpu")
+			cpu, err := hardware.ParseCluster("cpu")
 			if err != nil {
 				t.Fatal(err)
 			}

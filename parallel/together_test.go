@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
@@ -46,7 +46,7 @@ func TestEntriesTogether(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
 	}
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

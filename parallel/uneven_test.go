@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 )
 
 // TestUnevenStagesEqualOneRank checks that stages cut by the costs of a device where attention takes nearly all the
@@ -15,7 +15,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: TestMeasuredStages cuts uneven stages")
 	}
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"testing"
 
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/tests/fakegpu"
 	"patchbay/tests/harness"
 )
@@ -47,7 +47,7 @@ func TestCUDABenchComm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := forecast.ReadMachine(text)
+		m, err := hardware.ReadMachine(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestCUDAJobsBeside(t *testing.T) {
 	t.Setenv("LD_LIBRARY_PATH", driver)
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
-	m, err := forecast.NewMachine("H100")
+	m, err := hardware.NewMachine("H100")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/tests/harness"
 )
 
@@ -25,7 +25,7 @@ import (
 // quarter of the other's work, though it is first in the list, and that the picture is that of one rank.
 func TestHostsThatDiffer(t *testing.T) {
 	t.Parallel()
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

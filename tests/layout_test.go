@@ -36,7 +36,7 @@ func rooms() map[string][]string {
 		"node":   {"pyjson", "lru", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
 			"comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
-			"rank", "process", "forecast", "remote", "request", "leader",
+			"hardware", "rank", "process", "forecast", "remote", "request", "leader",
 			"denoise", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "rights", "broker", "jobs", "serve", "worker"},

@@ -16,7 +16,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/comm/trial"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/remote"
 )
@@ -62,7 +62,7 @@ measures the network itself when hosts meet.`,
 			return r, err
 		}
 		for _, kind := range s.kinds {
-			err := saveMachine(f.save, kind, func(to *forecast.Machine) error { return m.save(to, s.link, s.places) })
+			err := saveMachine(f.save, kind, func(to *hardware.Machine) error { return m.save(to, s.link, s.places) })
 			if err != nil {
 				return nil, err
 			}
@@ -84,7 +84,7 @@ type site struct {
 	link   string       // name of the transport on GPUs and hosts
 	ops    []engine.Ops // by rank; nil: on the processors, or on a host
 	places []string     // by rank, its GPU or its name on hosts; nil on the processors
-	kinds  []forecast.Machine
+	kinds  []hardware.Machine
 	inRow  int // exchanges timed in a row
 	most   int // bytes that a rank sends in the largest exchange
 	team   uint64
@@ -293,7 +293,7 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 	}
 	for a := range all {
 		for b := a + 1; b < len(all); b++ {
-			p := forecast.Pair{A: s.places[a], B: s.places[b]}
+			p := hardware.Pair{A: s.places[a], B: s.places[b]}
 			what := p.A + " and " + p.B
 			small, err := one(what, trial.Ring, least, a, b)
 			if err != nil {

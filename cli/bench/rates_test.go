@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"patchbay/daemon"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 )
 
 // TestRatesAreKeptByKind checks that rates measured on one kind of device are kept beside those of other kinds.
@@ -15,12 +15,12 @@ func TestRatesAreKeptByKind(t *testing.T) {
 		kind string
 		gemm float64
 	}{{"A", 1e12}, {"cpu", 2e12}, {"B", 3e12}, {"A", 4e12}} {
-		fresh, err := forecast.NewMachine("H100")
+		fresh, err := hardware.NewMachine("H100")
 		if err != nil {
 			t.Fatal(err)
 		}
 		fresh.Device.Name = c.kind
-		err = saveMachine(path, fresh, func(m *forecast.Machine) error {
+		err = saveMachine(path, fresh, func(m *hardware.Machine) error {
 			if m.Device.Name != c.kind || m.Others != nil {
 				t.Errorf("the rates of %s are changed for %s", m.Device.Name, c.kind)
 			}
@@ -45,15 +45,15 @@ func TestRatesAreKeptByKind(t *testing.T) {
 // TestPairsAreKept checks that newly measured pairs of devices replace older ones and leave those of other devices, and
 // that what all exchanges reach together is stored as a fraction of what the pairs promise.
 func TestPairsAreKept(t *testing.T) {
-	m, err := forecast.NewMachine("H100")
+	m, err := hardware.NewMachine("H100")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair := func(a, b string, rate float64) forecast.Pair {
-		return forecast.Pair{A: a, B: b, Bandwidth: rate, Latency: 1e-5}
+	pair := func(a, b string, rate float64) hardware.Pair {
+		return hardware.Pair{A: a, B: b, Bandwidth: rate, Latency: 1e-5}
 	}
-	m.Pairs = []forecast.Pair{pair("cuda:0", "cuda:1", 7), pair("cuda:3", "cuda:4", 8)}
-	found := measured{Bandwidth: 5, Latency: 2e-5, AllToAll: 6, pairs: []forecast.Pair{
+	m.Pairs = []hardware.Pair{pair("cuda:0", "cuda:1", 7), pair("cuda:3", "cuda:4", 8)}
+	found := measured{Bandwidth: 5, Latency: 2e-5, AllToAll: 6, pairs: []hardware.Pair{
 		pair("cuda:0", "cuda:1", 40), pair("cuda:0", "cuda:2", 10), pair("cuda:2", "cuda:1", 10),
 	}}
 	if err := found.save(&m, "nccl", []string{"cuda:0", "cuda:1", "cuda:2"}); err != nil {

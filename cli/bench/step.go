@@ -16,6 +16,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/request"
 )
 
@@ -153,10 +154,10 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Pool, req *request.R
 	if err != nil {
 		return err
 	}
-	return saveMachine(f.save, kinds[0], func(m *forecast.Machine) error {
+	return saveMachine(f.save, kinds[0], func(m *hardware.Machine) error {
 		m.Device.WeightBytes = 4
 		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
 			f.Size, eng.Name(), runtime.GOMAXPROCS(0))
-		return m.Measure(req.Workload(), res.Stats.Spans, req.Compute.Size())
+		return forecast.Measure(m, req.Workload(), res.Stats.Spans, req.Compute.Size())
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/published"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 )
@@ -56,7 +57,7 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 }
 
 // machine returns the rates that --rates names, or those of a run on one rank.
-func (f *Flags) machine(ctx context.Context, one request.Request) (forecast.Machine, error) {
+func (f *Flags) machine(ctx context.Context, one request.Request) (hardware.Machine, error) {
 	if f.rates != "" {
 		m, err := daemon.ReadMachine(f.rates)
 		if err != nil {
@@ -64,12 +65,12 @@ func (f *Flags) machine(ctx context.Context, one request.Request) (forecast.Mach
 		}
 		return m, nil
 	}
-	m := forecast.CPU()
+	m := hardware.CPU()
 	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps}, &one)
 	if err != nil {
 		return m, err
 	}
-	return m, m.Measure(one.Workload(), stats.Spans, one.Compute.Size())
+	return m, forecast.Measure(&m, one.Workload(), stats.Spans, one.Compute.Size())
 }
 
 // checkedRuns is how often a request runs; the quietest run counts.
@@ -111,7 +112,7 @@ type comparison struct {
 	wall         float64             // seconds of the steps, ranks one at a time
 }
 
-func compare(r *request.Request, m forecast.Machine, stats request.Stats) (c comparison, err error) {
+func compare(r *request.Request, m hardware.Machine, stats request.Stats) (c comparison, err error) {
 	w := r.Workload()
 	w.Device = m.Device
 	if stats.Plan != plan.OneRank().String() {
@@ -122,7 +123,7 @@ func compare(r *request.Request, m forecast.Machine, stats request.Stats) (c com
 		c.plan = plan.OneRank()
 	}
 	n, size := c.plan.Ranks(), r.Compute.Size()
-	c.sim = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
+	c.sim = forecast.Simulate(w, c.plan, hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
 	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
 	o := forecast.NewPartition(w, c.plan)
 	for _, s := range stats.Spans {

@@ -6,13 +6,13 @@ import (
 
 	"patchbay/daemon"
 	"patchbay/parallel"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 )
 
 // TestCheckComparesLikeWithLike checks that bytes and memory of a run are exactly those predicted, and that every rank
 // shows time in each kind of work. Times are not judged.
 func TestCheckComparesLikeWithLike(t *testing.T) {
-	m, err := forecast.NewMachine("cpu")
+	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/value"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -113,7 +114,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 
 // deviceHelp lists the known devices, links and networks.
 func deviceHelp() string {
-	devices, links, networks := forecast.Devices()
+	devices, links, networks := hardware.Devices()
 	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "),
 		strings.Join(links, ", "), strings.Join(networks, ", "))
 }
@@ -182,7 +183,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 	if onThisMachine(f.Devices) {
 		here := daemon.Config{Devices: f.Devices, Rates: f.rates, CUDALibs: os.Getenv("PATCHBAY_CUDA_LIBS")}
 		s.Cluster, err = here.Cluster()
-	} else if s.Cluster, err = forecast.ParseCluster(f.Devices); err == nil && f.rates != "" {
+	} else if s.Cluster, err = hardware.ParseCluster(f.Devices); err == nil && f.rates != "" {
 		err = useRates(f.rates, &s.Cluster)
 	}
 	if err != nil {
@@ -364,12 +365,12 @@ func seconds(v float64) string {
 
 // useRates replaces the rates of a cluster with measured ones. Names, memory, counts and the bytes of weights and
 // values stay.
-func useRates(path string, f *forecast.Cluster) error {
+func useRates(path string, f *hardware.Cluster) error {
 	m, err := daemon.ReadMachine(path)
 	if err != nil {
 		return fmt.Errorf("--rates: %w", err)
 	}
-	use := func(of forecast.Device) (forecast.Device, error) {
+	use := func(of hardware.Device) (hardware.Device, error) {
 		d, err := m.Kind(of.Name)
 		if err != nil && f.Mixed != nil {
 			return d, fmt.Errorf("--rates %s: %w", path, err)

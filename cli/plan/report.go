@@ -2,6 +2,7 @@ package plan
 
 import (
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -48,7 +49,7 @@ type otherReport struct {
 const shownOthers = 6
 
 // rated says where the rates of a cluster come from.
-func (f *Flags) rated(c forecast.Cluster) string {
+func (f *Flags) rated(c hardware.Cluster) string {
 	switch {
 	case f.rates != "":
 		return f.rates + ", " + c.Sources()

@@ -79,7 +79,7 @@ func analyticModel(t *testing.T) *value.Model {
 	m := analytic{&dit.Spec{
 		Family: "analytic", Width: 4, Heads: 1, HeadDim: 4, PatchSize: 1, Channels: 4, OutChannels: 4,
 		ContextDim: 1,
-		Blocks: []dit.BlockSpec{{Kind: dit.Cross, Skip: -1, Attends: 1}},
+		Blocks:     []dit.BlockSpec{{Kind: dit.Cross, Skip: -1, Attends: 1}},
 	}}
 	return &value.Model{
 		Name: "analytic", Key: "analytic", Spec: m.spec,

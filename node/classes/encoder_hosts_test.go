@@ -12,7 +12,7 @@ import (
 	"patchbay/models/source"
 	"patchbay/node/graph"
 	"patchbay/parallel"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
 )
@@ -27,7 +27,7 @@ type pipedHosts struct {
 
 func (h *pipedHosts) Changed(ranks int) bool { return ranks > h.room }
 func (*pipedHosts) Missing() []string        { return nil }
-func (*pipedHosts) Survey() forecast.Survey  { return forecast.Survey{} }
+func (*pipedHosts) Survey() hardware.Survey  { return hardware.Survey{} }
 
 func (h *pipedHosts) Start(ranks int) (out []process.Process, err error) {
 	h.room, h.held = ranks, nil

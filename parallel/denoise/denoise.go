@@ -15,6 +15,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
@@ -25,7 +26,7 @@ import (
 type Target struct {
 	Team     *leader.Team
 	Session  uint64                // number of the run's session, different from that of every other one
-	Device   forecast.Device       // stages are balanced by its rates
+	Device   hardware.Device       // stages are balanced by its rates
 	DeviceOf func(rank int) string // nil: no device has memory of its own
 	Memory   int64                 // bound of a session's memory in bytes, 0: none
 }
@@ -85,7 +86,7 @@ type denoiser struct {
 	reuser    *reuser // nil: no cache
 
 	req     *request.Request
-	device  forecast.Device // stages are balanced by its rates
+	device  hardware.Device // stages are balanced by its rates
 	sampler sampling.Method
 	whole   *layout
 	n       int // vector elements of one item

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/models/published"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -83,7 +84,7 @@ func readPublished(t *testing.T) publishedTable {
 func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	t.Helper()
 	cal := p.Devices[r.Device]
-	f, err := ParseCluster(fmt.Sprintf("%dx%s", r.Ranks, cal.Cluster))
+	f, err := hardware.ParseCluster(fmt.Sprintf("%dx%s", r.Ranks, cal.Cluster))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"patchbay/models/dit"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -14,7 +15,7 @@ const referenceSide, referenceText = 64, 512
 
 // OwnLanes cuts the blocks of a model over stages that own their weights, by the rates of a device. It returns nil for
 // plans without such stages.
-func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []dit.Range {
+func OwnLanes(spec *dit.Spec, p plan.Plan, device hardware.Device) []dit.Range {
 	if !p.Owns() {
 		return nil
 	}
@@ -24,7 +25,7 @@ func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []dit.Range {
 }
 
 // reference returns a workload that depends on model and device alone.
-func reference(spec *dit.Spec, device Device) Workload {
+func reference(spec *dit.Spec, device hardware.Device) Workload {
 	w := square(spec, referenceSide)
 	w.Device = device
 	return w
@@ -37,15 +38,15 @@ func square(spec *dit.Spec, side int) Workload {
 	}
 }
 
-// Speeds returns the speed of each rank's device, in evaluations of a model per second.
-func (f Cluster) Speeds(spec *dit.Spec) []float64 {
+// speeds returns the speed of each rank's device, in evaluations of a model per second.
+func speeds(f hardware.Cluster, spec *dit.Spec) []float64 {
 	out := make([]float64, f.Ranks())
 	for r := range out {
 		if r > 0 && *f.On(r) == *f.On(r - 1) {
 			out[r] = out[r-1]
 			continue
 		}
-		alone := Cluster{Device: *f.On(r), Link: f.Link, Hosts: 1, PerHost: 1}
+		alone := hardware.Cluster{Device: *f.On(r), Link: f.Link, Hosts: 1, PerHost: 1}
 		s, _ := newCosts(NewPartition(reference(spec, alone.Device), plan.OneRank()), alone).laneSeconds(0, 0, 0,
 			plan.Micro{Whole: true})
 		out[r] = 1 / s
@@ -54,19 +55,10 @@ func (f Cluster) Speeds(spec *dit.Spec) []float64 {
 }
 
 // Share returns p with the speeds of the devices of its ranks for the model, if these differ and p has no speeds.
-func (f Cluster) Share(spec *dit.Spec, p plan.Plan) plan.Plan {
+func Share(f hardware.Cluster, spec *dit.Spec, p plan.Plan) plan.Plan {
 	if p.Ranks() <= len(f.Mixed) && p.Choose == 0 && p.Speeds == (plan.Speeds{}) {
 		f.PerHost = p.Ranks()
-		return f.shared(p, f.Speeds(spec))
+		p.Speeds = plan.SpeedsOf(speeds(f, spec))
 	}
-	return p
-}
-
-// shared is Share for known speeds.
-func (f Cluster) shared(p plan.Plan, speeds []float64) plan.Plan {
-	if f.Mixed == nil {
-		return p
-	}
-	p.Speeds = plan.SpeedsOf(speeds[:p.Ranks()])
 	return p
 }

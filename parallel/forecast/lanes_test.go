@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -35,7 +36,7 @@ func TestStagesOfFluxFit(t *testing.T) {
 // TestOwnStagesCoverEverything checks for published models and all stage counts that the stages hold each
 // block and each end exactly once.
 func TestOwnStagesCoverEverything(t *testing.T) {
-	cpu, err := NewMachine("cpu")
+	cpu, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

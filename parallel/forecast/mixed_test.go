@@ -1,10 +1,10 @@
 package forecast
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -12,11 +12,11 @@ import (
 // take 1/(1/a+1/b) together, up to the granularity of heads and blocks, and that equal parts take half the slow one's.
 func TestMixedDevicesShareTheWork(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 8, "H100-pcie,L40")
-	s.Cluster.Link = Interconnect{Name: "none", Bandwidth: 1e18, AllToAll: 1}
+	s.Cluster.Link = hardware.Interconnect{Name: "none", Bandwidth: 1e18, AllToAll: 1}
 	var alone [2]float64
 	for i := range s.Cluster.Mixed {
 		s.Cluster.Mixed[i].Launch, s.Cluster.Mixed[i].Handover = 0, 0
-		one := Cluster{Device: s.Cluster.Mixed[i], Link: s.Cluster.Link, Hosts: 1, PerHost: 1}
+		one := hardware.Cluster{Device: s.Cluster.Mixed[i], Link: s.Cluster.Link, Hosts: 1, PerHost: 1}
 		sim := Simulate(s.Workload, plan.OneRank(), one)
 		alone[i] = sim.Seconds
 	}
@@ -76,75 +76,27 @@ func TestSlowDevicesAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestMixedClusters checks that lists are sorted, fastest first, share the slowest link, and can be read back.
-func TestMixedClusters(t *testing.T) {
-	for text, want := range map[string]string{
-		"2xL40,H100": "1xH100-pcie4,2xL40-pcie4", "H100-nvlink,A100-80": "1xH100-nvlink3,1xA100-80-nvlink3",
-		"L40,L40": "2xL40-pcie4", "2xH100,2xH200,L20": "2xH100-pcie4,2xH200-pcie4,1xL20-pcie4",
-	} {
-		f, err := ParseCluster(text)
-		if err != nil || f.String() != want || (f.Mixed == nil) != (text == "L40,L40") {
-			t.Errorf("%s: %s, %v, want %s", text, f, err, want)
+// TestPlansFollowPairs checks that where only two of four devices are close to each other, the planner chooses those
+// two. By the link's rates alone it chooses four.
+func TestPlansFollowPairs(t *testing.T) {
+	s := searchFor(t, "sd3-medium", 1024, 28, "4xH100")
+	s.Exact = true
+	if got := choose(t, s).Best.Plan; got.Ranks() != 4 {
+		t.Fatalf("by the link alone it is %s, want four ranks", got)
+	}
+	for a := range 4 {
+		var row []hardware.Pair
+		for b := range 4 {
+			way := hardware.Pair{Bandwidth: 5e8, Latency: 1e-3}
+			if a < 2 && b < 2 {
+				way = hardware.Pair{Bandwidth: 3e11, Latency: 2e-5}
+			}
+			row = append(row, way)
 		}
-		if again, err := ParseCluster(f.String()); err != nil || again.String() != want {
-			t.Errorf("%s: %s does not read back: %v", text, f, err)
-		}
+		s.Cluster.Between = append(s.Cluster.Between, row)
 	}
-	for text, want := range map[string]string{
-		"2x2xH100,L40": "on one host", "40xL40,40xL20": "at most 64", "L40,": "8xH100", "L40,B300": "B300",
-	} {
-		if _, err := ParseCluster(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want an error that contains %q", text, err, want)
-		}
-	}
-}
-
-// TestMachinesOfSeveralKinds checks that they can be read back, and that a duplicate name, a bad device and an unknown
-// kind are refused.
-func TestMachinesOfSeveralKinds(t *testing.T) {
-	m, err := NewMachine("H100")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := NewMachine("L40")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Others = []Device{other.Device}
-	text, err := m.JSON()
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := ReadMachine(text)
-	if err != nil || again.Device != m.Device || !slices.Equal(again.Others, m.Others) || again.Link != m.Link {
-		t.Fatalf("%+v, %v: want %+v", again, err, m)
-	}
-	if d, err := again.Kind("l40"); err != nil || d != other.Device {
-		t.Errorf("l40 is %+v, %v", d, err)
-	}
-	if _, err := again.Kind("L20"); err == nil || !strings.Contains(err.Error(), "H100, L40") {
-		t.Errorf("L20: %v, want an error that lists what there is", err)
-	}
-	again.Pairs = []Pair{
-		{A: "cuda:0", B: "cuda:1", Bandwidth: 1e9, Latency: 1e-5}, {A: "cuda:0", B: "cuda:2", Bandwidth: 2e9},
-	}
-	paired, err := again.JSON()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if read, err := ReadMachine(paired); err != nil || !slices.Equal(read.Pairs, again.Pairs) {
-		t.Errorf("pairs are read as %+v, %v", read.Pairs, err)
-	}
-	for from, to := range map[string]string{`"cuda:2"`: `""`, `"bandwidth": 2000000000`: `"bandwidth": 0`} {
-		if _, err := ReadMachine([]byte(strings.Replace(string(paired), from, to, 1))); err == nil ||
-			!strings.Contains(err.Error(), "pairs[1].") {
-			t.Errorf("%s: got %v, want an error that names pairs[1]", to, err)
-		}
-	}
-	for from, to := range map[string]string{`"L40"`: `"h100"`, `"gemm": 135000000000000`: `"gemm": 0`} {
-		bad := strings.Replace(string(text), from, to, 1)
-		if _, err := ReadMachine([]byte(bad)); err == nil || !strings.Contains(err.Error(), "devices[1].") {
-			t.Errorf("%s: got %v, want an error that names devices[1]", to, err)
-		}
+	s.Cluster.Link.RingFraction, s.Cluster.Link.AllToAll = 1, 1
+	if got := choose(t, s).Best.Plan; got.Ranks() != 2 || got.Ulysses != 2 && got.Ring != 2 && got.CFG != 2 {
+		t.Errorf("the planner chose %s, want the two that are close", got)
 	}
 }

@@ -7,13 +7,14 @@ import (
 	"slices"
 
 	"patchbay/fault"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
 // Search is a question to the planner: which plan runs this workload fastest on these devices?
 type Search struct {
 	Workload
-	Cluster Cluster
+	Cluster hardware.Cluster
 	// Exact leaves out plans whose images differ from one rank's: pipelines with stale keys and values.
 	Exact bool
 	// Flat leaves out pipelines, which entries limited to an area cannot use.
@@ -29,11 +30,11 @@ type Search struct {
 // Candidate is one plan with its prediction.
 type Candidate struct {
 	Plan    plan.Plan
-	Seconds float64 // of the run; a lower bound for a plan that was not worth simulating
-	Bound   bool    // Seconds is that lower bound
-	Memory  Memory  // of the rank that needs most; where devices differ, of the one with the least room left
-	Least   bool    // Memory is a lower bound, and Fits says that this fits: the plan is too slow to be worth recording
-	On      *Device // of that rank
+	Seconds float64          // of the run; a lower bound for a plan that was not worth simulating
+	Bound   bool             // Seconds is that lower bound
+	Memory  Memory           // of the rank that needs most; where devices differ, of the one with the least room left
+	Least   bool             // Memory is a lower bound, and Fits is about that: the plan is too slow to record
+	On      *hardware.Device // of that rank
 	Fits    bool
 	Exact   bool // the image is that of one rank
 }
@@ -51,9 +52,6 @@ type Choice struct {
 	// Traffic is what the ranks of the best plan send in the run.
 	Traffic [][]Traffic
 }
-
-// Free returns how many bytes of a device a plan may take, 0: no limit is known.
-func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
 // is a candidate too. The error, a *fault.Error, says how much memory is missing and how many devices would be
@@ -184,7 +182,7 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, plan.Refuse("", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
 			p.Ranks(), s.Cluster, n)
 	}
-	p = s.Cluster.Share(s.Spec, p)
+	p = Share(s.Cluster, s.Spec, p)
 	if err := s.Fits(p); err != nil {
 		return nil, err
 	}
@@ -318,7 +316,7 @@ func (s Search) Weigh(p plan.Plan) (Candidate, error) {
 // candidate makes a candidate of a plan and the memory of its ranks.
 func (s Search) candidate(p plan.Plan, ranks []Memory) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
-	room := func(m Memory, on *Device) int64 { return on.Free() - m.Total() }
+	room := func(m Memory, on *hardware.Device) int64 { return on.Free() - m.Total() }
 	c.Fits = true
 	for r, m := range ranks {
 		on := s.Cluster.On(r)
@@ -360,7 +358,10 @@ func (s Search) plans(n int) []plan.Plan {
 			list = append(list, p)
 		}
 	}
-	speeds := s.Cluster.Speeds(s.Spec)
+	var rates []float64 // of ranks, where devices differ
+	if s.Cluster.Mixed != nil {
+		rates = speeds(s.Cluster, s.Spec)
+	}
 	for _, p := range list {
 		for _, p.Patches = range s.patchCounts(p.Pipe) {
 			if p.Pipe > 1 {
@@ -372,7 +373,11 @@ func (s Search) plans(n int) []plan.Plan {
 			}
 			for _, p.Spread = range forms {
 				if p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()) == nil {
-					out = append(out, s.Cluster.shared(p, speeds))
+					q := p
+					if rates != nil {
+						q.Speeds = plan.SpeedsOf(rates[:p.Ranks()])
+					}
+					out = append(out, q)
 				}
 			}
 			p.Spread = false

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/models/published"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -18,7 +19,7 @@ func searchFor(t testing.TB, model string, size, steps int, devices string) Sear
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := ParseCluster(devices)
+	f, err := hardware.ParseCluster(devices)
 	if err != nil {
 		t.Fatal(err)
 	}

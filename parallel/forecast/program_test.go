@@ -3,6 +3,7 @@ package forecast
 import (
 	"testing"
 
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -59,7 +60,7 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 5, "4xL40-pcie")
 	s.Text = []int{512, 77, 256}
 	p := planOf(t, "pipe=4,patches=1")
-	seconds := func(f Cluster) *Simulation {
+	seconds := func(f hardware.Cluster) *Simulation {
 		t.Helper()
 		sim := Simulate(s.Workload, p, f)
 		return sim
@@ -80,11 +81,13 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	}
 	f = s.Cluster
 	f.Link.Bandwidth /= 100
-	wire := func(f Cluster) wire { return newCosts(NewPartition(s.Workload, p), f).wires[plan.AxisPipe] }
+	wire := func(f hardware.Cluster) hardware.Wire {
+		return newCosts(NewPartition(s.Workload, p), f).wires[plan.AxisPipe]
+	}
 	want := 0.0
 	for _, text := range s.Text {
 		bytes := float64((text + s.Tokens()) * s.Spec.Width * f.Device.ValueBytes)
-		want += 5 * 3 * (wire(f).seconds(bytes) - wire(s.Cluster).seconds(bytes))
+		want += 5 * 3 * (wire(f).Seconds(bytes) - wire(s.Cluster).Seconds(bytes))
 	}
 	if got := seconds(f).Seconds - base.Seconds; !near(got, want, 1e-9*want) {
 		t.Errorf("a link of a hundredth of the bandwidth takes %.6f s more, the rows of all entries %.6f s", got, want)

@@ -81,7 +81,7 @@ func (c *costs) addShards(l *load) {
 		work = 0
 	}
 	for _, n := range units {
-		s := w.seconds(float64((n+parts-1)/parts*(parts-1)) * c.cluster.Device.WeightBytes)
+		s := w.Seconds(float64((n+parts-1)/parts*(parts-1)) * c.cluster.Device.WeightBytes)
 		l.exchange += max(0, s-work)
 		l.sent += s
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -37,7 +38,7 @@ type RankTime struct {
 
 // Simulate predicts a request without tensors. It follows the order of the executor (schedule.go) with the times of
 // time.go. The plan must have passed Check.
-func Simulate(w Workload, p plan.Plan, f Cluster) *Simulation {
+func Simulate(w Workload, p plan.Plan, f hardware.Cluster) *Simulation {
 	w.Device = f.Device
 	return simulate(newCosts(NewPartition(w, p), f), false)
 }

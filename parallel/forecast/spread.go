@@ -27,14 +27,3 @@ func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
 	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
 }
-
-// spreads reports whether lane k takes part in spread evaluations.
-func (o *Partition) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
-
-// back returns the up lane of the stage of down lane k. It is empty for the last stage and where stages are not folded.
-func (o *Partition) back(k int) dit.Range {
-	if up := len(o.Lanes) - 1 - k; up >= o.plan.Pipe {
-		return o.Lanes[up]
-	}
-	return dit.Range{}
-}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -11,9 +12,9 @@ import (
 // the workload's device: the time of the patches of one evaluation one after the other, for all entries of the rank,
 // without exchanges. The simulator works with the same costs, so its predictions for stages are what they were cut by.
 func (o *Partition) blockSeconds() (blocks []float64, ends [2]float64) {
-	c := &costs{Partition: o, cluster: Cluster{Device: o.Device}}
-	if o.Device == (Device{}) {
-		c.cluster.Device = Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} // every multiply-add alike, and nothing else
+	c := &costs{Partition: o, cluster: hardware.Cluster{Device: o.Device}}
+	if o.Device == (hardware.Device{}) {
+		c.cluster.Device = hardware.Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} // multiply-adds alone, all alike
 	}
 	at, b := plan.Coord{}, o.batch[0].Len()
 	patches := [microSizes]int{}

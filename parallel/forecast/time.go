@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"patchbay/models/dit"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -23,20 +24,26 @@ const (
 // costs predicts the seconds of micro-steps of one plan on one cluster.
 type costs struct {
 	*Partition
-	cluster Cluster
-	spread  *costs               // for spread evaluations, nil if the plan has none
-	lanes   [][]laneCost         // by group (data part and cfg group) and lane; groups that do the same share theirs
-	wires   [plan.AxisCount]wire // pipe: to the next stage; ulysses: to all; the others: to the neighbor
+	cluster hardware.Cluster
+	spread  *costs                        // for spread evaluations, nil if the plan has none
+	lanes   [][]laneCost                  // by group (data part and cfg group) and lane; equal groups share theirs
+	wires   [plan.AxisCount]hardware.Wire // pipe: to the next stage; ulysses: to all; the others: to the neighbor
 }
 
-func newCosts(o *Partition, f Cluster) *costs {
+func newCosts(o *Partition, f hardware.Cluster) *costs {
 	c := &costs{Partition: o, cluster: f}
 	for a := range plan.AxisCount {
 		if ranks, _ := o.mesh.Along(a, plan.Coord{}); len(ranks) == 1 {
 			continue
 		}
-		pattern := map[plan.Axis]pattern{plan.AxisUlysses: toAll, plan.AxisPipe: toNext}[a] // others: toNeighbour
-		c.wires[a] = f.wire(o.groups(a), pattern)
+		pattern := hardware.ToNeighbour
+		switch a {
+		case plan.AxisUlysses:
+			pattern = hardware.ToAll
+		case plan.AxisPipe:
+			pattern = hardware.ToNext
+		}
+		c.wires[a] = f.Wire(o.groups(a), pattern)
 	}
 	c.lanes = make([][]laneCost, o.plan.Data*o.plan.CFG)
 	for g := range c.lanes {
@@ -105,9 +112,9 @@ func (o *Partition) groups(a plan.Axis) [][]int {
 
 // load is the work of one rank in some blocks.
 type load struct {
-	on              *Device // of the rank
-	gemm, attention float64 // floating point operations
-	bytes           float64 // of element-wise work
+	on              *hardware.Device // of the rank
+	gemm, attention float64          // floating point operations
+	bytes           float64          // of element-wise work
 	launches        float64
 	exchange        float64 // seconds of exchanges inside the stage that are not hidden
 	sent            float64 // seconds of all exchanges inside the stage
@@ -174,7 +181,7 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, rows []dit.Rows, b i
 		if plan.Axis(a) == plan.AxisRing && c.stored() { // one gather takes R-1 hops around the ring
 			hops *= int64(c.plan.Ring - 1)
 		}
-		s := float64(hops)*w.latency + float64(v.values)*float64(c.cluster.Device.ValueBytes)*w.perByte
+		s := float64(hops)*w.Latency + float64(v.values)*float64(c.cluster.Device.ValueBytes)*w.PerByte
 		l.exchange += s
 		l.sent += s
 	}
@@ -246,5 +253,5 @@ func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
 		most = max(most, c.plan.Kept(r, 0).Len(), c.plan.Kept(r, c.plan.Tensor-1).Len())
 	}
 	bytes := c.batch[data].Len() * most * c.Spec.Width * c.cluster.Device.ValueBytes
-	return c.wires[plan.AxisPipe].seconds(float64(bytes))
+	return c.wires[plan.AxisPipe].Seconds(float64(bytes))
 }

@@ -1,7 +1,7 @@
 // Package forecast predicts what a plan costs before any weights are read: time (time.go, simulate.go), bytes sent
 // (bytes.go) and memory (memory.go) of every rank. With these it cuts stages (lanes.go) and finds the fastest plan that
 // fits (planner.go). It knows plans, the outline of a model (dit.Outline), on which it records sessions and blocks, and
-// the rates of devices (cluster.go). It computes nothing, and knows of an exchange its size alone.
+// the rates of devices (package hardware). It computes nothing, and knows of an exchange its size alone.
 //
 // In order: workload.go says what is asked and who computes it, record.go what blocks do, stage_costs.go what that
 // costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. timeline.go
@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -36,7 +37,7 @@ type Workload struct {
 	Branches []int
 	// Device has the rates of one rank, by which stages are balanced. The zero Device counts multiply-adds alone. It
 	// must be the same wherever the same run is described, because it decides which blocks a stage has.
-	Device Device
+	Device hardware.Device
 	// Unlike says that the entries differ in more than the length of their texts: in area, times, guidance ...
 	Unlike bool
 	// Nets run beside the model. Simulate and TrafficByRank ignore them, MemoryByRank ignores their weights.

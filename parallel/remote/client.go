@@ -13,7 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"patchbay/fault"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/scope"
@@ -26,7 +26,7 @@ type Process struct {
 	why             func() error // returns why the process is gone
 	address         string
 	places          int
-	site            forecast.Hardware
+	site            hardware.Site
 	nccl            string // version that the process can exchange by
 	uninterruptible bool   // its exchanges are not interruptible
 	run             *scope.Scope
@@ -248,7 +248,7 @@ func (c *Process) String() string { return c.name }
 func (c *Process) Places() int { return c.places }
 
 // Site returns what the process has reported about its devices.
-func (c *Process) Site() forecast.Hardware { return c.site }
+func (c *Process) Site() hardware.Site { return c.site }
 
 // Interruptible implements process.Process.
 func (c *Process) Interruptible() bool { return !c.uninterruptible }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/scope"
 )
@@ -78,11 +78,11 @@ func (c *Cluster) Missing() (out []string) {
 }
 
 // Survey implements parallel.Processes.
-func (c *Cluster) Survey() forecast.Survey {
+func (c *Cluster) Survey() hardware.Survey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return forecast.Survey{
-		Hardware: c.survey.Hardware, Remote: true, Places: c.survey.Places,
+	return hardware.Survey{
+		Site: c.survey.Site, Remote: true, Places: c.survey.Places,
 		Bandwidth: c.survey.Bandwidth, Latency: c.survey.Latency,
 	}
 }
@@ -118,14 +118,14 @@ func (c *Cluster) Start(int) ([]process.Process, error) {
 		speed, err := Meet(clients, c.by, true)
 		if err == nil {
 			m := survey{Speed: speed, At: time.Now().UTC()}
-			var sites []forecast.Hardware
+			var sites []hardware.Site
 			var hosts []process.Process
 			for _, cl := range clients {
 				m.Hosts = append(m.Hosts, cl.host())
 				m.Places, sites = append(m.Places, cl.places), append(sites, cl.site)
 				hosts = append(hosts, c.wrap(cl))
 			}
-			m.Hardware = forecast.Join(sites)
+			m.Site = hardware.Join(sites)
 			c.keep(m)
 			return hosts, nil
 		}

@@ -6,7 +6,7 @@ package remote
 
 import (
 	"patchbay/fault"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 )
@@ -75,12 +75,12 @@ type abort struct {
 type answer struct {
 	ID              uint64
 	Err             *fault.Error
-	Address         string            // to Hello: where it listens
-	Places          int               // to Hello: how many ranks it has a device for
-	NCCL            string            // to Hello: version of NCCL that it can exchange by, "" if it cannot
-	Uninterruptible bool              // to Hello: groups within the process are not interruptible (comm.Transport)
-	Site            forecast.Hardware // to Hello: its devices
-	Speed           Speed             // to Mesh
+	Address         string        // to Hello: where it listens
+	Places          int           // to Hello: how many ranks it has a device for
+	NCCL            string        // to Hello: version of NCCL that it can exchange by, "" if it cannot
+	Uninterruptible bool          // to Hello: groups within the process are not interruptible (comm.Transport)
+	Site            hardware.Site // to Hello: its devices
+	Speed           Speed         // to Mesh
 	Loaded          bool
 	Resident        []process.Resident
 	Reply           *rank.Reply

@@ -17,7 +17,7 @@ import (
 	"patchbay/fault"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/stream"
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/scope"
 )
@@ -43,7 +43,7 @@ type server struct {
 type Config struct {
 	Host *process.Local // outlives the leader, and so do its resident weights
 	// Site is the rates and memory of its devices, by place; zero: not known, or as the leader's.
-	Site forecast.Hardware
+	Site hardware.Site
 	// Open finds weights by the bytes that MarshalBinary of a process.Weights returned. key is the leader's name for them.
 	Open func(key string, model []byte) (process.Weights, error)
 	// Listen accepts connections of the leader's other processes; it must not be nil. Dial connects to them; nil: they

@@ -10,14 +10,14 @@ import (
 	"slices"
 	"time"
 
-	"patchbay/parallel/forecast"
+	"patchbay/parallel/hardware"
 )
 
 // survey is what machines reported about themselves, and measured about the network between them, when they met.
 type survey struct {
 	Hosts  []string `json:"hosts"`  // addresses, in the order of ranks
 	Places []int    `json:"places"` // of each
-	forecast.Hardware
+	hardware.Site
 	Speed
 	At time.Time `json:"at"`
 }

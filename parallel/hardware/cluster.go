@@ -1,11 +1,13 @@
-package forecast
+// Package hardware describes devices, machines and what connects them: their rates, and who measured them. cluster.go
+// has the devices and links that a plan may use, with a built-in table (devices.json), machine.go what was measured on
+// a machine and what hosts report, wire.go the seconds of exchanges.
+package hardware
 
 import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -91,17 +93,6 @@ type Cluster struct {
 	Network Interconnect // between hosts; only with Hosts > 1 or Places
 }
 
-// hostOf returns the host of a rank and the rank's place there.
-func (f *Cluster) hostOf(rank int) (host, place int) {
-	for i, n := range f.Places {
-		if rank < n {
-			return i, rank
-		}
-		rank -= n
-	}
-	return len(f.Places) + rank/f.PerHost, rank % f.PerHost
-}
-
 // deviceTable is the format of devices.json.
 type deviceTable struct {
 	Devices  []Device       `json:"devices"`
@@ -112,7 +103,7 @@ type deviceTable struct {
 // known returns the embedded table.
 var known = sync.OnceValue(func() (t deviceTable) {
 	if err := json.Unmarshal(devicesJSON, &t); err != nil {
-		panic("forecast: devices.json: " + err.Error()) // the file is part of the program
+		panic("hardware: devices.json: " + err.Error()) // the file is part of the program
 	}
 	return t
 })
@@ -344,22 +335,6 @@ func Devices() (devices, links, networks []string) {
 		names(known().Networks, link)
 }
 
-// pattern is how the members of a group communicate.
-type pattern uint8
-
-const (
-	toNeighbour pattern = iota // each member sends to the next one, around a ring
-	toNext                     // each member but the last sends to the next one
-	toAll                      // each member sends an equal part to each other one
-)
-
-// wire is the cost in seconds of one exchange pattern of one axis, in which every member sends bytes at the same time
-// as all other groups of the axis.
-type wire struct{ perByte, latency float64 }
-
-// seconds returns the time of one exchange in which each member sends the given number of bytes.
-func (w wire) seconds(bytes float64) float64 { return w.latency + bytes*w.perByte }
-
 // Of returns f with the devices of some of its ranks alone. Hosts and PerHost do not change.
 func (f Cluster) Of(ranks []int) Cluster {
 	mixed, between := f.Mixed, f.Between
@@ -377,109 +352,4 @@ func (f Cluster) Of(ranks []int) Cluster {
 		}
 	}
 	return f
-}
-
-// paired is wire where the connection of every two ranks was measured. A member sends to several others one after the
-// other, the slowest member counts, and pairs that exchange at the same time do not achieve what each achieves alone.
-func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
-	ways, most := map[[2]int]bool{}, 0
-	for _, g := range groups {
-		most = max(most, len(g))
-		for i, r := range g {
-			to := g
-			if p != toAll {
-				to = g[(i+1)%len(g) : (i+1)%len(g)+1]
-			}
-			if len(g) < 2 || p == toNext && i == len(g)-1 {
-				continue
-			}
-			perByte := 0.0
-			for _, o := range to {
-				if o == r {
-					continue
-				}
-				way := f.Between[r%len(f.Between)][o%len(f.Between)]
-				perByte += 1 / way.Bandwidth / float64(max(1, len(to)-1))
-				w.latency = max(w.latency, way.Latency)
-				ways[[2]int{min(r, o), max(r, o)}] = true
-			}
-			w.perByte = max(w.perByte, perByte)
-		}
-	}
-	if most > 2 {
-		w.latency = max(w.latency, f.Link.Latency)
-	}
-	part := f.Link.RingFraction
-	if p == toAll && most > 2 {
-		part = f.Link.AllToAll
-	}
-	if len(ways) > 1 && part > 0 {
-		w.perByte /= part
-	}
-	return w
-}
-
-// wire returns the cost of an exchange when all groups of ranks use the cluster at once. It is limited by the narrowest
-// of a device's own link, the connection between islands and the one between hosts.
-func (f Cluster) wire(groups [][]int, p pattern) wire {
-	if f.Between != nil && f.Hosts == 1 && f.Places == nil {
-		return f.paired(groups, p)
-	}
-	islands, hosts := map[int]float64{}, map[int]float64{} // bytes that leave each, for one byte sent by every member
-	place := func(r int) (host, island int) {
-		host, island = f.hostOf(r)
-		if f.Link.Island == 0 {
-			return host, host
-		}
-		return host, host*1000 + island/f.Link.Island
-	}
-	crossed := false
-	flow := func(from, to int, part float64) {
-		h0, i0 := place(from)
-		h1, i1 := place(to)
-		switch {
-		case h0 != h1:
-			hosts[h0] += part
-			crossed = true
-		case i0 != i1:
-			islands[i0] += part
-		}
-	}
-	members := 0
-	for _, g := range groups {
-		members = max(members, len(g))
-		for i, r := range g {
-			switch {
-			case p == toAll:
-				for _, o := range g {
-					if o != r {
-						flow(r, o, 1/float64(len(g)-1))
-					}
-				}
-			case i < len(g)-1 || p == toNeighbour:
-				flow(r, g[(i+1)%len(g)], 1)
-			}
-		}
-	}
-	if members < 2 {
-		return wire{}
-	}
-	part := 1.0
-	if p == toAll {
-		part = f.Link.AllToAll
-	}
-	w := wire{perByte: 1 / f.Link.Bandwidth, latency: f.Link.Latency}
-	if f.Link.Island == 0 {
-		w.perByte /= part
-	}
-	for _, n := range slices.Sorted(maps.Values(islands)) {
-		w.perByte = max(w.perByte, n/(f.Link.Across*part))
-	}
-	if crossed {
-		w.latency = f.Network.Latency
-		for _, n := range slices.Sorted(maps.Values(hosts)) {
-			w.perByte = max(w.perByte, n/f.Network.Bandwidth)
-		}
-	}
-	return w
 }

@@ -1,4 +1,4 @@
-package forecast
+package hardware
 
 import (
 	"bytes"
@@ -8,9 +8,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-
-	"patchbay/engine/profile"
-	"patchbay/parallel/plan"
 )
 
 // Machine holds what was measured on a machine: the rates of a rank and of the link to its neighbors. Stages are
@@ -82,15 +79,15 @@ func (m *Machine) For(d Device) *Machine {
 	return &out
 }
 
-// Hardware describes the devices of a machine, or of several that have met, in the order of ranks.
-type Hardware struct {
+// Site describes the devices of a machine, or of several that have met, in the order of ranks.
+type Site struct {
 	Devices []Device     `json:"devices,omitempty"` // by place; nil: not known
 	Link    Interconnect `json:"link"`              // between the devices of one machine, of several the slowest
 	GPUs    bool         `json:"gpus,omitempty"`    // the devices are GPUs; of several machines, those of the first
 }
 
 // Check returns an error if no prediction for the given number of places is possible with the site.
-func (s *Hardware) Check(places int) error {
+func (s *Site) Check(places int) error {
 	if s.Devices == nil {
 		return nil
 	}
@@ -106,7 +103,7 @@ func (s *Hardware) Check(places int) error {
 }
 
 // Fastest returns the GEMM rate of the first device, by which sites are sorted; 0: not known.
-func (s *Hardware) Fastest() float64 {
+func (s *Site) Fastest() float64 {
 	if s.Devices == nil {
 		return 0
 	}
@@ -114,10 +111,10 @@ func (s *Hardware) Fastest() float64 {
 }
 
 // Join returns the site of machines whose ranks follow one another. It is empty if one of the sites is not known.
-func Join(sites []Hardware) (all Hardware) {
+func Join(sites []Site) (all Site) {
 	for i, s := range sites {
 		if s.Devices == nil {
-			return Hardware{}
+			return Site{}
 		}
 		if i == 0 || s.Link.Bandwidth < all.Link.Bandwidth {
 			all.Link = s.Link
@@ -130,7 +127,7 @@ func Join(sites []Hardware) (all Hardware) {
 
 // Survey is what is known of the processes that ranks run in, as reported and measured when they last met.
 type Survey struct {
-	Hardware
+	Site
 	Remote bool  // they run on other machines
 	Places []int // number of places in each process; nil: they have not met
 	// Bandwidth is the bytes per second that one machine receives while it sends as many, 0: not measured. Latency is
@@ -139,13 +136,16 @@ type Survey struct {
 }
 
 // At returns f with the devices of a site, if these are known.
-func (f Cluster) At(s Hardware) Cluster {
+func (f Cluster) At(s Site) Cluster {
 	if s.Devices == nil {
 		return f
 	}
 	f.Device, f.Mixed, f.Link, f.Between = s.Devices[0], s.Devices, s.Link, nil
 	return f.plain()
 }
+
+// Free returns how many bytes of a device ranks may take, 0: no limit is known.
+func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 
 // Bounded returns d with its memory limited to most bytes for a rank. If most is 0, only reserve bytes are left out.
 func (d Device) Bounded(most, reserve int64) Device {
@@ -188,7 +188,7 @@ func ReadMachine(data []byte) (Machine, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
 		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of "+
-			"parallel/forecast/devices.json, as `patchbay bench step --save` writes it", err)
+			"parallel/hardware/devices.json, as `patchbay bench step --save` writes it", err)
 	}
 	if len(file.Devices) == 0 || len(file.Links) > 1 {
 		return m, fmt.Errorf("devices has %d entries and links %d: want a device of each kind and at most one link",
@@ -283,46 +283,4 @@ func (d *Device) check(l Interconnect, n int) error {
 func (m Machine) JSON() ([]byte, error) {
 	b, err := json.MarshalIndent(machineFile{m.kinds(), []Interconnect{m.Link}, m.Pairs}, "", " ")
 	return append(b, '\n'), err
-}
-
-// AddSpan adds the time of a span of a profile to Products, Attention or Other. Preparing texts and modulations, copies
-// to and from the host, and exchanges belong to none of these.
-func (t *RankTime) AddSpan(s profile.Span) {
-	at := &t.Other
-	switch s.Op {
-	case "Upload", "Download":
-		return
-	case "Linear":
-		at = &t.Products
-	case "Attention":
-		at = &t.Attention
-	}
-	switch s.Layer {
-	case "embed", "qkv", "attention", "mlp", "head":
-		*at += s.Took.Seconds()
-	}
-}
-
-// Measure replaces the rates of m by those of a profiled run of w on one rank: the floating-point operations of its
-// products and attentions, and the bytes of its element-wise work as the planner counts them, divided by the time that
-// such operations took from embedding to head. valueBytes is the size of an activation. It returns an error if
-// products, attention or other work are missing from the spans.
-func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
-	var t RankTime
-	for _, s := range spans {
-		t.AddSpan(s)
-	}
-	products, attentions, rest := t.Products, t.Attention, t.Other
-	if products <= 0 || attentions <= 0 || rest <= 0 {
-		return fmt.Errorf("measure rates: the profile has %.3g s of products, %.3g s of attention and %.3g s of other "+
-			"work: want some of each, from one rank", products, attentions, rest)
-	}
-	d := m.Device
-	d.ValueBytes = valueBytes
-	c := newCosts(NewPartition(w, plan.OneRank()), Cluster{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
-	l, n := c.laneLoad(plan.Coord{}, 0, plan.Micro{Whole: true}), float64(w.Evaluations)
-	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products, n*l.attention/attentions,
-		n*l.bytes/rest
-	m.Device = d
-	return nil
 }
