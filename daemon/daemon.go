@@ -1,12 +1,13 @@
 // Package daemon is what the daemon and its workers are made of: it wires carriers, jobs, outputs and worker processes
 // together, and knows no command line.
 //
-// Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and
-// shutdown), store.go (files in the daemon's own folder), metrics.go (counts and health), worker.go (the other side of
-// a worker process). gpu.go and transport.go choose devices and how their ranks exchange data; ranks.go starts a
-// process for each rank; hosts.go, host.go, portable_model.go and members.go run ranks on other machines. ops_cgo.go
-// and ops_nocgo.go choose the operations of a build, memory.go says how much memory there is, machine.go reads measured
-// rates, collector.go relaxes garbage collection while payloads arrive.
+// From the bottom up: settings.go is what can be set, limits.go what clients may ask for, memory.go how much memory there
+// is, machine.go reads measured rates, ops_cgo.go and ops_nocgo.go choose the operations of a build, devices.go finds
+// devices, transport.go how their ranks exchange data. children.go starts a process for each rank, portable_model.go and
+// hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are the other side. On it
+// worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder, members.go hosts that come
+// and go, metrics.go counts and health, run.go serves and shuts down. complete.go checks settings, daemon.go opens
+// everything in order. collector.go relaxes garbage collection while payloads arrive.
 package daemon
 
 import (
@@ -34,26 +35,6 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/graph"
 )
-
-// daemon holds everything that serve starts.
-type daemon struct {
-	cfg      *Config
-	log      zerolog.Logger
-	store    *jobs.JetStream // nil: jobs are in memory only
-	place    *jobs.Resources // files and memory of this machine, for jobs in the store
-	jobs     *jobs.Table
-	svc      *serve.Service
-	outputs  *jobs.Outputs
-	embedded *broker.Embedded // nil with an external server
-	nats     *serve.NATS
-	socket   *serve.Socket // nil: off
-	children []*worker.Child
-	unfollow func() // stops following a group of hosts; nil: none is followed
-	owner    string // the daemon's name
-	version  string // of the program
-	meter    *meter.Meter
-	metrics  *meter.Endpoint // nil: off
-}
 
 // Run runs a daemon until a signal, until parent ends, or until a carrier or a worker fails for good. cfg must have
 // been through CompleteDaemon; version is that of the program. If the daemon cannot start, the error is
@@ -195,14 +176,6 @@ func (d *daemon) server() (string, error) {
 	return d.embedded.Inside(), nil
 }
 
-// access returns how the daemon authenticates to its server; the embedded one asks for nothing.
-func (d *daemon) access() wire.Access {
-	if d.embedded != nil {
-		return wire.Access{}
-	}
-	return d.cfg.Access
-}
-
 // openJobs creates the table of jobs, and loads what an earlier run has left in the store.
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
@@ -251,14 +224,6 @@ func WorkerCommand(cfg *Config) func() *exec.Cmd {
 		}
 		return cmd
 	}
-}
-
-// program returns the path of this program.
-func program() string {
-	if self, err := os.Executable(); err == nil {
-		return self
-	}
-	return os.Args[0]
 }
 
 // close closes what open has opened, in reverse.

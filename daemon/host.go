@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -29,11 +27,6 @@ func NewKeyFile(path string) error {
 	}
 	_, err = fmt.Fprintln(f, hex.EncodeToString(secret))
 	return errors.Join(err, f.Close())
-}
-
-// silence returns how long another process may be silent before it counts as lost.
-func (c *Config) silence() time.Duration {
-	return min(cmp.Or(c.Patience, remote.Silence), remote.Silence)
 }
 
 // RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done or a

@@ -17,9 +17,6 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// HostPort is the default port of hosts.
-const HostPort = 7117
-
 // parseHosts reads --hosts, or the file that it names as @FILE, which has a host a line and # comments.
 func parseHosts(text string) ([]string, error) {
 	var parts []string

@@ -6,19 +6,6 @@ import (
 	"patchbay/node/graph"
 )
 
-// Limits bound what clients may ask for, as given by flags and environment.
-type Limits struct {
-	Message string `json:"message,omitempty"` // bytes
-	Depth   int    `json:"depth,omitempty"`
-	Pixels  string `json:"pixels,omitempty"`
-	Steps   int    `json:"steps,omitempty"`
-	Queue   int    `json:"queue,omitempty"`       // serve only
-	Client  int    `json:"client_jobs,omitempty"` // serve only
-	// Queued reports whether Queue and Client are set, Err is a mistake in the environment; Check considers both.
-	Queued bool  `json:"-"`
-	Err    error `json:"-"`
-}
-
 // Check returns the limits in the form that package serve takes, or an *InputError.
 func (l *Limits) Check() (serve.Limits, error) {
 	bad := func(format string, args ...any) (serve.Limits, error) { return serve.Limits{}, refuse(format, args...) }

@@ -18,9 +18,6 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// groupOf returns the group that --hosts names in place of a list, and whether it does.
-func groupOf(hosts string) (string, bool) { return strings.CutPrefix(hosts, "group:") }
-
 // Membership is the group that a host joins.
 type Membership struct {
 	Group   string // empty: none

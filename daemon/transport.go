@@ -11,13 +11,6 @@ import (
 	"patchbay/parallel/comm/nccl"
 )
 
-// The values of --transport: how ranks on GPUs exchange data.
-const (
-	TransportAuto  = "auto"  // by NCCL where it is found and every rank has a GPU of its own
-	transportLocal = "local" // by copies of our own
-	transportNCCL  = "nccl"
-)
-
 // nccl returns the NCCL by which ranks on GPUs exchange data within this process, nil if they use copies of our own.
 // The error names what makes --transport impossible.
 func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*ncclib.Library, error) {

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,26 +12,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
-	ncclib "patchbay/engine/cuda/nccl"
 	"patchbay/fault"
-	"patchbay/models/source"
 	"patchbay/parallel"
-	"patchbay/parallel/comm"
-	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
-)
-
-// The values of --placement.
-const (
-	PlacementThreads  = "threads"  // ranks share the process of their worker
-	placementChildren = "children" // each rank has a process of its own
 )
 
 // leaving is how long a rank's process may take to end when its leader has gone: there is nothing it must wait for.
@@ -230,82 +218,4 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Proces
 		}
 		return err
 	})
-}
-
-// RunRank runs ranks for the leader at file descriptor 3 until the leader goes. It listens at a path for the processes
-// of other ranks.
-func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger) error {
-	file := os.NewFile(controlFD, "leader")
-	conn, err := net.FileConn(file)
-	if err != nil {
-		return refuse("rank: there is no leader at file descriptor %d: a worker starts this command", controlFD)
-	}
-	_ = file.Close()
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", listen)
-	if err != nil {
-		return err
-	}
-	offer, release, err := cfg.offer(1, true, log)
-	if err != nil {
-		return err
-	}
-	defer release()
-	var loader source.Loader
-	offer.Listen = l
-	offer.Open = func(_ string, model []byte) (process.Weights, error) { return loader.Decode(model) }
-	return remote.Serve(conn, offer)
-}
-
-// offer opens what a process offers to a leader, except listener and model files, which the caller adds. trusted allows
-// NCCL. The returned function releases it.
-func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Config, func(), error) {
-	memory, err := c.hostMemory()
-	if err != nil {
-		return remote.Config{}, nil, err
-	}
-	own := *c
-	own.Placement = PlacementThreads
-	own.Transport = transportLocal // within this process
-	if memory > 0 {
-		own.Memory = strconv.FormatInt(memory, 10)
-	}
-	ec, back, err := own.EngineConfig()
-	if err != nil {
-		return remote.Config{}, nil, err
-	}
-	release := func() {
-		if err := back(); err != nil {
-			log.Warn().Err(err).Msg("the device was not given back whole")
-		}
-	}
-	offer := remote.Config{Within: ec.Transport}
-	if memory > 0 {
-		newLedger(memory, &ec, nil)
-	}
-	offer.Host, err = process.New(process.Config{
-		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
-		Reserve: ec.Reserve, Places: places,
-	})
-	if err != nil {
-		release()
-		return remote.Config{}, nil, err
-	}
-	closing := func() { offer.Host.Close(); release() }
-	offer.Site, err = c.site(places, offer.Host.Ops())
-	var lib *ncclib.Library
-	if err == nil && trusted {
-		lib, err = c.between()
-	}
-	if err != nil {
-		closing()
-		return remote.Config{}, nil, err
-	}
-	if lib != nil {
-		offer.NCCL = lib.Version
-		offer.Over = func(mesh comm.Transport) (comm.Transport, func() error) {
-			t := nccl.NewBetween(lib, mesh)
-			return t, t.Close
-		}
-	}
-	return offer, closing, nil
 }
