@@ -10,16 +10,6 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// ControlInput is a control net, or a model patch, on an entry.
-type ControlInput struct {
-	Model    string    // key of the weights, resident on the rank
-	Entry    dit.Entry // conditioning of the net; of a patch only the hint
-	Strength float32
-	// A net works while Start >= sigma >= End, a patch always.
-	Start, End float32
-	Patch      bool // the weights are a dit.Patch, whole on every rank
-}
-
 // net is a control net beside the model of a session. It is a session of its own whose entries are those of the model
 // that have the net. They are computed on the same rows by the same ranks or, in a pipeline, on the whole picture by
 // every rank. A net that follows the model runs between its blocks, and never in a pipeline.

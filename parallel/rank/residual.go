@@ -7,13 +7,6 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Residual is what a control net that ran elsewhere adds to the image tokens after some blocks, the same in every
-// evaluation.
-type Residual struct {
-	Blocks []int      // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
-	Rows   dit.Floats // [B, L, E] of the image rows that Own names, flat
-}
-
 // Own returns the image rows of an entry's residuals that the rank at these places gets: those that it computes or, in
 // a pipeline, whose patches are cut differently, all.
 func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
