@@ -32,7 +32,7 @@ func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, ca
 		ev.Entries = append(ev.Entries, i)
 		ev.Inputs = append(ev.Inputs, nil)
 	}
-	if !o.Plan.Spread || !s.up() {
+	if !o.Plan.Spread || !s.lane.up {
 		if _, err := s.evaluate(rec, ev); err != nil {
 			return nil, nil, err
 		}
@@ -59,10 +59,7 @@ func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) 
 // prepare computes what does not depend on the latent: text, and modulations for the expected timesteps.
 func (s *session) prepare() error {
 	spec, split := s.model.Spec(), s.open.Plan
-	s.held = dit.Range{End: len(spec.Blocks)}
-	if len(s.open.Lanes) > 0 {
-		s.held = s.open.Lanes[s.comms[plan.AxisPipe].Rank()]
-	}
+	s.lane = newLane(s.open.Lanes, split.Pipe, s.comms[plan.AxisPipe].Rank(), len(spec.Blocks))
 	s.rowOf = map[float32]int{}
 	var rows []float32
 	for _, t := range s.open.Timesteps {
@@ -72,7 +69,7 @@ func (s *session) prepare() error {
 		}
 	}
 	n := len(spec.Blocks)
-	s.weights.use(n, s.held.Start)
+	s.weights.use(n, s.lane.held.Start)
 	for i, in := range s.open.Entries {
 		layer(s.env, "text")
 		if in.Foreign {
@@ -88,12 +85,10 @@ func (s *session) prepare() error {
 		if len(rows) > 0 {
 			e.m = s.model.Modulate(s.env, p, forEach(p, rows))
 		}
-		if split.Pipe > 1 {
-			e.store = newKVStore(s.env, spec, split, s.held, s.size(&e), s.open.Batch, s.heads())
-		}
-		s.widen(i, &e)
+		e.attention = newAttention(split, s.lane, s.lanes, entryKey{s.id, i})
+		keys := e.attention.Reserve(s.env, s.extent(&e))
 		s.keepSkips(i, &e)
-		e.bias = s.biases(&e)
+		e.bias = s.biases(&e, keys)
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
@@ -143,12 +138,15 @@ func (s *session) keepSkips(entry int, e *sessionEntry) {
 		return
 	}
 	spec, tokens, spread := s.model.Spec(), e.grid.Tokens(), s.spreadRows(e)
+	if plan.Skips(spec) && !s.lane.up && s.open.Plan.Spread {
+		e.skips = map[int]engine.Tensor{}
+	}
 	if s.open.Plan.Pipe == 1 {
 		_, _, own := s.rows(whole(), e)
 		tokens = own.Image.Len()
 	}
 	for _, b := range spec.Blocks {
-		if b.Skip >= 0 && s.held.Has(b.Skip) {
+		if b.Skip >= 0 && s.lane.held.Has(b.Skip) {
 			output := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
 			s.lanes.put(skipKey{entryKey{s.id, entry}, b.Skip}, output)
 			if e.skips != nil {
@@ -158,6 +156,16 @@ func (s *session) keepSkips(entry int, e *sessionEntry) {
 			e.skips[b.Skip] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, spread.Len(), spec.Width)
 		}
 	}
+}
+
+// extent returns what this rank attends to of an entry.
+func (s *session) extent(e *sessionEntry) extent {
+	out := extent{spec: s.model.Spec(), size: s.size(e), batch: s.open.Batch, heads: s.heads()}
+	for b := s.lane.held.Start; b < s.lane.held.End; b++ {
+		out.blocks = append(out.blocks, b)
+	}
+	out.ranks, _, _ = s.rows(whole(), e)
+	return out
 }
 
 // textOf returns how many text tokens of an entry go through the blocks.
@@ -184,14 +192,14 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
 	s.pos.start(plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole})
-	pipe, held := s.comms[plan.AxisPipe], s.held
+	pipe, held := s.comms[plan.AxisPipe], s.lane.held
 	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
 	if s.spreads(&c) {
 		held, first, last = s.prepared(), true, true
 	}
 	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
 	ends := len(s.model.Spec().Blocks)
-	s.weights.use(ends, s.held.Start)
+	s.weights.use(ends, s.lane.held.Start)
 	for k, i := range c.Entries {
 		runs[k] = s.begin(env, i, &c)
 		rows[k] = runs[k].state.X
@@ -221,7 +229,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 		if err := s.blocks(env, held, runs); err != nil || !last {
 			return err
 		}
-		s.weights.use(ends, s.held.Start)
+		s.weights.use(ends, s.lane.held.Start)
 		predictions = s.head(env, runs)
 		return nil
 	})
@@ -355,24 +363,18 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	}
 	all, wide, rows := s.rows(c, e)
 	seq := &sequence{
-		ops: env.Ops, arena: s.comm, ulysses: s.comms[plan.AxisUlysses], ring: s.outer(c), rows: all, plan: s.open.Plan,
-		bias: e.bias,
+		ops: env.Ops, arena: s.comm, ulysses: s.comms[plan.AxisUlysses], ring: s.outer(c), rows: all, whole: c.Whole,
+		plan: s.open.Plan, bias: e.bias,
 	}
 	run := &entryRun{
 		entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows, wide),
-		attend: seq.attend, fresh: !ok,
+		attend: seq.hook(e.attention), fresh: !ok,
 	}
 	if s.open.Plan.Scatter {
 		run.scattered = newScattered(s.open.Plan, s.comms[plan.AxisTensor], wide)
 	}
-	switch {
-	case s.spreads(c):
-		e.wide.borrow(s.lanes.borrowed(entryKey{s.id, entry}))
-		run.attend, run.skips = seq.attendStored(e.wide), e.skips
-	case e.store != nil:
-		run.attend = seq.attendStored(e.store)
-	case s.open.Plan.InOrder():
-		run.attend = seq.attendStored(s.passing(e))
+	if s.spreads(c) {
+		run.skips = e.skips
 	}
 	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
 	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)

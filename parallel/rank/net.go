@@ -109,7 +109,7 @@ func (s *session) take(n *net, e *controlled, own *sessionEntry) {
 		return
 	}
 	for k, blocks := range n.feeds {
-		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Has) {
+		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.lane.held.Has) {
 			e.outputs[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
 		}
 	}
@@ -220,7 +220,7 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 		input := s.upload(env, runs[k], c.Inputs[k])
 		n.model.Embed(env, runs[k].state, input)
 	}
-	return s.blocks(env, s.held, runs)
+	return s.blocks(env, s.lane.held, runs)
 }
 
 // fromNets adds the outputs of nets for block b to x: the image rows of a run, or the output of block b that a later

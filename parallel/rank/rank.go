@@ -1,11 +1,11 @@
 // Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its
 // port (port.go, inbox.go) in order: serve.go opens sessions and replies, evaluate.go runs the blocks of a stage,
-// sequence.go is attention over split tokens (Ulysses, ring), kvstore.go keeps the keys and values of a pipeline
-// (kvstore8.go in 8 bits), lanes.go what the lanes of a stage share, stage_exchange.go passes rows to the next stage,
-// spread.go runs evaluations on all stages at once, tensor.go shares rows between products, prefetcher.go gathers
-// weights in parts, net.go runs control nets, task.go work beside sessions, position.go says where the rank is. The
-// package knows a model, its Ops, its ends of exchanges, and the plan and lanes that it is sent. It knows no request, no
-// sampler, no other rank and no forecast.
+// attention.go says what a method of attending over split tokens (sequence.go) is, methods.go which one a plan takes:
+// ulysses.go, ring.go, kvstore.go (keys and values of a pipeline), kvstore8.go (in 8 bits), spread.go (evaluations on
+// all stages at once). lanes.go is what the lanes of a stage share, stage_exchange.go passes rows to the next stage,
+// tensor.go shares rows between products, prefetcher.go gathers weights in parts, net.go runs control nets, task.go
+// work beside sessions, position.go says where the rank is. The package knows a model, its Ops, its ends of exchanges,
+// and the plan and lanes that it is sent. It knows no request, no sampler, no other rank and no forecast.
 package rank
 
 import (
@@ -63,8 +63,8 @@ type session struct {
 	comm       *engine.Arena
 	comms      [plan.AxisCount]comm.Comm
 	sent       [plan.AxisCount]comm.Traffic // in this session
-	held       dit.Range                    // blocks of this rank's stage
-	weights    *prefetcher                  // nil: the rank holds whole weights
+	lane       lane
+	weights    *prefetcher // nil: the rank holds whole weights
 	tokens     TokenCount
 	chosen     map[string]int64 // counts before the session
 	stop       func() bool      // reports whether it was cancelled; nil: never
@@ -81,13 +81,12 @@ type session struct {
 
 // sessionEntry is one prepared conditioning entry; a foreign one has no p.
 type sessionEntry struct {
-	grid  dit.Grid
-	p     *dit.Prepared
-	wide  *kvStore              // keys and values of all blocks, for spread evaluations
-	skips map[int]engine.Tensor // outputs of blocks that later ones read, for spread evaluations; nil: none
-	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
-	m     *dit.Modulation       // for the expected timesteps
-	bias  *biasTable            // nil: none
+	grid      dit.Grid
+	p         *dit.Prepared
+	attention attention
+	skips     map[int]engine.Tensor // outputs of blocks that later ones read, for spread evaluations; nil: none
+	m         *dit.Modulation       // for the expected timesteps
+	bias      *biasTable            // nil: none
 	// model patches, in the order in which they change rows
 	patches       []patched
 	modelSequence plan.Sequence // of a net's entry: that of the model's entry whose rows it computes
