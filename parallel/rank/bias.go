@@ -3,6 +3,7 @@ package rank
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 )
 
 // biasTable is what tokens of an entry add to their attention scores (dit.Entry.Biases). Image tokens, and text tokens
@@ -14,15 +15,10 @@ type biasTable struct {
 	rows   engine.Tensor // [ranges, keys] f32, keys in the order of attention
 }
 
-// biases makes the table of an entry whose keys are in the given order, nil if it has none. Entries that are evaluated
-// as one batch have the same biases.
-func (s *session) biases(e *sessionEntry, keys []dit.Rows) *biasTable {
-	if !s.model.Spec().Biases || len(e.p.Entries[0].Biases) == 0 {
-		return nil
-	}
-	list, size := e.p.Entries[0].Biases, s.size(e)
+// newBiasTable makes a table from env.Arena for a sequence whose keys are attended to in the given order.
+func newBiasTable(env dit.Env, list []dit.Bias, size plan.Sequence, keys []dit.Rows) *biasTable {
 	n := size.Text + size.Image
-	t := &biasTable{rows: s.env.Arena.Alloc(engine.F32, len(list), n)}
+	t := &biasTable{rows: env.Arena.Alloc(engine.F32, len(list), n)}
 	values, at := make([]float32, len(list)*n), 0
 	for _, r := range keys {
 		for i, b := range list {
@@ -37,8 +33,8 @@ func (s *session) biases(e *sessionEntry, keys []dit.Rows) *biasTable {
 	for _, b := range list {
 		t.starts = append(t.starts, b.Rows.Start)
 	}
-	if !s.env.Arena.Measuring() {
-		s.env.Ops.Upload(t.rows, values)
+	if !env.Arena.Measuring() {
+		env.Ops.Upload(t.rows, values)
 	}
 	return t
 }

@@ -39,8 +39,8 @@ type LaneStore struct {
 
 // entryKey is an entry of a session.
 type entryKey struct {
-	session uint64
-	entry   int
+	id    uint64 // of the session
+	entry int
 }
 
 // skipKey is the output of a block for an entry.
@@ -88,9 +88,9 @@ func (s *LaneStore) len() int {
 }
 
 // forget drops what a session kept.
-func (s *LaneStore) forget(session uint64) {
+func (s *LaneStore) forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.outputs, func(k skipKey, _ engine.Tensor) bool { return k.session == session })
-	maps.DeleteFunc(s.lent, func(k entryKey, _ attention) bool { return k.session == session })
+	maps.DeleteFunc(s.outputs, func(k skipKey, _ engine.Tensor) bool { return k.id == id })
+	maps.DeleteFunc(s.lent, func(k entryKey, _ attention) bool { return k.id == id })
 }

@@ -1,11 +1,16 @@
-// Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its
-// port (port.go, inbox.go) in order: serve.go opens sessions and replies, evaluate.go runs the blocks of a stage,
-// attention.go says what a method of attending over split tokens (sequence.go) is, methods.go which one a plan takes:
-// ulysses.go, ring.go, kvstore.go (keys and values of a pipeline), kvstore8.go (in 8 bits), spread.go (evaluations on
-// all stages at once). lanes.go is what the lanes of a stage share, stage_exchange.go passes rows to the next stage,
-// tensor.go shares rows between products, prefetcher.go gathers weights in parts, net.go runs control nets, task.go
-// work beside sessions, position.go says where the rank is. The package knows a model, its Ops, its ends of exchanges,
-// and the plan and lanes that it is sent. It knows no request, no sampler, no other rank and no forecast.
+// Package rank does one rank's part of a request. It knows a model, its Ops, its ends of exchanges, and the plan and
+// lanes that it is sent. It knows no request, no sampler, no other rank and no forecast. From top to bottom:
+//
+//   - The leader's end is port.go. serve.go takes commands (command.go, inbox.go) in order, opens sessions and replies;
+//     task.go works beside sessions; evaluate.go measures a session and issues evaluations; rank.go is the state.
+//   - session.go is the model of a request and what belongs to it alone: control.go with the nets of net.go,
+//     residual.go, skips.go (outputs that later blocks read), stage_exchange.go (rows to the next stage), replays.go.
+//   - network.go is what the model and a control net share: entries, rows, blocks. pass.go says which blocks a kind of
+//     evaluation runs and with whom, tensor.go shares rows between products.
+//   - methods.go chooses how split tokens attend (attention.go, sequence.go): ulysses.go, ring.go, kvstore.go (keys and
+//     values of a pipeline), kvstore8.go (in 8 bits), spread.go (all stages at once). lanes.go is what the lanes of a
+//     stage share, bias.go what is added to scores.
+//   - prefetcher.go gathers weights in parts, profiled.go records, position.go says where the rank is.
 package rank
 
 import (
@@ -49,51 +54,6 @@ type Buffer struct {
 	Mem   engine.Buf
 	Bytes int
 }
-
-// session is one request on one rank.
-type session struct {
-	id         uint64
-	lanes      *LaneStore
-	model      dit.Model
-	open       OpenCommand
-	entries    []sessionEntry
-	rowOf      map[float32]int // timestep -> row of the modulations
-	env        dit.Env         // arena of the session
-	act        *engine.Arena
-	comm       *engine.Arena
-	comms      [plan.AxisCount]comm.Comm
-	sent       [plan.AxisCount]comm.Traffic // in this session
-	lane       lane
-	weights    *prefetcher // nil: the rank holds whole weights
-	tokens     TokenCount
-	chosen     map[string]int64 // counts before the session
-	stop       func() bool      // reports whether it was cancelled; nil: never
-	pos        *Position
-	link       *stageExchange
-	peek       func(i int) *Command       // peeks at waiting commands
-	replies    map[string][]engine.Tensor // predictions of evaluations that a device replays, see replayOrIssue
-	fixed      bool                       // calls are being issued for replay
-	nets       []*net                     // control nets on its entries
-	controlNet *net                       // in the session of a control net: the net
-	// resident finds the weights of control nets
-	resident func(key string) (dit.Model, bool)
-}
-
-// sessionEntry is one prepared conditioning entry; a foreign one has no p.
-type sessionEntry struct {
-	grid      dit.Grid
-	p         *dit.Prepared
-	attention attention
-	skips     map[int]engine.Tensor // outputs of blocks that later ones read, for spread evaluations; nil: none
-	m         *dit.Modulation       // for the expected timesteps
-	bias      *biasTable            // nil: none
-	// model patches, in the order in which they change rows
-	patches       []patched
-	modelSequence plan.Sequence // of a net's entry: that of the model's entry whose rows it computes
-}
-
-// errStopped ends an evaluation whose session was canceled.
-var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
 
 // New makes a rank with its ends on every axis. Those of one stage share lanes. weights finds resident weights by key.
 // b may be nil.
@@ -147,18 +107,10 @@ func (r *Rank) fix(p plan.Plan) {
 	}
 }
 
-// close waits for gathers that run beside the calls of a session.
-func (s *session) close() {
-	s.weights.close()
-	for _, n := range s.nets {
-		n.of.close()
-	}
-}
-
 // retire forgets a session.
 func (r *Rank) retire(id uint64) {
 	if s := r.sessions[id]; s != nil {
-		s.close()
+		s.weights.close()
 	}
 	delete(r.sessions, id)
 	r.lanes.forget(id)

@@ -5,8 +5,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// ringAttention passes K and V of the groups of a ring around and merges partial softmax results (arXiv:2310.01889). It keeps
-// nothing between evaluations.
+// ringAttention passes K and V of the groups of a ring around and merges partial softmax results (arXiv:2310.01889). It
+// keeps nothing between evaluations.
 type ringAttention struct{}
 
 // Reserve implements attention. Keys are in the order of the ranks.

@@ -56,7 +56,7 @@ func (r *Rank) serve(inbox <-chan call) {
 	close(issued)
 	_ = answers.Wait()             // errors are in the replies
 	for _, s := range r.sessions { // left by a failed request: nothing may write into weights that are freed next
-		s.close()
+		s.weights.close()
 	}
 	_ = r.Ops.Sync() // nothing may use the memory afterwards, even after an error
 	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange} {
@@ -113,7 +113,7 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([]dit.Floats, err
 		return reply, nil, err
 	case c.Close:
 		if s := r.sessions[c.Session]; s != nil {
-			s.close()
+			s.weights.close()
 			err = r.Ops.Sync()
 			reply = r.report(s, true)
 			reply.Spans = spans(s.env.Ops)
@@ -164,15 +164,19 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		}
 	}
 	s := &session{
-		id: id, model: model, open: o, replies: map[string][]engine.Tensor{}, pos: r.Pos,
-		stop: func() bool { return r.Stopped(id) },
-		peek: r.calls.peek, comms: r.comms, lanes: r.lanes, resident: r.weights,
-		env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
-		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
-		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
+		network: network{
+			id: id, model: model, open: o, comms: r.comms, lanes: r.lanes, pos: r.Pos,
+			stop: func() bool { return r.Stopped(id) },
+			memory: memory{
+				env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
+				act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
+				comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
+			},
+		},
+		control: control{resident: r.weights}, peek: r.calls.peek,
 	}
 	if c, ok := r.Ops.(engine.Chooser); ok {
-		s.chosen = c.Chosen()
+		s.usage.chosen = c.Chosen()
 	}
 	if device, ok := r.Ops.(engine.Replayer); o.Profile != 0 {
 		s.env.Ops, s.comms = measured(r.Ops, r.comms, r.id, o.Profile)
@@ -200,18 +204,18 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 // report attributes to a session what was sent since the last report, and returns a reply with all that it has sent and
 // computed so far. Weights in parts move beside the micro-steps and are counted in the last report only.
 func (r *Rank) report(s *session, last bool) Reply {
-	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.tokens}
+	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.usage.tokens}
 	for a, c := range r.comms {
 		if plan.Axis(a) == plan.AxisShard && !last {
 			continue
 		}
-		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]
+		now, was, sum := c.Traffic(), r.charged[a], &s.usage.sent[a]
 		sum.Add(now.Less(was))
 		r.charged[a], out.Traffic[a] = now, *sum
 	}
 	if c, ok := r.Ops.(engine.Chooser); ok && last {
 		out.Chosen = c.Chosen()
-		for way, before := range s.chosen {
+		for way, before := range s.usage.chosen {
 			out.Chosen[way] -= before
 		}
 	}

@@ -3,8 +3,6 @@ package rank
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
-	"patchbay/parallel/comm"
-	"patchbay/parallel/plan"
 )
 
 // Synchronous evaluations of a pipeline may be spread: instead of passing the whole picture from stage to stage, which
@@ -92,55 +90,4 @@ func (m *lending) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	keys = m.attention.Reserve(env, e)
 	m.lanes.lend(m.entry, m.attention)
 	return keys
-}
-
-// spreads reports whether c runs on all stages at once.
-func (s *session) spreads(c *EvaluateCommand) bool { return c.Whole && s.open.Plan.Spread }
-
-// prepared returns the blocks that entries are prepared for.
-func (s *session) prepared() dit.Range {
-	if s.open.Plan.Spread && !s.lane.up {
-		return dit.Range{End: len(s.model.Spec().Blocks)}
-	}
-	return s.lane.held
-}
-
-// outer returns the comm of the ranks that share K and V: the ring, together with all stages in a spread evaluation.
-func (s *session) outer(c *EvaluateCommand) comm.Comm {
-	if s.spreads(c) {
-		return s.comms[plan.AxisSpread]
-	}
-	return s.comms[plan.AxisRing]
-}
-
-// rows returns what the ranks of the sequence compute of an entry in an evaluation (ring outside), the part of this
-// rank, and what it keeps of that between products.
-func (s *session) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wide, kept dit.Rows) {
-	p, ulysses := s.open.Plan, s.comms[plan.AxisUlysses]
-	places := p.Places(s.spreads(c))
-	all = c.Rows(s.size(e), places)
-	if s.controlNet != nil { // the image rows of the model, whose text may be of another length
-		for i, r := range c.Rows(e.modelSequence, places) {
-			all[i].Image = e.imageOf(r)
-		}
-	}
-	wide = all[s.outer(c).Rank()*ulysses.Size()+ulysses.Rank()]
-	return all, wide, p.Kept(wide, s.comms[plan.AxisTensor].Rank())
-}
-
-// size returns how many tokens of an entry go through the blocks.
-func (s *session) size(e *sessionEntry) plan.Sequence {
-	return plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}
-}
-
-// whole returns an evaluation of all tokens, as far as rows are concerned.
-func whole() *EvaluateCommand { return &EvaluateCommand{Whole: true} }
-
-// spreadRows returns the image rows of this rank in a spread evaluation.
-func (s *session) spreadRows(e *sessionEntry) dit.Range {
-	if !s.open.Plan.Spread || s.lane.up {
-		return dit.Range{}
-	}
-	_, _, kept := s.rows(whole(), e)
-	return kept.Image
 }
