@@ -31,7 +31,7 @@ func (e *extent) inOrder() []dit.Rows {
 	return []dit.Rows{{Text: dit.Range{End: e.size.Text}, Image: dit.Range{End: e.size.Image}}}
 }
 
-// attention names one attention of the model: block and number in it.
+// attentionKey names one attention of the model: its block and its number in it.
 type attentionKey struct{ block, index int }
 
 // each visits the attentions of the blocks with the number of tokens that they attend to at most.
