@@ -199,10 +199,10 @@ func (c *CacheRef) lower() (*request.Cache, error) {
 	if c == nil {
 		return nil, nil
 	}
-	rule := slices.Index([]string{"easy", "lazy"}, c.Rule) // the order of request.CacheRule
+	rule := slices.Index(request.CacheRules(), c.Rule)
 	switch {
 	case rule < 0:
-		return nil, wire.BadField("cache.rule", "%q: want easy or lazy", wire.Shown(c.Rule))
+		return nil, wire.BadField("cache.rule", "%q: want %s", wire.Shown(c.Rule), strings.Join(request.CacheRules(), " or "))
 	case c.Threshold == nil:
 		return nil, wire.BadField("cache.threshold", "is missing")
 	}

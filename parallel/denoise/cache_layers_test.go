@@ -12,10 +12,9 @@ import (
 func TestCachesCompareEveryEighthRowOfALayer(t *testing.T) {
 	const c, layers, y, x = 2, 3, 11, 18
 	l := newLayout(c, 2, (&dit.Spec{PatchSize: 2}).FrameTokens(layers, layers*y, x))
-	d := &denoiser{whole: l}
-	r := &reuser{d: d, elements: map[*layout]*elements{}}
+	g := newGauge(l, 0)
 	var got, want []int32
-	for _, at := range r.elementsOf(&latentPart{d: d, n: len(l.order)}, l).compared {
+	for _, at := range g.elementsOf(&latentPart{n: len(l.order)}, l).compared {
 		got = append(got, l.order[at])
 	}
 	slices.Sort(got)

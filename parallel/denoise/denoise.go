@@ -1,8 +1,10 @@
-// Package denoise is the loop of one sampling run. denoise.go opens a session on a team and starts one sampler per part
-// of the latent (latent_part.go: all of it, or one patch of a pipeline), layout.go orders the latent's elements by
-// token, mixing.go blends entries and guidance in x0 space, evaluator.go puts the evaluations of all parts in order,
-// reuse.go answers evaluations without the network, progress.go reports steps. It knows teams and sessions, but neither
-// what is resident nor which plan was chosen.
+// Package denoise is the loop of one sampling run. It knows teams and sessions, but neither what is resident nor which
+// plan was chosen. From top to bottom: denoise.go opens a session on a team and starts one sampler per part of the
+// latent (all of it, or one patch of a pipeline); predict.go masks, blends and guides what a part gets; evaluator.go
+// puts the evaluations of all parts in order; cache.go answers some without the network, by the rule of cache_easy.go
+// or cache_lazy.go, which go by what gauge.go measures; progress.go reports steps and shares noise out; latent_part.go
+// is a part, denoiser.go what all parts have in common, mixing.go blends entries and guidance in x0 space, layout.go
+// orders the latent's elements by token.
 package denoise
 
 import (
@@ -17,6 +19,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/leader"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
@@ -59,14 +62,14 @@ func Run(
 		}
 	}
 	d.session = leader.NewSession(on.Team, on.Session)
-	d.progress = newProgress(d, observe)
+	reporter := newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.Cancel)
 	defer stop()
 	defer d.team.Scheduler.Enter()()
 	if err := d.open(on.Memory); err != nil {
 		return nil, err
 	}
-	result, err := d.sample()
+	result, err := d.sample(reporter)
 	if err != nil {
 		if scope.AsError(err).Code == fault.Cancelled && !d.team.Interruptible && d.session.Close(&d.stats) == nil {
 			d.team.InStep = true
@@ -74,68 +77,6 @@ func Run(
 		return nil, err
 	}
 	return result, d.session.Close(&result.Stats)
-}
-
-// denoiser is the leader's side of one run: what the samplers and evaluations of all parts have in common.
-type denoiser struct {
-	ctx       context.Context
-	team      *leader.Team
-	session   *leader.Session
-	progress  *progress
-	evaluator *evaluator
-	reuser    *reuser // nil: no cache
-
-	req     *request.Request
-	device  hardware.Device // stages are balanced by its rates
-	sampler sampling.Method
-	whole   *layout
-	n       int // vector elements of one item
-	preds   []*prediction
-
-	noise, latent []float32 // vectors of all items
-	mask          []float32 // nil: everything may change
-	maskNoise     []float32 // noise mixed into the kept part
-	sigmas        []float32 // as given to the sampler
-	expected      int       // number of evaluations; 0: not known in advance
-
-	stats request.Stats
-}
-
-func newDenoiser(req *request.Request) (*denoiser, error) {
-	sampler, err := sampling.FindSampler(req.Sampler)
-	if err != nil {
-		return nil, fault.Bad("sampler", "%v", err)
-	}
-	l, spec := req.Latent, req.Model.Spec
-	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.Grid(spec))}
-	d.n = len(d.whole.order)
-	d.preds = newPredictions(req, d.whole)
-	d.latent = d.whole.toVector(l.B, l.Data)
-	d.noise = make([]float32, len(d.latent))
-	if len(req.Noise.Data) > 0 {
-		d.noise = d.whole.toVector(l.B, req.Noise.Data)
-	}
-	d.sigmas = append([]float32(nil), req.Sigmas...)
-	if len(req.Mask.Data) > 0 {
-		d.mask = d.whole.toVector(l.B, repeatMask(req.Mask, l))
-		d.maskNoise = d.noise
-		if sampler.MaskNoise {
-			d.maskNoise = d.whole.toVector(l.B, sampling.MaskNoise(req.Seed, len(d.noise)))
-		}
-	}
-	d.reuser = newReuser(d)
-	return d, nil
-}
-
-// repeatMask broadcasts a mask to the shape of the latent.
-func repeatMask(m, l request.Latent) []float32 {
-	out := make([]float32, l.Len())
-	plane := l.Y * l.X
-	for i := range out {
-		b, c := i/(l.C*plane)%m.B, i/plane%l.C%m.C
-		out[i] = m.Data[(b*m.C+c)*plane+i%plane]
-	}
-	return out
 }
 
 // open starts the session on the ranks, with all entries that may become active.
@@ -194,8 +135,11 @@ func (d *denoiser) open(budget int64) error {
 }
 
 // sample runs one sampler instance per part of the latent: all of it, or each patch of a pipeline.
-func (d *denoiser) sample() (*request.Result, error) {
-	parts, evaluate := d.latentParts()
+func (d *denoiser) sample(reporter *progress) (*request.Result, error) {
+	cache := newCaching(d)
+	parts := d.latentParts(cache != nil)
+	evaluate := newEvaluator(d, parts, cache)
+	reporter.begin(parts)
 	draws, err := d.draws(len(parts))
 	if err != nil {
 		return nil, err
@@ -211,7 +155,7 @@ func (d *denoiser) sample() (*request.Result, error) {
 			Noise: func(draw int, s0, s1 float32) ([]float32, error) {
 				return draws.take(s, draw, s0, s1)
 			},
-			Step: func(i int, _, x0 []float32) error { return d.progress.step(s, i, x0) },
+			Step: func(i int, _, x0 []float32) error { return reporter.step(s, i, x0) },
 		}
 	}
 	g, scheduler := scope.New(evaluate.abort), d.team.Scheduler
@@ -237,15 +181,33 @@ func (d *denoiser) sample() (*request.Result, error) {
 		}
 		return nil, scope.AsError(err)
 	}
-	return d.result(parts, runs)
+	return d.result(runs, evaluate, reporter), nil
+}
+
+// latentParts splits the run into sampler instances.
+func (d *denoiser) latentParts(cached bool) []*latentPart {
+	p := d.team.Plan
+	grid := d.whole.grid
+	patches := []dit.Range{{End: grid.Tokens()}}
+	exact := d.expected > 0 && p.Warmup >= d.expected
+	// a cache of an exact plan must decide from the whole latent, as on one rank
+	if p.Pipe > 1 && !d.sampler.Synchronous && !(cached && exact) {
+		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
+	}
+	out := make([]*latentPart, len(patches))
+	for i, tokens := range patches {
+		out[i] = d.newLatentPart(i, tokens)
+	}
+	return out
 }
 
 // result assembles the result from the parts.
-func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*request.Result, error) {
+func (d *denoiser) result(runs []*sampling.Run, evaluate *evaluator, reporter *progress) *request.Result {
+	parts := evaluate.parts
 	x, x0 := make([]float32, len(d.latent)), make([]float32, len(d.latent))
 	for i, s := range parts {
 		r := runs[i]
-		last := d.progress.x0[i]
+		last := reporter.x0[i]
 		if last == nil {
 			last = r.X
 		}
@@ -257,17 +219,11 @@ func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*request.R
 	for _, s := range parts {
 		d.stats.Rows = max(d.stats.Rows, s.predicted)
 	}
-	d.stats.Synchronous = d.evaluator.synced
-	if r := d.reuser; r != nil {
-		d.stats.Reused, d.stats.Changes = r.reused, r.changes
-		d.stats.Evaluations -= len(r.reused)
+	d.stats.Synchronous = evaluate.synced
+	if c := evaluate.cache; c != nil {
+		d.stats.Reused, d.stats.Changes = c.reused, c.changes
+		d.stats.Evaluations -= len(c.reused)
 	}
-	d.stats.StepSeconds = d.progress.seconds
-	return &request.Result{Latent: d.toLatent(x), X0: d.toLatent(x0), Stats: d.stats}, nil
-}
-
-func (d *denoiser) toLatent(v []float32) request.Latent {
-	l := d.req.Latent
-	l.Data = d.whole.toLatent(l.B, v)
-	return l
+	d.stats.StepSeconds = reporter.seconds
+	return &request.Result{Latent: d.toLatent(x), X0: d.toLatent(x0), Stats: d.stats}
 }

@@ -13,6 +13,7 @@ import (
 type evaluator struct {
 	d      *denoiser
 	parts  []*latentPart
+	cache  *caching // nil: none
 	warmup int
 
 	mu     sync.Mutex
@@ -30,14 +31,12 @@ type evaluator struct {
 	whole  [][]float32
 }
 
-func newEvaluator(d *denoiser, parts []*latentPart) *evaluator {
+func newEvaluator(d *denoiser, parts []*latentPart, cache *caching) *evaluator {
 	ev := &evaluator{
-		d: d, parts: parts, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
+		d: d, parts: parts, cache: cache, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
 		last: map[int]int{}, done: -1,
 	}
 	ev.moved = sync.NewCond(&ev.mu)
-	d.evaluator = ev
-	d.progress.x0 = make([][]float32, len(parts))
 	return ev
 }
 
@@ -69,23 +68,6 @@ func (ev *evaluator) wait(ready func() bool) {
 		})
 		ev.mu.Lock()
 	}
-}
-
-// question is a part's request for one evaluation.
-type question struct {
-	x, input []float32 // latent of the part, and the network's input made of it
-	sigma    float32
-	active   []int // predictions wanted
-}
-
-// answer is the reply to a question.
-type answer struct {
-	run     []int       // predictions that the network made
-	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
-	// reused: the cache answers the whole evaluation. Otherwise calls says which calls CacheEasy answers, or lazy that
-	// CacheLazy learns from the evaluation; with neither, the cache is not involved.
-	reused, lazy bool
-	calls        []easyCall
 }
 
 // evaluate predicts the active entries for one part.
@@ -124,8 +106,8 @@ func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 // once. It looks at the first part's rows only, because the others may not have theirs yet.
 func (ev *evaluator) decide(s *latentPart, q question) {
 	ev.now = answer{run: q.active}
-	if r := ev.d.reuser; r != nil {
-		ev.now = r.decide(s, q, ev.index)
+	if ev.cache != nil {
+		ev.now = ev.cache.decide(s, q, ev.index)
 	}
 	ev.sync = len(ev.parts) == 1 || ev.ran < ev.warmup
 	for _, i := range ev.now.run { // patches read keys and values of the previous evaluation, never older ones

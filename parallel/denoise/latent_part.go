@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"patchbay/models/dit"
-	"patchbay/parallel/plan"
 )
 
 // latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. Its
@@ -21,37 +20,37 @@ type latentPart struct {
 
 	evaluations, predicted int
 
-	kept   map[int][]float32 // by prediction, output minus input; under guided, guided prediction minus latent; [B, n]
-	uncond []float32         // CacheLazy: the last unconditional prediction, [B, n]
+	// of what a step cache may answer: output minus input, [B, n], by prediction or under guidedKey
+	kept   map[int][]float32
+	uncond []float32 // the last unconditional prediction beside a guided one
 }
 
-// latentParts splits the run into sampler instances and returns them with the evaluator that they share.
-func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
-	p := d.team.Plan
-	grid := d.whole.grid
-	patches := []dit.Range{{End: grid.Tokens()}}
-	exact := d.expected > 0 && p.Warmup >= d.expected
-	// a cache of an exact plan must decide from the whole latent, as on one rank
-	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
-		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
-	}
-	out := make([]*latentPart, len(patches))
-	for i, tokens := range patches {
-		out[i] = d.newLatentPart(i, tokens)
-	}
-	return out, newEvaluator(d, out)
+// question is a part's request for one evaluation.
+type question struct {
+	x, input []float32 // latent of the part, and the network's input made of it
+	sigma    float32
+	active   []int // predictions wanted
 }
 
-// textTokens returns the length of the longest text that goes through the blocks with the image.
-func (d *denoiser) textTokens() int {
-	n := 0
-	if spec := d.req.Model.Spec; spec.JointText() {
-		for _, p := range d.preds {
-			n = max(n, spec.JointTokens(&p.Entry.Entry))
-		}
-	}
-	return n
+// answer is the reply to a question.
+type answer struct {
+	run     []int       // predictions that the network made
+	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
+	reused  bool        // nothing runs: the cache answers the whole evaluation
+	cached  cached
 }
+
+// cached says what a step cache answers, or keeps for later answers, in an evaluation.
+type cached uint8
+
+const (
+	cachedNothing cached = iota // it is not involved
+	cachedOutputs               // outputs of the network, by prediction
+	cachedGuided                // the guided prediction
+)
+
+// guidedKey is the key of the guided prediction where outputs are kept by prediction.
+const guidedKey = -1
 
 func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
 	s := &latentPart{d: d, index: index, tokens: tokens}
@@ -87,164 +86,6 @@ func (s *latentPart) paste(whole, v []float32) {
 	}
 }
 
-// denoise predicts x0 of the part at sigma: masking, evaluation, blending and guidance.
-func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
-	d := s.d
-	in, mask := x, s.maskAt(sigma)
-	if mask != nil {
-		kept := d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
-		in = make([]float32, len(x))
-		for i, w := range mask {
-			in[i] = float32(x[i]*w) + float32(kept[i]*(1-w))
-		}
-	}
-	branches, a, err := s.predict(ev, in, sigma)
-	if err != nil {
-		return nil, nil, err
-	}
-	if a.lazy && a.reused {
-		x0, uncond = s.reuse(guided, in), slices.Clone(s.uncond) // uncond is that of the last evaluation that ran
-	} else {
-		x0, uncond = mix(d.req.Guider, len(x), branches)
-		if d.req.Guider.Norm != nil && branches[0] != nil {
-			x0 = s.normed(x0, branches[0])
-		}
-		if a.lazy {
-			s.keepLazy(d.reuser, in, x0, uncond)
-		}
-	}
-	if mask != nil {
-		out := make([]float32, len(x0))
-		for i, w := range mask {
-			out[i] = float32(x0[i]*w) + float32(s.latent[i]*(1-w))
-		}
-		x0 = out
-	}
-	return x0, uncond, nil
-}
-
-// normed scales every pixel of x0 [B, n] down to the length, over channels, of that pixel in the positive prediction if
-// it is longer, and then by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
-func (s *latentPart) normed(x0, positive []float32) []float32 {
-	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
-	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
-	for b := 0; b < len(x0); b += s.n {
-		clear(own)
-		clear(want)
-		at := func(i int) int { return int(s.d.whole.order[s.from+i]) % plane }
-		for i := range s.n {
-			own[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
-			want[at(i)] += float64(positive[b+i]) * float64(positive[b+i])
-		}
-		for i := range s.n {
-			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(own[at(i)]))+1e-8), 1)
-			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
-		}
-	}
-	return out
-}
-
-// maskAt returns the mask at sigma: as given, or thresholded by the progress of the run (ComfyUI's node
-// DifferentialDiffusion).
-func (s *latentPart) maskAt(sigma float32) []float32 {
-	d := s.d
-	if s.mask == nil || !d.req.Differential {
-		return s.mask
-	}
-	strength, m := d.req.DifferentialStrength, d.req.Sampling
-	to := max(m.SigmaMin(), d.sigmas[len(d.sigmas)-1])
-	from, end, now := m.Timestep(d.sigmas[0]), m.Timestep(to), m.Timestep(sigma)
-	threshold := (now - end) / (from - end)
-	out := make([]float32, len(s.mask))
-	for i, w := range s.mask {
-		v := float32(0)
-		if w >= threshold {
-			v = 1
-		}
-		if strength > 0 && strength < 1 {
-			v = float32(strength*v) + float32((1-strength)*w)
-		}
-		out[i] = v
-	}
-	return out
-}
-
-// predict evaluates all active entries of the branches that the guider needs and blends them per branch. Branches that
-// are not needed stay nil, and so do all of them if a lazy cache answers the whole prediction.
-func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
-	d := s.d
-	needed := needed(d.req.Guider, len(d.req.Branches), d.sampler.NeedsUncond)
-	q := question{x: x, input: x, sigma: sigma}
-	if !d.req.Sampling.IsFlow() {
-		q.input = make([]float32, len(x))
-		d.req.Sampling.Input(q.input, x, sigma)
-	}
-	for i, p := range d.preds {
-		if needed[p.branch] && p.active(sigma) {
-			q.active = append(q.active, i)
-		}
-	}
-	a, err := ev.evaluate(s, q)
-	if err != nil {
-		return nil, a, err
-	}
-	s.evaluations++
-	s.predicted += d.req.Latent.B * len(a.run)
-	if a.lazy && a.reused {
-		return nil, a, nil
-	}
-	outputs := s.vectors(a, q)
-	out := make([][]float32, len(d.req.Branches))
-	for br := range out {
-		if !needed[br] {
-			continue
-		}
-		var preds []int
-		var x0 [][]float32
-		for _, i := range q.active {
-			if d.preds[i].branch == br {
-				v := make([]float32, len(x))
-				d.req.Sampling.Denoised(v, outputs[i], x, sigma)
-				preds, x0 = append(preds, i), append(x0, v)
-			}
-		}
-		out[br] = s.blend(preds, x0)
-	}
-	return out, a, nil
-}
-
-// vectors returns the outputs by prediction, indexed like the part's vector, from the ranks or from the cache, which
-// learns from the former. Elements outside an area are meaningless, and nothing reads them.
-func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
-	out := map[int][]float32{}
-	for k, i := range a.run {
-		out[i] = s.vector(s.d.preds[i].layout, a.outputs[k])
-	}
-	for _, i := range q.active {
-		if out[i] == nil {
-			out[i] = s.reuse(i, q.input)
-		} else if a.calls != nil {
-			s.keep(i, q.input, out[i])
-		}
-	}
-	if a.calls != nil && !a.reused && s.index == 0 {
-		s.d.reuser.learnEasy(s, a.calls, q.input, out)
-	}
-	return out
-}
-
-// vector reorders the network's output rows into the part's vector; elements outside an area are 0.
-func (s *latentPart) vector(l *layout, output []float32) []float32 {
-	spec := s.d.req.Model.Spec
-	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
-	if l.gather == nil && features == l.features {
-		return output
-	}
-	v := make([]float32, len(s.latent))
-	s.write(l, features, func(at, row int) { v[at] = output[row] })
-	return v
-}
-
 // write calls set for every element of the part that l covers, like layout.write.
 func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens
@@ -254,29 +95,52 @@ func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
 }
 
-// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). Without an entry it
-// returns zeros.
-func (s *latentPart) blend(preds []int, x0 [][]float32) []float32 {
-	if len(preds) == 1 && s.weights[preds[0]] == nil {
-		return x0[0]
+// knows reports whether the part has kept a difference for each of the entries.
+func (s *latentPart) knows(entries []int) bool {
+	return !slices.ContainsFunc(entries, func(i int) bool { return s.kept[i] == nil })
+}
+
+// reuse answers a prediction from the cache: input + kept difference, [B, n].
+func (s *latentPart) reuse(entry int, input []float32) []float32 {
+	out := make([]float32, len(input))
+	for i, v := range s.kept[entry] {
+		out[i] = input[i] + v
 	}
-	sum, count := make([]float32, len(s.latent)), make([]float32, len(s.latent))
-	for i := range count {
-		count[i] = 1e-37
+	return out
+}
+
+// keep stores the difference between a prediction's output and its input.
+func (s *latentPart) keep(entry int, input, output []float32) {
+	v := s.kept[entry]
+	if v == nil {
+		if s.kept == nil {
+			s.kept = map[int][]float32{}
+		}
+		v = make([]float32, len(input))
+		s.kept[entry] = v
 	}
-	for k, i := range preds {
-		l := s.d.preds[i].layout
-		s.write(l, l.features, func(at, _ int) {
-			w := float32(1)
-			if weight := s.weights[i]; weight != nil {
-				w = weight[at%len(weight)]
-			}
-			sum[at] += float32(x0[k][at] * w)
-			count[at] += w
-		})
+	for i, o := range output {
+		v[i] = o - input[i]
 	}
-	for i := range sum {
-		sum[i] /= count[i]
+}
+
+// take copies the elements at the given indices out of every item of a part's vector.
+func (s *latentPart) take(v []float32, at []int32) []float32 {
+	out := make([]float32, 0, len(v)/s.n*len(at))
+	for i := 0; i < len(v); i += s.n {
+		for _, k := range at {
+			out = append(out, v[i+int(k)])
+		}
 	}
-	return sum
+	return out
+}
+
+// size returns the sum of |v| at the given indices of all items, and how many elements that is.
+func (s *latentPart) size(v []float32, at []int32) (sum float64, n int) {
+	for i := 0; i < len(v); i += s.n {
+		for _, k := range at {
+			sum += math.Abs(float64(v[i+int(k)]))
+		}
+	}
+	return sum, len(v) / s.n * len(at)
 }

@@ -16,6 +16,8 @@ type progress struct {
 	d       *denoiser
 	observe request.Observe
 
+	parts []*latentPart
+
 	mu      sync.Mutex
 	x0      [][]float32 // last x0 of each part
 	done    map[int]int // step -> number of parts that have completed it
@@ -25,6 +27,11 @@ type progress struct {
 
 func newProgress(d *denoiser, observe request.Observe) *progress {
 	return &progress{d: d, observe: observe, done: map[int]int{}, last: time.Now()}
+}
+
+// begin says whose steps there will be.
+func (p *progress) begin(parts []*latentPart) {
+	p.parts, p.x0 = parts, make([][]float32, len(parts))
 }
 
 // step is called by the sampler of part s after each step; i counts from 0.
@@ -53,7 +60,7 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	}
 	if p.d.req.Preview {
 		v := make([]float32, len(p.d.latent))
-		for _, other := range p.d.evaluator.parts {
+		for _, other := range p.parts {
 			other.paste(v, p.x0[other.index])
 		}
 		report.X0 = p.d.toLatent(v)

@@ -63,6 +63,23 @@ type EntryInput struct {
 	Control   []ControlInput
 }
 
+// ControlInput is a control net, or a model patch, on an entry.
+type ControlInput struct {
+	Model    string    // key of the weights, resident on the rank
+	Entry    dit.Entry // conditioning of the net; of a patch only the hint
+	Strength float32
+	// A net works while Start >= sigma >= End, a patch always.
+	Start, End float32
+	Patch      bool // the weights are a dit.Patch, whole on every rank
+}
+
+// Residual is what a control net that ran elsewhere adds to the image tokens after some blocks, the same in every
+// evaluation.
+type Residual struct {
+	Blocks []int      // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
+	Rows   dit.Floats // [B, L, E] of the image rows that Own names, flat
+}
+
 // EvaluateCommand asks for the network's prediction of some entries at one timestep.
 type EvaluateCommand struct {
 	Index    int // number from 0 among the evaluations that the network runs

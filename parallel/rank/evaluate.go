@@ -2,7 +2,6 @@ package rank
 
 import (
 	"fmt"
-	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -27,11 +26,15 @@ func Measure(model dit.Model, o OpenCommand, ends [plan.AxisCount]comm.Comm,
 ) (Need, error) {
 	rec := engine.NewRecorder()
 	s := &session{
-		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(ends), lanes: NewLaneStore(),
-		resident: resident,
-		env:      dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
-		act:      engine.NewMeasuringArena("activations"),
-		comm:     engine.NewMeasuringArena("communication"),
+		network: network{
+			model: model, open: o, comms: silentLike(ends), lanes: NewLaneStore(),
+			memory: memory{
+				env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
+				act:  engine.NewMeasuringArena("activations"),
+				comm: engine.NewMeasuringArena("communication"),
+			},
+		},
+		control: control{resident: resident},
 	}
 	if err := s.prepare(); err != nil {
 		return Need{}, err
@@ -44,7 +47,7 @@ func Measure(model dit.Model, o OpenCommand, ends [plan.AxisCount]comm.Comm,
 		ev.Entries = append(ev.Entries, i)
 		ev.Inputs = append(ev.Inputs, nil)
 	}
-	if !o.Plan.Spread || !s.up() {
+	if !o.Plan.Spread || !s.lane.up {
 		if _, err := s.evaluate(rec, ev); err != nil {
 			return Need{}, err
 		}
@@ -68,146 +71,24 @@ func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) 
 	return out
 }
 
-// prepare computes what does not depend on the latent: text, and modulations for the expected timesteps.
-func (s *session) prepare() error {
-	spec, split := s.model.Spec(), s.open.Plan
-	s.held = dit.Range{End: len(spec.Blocks)}
-	if len(s.open.Lanes) > 0 {
-		s.held = s.open.Lanes[s.comms[plan.AxisPipe].Rank()]
-	}
-	s.rowOf = map[float32]int{}
-	var rows []float32
-	for _, t := range s.open.Timesteps {
-		if _, ok := s.rowOf[t]; !ok && len(rows) < plan.ModulationRows {
-			s.rowOf[t] = len(rows)
-			rows = append(rows, t)
-		}
-	}
-	n := len(spec.Blocks)
-	s.weights.use(n, s.held.Start)
-	for i, in := range s.open.Entries {
-		layer(s.env, "text")
-		if in.Foreign {
-			s.entries = append(s.entries, sessionEntry{grid: in.Grid})
-			continue
-		}
-		p, err := s.model.Prepare(s.env, in.Entries, in.Grid)
-		if err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
-		}
-		e := sessionEntry{grid: in.Grid, p: p}
-		layer(s.env, "modulation")
-		if len(rows) > 0 {
-			e.m = s.model.Modulate(s.env, p, forEach(p, rows))
-		}
-		if split.Pipe > 1 {
-			e.store = newKVStore(s.env, spec, split, s.held, s.size(&e), s.open.Batch, s.heads())
-		}
-		s.widen(i, &e)
-		s.keepSkips(i, &e)
-		e.bias = s.biases(&e)
-		s.entries = append(s.entries, e)
-	}
-	s.prepareBlocks()
-	if err := s.prepareNets(); err != nil {
-		return err
-	}
-	var values []int
-	if split.Pipe > 1 && split.Patches > 1 && split.Overlap && len(s.entries) > 0 {
-		values = s.largestPatch()
-	}
-	s.link = newStageExchange(s.comms[plan.AxisPipe], s.comm, s.env.DType, values)
-	return nil
-}
-
-// forEach repeats each timestep once per entry, as Modulate takes them.
-func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
-	for _, t := range timesteps {
-		out = append(out, slices.Repeat([]float32{t}, p.N)...)
-	}
-	return out
-}
-
-// prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block.
-func (s *session) prepareBlocks() {
-	blocks := s.prepared()
-	for b := blocks.Start; b < blocks.End; b++ {
-		s.weights.use(b, b+1)
-		for _, e := range s.entries {
-			if e.p == nil {
-				continue
-			}
-			layer(s.env, "text")
-			s.model.PrepareBlock(s.env, e.p, b)
-			if e.m != nil {
-				layer(s.env, "modulation")
-				s.model.ModulateBlock(s.env, e.m, b)
-			}
-		}
-	}
-}
-
-// keepSkips takes memory for block outputs that later blocks read. For blocks of this lane that is the rows of this
-// rank or, in a pipeline, whose patches are cut differently, all rows. Spread evaluations also need the rows of this
-// rank for all other blocks.
-func (s *session) keepSkips(entry int, e *sessionEntry) {
-	if s.controlNet != nil { // nets have no such blocks
-		return
-	}
-	spec, tokens, spread := s.model.Spec(), e.grid.Tokens(), s.spreadRows(e)
-	if s.open.Plan.Pipe == 1 {
-		_, _, own := s.rows(whole(), e)
-		tokens = own.Image.Len()
-	}
-	for _, b := range spec.Blocks {
-		if b.Skip >= 0 && s.held.Has(b.Skip) {
-			output := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
-			s.lanes.put(skipKey{entryKey{s.id, entry}, b.Skip}, output)
-			if e.skips != nil {
-				e.skips[b.Skip] = output.Slice(1, spread.Start, spread.End)
-			}
-		} else if b.Skip >= 0 && e.skips != nil {
-			e.skips[b.Skip] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, spread.Len(), spec.Width)
-		}
-	}
-}
-
-// textOf returns how many text tokens of an entry go through the blocks.
-func (s *session) textOf(p *dit.Prepared) int {
-	if s.model.Spec().JointText() {
-		return p.Lt
-	}
-	return 0
-}
-
-// heads returns how many heads of keys and values this rank attends with.
-func (s *session) heads() int {
-	tensor, ulysses := s.comms[plan.AxisTensor], s.comms[plan.AxisUlysses]
-	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Groups()).Len()
-	return s.open.Plan.GroupHeads(local)[ulysses.Rank()].Len()
-}
-
 // evaluate issues this rank's stage of the network for some entries. Each block runs for all entries before the next
 // block, so that weights are read once per evaluation. outputs waits for the predictions; nil on stages that have none.
 func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([]dit.Floats, error), err error) {
 	env := s.reduced(s.env)
 	env.Ops, env.Arena = ops, s.act
-	s.tokens.MicroSteps++
+	s.usage.tokens.MicroSteps++
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
 	s.pos.start(plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole})
-	pipe, held := s.comms[plan.AxisPipe], s.held
-	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
-	if s.spreads(&c) {
-		held, first, last = s.prepared(), true, true
-	}
+	pass := s.pass(&c)
 	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
 	ends := len(s.model.Spec().Blocks)
-	s.weights.use(ends, s.held.Start)
+	s.weights.use(ends, s.lane.held.Start)
 	for k, i := range c.Entries {
 		runs[k] = s.begin(env, i, &c)
+		s.usage.count(runs[k].state.Rows, s.open.Batch)
 		rows[k] = runs[k].state.X
-		if first {
+		if pass.first {
 			var x []float32
 			if k < len(c.Inputs) {
 				x = c.Inputs[k]
@@ -215,74 +96,60 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 			runs[k].input = s.upload(env, runs[k], x)
 		}
 	}
-	if !first {
-		s.pos.at("rows of stage %d", pipe.Rank()-1)
-		s.link.receive(c.Whole, c.Entries, rows)
+	if !pass.first {
+		s.pos.at("rows of stage %d", s.comms[plan.AxisPipe].Rank()-1)
+		s.stages.receive(c.Whole, c.Entries, rows)
 	}
 	var predictions []engine.Tensor
-	if err := s.controls(env, &c, runs); err != nil {
+	if err := s.control.begin(env, &c, runs); err != nil {
 		return nil, err
 	}
-	err = s.replayOrIssue(env.Ops, &c, runs, held.Len(), &predictions, func() error {
+	err = s.replayOrIssue(env.Ops, &c, runs, pass.blocks.Len(), &predictions, func() error {
 		for _, run := range runs {
-			if first {
+			if pass.first {
 				layer(env, "embed")
 				s.model.Embed(env, run.state, run.input)
 			}
 		}
-		if err := s.blocks(env, held, runs); err != nil || !last {
+		if err := s.stage(env, pass.blocks, runs); err != nil || !pass.last {
 			return err
 		}
-		s.weights.use(ends, s.held.Start)
+		s.weights.use(ends, s.lane.held.Start)
 		predictions = s.head(env, runs)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.pos.at("after block %d", held.End-1)
-	if !last {
-		s.link.send(c.Whole, c.Entries, rows)
+	s.pos.at("after block %d", pass.blocks.End-1)
+	if !pass.last {
+		s.stages.send(c.Whole, c.Entries, rows)
 		return nil, nil
 	}
 	return s.download(env, predictions), nil
 }
 
-// stopped reports whether the session must not begin another block.
-func (s *session) stopped() bool { return s.stop != nil && s.stop() }
-
-// blocks issues the blocks of a stage.
-func (s *session) blocks(env dit.Env, held dit.Range, runs []*entryRun) error {
-	for b := held.Start; b < held.End; b++ {
-		s.pos.block(b)
-		if s.stopped() {
-			s.pos.count(-1)
-			return errStopped
-		}
+// stage issues the blocks of a stage.
+func (s *session) stage(env dit.Env, blocks dit.Range, runs []*entryRun) error {
+	return s.blocks(blocks, func(b int) {
 		s.lookAhead()
 		s.weights.use(b, b+1)
 		for _, run := range runs {
 			s.block(env, run, b)
 		}
-	}
-	return nil
+	})
 }
 
 // replayOrIssue has a device that can (engine.Replayer) replay what it issued for the same entries and tokens, or else
-// issues the calls of f. From one evaluation to the next only two things change: the input, which has been uploaded,
-// and the row of the modulations, which is copied to a fixed place. Exchanges between the calls are repeated. Sessions
-// with control nets or with weights that are gathered block by block change more, and are not replayed. f sets
-// predictions.
+// issues the calls of f, which sets predictions. Sessions with control nets or with weights that are gathered block by
+// block change more than a replay does, and are not replayed.
 func (s *session) replayOrIssue(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int,
 	predictions *[]engine.Tensor, f func() error,
 ) error {
 	device, ok := ops.(engine.Replayer)
-	ok = ok && len(s.nets) == 0 && s.weights == nil && !(c.Whole && s.open.Plan.Patches > 1) // few: the warm-up
-	var moving []engine.Tensor
+	ok = ok && len(s.control.nets) == 0 && s.weights == nil && !(c.Whole && s.open.Plan.Patches > 1) // few: the warm-up
 	for _, run := range runs {
-		if ok = ok && !run.fresh && len(s.open.Entries[run.entry].Residuals) == 0; ok {
-			moving = append(moving, run.state.M.Rows(run.state.Step)...)
-		}
+		ok = ok && !run.fresh && len(s.open.Entries[run.entry].Residuals) == 0
 	}
 	if !ok {
 		return f()
@@ -291,19 +158,8 @@ func (s *session) replayOrIssue(ops engine.Ops, c *EvaluateCommand, runs []*entr
 		return errStopped
 	}
 	s.lookAhead() // in f it would be recorded
-	key := fmt.Sprint(s.id, c.Entries, c.Whole, c.Tokens, c.Text)
-	replayed, err := device.Replay(key, moving, func(fixed []engine.Tensor) error {
-		for _, run := range runs {
-			n := len(run.state.M.Rows(run.state.Step))
-			run.state.M, run.state.Step, fixed = run.state.M.OfRows(fixed[:n]), 0, fixed[n:]
-		}
-		s.fixed = true
-		err := f()
-		s.fixed, s.replies[key] = false, *predictions
-		return err
-	})
+	replayed, err := s.replays.replay(device, fmt.Sprint(s.id, c.Entries, c.Whole, c.Tokens, c.Text), runs, predictions, f)
 	if replayed {
-		*predictions = s.replies[key]
 		s.pos.count(int64(blocks))
 	}
 	return err
@@ -341,111 +197,25 @@ func (s *session) download(env dit.Env, predictions []engine.Tensor) (outputs fu
 	}
 }
 
-// entryRun is one entry of one evaluation.
-type entryRun struct {
-	entry  int
-	state  *dit.State
-	input  engine.Tensor // rows of the latent [B, L/P, C*p*p], on the first stage
-	attend func(dit.Attention)
-	// skips has the kept outputs of blocks in a spread evaluation; nil: they are in the store of the stage
-	skips map[int]engine.Tensor
-	fresh bool // modulations of blocks were not computed ahead
-	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
-	scattered *scattered
-}
-
-// begin makes the state of one entry for the rows of this rank.
-func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
-	spec, e := s.model.Spec(), &s.entries[entry]
-	m, row, ok := e.m, 0, false
-	if m != nil {
-		row, ok = s.rowOf[c.Timestep]
-	}
-	layer(env, "modulation")
-	if !ok { // a timestep that was not expected
-		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep})), 0
-	}
-	all, wide, rows := s.rows(c, e)
-	seq := &sequence{
-		ops: env.Ops, arena: s.comm, ulysses: s.comms[plan.AxisUlysses], ring: s.outer(c), rows: all, plan: s.open.Plan,
-		bias: e.bias,
-	}
-	run := &entryRun{
-		entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows, wide),
-		attend: seq.attend, fresh: !ok,
-	}
-	if s.open.Plan.Scatter {
-		run.scattered = newScattered(s.open.Plan, s.comms[plan.AxisTensor], wide)
-	}
-	switch {
-	case s.spreads(c):
-		e.wide.borrow(s.lanes.borrowed(entryKey{s.id, entry}))
-		run.attend, run.skips = seq.attendStored(e.wide), e.skips
-	case e.store != nil:
-		run.attend = seq.attendStored(e.store)
-	case s.open.Plan.InOrder():
-		run.attend = seq.attendStored(s.passing(e))
-	}
-	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
-	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)
-	return run
-}
-
-// upload copies the rows of the latent to the device.
-func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor {
-	spec := s.model.Spec()
-	in := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
-	layer(env, "embed")
-	if !env.Arena.Measuring() {
-		env.Ops.Upload(in, x)
-	}
-	return in
-}
-
-// block runs block b of one entry and keeps its output if a later block reads it.
+// block runs block b of one entry, with what control adds to it, and keeps its output if a later block reads it.
 func (s *session) block(env dit.Env, run *entryRun, b int) {
-	output := func(block int) engine.Tensor {
-		if run.skips != nil || s.controlNet != nil { // blocks of nets have no skip inputs
-			return run.skips[block]
-		}
-		t := s.lanes.output(skipKey{entryKey{s.id, run.entry}, block})
-		if t.IsZero() || s.open.Plan.Pipe == 1 {
-			return t
-		}
-		r := run.state.Rows.Image
-		return t.Slice(1, r.Start, r.End)
-	}
 	var skip engine.Tensor
 	if from := s.model.Spec().Blocks[b].Skip; from >= 0 {
-		skip = output(from)
+		skip = s.skips.output(&s.network, run, from)
 		if env.Arena.Measuring() && skip.IsZero() {
 			skip = run.state.X // as large as that of the other lane
 		}
 	}
-	s.follow(env, run, b)
-	mark := env.Arena.Mark()
-	if run.fresh {
-		layer(env, "modulation")
-		s.model.ModulateBlock(env, run.state.M, b)
-	}
-	layer(env, "qkv")
-	env.Attend = func(a dit.Attention) {
-		run.attend(a)
-		layer(env, "mlp")
-	}
-	if run.scattered != nil {
-		env.Gather, env.Scatter = run.scattered.gather, run.scattered.scatter
-	}
-	s.model.Block(env, b, run.state, skip)
-	env.Arena.Release(mark)
-	s.patch(env, run, b)
+	s.control.before(env, run, b)
+	s.network.block(env, run, b, skip)
+	s.control.patch(env, run, b)
 	s.residuals(env, run, b)
-	to := output(b)
+	to := s.skips.output(&s.network, run, b)
 	if !to.IsZero() {
 		env.Ops.Copy(to, run.state.X)
 	}
-	if !plan.Skips(s.model.Spec()) || s.controlNet != nil {
+	if !plan.Skips(s.model.Spec()) {
 		to = run.state.ImageRows()
 	}
-	s.fromNets(env, run, b, to)
+	s.control.add(env, run, b, to)
 }

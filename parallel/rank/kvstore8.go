@@ -1,47 +1,51 @@
 package rank
 
 import (
+	"patchbay/engine"
 	"patchbay/models/dit"
-	"patchbay/parallel/plan"
 )
 
-// Stores in 8 bits (kv=fp8) hold E4M3 numbers with one f32 scale per token and head, keys and values separately. Fresh
-// rows are attended to as they were computed, and stored rounded; stale rows are widened into memory of the attention.
-// Synchronous evaluations, in which everything is fresh, are exact.
-
-// widen returns the rows of an attention, with those filled in that this micro-step does not compute.
-func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
-	at, rows := [2]int{a.Block, a.Index}, plan.StoreRows(store.Text, store.Image, a.Index)
-	if a.ImageOnly {
-		rows = store.Image // also where other blocks of the model attend to text
-	}
-	if !store.apart {
-		return kvRows{store.at[at].rows.Slice(1, 0, rows), store.Text}
-	}
-	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.Text}
-	q, own := store.at[at]
-	if !own { // nothing is kept, as for another stage's block in a spread evaluation: all rows are fresh
-		return kv
-	}
-	from := 0
-	for _, r := range append(s.fresh(kv, a), dit.Range{Start: rows, End: rows}) {
-		if r.Start > from {
-			s.ops.Dequantise(kv.t.Slice(1, from, r.Start), q.codes.Slice(1, from, r.Start), q.scale.Slice(1, from, r.Start))
-		}
-		from = r.End
-	}
-	return kv
+// stored8 is stored in 8 bits (kv=fp8): E4M3 numbers with one f32 scale per token and head, keys and values separately.
+// Fresh rows are attended to as they were computed, and stored rounded; stale rows are widened into memory of the
+// attention. Synchronous evaluations, in which everything is fresh, are exact.
+type stored8 struct {
+	passing
+	rows map[attentionKey]rows8
 }
 
-// keep stores the rows that the micro-step has computed.
-func (s *sequence) keep(store *kvStore, kv kvRows, a dit.Attention) {
-	q, own := store.at[[2]int{a.Block, a.Index}]
-	if !own || !store.apart {
-		return
+// rows8 is keys and values of one attention in 8 bits.
+type rows8 struct {
+	codes engine.Tensor // [B, L, 2, K/P, D] E4M3
+	scale engine.Tensor // [B, L, 2, K/P] f32
+}
+
+// Reserve implements attention.
+func (m *stored8) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
+	m.rows = map[attentionKey]rows8{}
+	e.each(func(at attentionKey, rows int) {
+		m.rows[at] = rows8{
+			codes: env.Arena.Alloc(engine.F8E4M3, e.batch, rows, 2, e.heads, e.spec.HeadDim),
+			scale: env.Arena.Alloc(engine.F32, e.batch, rows, 2, e.heads),
+		}
+	})
+	return m.passing.Reserve(env, e)
+}
+
+// Attend implements attention.
+func (m *stored8) Attend(s *sequence, a dit.Attention, h heads) {
+	kv, r := m.take(s, a), m.rows[attentionKey{a.Block, a.Index}]
+	fresh, n, from := s.fresh(kv, a), kv.t.Dim(1), 0
+	for _, f := range append(fresh, dit.Range{Start: n, End: n}) {
+		if f.Start > from {
+			s.ops.Dequantise(kv.t.Slice(1, from, f.Start), r.codes.Slice(1, from, f.Start), r.scale.Slice(1, from, f.Start))
+		}
+		from = f.End
 	}
-	for _, r := range s.fresh(kv, a) {
-		s.ops.Quantise(q.codes.Slice(1, r.Start, r.End), q.scale.Slice(1, r.Start, r.End), kv.t.Slice(1, r.Start, r.End))
+	q := s.fill(kv, a, h)
+	for _, f := range fresh {
+		s.ops.Quantise(r.codes.Slice(1, f.Start, f.End), r.scale.Slice(1, f.Start, f.End), kv.t.Slice(1, f.Start, f.End))
 	}
+	s.toAll(kv, a, h, q)
 }
 
 // fresh lists the rows that all ranks of the sequence compute in this micro-step, in order: those of the text, those of

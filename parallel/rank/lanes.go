@@ -5,7 +5,28 @@ import (
 	"sync"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 )
+
+// lane is the part of a pipeline that a rank runs. Micro-steps of a folded pipeline go through the down lanes of all
+// stages and come back through up lanes.
+type lane struct {
+	held dit.Range // its blocks
+	up   bool
+	back dit.Range // of a down lane: the blocks of its stage's up lane; none on the last stage and without a fold
+}
+
+// newLane returns the lane at a place along the pipe axis of a plan. lanes are those of OpenCommand.
+func newLane(lanes []dit.Range, stages, at, blocks int) lane {
+	if len(lanes) == 0 {
+		return lane{held: dit.Range{End: blocks}}
+	}
+	l := lane{held: lanes[at], up: at >= stages}
+	if back := len(lanes) - 1 - at; back >= stages {
+		l.back = lanes[back]
+	}
+	return l
+}
 
 // LaneStore is what the lanes of one stage share. Outputs of blocks that a later block of the stage reads are addressed
 // by entry, block and token like the K/V store: a micro-step's up lane reads what its down lane wrote, and the next
@@ -13,13 +34,13 @@ import (
 type LaneStore struct {
 	mu      sync.Mutex
 	outputs map[skipKey]engine.Tensor // [B, rows of this rank's share of the picture, E]
-	lent    map[entryKey]*kvStore
+	lent    map[entryKey]attention
 }
 
 // entryKey is an entry of a session.
 type entryKey struct {
-	session uint64
-	entry   int
+	id    uint64 // of the session
+	entry int
 }
 
 // skipKey is the output of a block for an entry.
@@ -30,7 +51,7 @@ type skipKey struct {
 
 // NewLaneStore makes an empty LaneStore.
 func NewLaneStore() *LaneStore {
-	return &LaneStore{outputs: map[skipKey]engine.Tensor{}, lent: map[entryKey]*kvStore{}}
+	return &LaneStore{outputs: map[skipKey]engine.Tensor{}, lent: map[entryKey]attention{}}
 }
 
 func (s *LaneStore) put(k skipKey, output engine.Tensor) {
@@ -46,14 +67,14 @@ func (s *LaneStore) output(k skipKey) engine.Tensor {
 	return s.outputs[k]
 }
 
-func (s *LaneStore) lend(k entryKey, store *kvStore) {
+func (s *LaneStore) lend(k entryKey, m attention) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lent[k] = store
+	s.lent[k] = m
 }
 
-// borrowed returns the store that lend was called with, or nil.
-func (s *LaneStore) borrowed(k entryKey) *kvStore {
+// borrowed returns what lend was called with, or nil.
+func (s *LaneStore) borrowed(k entryKey) attention {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lent[k]
@@ -67,9 +88,9 @@ func (s *LaneStore) len() int {
 }
 
 // forget drops what a session kept.
-func (s *LaneStore) forget(session uint64) {
+func (s *LaneStore) forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.outputs, func(k skipKey, _ engine.Tensor) bool { return k.session == session })
-	maps.DeleteFunc(s.lent, func(k entryKey, _ *kvStore) bool { return k.session == session })
+	maps.DeleteFunc(s.outputs, func(k skipKey, _ engine.Tensor) bool { return k.id == id })
+	maps.DeleteFunc(s.lent, func(k entryKey, _ attention) bool { return k.id == id })
 }

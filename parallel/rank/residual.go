@@ -7,29 +7,22 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Residual is what a control net that ran elsewhere adds to the image tokens after some blocks, the same in every
-// evaluation.
-type Residual struct {
-	Blocks []int      // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
-	Rows   dit.Floats // [B, L, E] of the image rows that Own names, flat
-}
-
 // Own returns the image rows of an entry's residuals that the rank at these places gets: those that it computes or, in
 // a pipeline, whose patches are cut differently, all.
 func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
 	if p.Pipe > 1 {
 		return dit.Range{End: size.Image}
 	}
-	return p.Kept(whole().Rows(size, p.Places(false))[sequence], tensor).Image
+	return p.Kept(wholeEvaluation().Rows(size, p.Places(false))[sequence], tensor).Image
 }
 
 // residuals adds the entry's residuals for block b to the image rows of a run.
-func (s *session) residuals(env dit.Env, run *entryRun, b int) {
+func (n *network) residuals(env dit.Env, run *entryRun, b int) {
 	x := run.state.ImageRows()
 	if x.Dim(1) == 0 {
 		return
 	}
-	for _, r := range s.open.Entries[run.entry].Residuals {
+	for _, r := range n.open.Entries[run.entry].Residuals {
 		if !slices.Contains(r.Blocks, b) {
 			continue
 		}

@@ -25,11 +25,14 @@ func TestForeignBlocksPanic(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		s := &session{
+		s := &session{network: network{
 			model: m, comms: lonely(), lanes: NewLaneStore(),
 			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
-			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20), comm: arenaOf(t, ops, 64<<20),
-		}
+			memory: memory{
+				env: dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20),
+				comm: arenaOf(t, ops, 64<<20),
+			},
+		}}
 		if err := s.prepare(); err != nil {
 			t.Fatalf("%s: a stage prepares what it holds: %v", f.family, err)
 		}
@@ -61,11 +64,11 @@ func TestForeignPartsArePrivate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &session{
+		s := &session{network: network{
 			model: m, comms: lonely(), lanes: NewLaneStore(),
-			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
-			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
-		}
+			open:   OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
+			memory: memory{env: dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}},
+		}}
 		err = scope.Recovered("a rank without gathers", s.prepare)
 		var e *fault.Error
 		if !errors.As(err, &e) || e.Code != fault.Panic || !strings.Contains(e.Error(), "in parts") {
@@ -119,15 +122,17 @@ func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, p
 		comms[a] = comm.NewSilent(0, 1)
 	}
 	comms[plan.AxisTensor] = comm.NewSilent(rank, p.Tensor)
-	s := &session{
-		model: w, comms: comms, lanes: NewLaneStore(), replies: map[string][]engine.Tensor{},
+	s := &session{network: network{
+		model: w, comms: comms, lanes: NewLaneStore(),
 		open: OpenCommand{
 			Plan: p, Batch: batch, Text: f.entry.Entries[0].Context.Rows, Entries: []EntryInput{f.entry},
 			Timesteps: []float32{0.5},
 		},
-		env: dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("session")},
-		act: engine.NewMeasuringArena("activations"), comm: engine.NewMeasuringArena("communication"),
-	}
+		memory: memory{
+			env: dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("session")},
+			act: engine.NewMeasuringArena("activations"), comm: engine.NewMeasuringArena("communication"),
+		},
+	}}
 	if err := s.prepare(); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ type stageExchange struct {
 	ahead   int    // micro-steps whose receives are posted
 }
 
-// newStageLink allocates slots for entries of the given numbers of values; nil: no slots.
+// newStageExchange allocates slots for entries of the given numbers of values; nil: no slots.
 func newStageExchange(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []int) *stageExchange {
 	l := &stageExchange{pipe: pipe}
 	if values != nil && pipe.Rank() > 0 {
@@ -94,45 +94,5 @@ func (l *stageExchange) send(whole bool, entries []int, rows []engine.Tensor) {
 	slots := l.out.advance()
 	for k, x := range rows {
 		l.pipe.Offer(slots[entries[k]].Slice(0, 0, x.Len()), x, to)
-	}
-}
-
-// largestPatch returns, by entry, the most values [B, L/P, E] that a stage receives in one micro-step of a patch.
-func (s *session) largestPatch() []int {
-	out := make([]int, len(s.entries))
-	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid, s.open.Plan.Patches) {
-		c := EvaluateCommand{Patch: m, Tokens: tokens, Text: m == 0}
-		for i := range s.entries {
-			out[i] = max(out[i], s.values(&c, i))
-		}
-	}
-	return out
-}
-
-// values returns how many values of an entry a micro-step passes from stage to stage.
-func (s *session) values(c *EvaluateCommand, entry int) int {
-	e := &s.entries[entry]
-	if e.p == nil {
-		return 0
-	}
-	_, _, kept := s.rows(c, e)
-	return s.open.Batch * kept.Len() * s.model.Spec().Width
-}
-
-// lookAhead posts receives for commands that are waiting.
-func (s *session) lookAhead() {
-	if s.link.in == nil || s.peek == nil || s.fixed {
-		return
-	}
-	for i := s.link.ahead; i < plan.PostsAhead; i++ {
-		c := s.peek(i)
-		if c == nil || c.Session != s.id || c.Evaluate == nil || c.Evaluate.Whole {
-			return
-		}
-		values := make([]int, len(c.Evaluate.Entries))
-		for k, e := range c.Evaluate.Entries {
-			values[k] = s.values(c.Evaluate, e)
-		}
-		s.link.post(c.Evaluate.Entries, values)
 	}
 }

@@ -16,6 +16,9 @@ const (
 	CacheLazy
 )
 
+// CacheRules returns the names of the rules, by rule.
+func CacheRules() []string { return []string{CacheEasy: "easy", CacheLazy: "lazy"} }
+
 // Cache answers evaluations without the network while they are expected to change little. The prediction is then the
 // input plus the difference between output and input of the last evaluation that ran.
 //
@@ -60,7 +63,7 @@ func (c *Cache) validate() error {
 	switch {
 	case c == nil:
 		return nil
-	case c.Rule > CacheLazy:
+	case int(c.Rule) >= len(CacheRules()):
 		return fault.Bad("cache", "unknown rule %d", c.Rule)
 	case !(c.Threshold >= 0) || math.IsInf(float64(c.Threshold), 0):
 		return fault.Bad("cache.threshold", "is %v: want a finite number >= 0", c.Threshold)
