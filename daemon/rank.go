@@ -64,7 +64,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	}
 	offer := remote.Config{Within: ec.Transport}
 	if memory > 0 {
-		newLedger(memory, &ec, nil)
+		newLedger(memory, &ec, nil) // what ranks compute with is counted by it
 	}
 	offer.Host, err = process.New(process.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
