@@ -17,7 +17,7 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 	for i := range s.Cluster.Mixed {
 		s.Cluster.Mixed[i].Launch, s.Cluster.Mixed[i].Handover = 0, 0
 		one := hardware.Cluster{Device: s.Cluster.Mixed[i], Link: s.Cluster.Link, Hosts: 1, PerHost: 1}
-		sim := Simulate(s.Workload, plan.OneRank(), one)
+		sim := Search{Workload: s.Workload, Cluster: one}.Simulate(plan.OneRank())
 		alone[i] = sim.Seconds
 	}
 	s.Cluster.Device = s.Cluster.Mixed[0]

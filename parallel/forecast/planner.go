@@ -72,7 +72,7 @@ func (s Search) Choose() (*Choice, error) {
 			continue
 		}
 		if c, err = s.Weigh(c.Plan); err == nil && c.Fits {
-			out.OneRank = s.simulate(c.Plan).Seconds // c.Seconds may be a bound
+			out.OneRank = s.Simulate(c.Plan).Seconds // c.Seconds may be a bound
 		}
 	}
 	return out, err
@@ -80,7 +80,7 @@ func (s Search) Choose() (*Choice, error) {
 
 // answer returns the Choice of one plan, without Others and OneRank.
 func (s Search) answer(c Candidate) *Choice {
-	sim := s.simulate(c.Plan)
+	sim := s.Simulate(c.Plan)
 	c.Seconds = sim.Seconds
 	return &Choice{
 		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - c.Plan.Ranks(),

@@ -16,7 +16,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	if c.Bound {
 		return over + " at least: its busiest device alone takes that long"
 	}
-	mine, his := s.simulate(c.Plan).Mean(), best.Simulation.Mean()
+	mine, his := s.Simulate(c.Plan).Mean(), best.Simulation.Mean()
 	type part struct {
 		name       string
 		mine, than float64
