@@ -202,10 +202,10 @@ func (s Search) Fits(p plan.Plan) error {
 	}
 	m := c.Memory
 	text := fmt.Sprintf("%s needs %s a rank (weights %s, kept keys and values %s, activations, exchanges and workspaces "+
-		"%s)", p, gigabytes(m.Total()), gigabytes(m.Weights), gigabytes(m.KV), gigabytes(m.Total()-m.Weights-m.KV))
-	text += fmt.Sprintf(", %s are free on %s", gigabytes(c.On.Free()), c.On.Name)
+		"%s)", p, Gigabytes(m.Total()), Gigabytes(m.Weights), Gigabytes(m.KV), Gigabytes(m.Total()-m.Weights-m.KV))
+	text += fmt.Sprintf(", %s are free on %s", Gigabytes(c.On.Free()), c.On.Name)
 	if best, ok := s.Fastest(); ok {
-		text += fmt.Sprintf(": use %s (%s)", best.Plan, gigabytes(best.Memory.Total()))
+		text += fmt.Sprintf(": use %s (%s)", best.Plan, Gigabytes(best.Memory.Total()))
 	}
 	return &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
 }
@@ -241,8 +241,8 @@ func (s Search) refuse(not []Candidate) error {
 	}
 	least := not[0]
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
-		gigabytes(least.Memory.Total()),
-		gigabytes(least.Memory.Weights), gigabytes(least.On.Free()))
+		Gigabytes(least.Memory.Total()),
+		Gigabytes(least.Memory.Weights), Gigabytes(least.On.Free()))
 	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks && s.Cluster.Mixed == nil; n *= 2 {
 		for _, p := range s.plans(n) {
 			if p.Ranks() < n {
@@ -255,7 +255,7 @@ func (s Search) refuse(not []Candidate) error {
 				if c, err := s.Weigh(p); err == nil && c.Fits {
 					return &failure.Error{
 						Code: failure.OutOfMemory, Field: "devices",
-						Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, p, gigabytes(c.Memory.Total())),
+						Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, p, Gigabytes(c.Memory.Total())),
 					}
 				}
 			}
@@ -264,8 +264,8 @@ func (s Search) refuse(not []Candidate) error {
 	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
 }
 
-// gigabytes formats bytes.
-func gigabytes(n int64) string {
+// Gigabytes formats bytes for people.
+func Gigabytes(n int64) string {
 	if n < 1e8 {
 		return fmt.Sprintf("%.2f MB", float64(n)/1e6)
 	}

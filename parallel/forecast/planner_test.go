@@ -124,17 +124,13 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 }
 
 // TestFewStepsMayStayOnOneRank checks that four steps of a small picture on two hosts stay on one device, as the
-// network costs more than it gains, and that the planner says which plan loses and why.
+// network costs more than it gains.
 func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	s := searchFor(t, "pixart-alpha", 288, 4, "2x1xH100+ethernet100")
 	s.Text = s.Text[:1]
 	got := choose(t, s)
 	if got.Best.Plan != plan.OneRank() || got.Idle != 1 {
 		t.Fatalf("chose %s with %d devices idle, want one rank and one idle", got.Best.Plan, got.Idle)
-	}
-	reason := s.IdleReason(got)
-	if !strings.Contains(reason, "=2") || !strings.Contains(reason, "%: ") || !strings.Contains(reason, " against ") {
-		t.Errorf("the reason %q names no plan, no difference or no cause", reason)
 	}
 	for _, c := range got.Others {
 		if c.Seconds < got.Best.Seconds {
