@@ -44,7 +44,8 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 	}
 }
 
-// TestSlowDevicesAreLeftOut checks that a device that would slow down the fastest plan is not used, and that no device without room for its part is used.
+// TestSlowDevicesAreLeftOut checks that a device that would slow down the fastest plan is not used, and that no device
+// without room for its part is used.
 func TestSlowDevicesAreLeftOut(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "H100-pcie,L40")
 	s.Exact = true

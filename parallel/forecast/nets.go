@@ -77,8 +77,8 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 	return sum
 }
 
-// Simulate predicts a run without tensors. It follows the order of the executor (schedule.go) with the times of time.go.
-// Spans leave out the time of nets, all else includes it. The plan must have passed Check.
+// Simulate predicts a run without tensors. It follows the order of the executor (schedule.go) with the times of
+// time.go. Spans leave out the time of nets, all else includes it. The plan must have passed Check.
 func (s Search) Simulate(p plan.Plan) *Simulation {
 	s.Device = s.Cluster.Device
 	o := NewPartition(s.Workload, p)

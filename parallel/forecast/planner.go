@@ -446,7 +446,8 @@ func (c *costs) bound() float64 {
 	return most * (1 - 1e-9)
 }
 
-// leastSeconds bounds the time of lane k in a micro-step from below: that of the first and the last rank of the sequence.
+// leastSeconds bounds the time of lane k in a micro-step from below: that of the first and the last rank of the
+// sequence.
 func (c *costs) leastSeconds(at plan.Coord, k int, m plan.Micro) (most float64) {
 	if m.Whole && c.spread != nil {
 		c, k = c.spread, 0
