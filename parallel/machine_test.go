@@ -34,7 +34,7 @@ func TestMeasuredRates(t *testing.T) {
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
 	alone := hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}
-	sim := forecast.Simulate(w, plan.OneRank(), alone)
+	sim := forecast.Search{Workload: w, Cluster: alone}.Simulate(plan.OneRank())
 	if !near(sim.Seconds, 3.5, 1e-3) { // the gaps between operations come on top: 0.8 ms
 		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
 	}
@@ -83,7 +83,8 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim := forecast.Simulate(r.Workload(), p, hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
+	three := hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3}
+	sim := forecast.Search{Workload: r.Workload(), Cluster: three}.Simulate(p)
 	for k, d := range took {
 		t.Logf("stage %d: measured %v, predicted %v", k, d, time.Duration(sim.Ranks[k].Compute*1e9))
 		if d <= 0 {

@@ -142,7 +142,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			cpu.PerHost = p.Ranks()
-			sim := forecast.Simulate(r.Workload(), p, cpu)
+			sim := forecast.Search{Workload: r.Workload(), Cluster: cpu}.Simulate(p)
 			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.whole.team.Mesh.Plan.Pipe
 			for _, s := range sim.Spans {
 				if s.Kind == forecast.Working {

@@ -123,7 +123,8 @@ func compare(r *request.Request, m hardware.Machine, stats request.Stats) (c com
 		c.plan = plan.OneRank()
 	}
 	n, size := c.plan.Ranks(), r.Compute.Size()
-	c.sim = forecast.Simulate(w, c.plan, hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
+	cluster := hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n}
+	c.sim = forecast.Search{Workload: w, Cluster: cluster}.Simulate(c.plan)
 	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
 	o := forecast.NewPartition(w, c.plan)
 	for _, s := range stats.Spans {

@@ -155,7 +155,7 @@ func (f *Flags) run(cmd *cobra.Command) error {
 	out := cmd.OutOrStdout()
 	switch {
 	case f.timeline == "-":
-		console.Printf(out, "%s", choice.Simulation.Text(110))
+		console.Printf(out, "%s", timeline{choice.Simulation}.text(110))
 		return nil
 	case f.timeline != "":
 		if err := writeTimeline(f.timeline, choice.Simulation); err != nil {
@@ -271,9 +271,9 @@ func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err er
 }
 
 func writeTimeline(path string, s *forecast.Simulation) error {
-	text := s.SVG()
+	text := timeline{s}.svg()
 	if strings.HasSuffix(path, ".txt") {
-		text = s.Text(200)
+		text = timeline{s}.text(200)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("--timeline: %w", err)
@@ -307,7 +307,7 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	if r.WarmupSeconds > 0 && r.WarmupSeconds < r.Seconds {
 		console.Printf(out, ", warm-up %s", seconds(r.WarmupSeconds))
 	}
-	mean := c.Simulation.Mean()
+	mean := mean(c.Simulation)
 	part := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v/r.Seconds) }
 	console.Printf(out, "\nmean rank computing %s, exchanges %s (another %s hidden), pipeline transfers %s, idle "+
 		"%s; all devices wait for the host %s\n", part(mean.Compute),
@@ -360,7 +360,7 @@ func seconds(v float64) string {
 	if v == 0 {
 		return "-"
 	}
-	return forecast.Duration(v)
+	return duration(v)
 }
 
 // useRates replaces the rates of a cluster with measured ones. Names, memory, counts and the bytes of weights and

@@ -69,7 +69,7 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 		NotIncluded: "text encoders, VAE, loading",
 	}
 	if f.plan == "" {
-		r.IdleReason = s.IdleReason(c)
+		r.IdleReason = idleReason(s, c)
 	}
 	for axis := range c.Traffic[0] {
 		a := axisReport{Axis: plan.Axis(axis).String()}
@@ -88,7 +88,7 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 			o = weighed
 		}
 		r.Others = append(r.Others, otherReport{
-			o.Plan.String(), o.Seconds, o.Memory.Total(), o.Least, o.Fits, s.Reason(c, o),
+			o.Plan.String(), o.Seconds, o.Memory.Total(), o.Least, o.Fits, reason(s, c, o),
 		})
 	}
 	return r

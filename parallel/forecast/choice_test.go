@@ -30,7 +30,7 @@ func TestChoiceKnowsExactPlans(t *testing.T) {
 func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 	for model, size := range map[string]int{"pixart-alpha": 1024, "flux-dev": 2048} {
 		s := searchFor(t, model, size, 4, "4x4090-pcie")
-		one := Simulate(s.Workload, plan.OneRank(), s.Cluster)
+		one := s.Simulate(plan.OneRank())
 		want := one.Seconds
 		if model == "flux-dev" {
 			want = 0

@@ -30,8 +30,8 @@ func (m Memory) Total() int64 {
 }
 
 // MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight,
-// valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are always f32). In a folded
-// pipeline, Session, Activations and Exchange are the sums of both lanes of a stage. The weights of nets are not
+// valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are always f32). In a
+// folded pipeline, Session, Activations and Exchange are the sums of both lanes of a stage. The weights of nets are not
 // included. Errors are those of LaneMemory.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) ([]Memory, error) {
 	o, out := NewPartition(w, p), make([]Memory, p.Ranks())
@@ -59,8 +59,8 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 	return out, nil
 }
 
-// WeightsByRank returns the bytes of weights that every rank of a plan holds, without nets. weightBytes is the size of one
-// weight.
+// WeightsByRank returns the bytes of weights that every rank of a plan holds, without nets. weightBytes is the size of
+// one weight.
 func WeightsByRank(w Workload, p plan.Plan, weightBytes float64) (out []int64) {
 	o := NewPartition(w, p)
 	for r := range p.Ranks() {
@@ -77,7 +77,8 @@ func (o *Partition) leastMemory(c plan.Coord, weightBytes float64, valueBytes in
 	return m
 }
 
-// storeBytes returns the bytes of the K/V stores of lane k of rank c, without the borrowed memory of spread evaluations.
+// storeBytes returns the bytes of the K/V stores of lane k of rank c, without the borrowed memory of spread
+// evaluations.
 func (o *Partition) storeBytes(c plan.Coord, k, valueBytes int) (bytes int64) {
 	if o.plan.Pipe == 1 {
 		return 0
@@ -98,8 +99,8 @@ func (o *Partition) storeBytes(c plan.Coord, k, valueBytes int) (bytes int64) {
 	return bytes
 }
 
-// LaneMemory returns what lane k of rank c needs besides weights: a session of that rank is recorded (rank.Measure) on a
-// model that has shapes alone. The error says what Prepare refuses, or that the model has no outline.
+// LaneMemory returns what lane k of rank c needs besides weights: a session of that rank is recorded (rank.Measure) on
+// a model that has shapes alone. The error says what Prepare refuses, or that the model has no outline.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory, err error) {
 	held := o.plan.Held(o.Lanes, c)
 	held.Part, held.Parts = 0, 0

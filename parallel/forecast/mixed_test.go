@@ -1,7 +1,6 @@
 package forecast
 
 import (
-	"strings"
 	"testing"
 
 	"patchbay/parallel/hardware"
@@ -17,7 +16,7 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 	for i := range s.Cluster.Mixed {
 		s.Cluster.Mixed[i].Launch, s.Cluster.Mixed[i].Handover = 0, 0
 		one := hardware.Cluster{Device: s.Cluster.Mixed[i], Link: s.Cluster.Link, Hosts: 1, PerHost: 1}
-		sim := Simulate(s.Workload, plan.OneRank(), one)
+		sim := Search{Workload: s.Workload, Cluster: one}.Simulate(plan.OneRank())
 		alone[i] = sim.Seconds
 	}
 	s.Cluster.Device = s.Cluster.Mixed[0]
@@ -45,15 +44,14 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 	}
 }
 
-// TestSlowDevicesAreLeftOut checks that a device that would slow down the fastest plan is not used, that the answer
-// names it and its cost, and that no device without room for its part is used.
+// TestSlowDevicesAreLeftOut checks that a device that would slow down the fastest plan is not used, and that no device
+// without room for its part is used.
 func TestSlowDevicesAreLeftOut(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "H100-pcie,L40")
 	s.Exact = true
 	got := choose(t, s)
-	if why := s.IdleReason(got); got.Idle != 1 || s.Cluster.DescribeFrom(got.Best.Plan.Ranks()) != "1xL40" ||
-		!strings.Contains(why, "speeds=100:") || !strings.Contains(why, "%") {
-		t.Errorf("chose %s with %d idle: %s; want the L40 left out with the time it costs", got.Best.Plan, got.Idle, why)
+	if got.Idle != 1 || s.Cluster.DescribeFrom(got.Best.Plan.Ranks()) != "1xL40" {
+		t.Errorf("chose %s with %d idle, want the L40 left out", got.Best.Plan, got.Idle)
 	}
 	s = searchFor(t, "flux-dev", 1024, 28, "L40,4090")
 	s.Cluster.Mixed[1].Memory = 8 << 30

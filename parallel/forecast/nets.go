@@ -77,10 +77,13 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 	return sum
 }
 
-// simulate is Simulate with the time of nets included, except in Spans.
-func (s *Search) simulate(p plan.Plan) *Simulation {
-	sim := Simulate(s.Workload, p, s.Cluster)
-	n, sum, o := max(s.Evaluations, 1), s.netSeconds(p), NewPartition(s.Workload, p)
+// Simulate predicts a run without tensors. It follows the order of the executor (schedule.go) with the times of
+// time.go. Spans leave out the time of nets, all else includes it. The plan must have passed Check.
+func (s Search) Simulate(p plan.Plan) *Simulation {
+	s.Device = s.Cluster.Device
+	o := NewPartition(s.Workload, p)
+	sim := simulate(newCosts(o, s.Cluster), false)
+	n, sum := max(s.Evaluations, 1), s.netSeconds(p)
 	whole := 0
 	for whole < n && o.synchronous(whole) {
 		whole++

@@ -4,11 +4,12 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// network is how schedules are judged: a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running
-// it gives the time of every action, or the reason why it deadlocks. Actors are sequential and every channel has one
-// sender and one receiver, so whether the network finishes does not depend on the order in which actors are visited (G.
-// Kahn, The semantics of a simple language for parallel programming, 1974; bounded channels preserve this as long as
-// nobody asks whether a channel is full). Of actors that share a device, the one that is ready first works first.
+// network is how schedules are judged: a set of actors that exchange messages over channels, each doing a fixed list of
+// actions in order. Running it gives the time of every action, or the reason why it deadlocks. Actors are sequential
+// and every channel has one sender and one receiver, so whether the network finishes does not depend on the order in
+// which actors are visited (G. Kahn, The semantics of a simple language for parallel programming, 1974; bounded
+// channels preserve this as long as nobody asks whether a channel is full). Of actors that share a device, the one that
+// is ready first works first.
 type network struct {
 	actors   []actor
 	channels []channel

@@ -72,7 +72,7 @@ func (s Search) Choose() (*Choice, error) {
 			continue
 		}
 		if c, err = s.Weigh(c.Plan); err == nil && c.Fits {
-			out.OneRank = s.simulate(c.Plan).Seconds // c.Seconds may be a bound
+			out.OneRank = s.Simulate(c.Plan).Seconds // c.Seconds may be a bound
 		}
 	}
 	return out, err
@@ -80,7 +80,7 @@ func (s Search) Choose() (*Choice, error) {
 
 // answer returns the Choice of one plan, without Others and OneRank.
 func (s Search) answer(c Candidate) *Choice {
-	sim := s.simulate(c.Plan)
+	sim := s.Simulate(c.Plan)
 	c.Seconds = sim.Seconds
 	return &Choice{
 		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - c.Plan.Ranks(),
@@ -202,10 +202,10 @@ func (s Search) Fits(p plan.Plan) error {
 	}
 	m := c.Memory
 	text := fmt.Sprintf("%s needs %s a rank (weights %s, kept keys and values %s, activations, exchanges and workspaces "+
-		"%s)", p, gigabytes(m.Total()), gigabytes(m.Weights), gigabytes(m.KV), gigabytes(m.Total()-m.Weights-m.KV))
-	text += fmt.Sprintf(", %s are free on %s", gigabytes(c.On.Free()), c.On.Name)
+		"%s)", p, Gigabytes(m.Total()), Gigabytes(m.Weights), Gigabytes(m.KV), Gigabytes(m.Total()-m.Weights-m.KV))
+	text += fmt.Sprintf(", %s are free on %s", Gigabytes(c.On.Free()), c.On.Name)
 	if best, ok := s.Fastest(); ok {
-		text += fmt.Sprintf(": use %s (%s)", best.Plan, gigabytes(best.Memory.Total()))
+		text += fmt.Sprintf(": use %s (%s)", best.Plan, Gigabytes(best.Memory.Total()))
 	}
 	return fault.Named(fault.OutOfMemory, "plan", "%s", text)
 }
@@ -238,8 +238,8 @@ func (s Search) refuse(not []Candidate) error {
 	}
 	least := not[0]
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
-		gigabytes(least.Memory.Total()),
-		gigabytes(least.Memory.Weights), gigabytes(least.On.Free()))
+		Gigabytes(least.Memory.Total()),
+		Gigabytes(least.Memory.Weights), Gigabytes(least.On.Free()))
 	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks && s.Cluster.Mixed == nil; n *= 2 {
 		for _, p := range s.plans(n) {
 			if p.Ranks() < n {
@@ -251,7 +251,7 @@ func (s Search) refuse(not []Candidate) error {
 				}
 				if c, err := s.Weigh(p); err == nil && c.Fits {
 					return fault.Named(fault.OutOfMemory, "devices", "%s; %d devices would do: %s needs %s", text, n, p,
-						gigabytes(c.Memory.Total()))
+						Gigabytes(c.Memory.Total()))
 				}
 			}
 		}
@@ -259,8 +259,8 @@ func (s Search) refuse(not []Candidate) error {
 	return fault.Named(fault.OutOfMemory, "devices", "%s", text)
 }
 
-// gigabytes formats bytes.
-func gigabytes(n int64) string {
+// Gigabytes formats bytes for people.
+func Gigabytes(n int64) string {
 	if n < 1e8 {
 		return fmt.Sprintf("%.2f MB", float64(n)/1e6)
 	}
@@ -441,7 +441,8 @@ func (c *costs) bound() float64 {
 	return most * (1 - 1e-9)
 }
 
-// leastSeconds bounds the time of lane k in a micro-step from below: that of the first and the last rank of the sequence.
+// leastSeconds bounds the time of lane k in a micro-step from below: that of the first and the last rank of the
+// sequence.
 func (c *costs) leastSeconds(at plan.Coord, k int, m plan.Micro) (most float64) {
 	if m.Whole && c.spread != nil {
 		c, k = c.spread, 0

@@ -124,17 +124,13 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 }
 
 // TestFewStepsMayStayOnOneRank checks that four steps of a small picture on two hosts stay on one device, as the
-// network costs more than it gains, and that the planner says which plan loses and why.
+// network costs more than it gains.
 func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	s := searchFor(t, "pixart-alpha", 288, 4, "2x1xH100+ethernet100")
 	s.Text = s.Text[:1]
 	got := choose(t, s)
 	if got.Best.Plan != plan.OneRank() || got.Idle != 1 {
 		t.Fatalf("chose %s with %d devices idle, want one rank and one idle", got.Best.Plan, got.Idle)
-	}
-	reason := s.IdleReason(got)
-	if !strings.Contains(reason, "=2") || !strings.Contains(reason, "%: ") || !strings.Contains(reason, " against ") {
-		t.Errorf("the reason %q names no plan, no difference or no cause", reason)
 	}
 	for _, c := range got.Others {
 		if c.Seconds < got.Best.Seconds {
@@ -162,8 +158,8 @@ func TestSpreadWarmupShare(t *testing.T) {
 			Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1,
 			Spread: true, Overlap: true,
 		}
-		sim := Simulate(s.Workload, p, s.Cluster)
-		one := Simulate(s.Workload, plan.OneRank(), s.Cluster)
+		sim := s.Simulate(p)
+		one := s.Simulate(plan.OneRank())
 		share := sim.WarmupSeconds / one.StepSeconds
 		t.Logf("%s on %s: warm-up %.1f ms, one device %.1f ms: %.3f", c.model, c.devices, 1e3*sim.WarmupSeconds,
 			1e3*one.StepSeconds, share)
@@ -217,12 +213,12 @@ func TestExactSearch(t *testing.T) {
 func TestPipelineSteadyState(t *testing.T) {
 	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
 		s := searchFor(t, "flux-dev", 1024, 28, devices)
-		alone := Simulate(s.Workload, plan.OneRank(), s.Cluster)
+		alone := s.Simulate(plan.OneRank())
 		best, at, n := math.Inf(1), 0, s.Cluster.Ranks()
 		for _, patches := range s.patchCounts(n) {
 			p := plan.OneRank()
 			p.Pipe, p.Patches, p.Warmup = n, patches, 1
-			sim := Simulate(s.Workload, p, s.Cluster)
+			sim := s.Simulate(p)
 			if patches > 1 && sim.StepSeconds < best {
 				best, at = sim.StepSeconds, patches
 			}
@@ -247,7 +243,7 @@ func TestTimesAddUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p.Overlap = range []bool{true, false} {
-			sim := Simulate(s.Workload, p, s.Cluster)
+			sim := s.Simulate(p)
 			for i, r := range sim.Ranks {
 				if sum := r.Compute + r.Exchange + r.Send + r.Idle; !near(sum, sim.Seconds, 1e-9*sim.Seconds) || r.Compute <= 0 {
 					t.Errorf("%s rank %d: %+v adds up to %.6f s of %.6f s", p, i, r, sum, sim.Seconds)

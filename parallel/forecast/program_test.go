@@ -62,7 +62,7 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	p := planOf(t, "pipe=4,patches=1")
 	seconds := func(f hardware.Cluster) *Simulation {
 		t.Helper()
-		sim := Simulate(s.Workload, p, f)
+		sim := Search{Workload: s.Workload, Cluster: f}.Simulate(p)
 		return sim
 	}
 	base := seconds(s.Cluster)

@@ -49,9 +49,9 @@ type Span struct {
 // whole image for all and passes the turn on afterwards; if such evaluations are spread, it sends a command to every
 // down lane and collects their results.
 //
-// Every lane waits for one thing at a time, so whether lanes are advanced in another order does not matter (G. Kahn, The
-// semantics of a simple language for parallel programming, 1974). Only lanes that share a device compete: the one that
-// can start first works first.
+// Every lane waits for one thing at a time, so whether lanes are advanced in another order does not matter (G. Kahn,
+// The semantics of a simple language for parallel programming, 1974). Only lanes that share a device compete: the one
+// that can start first works first.
 type schedule struct {
 	timing
 	lanes, down int         // lanes of a group, and those of them on the way down: one per stage
@@ -113,8 +113,8 @@ func (s *schedule) depth() int {
 	return s.ahead + 1
 }
 
-// run returns when the last lane or sampler ends. The error says which lane waits for ever; the tests prove that no plan
-// has one.
+// run returns when the last lane or sampler ends. The error says which lane waits for ever; the tests prove that no
+// plan has one.
 func (s *schedule) run() (seconds float64, err error) {
 	s.command()
 	for {

@@ -11,8 +11,8 @@ import (
 )
 
 // TestScheduleEqualsNetwork compares schedules with a network of actors and channels that states their order action by
-// action (network_judge_test.go, program_judge_test.go): every span and the end, for random times on straight and folded
-// stages, links of every kind, several groups and entries, with and without spread evaluations.
+// action (network_judge_test.go, program_judge_test.go): every span and the end, for random times on straight and
+// folded stages, links of every kind, several groups and entries, with and without spread evaluations.
 func TestScheduleEqualsNetwork(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 11))
 	for i := range 400 {
@@ -50,7 +50,8 @@ func TestScheduleEqualsNetwork(t *testing.T) {
 		slices.SortFunc(s.spans, order)
 		slices.SortFunc(spans, order)
 		if !slices.EqualFunc(s.spans, spans, func(a, b Span) bool {
-			return a.Actor == b.Actor && a.Kind == b.Kind && a.Micro == b.Micro && near(a.Start, b.Start, 1e-9) && near(a.End, b.End, 1e-9)
+			return a.Actor == b.Actor && a.Kind == b.Kind && a.Micro == b.Micro &&
+				near(a.Start, b.Start, 1e-9) && near(a.End, b.End, 1e-9)
 		}) {
 			t.Fatalf("case %d, %d stages, folded %v, ahead %d:\n%v\nthe network:\n%v", i, stages, folded, ahead, s.spans, spans)
 		}

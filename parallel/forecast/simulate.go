@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 )
 
@@ -34,13 +33,6 @@ type RankTime struct {
 	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work.
 	// Compute is more than their sum by the gaps between operations, or where launching these takes longer.
 	Products, Attention, Other float64 `json:"-"`
-}
-
-// Simulate predicts a request without tensors. It follows the order of the executor (schedule.go) with the times of
-// time.go. The plan must have passed Check.
-func Simulate(w Workload, p plan.Plan, f hardware.Cluster) *Simulation {
-	w.Device = f.Device
-	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
 // simulate runs the schedule of c, which has no deadlock (proved in the tests for every size). quiet leaves out Spans,

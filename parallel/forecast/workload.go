@@ -4,8 +4,8 @@
 // the rates of devices (package hardware). It computes nothing, and knows of an exchange its size alone.
 //
 // In order: workload.go says what is asked and who computes it, record.go what blocks do, stage_costs.go what that
-// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. timeline.go
-// draws the result, queue.go shares devices among jobs.
+// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. queue.go
+// shares devices among jobs.
 package forecast
 
 import (
@@ -40,7 +40,7 @@ type Workload struct {
 	Device hardware.Device
 	// Unlike says that the entries differ in more than the length of their texts: in area, times, guidance ...
 	Unlike bool
-	// Nets run beside the model. Simulate and TrafficByRank ignore them, MemoryByRank ignores their weights.
+	// Nets run beside the model. TrafficByRank ignores them, MemoryByRank their weights.
 	Nets []Net
 	// Evaluations is how often the sampler evaluates the network, each time with all entries.
 	Evaluations int

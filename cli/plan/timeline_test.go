@@ -1,6 +1,7 @@
-package forecast
+package plan
 
 import (
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -8,41 +9,33 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/parallel/plan"
+	"patchbay/parallel/forecast"
 )
 
-// drawn returns the simulation of a small pipeline of equal micro-steps.
-func drawn(t *testing.T, folded bool) *Simulation {
+// drawn returns a recorded simulation of a pipeline of three stages and equal micro-steps, straight or folded.
+func drawn(t *testing.T, folded bool) timeline {
 	t.Helper()
-	timing := plainTiming(3, 4, 3, 1, folded, 2)
-	if folded {
-		timing.work = func(_, _ int, m plan.Micro) float64 { return map[bool]float64{true: 4, false: 1}[m.Whole] }
-	}
-	p := newProgram(timing)
-	ends, spans, err := p.net.run(false)
+	b, err := os.ReadFile("testdata/timeline.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Simulation{Plan: plan.Plan{
-		Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 4, Warmup: 1,
-		Overlap: true,
-	}, Spans: spans}
-	for _, e := range ends {
-		s.Seconds = max(s.Seconds, e)
+	var both [2]*forecast.Simulation
+	if err := json.Unmarshal(b, &both); err != nil {
+		t.Fatal(err)
 	}
-	for _, a := range p.net.actors {
-		s.Actors = append(s.Actors, a.name)
+	if folded {
+		return timeline{both[1]}
 	}
-	return s
+	return timeline{both[0]}
 }
 
 // TestTimelineText compares the drawings with testdata/timeline.txt.
 func TestTimelineText(t *testing.T) {
 	straight, folded := drawn(t, false), drawn(t, true)
 	got := "# three stages, four patches, warm-up 1, every micro-step one second\n" +
-		straight.Text(int(straight.Seconds)) +
+		straight.text(int(straight.Seconds)) +
 		"\n# the same on folded stages: a micro-step comes back on the stages it went down on\n" +
-		folded.Text(int(folded.Seconds))
+		folded.text(int(folded.Seconds))
 	want, err := os.ReadFile("testdata/timeline.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +48,7 @@ func TestTimelineText(t *testing.T) {
 // TestTimelineSVG checks that the drawing is XML with one titled box for every span and no box outside the frame.
 func TestTimelineSVG(t *testing.T) {
 	s := drawn(t, true)
-	d := xml.NewDecoder(strings.NewReader(s.SVG()))
+	d := xml.NewDecoder(strings.NewReader(s.svg()))
 	titles := 0
 	for {
 		token, err := d.Token()

@@ -1,22 +1,24 @@
-package forecast
+package plan
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"patchbay/parallel/forecast"
 )
 
-// Reason says in a few words why c loses against the best plan: memory, or where its time goes.
-func (s Search) Reason(best *Choice, c Candidate) string {
+// reason says in a few words why c loses against the best plan: memory, or where its time goes.
+func reason(s forecast.Search, best *forecast.Choice, c forecast.Candidate) string {
 	if !c.Fits {
-		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()),
-			gigabytes(c.On.Free()))
+		return fmt.Sprintf("does not fit: %s a rank, %s are free", forecast.Gigabytes(c.Memory.Total()),
+			forecast.Gigabytes(c.On.Free()))
 	}
 	over := fmt.Sprintf("%+.0f %%", 100*(c.Seconds/best.Best.Seconds-1))
 	if c.Bound {
 		return over + " at least: its busiest device alone takes that long"
 	}
-	mine, his := s.simulate(c.Plan).Mean(), best.Simulation.Mean()
+	mine, his := mean(s.Simulate(c.Plan)), mean(best.Simulation)
 	type part struct {
 		name       string
 		mine, than float64
@@ -30,16 +32,16 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	worst := slices.MaxFunc(parts, func(a, b part) int {
 		return cmp.Compare(a.mine-a.than, b.mine-b.than)
 	})
-	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, Duration(worst.mine), Duration(worst.than))
+	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, duration(worst.mine), duration(worst.than))
 	if c.Plan.Ranks() < best.Best.Plan.Ranks() && worst.name == "computing" {
 		text += fmt.Sprintf(" on %d of %d devices", c.Plan.Ranks(), s.Cluster.Ranks())
 	}
 	return text
 }
 
-// IdleReason says why devices stay idle: it names the fastest plan that fits and uses more of them, and where its time
+// idleReason says why devices stay idle: it names the fastest plan that fits and uses more of them, and where its time
 // goes. It is empty if none is idle.
-func (s Search) IdleReason(best *Choice) string {
+func idleReason(s forecast.Search, best *forecast.Choice) string {
 	if best.Idle == 0 {
 		return ""
 	}
@@ -48,15 +50,15 @@ func (s Search) IdleReason(best *Choice) string {
 			continue
 		}
 		if weighed, err := s.Weigh(c.Plan); err == nil && weighed.Fits {
-			return fmt.Sprintf("no plan is faster with them: %s, the best of more devices, takes %s", c.Plan, s.Reason(best, c))
+			return fmt.Sprintf("no plan is faster with them: %s, the best of more devices, takes %s", c.Plan, reason(s, best, c))
 		}
 	}
 	return "no plan that fits uses them"
 }
 
-// Mean returns the mean times of all ranks, without Products, Attention and Other.
-func (s *Simulation) Mean() RankTime {
-	var m RankTime
+// mean returns the mean times of all ranks, without Products, Attention and Other.
+func mean(s *forecast.Simulation) forecast.RankTime {
+	var m forecast.RankTime
 	n := float64(len(s.Ranks))
 	for _, r := range s.Ranks {
 		m.Compute += r.Compute / n
@@ -68,8 +70,8 @@ func (s *Simulation) Mean() RankTime {
 	return m
 }
 
-// Duration formats seconds for people.
-func Duration(s float64) string {
+// duration formats seconds for people.
+func duration(s float64) string {
 	if s >= 1 {
 		return fmt.Sprintf("%.2f s", s)
 	}
