@@ -22,7 +22,8 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/worker"
+	"patchbay/ipc/spawn"
+	"patchbay/ipc/wire"
 )
 
 // runFlags are the flags of run.
@@ -174,16 +175,16 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 // localWorker is the client of a worker process of its own, which ends when the client is closed.
 type localWorker struct {
 	*client.FrameClient
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process has ended and err is set
-	err   error
+	program *spawn.Child
 }
 
 // Close closes the worker's stdin and waits for the process to exit.
 func (l *localWorker) Close() error {
 	err := l.FrameClient.Close()
-	<-l.ended
-	return errors.Join(err, l.err)
+	if <-l.program.Dead(); !l.program.Clean() {
+		return errors.Join(err, l.program.Cause())
+	}
+	return err
 }
 
 // cause replaces the error of a broken connection with the way in which the worker process ended.
@@ -193,33 +194,20 @@ func (l *localWorker) cause(err error) error {
 		return err
 	}
 	select {
-	case <-l.ended:
-		return worker.Lost("the worker", l.cmd.ProcessState, l.err)
+	case <-l.program.Dead():
+		return l.program.Cause()
 	case <-time.After(time.Second):
 		return err
 	}
 }
 
 func startLocal(cfg *daemon.Config) (*localWorker, error) {
-	cmd := daemon.WorkerCommand(cfg)()
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which cancels the job
-	in, inErr := cmd.StdinPipe()
-	out, outErr := cmd.StdoutPipe()
-	err := errors.Join(inErr, outErr)
-	if err == nil {
-		err = cmd.Start()
-	}
+	program, end, err := spawn.Start("the worker", daemon.WorkerCommand(cfg)(), 0, (*exec.Cmd).Start)
 	if err != nil {
-		return nil, fmt.Errorf("start worker: %w", err)
+		return nil, err
 	}
-	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
-	go func() {
-		<-l.Gone() // Wait closes the pipe: the worker's last output must be read first
-		l.err = cmd.Wait()
-		close(l.ended)
-	}()
-	return l, nil
+	conn := wire.ConnOf(end)
+	return &localWorker{client.NewFrameClient(conn, conn, conn.Close), program}, nil
 }
 
 // cancelOnSignal cancels the job at the first SIGINT or SIGTERM. It cancels the returned context at the second, or if

@@ -3,20 +3,17 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/fault"
+	"patchbay/ipc/spawn"
 	"patchbay/parallel"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
@@ -185,37 +182,18 @@ func (c *children) lend() (int64, error) {
 // startRank starts the process of rank i, which may take so much memory (0: no limit) and listens at a path for the
 // others.
 func (c *children) startRank(i int, memory int64, listen string) (*remote.Process, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("connect a process of a rank: %w", err)
-	}
-	here, there := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
-	conn, err := net.FileConn(here)
-	_ = here.Close() // conn has a duplicate
-	if err != nil {
-		_ = there.Close()
-		return nil, fmt.Errorf("connect a process of a rank: %w", err)
-	}
 	device := c.Devices
 	if c.infos != nil {
 		device = c.infos[i].Location()
 	}
+	name := fmt.Sprintf("the process of rank %d", i)
 	cmd := exec.Command(program(), "rank", "--listen", listen, "--config", c.forRank(device, memory).argument())
-	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
-	err = remote.Start(cmd)
-	_ = there.Close() // from now on conn ends with the process
+	child, conn, err := spawn.Start(name, cmd, controlFD, remote.Start)
 	if err != nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("start a process of a rank: %w", err)
+		return nil, err
 	}
-	name := fmt.Sprintf("the process of rank %d (pid %d)", i, cmd.Process.Pid)
-	return remote.NewClient(name, conn, c.silence(), func() error {
-		late := time.AfterFunc(leaving, func() { _ = cmd.Process.Kill() })
-		defer late.Stop()
-		err := cmd.Wait()
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			return errors.New(strings.TrimSpace(exit.Error()))
-		}
-		return err
+	return remote.NewClient(fmt.Sprintf("%s (pid %d)", name, child.PID()), conn, c.silence(), func() error {
+		child.Within(leaving, "it did not exit when its leader had gone")
+		return errors.New(child.Why())
 	})
 }

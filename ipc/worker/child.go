@@ -116,9 +116,9 @@ func (c *Child) stopOn(ctx context.Context, p *childProcess, job string, done <-
 	}
 	select {
 	case <-done:
-	case <-p.dead:
+	case <-p.Dead():
 	case <-time.After(c.cfg.Grace):
-		p.kill("it did not stop a cancelled job within " + c.cfg.Grace.String())
+		p.Kill("it did not stop a cancelled job within " + c.cfg.Grace.String())
 	}
 }
 
@@ -147,13 +147,13 @@ func (c *Child) fault(p *childProcess, err error) error {
 // lost waits for the end of a process whose connection broke, kills it after a second, and returns why it ended.
 func (c *Child) lost(p *childProcess, err error) error {
 	select {
-	case <-p.dead:
+	case <-p.Dead():
 	case <-time.After(time.Second): // the link is broken but the process lives: it must not stay
-		p.kill("its link broke: " + err.Error())
-		<-p.dead
+		p.Kill("its link broke: " + err.Error())
+		<-p.Dead()
 	}
 	c.drop(p)
-	return p.cause
+	return p.Cause()
 }
 
 // Exec implements Executor.

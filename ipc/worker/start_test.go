@@ -53,7 +53,9 @@ func TestNoDescriptorForTheLink(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free[1] + 1), Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := NewChild(ChildConfig{Log: zerolog.Nop()}).start(t.Context())
+	_, err := NewChild(ChildConfig{
+		Log: zerolog.Nop(), Command: func() *exec.Cmd { return exec.Command("true") },
+	}).start(t.Context())
 	if e := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); e != nil {
 		t.Fatal(e)
 	}

@@ -5,20 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/ipc/spawn"
 	"patchbay/ipc/wire"
 )
 
@@ -49,13 +45,8 @@ type Child struct {
 
 // childProcess is one of the processes that a Child has in turn.
 type childProcess struct {
-	cmd    *exec.Cmd
+	*spawn.Child
 	client *client.FrameClient
-	tail   *tail
-	dead   chan struct{} // closed after cause is set
-	cause  *fault.Error
-	mu     sync.Mutex
-	why    string // why it was killed; empty: it was not
 }
 
 // NewChild returns a child that is not running; Supervise runs it.
@@ -74,7 +65,7 @@ func (c *Child) PID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.proc != nil {
-		return c.proc.cmd.Process.Pid
+		return c.proc.Child.PID()
 	}
 	return 0
 }
@@ -99,7 +90,7 @@ func (c *Child) Supervise(ctx context.Context) error {
 			c.watch(ctx, p)
 			c.drop(p)
 			p.stop(ctx.Err() != nil)
-			err = p.cause
+			err = p.Cause()
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -120,43 +111,26 @@ func (c *Child) Supervise(ctx context.Context) error {
 
 // start runs the command on a fresh socket pair and waits for its first answer.
 func (c *Child) start(ctx context.Context) (*childProcess, error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	program, conn, err := spawn.Start(c.cfg.Name, c.cfg.Command(), 0, (*exec.Cmd).Start)
 	if err != nil {
-		return nil, fmt.Errorf("socket pair for worker: %w", err)
+		return nil, err
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "worker")
-	end := os.NewFile(uintptr(fds[0]), "worker link")
-	ours := wire.ConnOf(end)
-	_ = end.Close() // ours is a duplicate
-	if ours == nil {
-		return nil, errors.Join(errors.New("socket pair for worker: there are no descriptors left"), theirs.Close())
-	}
-	cmd := c.cfg.Command()
-	p := &childProcess{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
-	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
-	err = cmd.Start()
-	_ = theirs.Close() // or the death of a worker that has not answered yet would not show
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start worker: %w", err), ours.Close())
-	}
-	p.client = client.NewFrameClient(ours, ours, ours.Close)
-	go p.wait(c.cfg.Name)
+	ours := wire.ConnOf(conn)
+	p := &childProcess{program, client.NewFrameClient(ours, ours, ours.Close)}
 	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
 	defer cancel()
 	if err := p.ping(hello); err != nil {
 		if hello.Err() == nil { // the link is closed: the process is ending, and how it ends says why
 			select {
-			case <-p.dead:
+			case <-p.Dead():
 			case <-time.After(time.Second):
 			}
 		}
-		p.kill(fmt.Sprintf("it did not answer within %s of its start", c.cfg.Start))
-		<-p.dead
-		return nil, p.cause
+		p.Kill(fmt.Sprintf("it did not answer within %s of its start", c.cfg.Start))
+		<-p.Dead()
+		return nil, p.Cause()
 	}
-	c.cfg.Log.Info().Str("worker", c.cfg.Name).Int("pid", cmd.Process.Pid).Msg("worker ready")
+	c.cfg.Log.Info().Str("worker", c.cfg.Name).Int("pid", p.PID()).Msg("worker ready")
 	return p, nil
 }
 
@@ -169,7 +143,7 @@ func (c *Child) watch(ctx context.Context, p *childProcess) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.dead:
+		case <-p.Dead():
 			return
 		case <-p.client.Gone():
 			return
@@ -179,7 +153,7 @@ func (c *Child) watch(ctx context.Context, p *childProcess) {
 		err := p.ping(beat)
 		cancel()
 		if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			p.kill(fmt.Sprintf("it hung: no heartbeat for %s", c.cfg.Silence))
+			p.Kill(fmt.Sprintf("it hung: no heartbeat for %s", c.cfg.Silence))
 			return
 		}
 	}
@@ -202,63 +176,7 @@ func (p *childProcess) stop(asked bool) {
 	if !asked {
 		limit = time.Second
 	}
-	select {
-	case <-p.dead:
-	case <-time.After(limit):
-		p.kill("it did not exit when its stdin was closed")
-		<-p.dead
-	}
-}
-
-// kill kills the process; the first why becomes part of the cause.
-func (p *childProcess) kill(why string) {
-	p.mu.Lock()
-	if p.why == "" {
-		p.why = why
-	}
-	p.mu.Unlock()
-	_ = p.cmd.Process.Kill()
-}
-
-// wait reaps the process and records why it ended.
-func (p *childProcess) wait(name string) {
-	err := p.cmd.Wait()
-	p.mu.Lock()
-	why := p.why
-	p.mu.Unlock()
-	p.cause = Lost(name, p.cmd.ProcessState, err)
-	if why != "" {
-		p.cause = fault.New(fault.WorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
-	}
-	p.cause.Details = p.tail.last()
-	close(p.dead)
-}
-
-// Lost returns the error for a worker process that has ended, which names the signal or the exit code. st and err are
-// those of its exec.Cmd after Wait.
-func Lost(name string, st *os.ProcessState, err error) *fault.Error {
-	pid := ""
-	if st != nil {
-		pid = fmt.Sprintf(" (pid %d)", st.Pid())
-	}
-	return fault.New(fault.WorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
-}
-
-// exitText says how a process ended.
-func exitText(st *os.ProcessState, err error) string {
-	if st == nil {
-		return err.Error()
-	}
-	ws, ok := st.Sys().(syscall.WaitStatus)
-	switch {
-	case ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL:
-		return "it was killed by SIGKILL (by hand, or by the kernel when memory ran out)"
-	case ok && ws.Signaled():
-		return fmt.Sprintf("it was killed by %s", ws.Signal())
-	case st.ExitCode() == 0:
-		return "it exited"
-	}
-	return fmt.Sprintf("it exited with code %d", st.ExitCode())
+	p.Within(limit, "it did not exit when its stdin was closed")
 }
 
 func (c *Child) set(p *childProcess) {
@@ -300,37 +218,4 @@ func (c *Child) next(ctx context.Context) (*childProcess, error) {
 		case <-up:
 		}
 	}
-}
-
-// tail passes stderr on and keeps its end, to name the cause of a crash.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-const tailSize = 8 << 10
-
-// Write implements io.Writer.
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, b...)
-	if n := len(t.buf) - tailSize; n > 0 {
-		t.buf = append(t.buf[:0], t.buf[n:]...)
-	}
-	return os.Stderr.Write(b)
-}
-
-// last returns the most telling line: the last one of a panic, a fatal error or the runtime, or else the last line.
-func (t *tail) last() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.buf)), "\n")
-	for _, line := range slices.Backward(lines) {
-		if strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") ||
-			strings.HasPrefix(line, "runtime:") {
-			return line
-		}
-	}
-	return lines[len(lines)-1]
 }
