@@ -97,10 +97,10 @@ func leadingHex(line string) []byte {
 	return out
 }
 
-// verbTable returns the table of verbs as docs/protocol.md must have it.
+// verbTable returns the table of verbs, and what each takes and answers, as docs/protocol.md must have them.
 func verbTable() string {
 	var b strings.Builder
-	b.WriteString("| verb | NATS subject | queue group | body | replies |\n|---|---|---|---|---|\n")
+	b.WriteString("| verb | NATS subject | queue group |\n|---|---|---|\n")
 	for _, v := range message.Verbs() {
 		group := "yes"
 		switch {
@@ -109,9 +109,31 @@ func verbTable() string {
 		case v.Everyone:
 			group = "no"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", v.Name, v.Subject(`\<job\>`), group, v.Body, v.Answer)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", v.Name, v.Subject(`\<job\>`), group)
+	}
+	b.WriteString("\n")
+	for _, v := range message.Verbs() {
+		body := strings.Replace(v.Body, "none", "no body", 1)
+		b.WriteString(wrapped(fmt.Sprintf("- **%s**: %s. Replies: %s.", v.Name, body, v.Answer)))
 	}
 	return b.String() + "\n"
+}
+
+// wrapped breaks an item of a list into lines of at most 120 characters.
+func wrapped(item string) string {
+	var b strings.Builder
+	line := ""
+	for _, word := range strings.Fields(item) {
+		if line != "" && len(line)+1+len(word) > 120 {
+			b.WriteString(line + "\n")
+			line = " "
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return b.String() + line + "\n"
 }
 
 // TestEveryVerbIsAnswered checks that the table of verbs and the handlers have the same verbs.
