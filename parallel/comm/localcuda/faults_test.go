@@ -58,8 +58,8 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{"a prefetch that is not over", "collective.go", "		e.stream.After(over)\n", "", one + "Prefetch", "want"},
 		{
-			"memory that is not reached read where it lies", sum, "if !o.Reaches(of[i].Stream) {\n				here",
-			"if missing < 0 {\n				here", apart + "ReductionsInRankOrder", "does not reach",
+			"memory that is not reached read where it lies", sum, "if !o.Reaches(of[i].Stream) {\n				staging",
+			"if missing < 0 {\n				staging", apart + "ReductionsInRankOrder", "does not reach",
 		},
 		{
 			"memory freed while another device reads it", "../../../engine/cuda/driver/device.go", "	dev.links.sync()\n", "",
