@@ -54,7 +54,7 @@ func TestPlantedFaults(t *testing.T) {
 			one + "OffersInOrder", "want",
 		},
 		{
-			"a prefetch that begins too early", "collective.go", "		e.beside.After(here)\n", "", one + "Prefetch", "want",
+			"a prefetch that begins too early", "collective.go", "		e.async.After(event)\n", "", one + "Prefetch", "want",
 		},
 		{"a prefetch that is not over", "collective.go", "		e.stream.After(over)\n", "", one + "Prefetch", "want"},
 		{

@@ -7,14 +7,14 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// members is what this process knows about a group.
+// members is the state of a group in this process.
 type members struct {
 	*comm.Rendezvous
 	mesh    *Mesh
 	key     string
 	process []int            // process of each member
 	arrived map[way][]*frame // frames not taken yet, oldest first
-	over    bool             // the group is forgotten: nobody takes frames any more
+	over    bool             // after forget: frames are released as they arrive
 }
 
 // way identifies the frames from one rank to another, separately for collectives and messages.
@@ -24,13 +24,13 @@ type way struct {
 }
 
 func newMembers(m *Mesh, key string, g comm.Group) *members {
-	own := &members{mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}}
-	if own.process == nil {
-		own.process = slices.Repeat([]int{m.self}, len(g.Ranks))
+	group := &members{mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}}
+	if group.process == nil {
+		group.process = slices.Repeat([]int{m.self}, len(g.Ranks))
 	}
-	own.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), own.standing)
-	own.OnWake(own.wake)
-	return own
+	group.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), group.standing)
+	group.OnWake(group.wake)
+	return group
 }
 
 // take keeps a frame for the rank that it is addressed to.

@@ -54,10 +54,10 @@ func TestMoreFramesThanTheRingHolds(t *testing.T) {
 	all := meet(t, [2]*engine.Ledger{})
 	defer all[0].Close()
 	defer all[1].Close()
-	own := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: time.Minute})
+	comms := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: time.Minute})
 	send := func(first, count int) {
 		for i := first; i < first+count; i++ {
-			own[0].SendRecv(engine.Tensor{}, -1, engine.FromF32([]float32{float32(i)}, 1), 1)
+			comms[0].SendRecv(engine.Tensor{}, -1, engine.FromF32([]float32{float32(i)}, 1), 1)
 		}
 	}
 	const ahead, rounds = 3 * slots, 40
@@ -67,7 +67,7 @@ func TestMoreFramesThanTheRingHolds(t *testing.T) {
 		t.Errorf("of %d frames %d went through a ring of %d and %d through the socket", ahead, n, slots, l.wrote)
 	}
 	done := make(chan error, 1)
-	go func() { done <- received(own[1], 0, 0, ahead+rounds*slots) }()
+	go func() { done <- received(comms[1], 0, 0, ahead+rounds*slots) }()
 	for i := range rounds {
 		send(ahead+i*slots, slots)
 	}
@@ -93,10 +93,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		t.Fatalf("who was woken before it slept sleeps: %v", no)
 	}
 	in.word(asleep).Store(0)
-	own := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: 10 * time.Second})
+	comms := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: 10 * time.Second})
 	const rounds = 20_000
 	done := make(chan error, 2)
-	for p, c := range own {
+	for p, c := range comms {
 		go func() {
 			defer func() {
 				err, _ := recover().(error)
@@ -117,7 +117,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 			}
 		}()
 	}
-	for range own {
+	for range comms {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -129,9 +129,9 @@ func TestNoWakeUpIsLost(t *testing.T) {
 func TestClosedWhileARankSleeps(t *testing.T) {
 	all := meet(t, [2]*engine.Ledger{})
 	defer all[1].Close()
-	own := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: time.Minute})
+	comms := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: time.Minute})
 	in, done := all[0].links[1].in, make(chan error, 1)
-	go func() { done <- received(own[0], 1, 0, 1) }()
+	go func() { done <- received(comms[0], 1, 0, 1) }()
 	for in.word(asleep).Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -164,9 +164,9 @@ func TestMalformedRings(t *testing.T) {
 			all := meet(t, [2]*engine.Ledger{})
 			defer all[0].Close()
 			defer all[1].Close()
-			own := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: time.Minute})
+			comms := ends(t, all, comm.Group{Team: 1, Name: "ring", Deadline: time.Minute})
 			c.breaks(all[0].links[1].out)
-			err := received(own[1], 0, 0, 1)
+			err := received(comms[1], 0, 0, 1)
 			if err == nil || !strings.Contains(err.Error(), "process 0 has gone") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want that process 0 has gone: %s", err, c.want)
 			}

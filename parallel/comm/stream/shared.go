@@ -257,15 +257,15 @@ func (c *near) Close() error {
 // and leaves others unchanged. Both sides must call it before NewMesh. l counts the memory of this process and may be
 // nil. It is not an error if a system provides no memory to either side. The caller keeps ownership of conns.
 func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
-	var here []*near
+	var unixConns []*near
 	for i, c := range conns {
 		if u, ok := c.(*net.UnixConn); ok {
 			n := &near{UnixConn: u}
-			here, conns[i] = append(here, n), n
+			unixConns, conns[i] = append(unixConns, n), n
 		}
 	}
-	r := newRoom(max(1, len(here)), l)
-	for _, n := range here {
+	r := newRoom(max(1, len(unixConns)), l)
+	for _, n := range unixConns {
 		var rights []byte
 		if s, err := newShared(r); err == nil {
 			n.out, rights = s, unix.UnixRights(s.fd)
@@ -274,7 +274,7 @@ func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
 			return err
 		}
 	}
-	for _, n := range here { // all sides send before they wait
+	for _, n := range unixConns { // all sides send before they wait
 		has := []byte{1}
 		var err error
 		if n.in, err = r.receive(n.UnixConn); n.in == nil {
@@ -287,7 +287,7 @@ func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
 			return err
 		}
 	}
-	for _, n := range here { // the other side may have no room to map the memory
+	for _, n := range unixConns { // the other side may have no room to map the memory
 		has, err := readWord(n.UnixConn)
 		if err != nil {
 			return err

@@ -147,16 +147,16 @@ func meet(t *testing.T, of [2]*engine.Ledger) [2]*Mesh {
 // meetUnder is meet under limits that are set once the two have been connected.
 func meetUnder(t *testing.T, of [2]*engine.Ledger, limit func(*testing.T)) (m [2]*Mesh) {
 	t.Helper()
-	ends, met := Pair(t), make(chan error, 2)
+	ends, results := Pair(t), make(chan error, 2)
 	limit(t)
 	var conns [2][]io.ReadWriteCloser
 	for p := range ends {
 		conns[p] = make([]io.ReadWriteCloser, 2)
 		conns[p][1-p] = ends[p]
-		go func() { met <- Share(conns[p], of[p]) }()
+		go func() { results <- Share(conns[p], of[p]) }()
 	}
 	for range conns {
-		if err := <-met; err != nil {
+		if err := <-results; err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -345,11 +345,11 @@ func TestMalformedShares(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
-			own := conns[1].(*near)
-			if err == nil && ((own.out == nil) != (c.word[0] == 0) || (own.in == nil) != (len(files) == 0)) {
-				t.Errorf("sends through %v and takes from %v", own.out != nil, own.in != nil)
+			conn := conns[1].(*near)
+			if err == nil && ((conn.out == nil) != (c.word[0] == 0) || (conn.in == nil) != (len(files) == 0)) {
+				t.Errorf("sends through %v and takes from %v", conn.out != nil, conn.in != nil)
 			}
-			_ = own.Close()
+			_ = conn.Close()
 			if after := openFiles(t); after != before-1 { // without the end just closed
 				t.Errorf("%d files are open, before there were %d", after, before)
 			}
