@@ -189,8 +189,8 @@ func (l *localWorker) Close() error {
 
 // cause replaces the error of a broken connection with the way in which the worker process ended.
 func (l *localWorker) cause(err error) error {
-	var told *fault.Error
-	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
+	var failure *fault.Error
+	if err == nil || errors.As(err, &failure) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	select {

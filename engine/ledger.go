@@ -11,12 +11,12 @@ import (
 // (Take and Give) and what the Go runtime holds, and gives the remainder to the runtime as its memory limit. It is safe
 // for concurrent use. Take, Give, Spare and Room may be called on a nil Ledger, which counts nothing.
 type Ledger struct {
-	mu     sync.Mutex
-	limit  int64 // minus the reserve for overshoots of the runtime
-	base   int64 // program and libraries: what neither Take nor the runtime counts
-	mapped int64
-	told   int64 // the last memory limit given to the runtime
-	shrink func()
+	mu      sync.Mutex
+	limit   int64 // minus the reserve for overshoots of the runtime
+	base    int64 // program and libraries: what neither Take nor the runtime counts
+	mapped  int64
+	applied int64 // the last memory limit given to the runtime
+	shrink  func()
 }
 
 // NewLedger returns a ledger of limit bytes for a process with resident bytes resident now. A sixteenth of the limit is
@@ -109,8 +109,8 @@ func (l *Ledger) left() int64 { return l.limit - l.base - l.mapped - held() }
 // setting the limit stops the world. The caller must hold l.mu.
 func (l *Ledger) pace(n int64) {
 	heap := max(l.limit-l.base-l.mapped-n, 1)
-	if d := heap - l.told; d > l.limit/64 || -d > l.limit/64 {
+	if d := heap - l.applied; d > l.limit/64 || -d > l.limit/64 {
 		debug.SetMemoryLimit(heap)
-		l.told = heap
+		l.applied = heap
 	}
 }

@@ -99,7 +99,7 @@ func TestEmbeddingsInPrompts(t *testing.T) {
 		if err := json.Unmarshal(c["prompt"], &text); err != nil {
 			t.Fatal(err)
 		}
-		for name, said := range c {
+		for name, recorded := range c {
 			if reader, state, ok := strings.Cut(name, "/"); ok {
 				stem := map[string]string{"qwen_image": "q7", "clip_l": "cl"}[reader]
 				if stem == "" {
@@ -110,7 +110,7 @@ func TestEmbeddingsInPrompts(t *testing.T) {
 					stem, known = "foo", nil
 				}
 				var want []any
-				if err := json.Unmarshal(said, &want); err != nil {
+				if err := json.Unmarshal(recorded, &want); err != nil {
 					t.Fatal(err)
 				}
 				got, ran, err := prompt(reader, strings.ReplaceAll(text, "NAME", stem), known)

@@ -217,17 +217,17 @@ func startFrames(t *testing.T, program, models string) *frames {
 // describes asks for the model of a recorded run and checks that its model sampling is what ComfyUI had for the file.
 func (w *frames) describes(run map[string]any) {
 	w.t.Helper()
-	var told any
+	var described any
 	w.ask(map[string]any{
 		"op": "describe", "tag": "about", "model": map[string]any{"file": run["model"].(map[string]any)["file"]},
-	}, func(reply map[string]any) { told = reply["model"].(map[string]any)["sampling"] })
+	}, func(reply map[string]any) { described = reply["model"].(map[string]any)["sampling"] })
 	var want any // with plain numbers
 	text, err := json.Marshal(run["sampling"])
 	if err == nil {
 		err = json.Unmarshal(text, &want)
 	}
-	if err != nil || want == nil || !reflect.DeepEqual(told, want) {
-		w.t.Errorf("%v: describe says the sampling is %v, in ComfyUI it is %v (%v)", run["model"], told, want, err)
+	if err != nil || want == nil || !reflect.DeepEqual(described, want) {
+		w.t.Errorf("%v: describe says the sampling is %v, in ComfyUI it is %v (%v)", run["model"], described, want, err)
 	}
 }
 

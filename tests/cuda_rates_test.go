@@ -33,14 +33,14 @@ func TestCUDABenchComm(t *testing.T) {
 	}
 	for _, transport := range []string{"local", "nccl"} {
 		file := filepath.Join(t.TempDir(), "rates.json")
-		said, err := onFake(t, driver, program, env, "bench", "comm", "--devices", "cuda:0-2", "--transport", transport,
+		out, err := onFake(t, driver, program, env, "bench", "comm", "--devices", "cuda:0-2", "--transport", transport,
 			"--size", "1M", "--warmup", "1", "--runs", "3", "--save", file)
-		if err != nil || strings.Contains(said, "fakegpu:") {
-			t.Fatalf("%s: %v\n%s", transport, err, said)
+		if err != nil || strings.Contains(out, "fakegpu:") {
+			t.Fatalf("%s: %v\n%s", transport, err, out)
 		}
 		for _, exchange := range []string{"all-to-all", "ring", "all-gather", "all-reduce", "pipeline message"} {
-			if !strings.Contains(said, exchange+", 1024 KiB a rank") {
-				t.Errorf("%s: %s was not measured:\n%s", transport, exchange, said)
+			if !strings.Contains(out, exchange+", 1024 KiB a rank") {
+				t.Errorf("%s: %s was not measured:\n%s", transport, exchange, out)
 			}
 		}
 		text, err := os.ReadFile(file)
@@ -66,18 +66,18 @@ func TestCUDABenchComm(t *testing.T) {
 		}
 		exchange := map[string]float64{}
 		for _, devices := range []string{"cuda:0-1", "cuda:1-2"} {
-			said, err = onFake(t, driver, program, env, "plan", "--model", "sd3-medium", "--devices", devices, "--plan",
+			out, err = onFake(t, driver, program, env, "plan", "--model", "sd3-medium", "--devices", devices, "--plan",
 				"ulysses=2", "--rates", file, "--json")
 			var r struct {
 				Rates string
 				Ranks []struct{ Exchange float64 }
 			}
 			if err == nil {
-				err = json.Unmarshal([]byte(said), &r)
+				err = json.Unmarshal([]byte(out), &r)
 			}
 			if err != nil || len(r.Ranks) != 2 || !strings.Contains(r.Rates, "patchbay bench comm") ||
 				!strings.Contains(r.Rates, "row 4090 of the built-in table, which has no row for a Fake GPU: not measured") {
-				t.Fatalf("%s: plan: %v\n%s", transport, err, said)
+				t.Fatalf("%s: plan: %v\n%s", transport, err, out)
 			}
 			exchange[devices] = r.Ranks[0].Exchange
 		}
@@ -94,9 +94,9 @@ func TestCUDABenchComm(t *testing.T) {
 		"--devices cuda:0-1 --size 1K":            "want 64K to 1G",
 		"--devices cuda:0-1 --placement children": "want threads",
 	} {
-		said, err := onFake(t, driver, program, env, append([]string{"bench", "comm"}, strings.Fields(args)...)...)
-		if err == nil || !strings.Contains(said, says) {
-			t.Errorf("bench comm %s: %v, want %q in\n%s", args, err, says, said)
+		out, err := onFake(t, driver, program, env, append([]string{"bench", "comm"}, strings.Fields(args)...)...)
+		if err == nil || !strings.Contains(out, says) {
+			t.Errorf("bench comm %s: %v, want %q in\n%s", args, err, says, out)
 		}
 	}
 }
@@ -177,10 +177,10 @@ func TestCUDADevicesThatDiffer(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "rates.json")
 	for _, device := range []string{"cuda:0", "cuda:1"} {
-		said, err := onFake(t, driver, program, nil, "bench", "step", "--devices", device, "--size", "64x64", "--steps", "2",
+		out, err := onFake(t, driver, program, nil, "bench", "step", "--devices", device, "--size", "64x64", "--steps", "2",
 			"--warmup", "0", "--runs", "1", "--save", file)
-		if err != nil || strings.Contains(said, "fakegpu:") {
-			t.Fatalf("bench step: %v\n%s", err, said)
+		if err != nil || strings.Contains(out, "fakegpu:") {
+			t.Fatalf("bench step: %v\n%s", err, out)
 		}
 	}
 	want, _ := small(harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32"), "here", "", 7)
@@ -208,14 +208,14 @@ func TestCUDADevicesThatDiffer(t *testing.T) {
 		t.Errorf("the log does not tell of the rates:\n%s", log)
 	}
 	t.Setenv("FAKEGPU_NAMES", "NVIDIA L40,NVIDIA H100 PCIe")
-	said, err := onFake(t, driver, program, nil, "plan", "--model", "sd3-medium", "--devices", "cuda:0-1")
+	out, err := onFake(t, driver, program, nil, "plan", "--model", "sd3-medium", "--devices", "cuda:0-1")
 	for _, part := range []string{
 		"1xNVIDIA H100 PCIe-pcie4,1xNVIDIA L40-pcie4\n",
 		"NVIDIA H100 PCIe: row H100 of the built-in table, by its name: not measured",
 		"NVIDIA L40: row L40 of the built-in table, by its name: not measured",
 	} {
-		if err != nil || !strings.Contains(said, part) {
-			t.Errorf("plan: %v, want %q in\n%s", err, part, said)
+		if err != nil || !strings.Contains(out, part) {
+			t.Errorf("plan: %v, want %q in\n%s", err, part, out)
 		}
 	}
 }

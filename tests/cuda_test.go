@@ -104,16 +104,16 @@ func TestCUDADemo(t *testing.T) {
 		{"cuda:0-1", "2", "", "nccl", "children"},
 		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto", "threads"},
 	} {
-		out := filepath.Join(dir, c.devices+".png")
-		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
-			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--placement", c.placement, "--out", out)
-		told := strings.Count(said, "fakegpu:")
+		file := filepath.Join(dir, c.devices+".png")
+		out, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
+			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--placement", c.placement, "--out", file)
+		complaints := strings.Count(out, "fakegpu:")
 		switch {
-		case err != nil, c.env == "" && told > 0,
-			c.env != "" && (!strings.Contains(said, "breaks the device") || !strings.Contains(said, "the worker ends")):
-			t.Fatalf("demo --devices %s %s: %v\n%s", c.devices, c.env, err, said)
+		case err != nil, c.env == "" && complaints > 0,
+			c.env != "" && (!strings.Contains(out, "breaks the device") || !strings.Contains(out, "the worker ends")):
+			t.Fatalf("demo --devices %s %s: %v\n%s", c.devices, c.env, err, out)
 		}
-		picture := pixels(t, out)
+		picture := pixels(t, file)
 		if cpu == nil {
 			cpu = picture
 		}
@@ -122,10 +122,10 @@ func TestCUDADemo(t *testing.T) {
 		}
 	}
 	// the same with the denoise loop, the text encoders and the autoencoder in bf16
-	said, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + harness.DemoModels(t)}, "run", flow, "--local",
+	out, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + harness.DemoModels(t)}, "run", flow, "--local",
 		"--devices", "cuda:0", "--out", dir)
-	if err != nil || strings.Contains(said, "fakegpu:") {
-		t.Fatalf("run: %v\n%s", err, said)
+	if err != nil || strings.Contains(out, "fakegpu:") {
+		t.Fatalf("run: %v\n%s", err, out)
 	}
 	made, err := filepath.Glob(filepath.Join(dir, "demo_*.png"))
 	if err != nil || len(made) != 1 {
@@ -143,32 +143,32 @@ func TestCUDADemo(t *testing.T) {
 		t.Errorf("bf16: differs from the processors by %.3g levels on average, by more than 6 in %d of %d channels; want at "+
 			"most 1 and 2 %%, and some", float64(sum)/float64(n), far, n)
 	}
-	said, err = onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--plan", "ulysses=2")
-	if err == nil || !strings.Contains(said, "over 2 ranks, and there are places for 1: cuda:0 (") ||
-		strings.Contains(said, "fakegpu:") {
-		t.Errorf("a plan of two ranks: %v\n%s", err, said)
+	out, err = onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--plan", "ulysses=2")
+	if err == nil || !strings.Contains(out, "over 2 ranks, and there are places for 1: cuda:0 (") ||
+		strings.Contains(out, "fakegpu:") {
+		t.Errorf("a plan of two ranks: %v\n%s", err, out)
 	}
-	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + harness.DemoModels(t)}, "run", flow, "--local",
+	out, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + harness.DemoModels(t)}, "run", flow, "--local",
 		"--devices", "cuda:0",
 		"--device-memory", "5M")
-	if err == nil || !strings.Contains(said, "5.24 MB are free on cuda:0") {
-		t.Errorf("a model on 5 MB: %v\n%s", err, said)
+	if err == nil || !strings.Contains(out, "5.24 MB are free on cuda:0") {
+		t.Errorf("a model on 5 MB: %v\n%s", err, out)
 	}
 	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what the machine has
-		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
+		out, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
 			"--steps", "3", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
-		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
-			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, said)
+		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(out); products != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, out)
 		}
-		if attended := regexp.MustCompile(`"attention by cuDNN": ?[1-9]`).MatchString(said); attended != (engine == "cuda") {
-			t.Errorf("bench step with %s GPUs: attention by cuDNN: %t\n%s", count, attended, said)
+		if attended := regexp.MustCompile(`"attention by cuDNN": ?[1-9]`).MatchString(out); attended != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: attention by cuDNN: %t\n%s", count, attended, out)
 		}
-		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(said); again != (engine == "cuda") {
-			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, said)
+		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(out); again != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, out)
 		}
-		if err != nil || !strings.Contains(said, `"engine": "`+engine) && !strings.Contains(said, `"engine":"`+engine) ||
-			strings.Contains(said, "fakegpu:") {
-			t.Errorf("bench step with %s GPUs: %v\n%s", count, err, said)
+		if err != nil || !strings.Contains(out, `"engine": "`+engine) && !strings.Contains(out, `"engine":"`+engine) ||
+			strings.Contains(out, "fakegpu:") {
+			t.Errorf("bench step with %s GPUs: %v\n%s", count, err, out)
 		}
 	}
 }
@@ -194,10 +194,10 @@ func TestCUDARefusals(t *testing.T) {
 		}
 		for _, command := range commands {
 			args := append(strings.Fields(command), "--devices", c.devices)
-			said, err := onFake(t, driver, program, []string{c.env}, args...)
+			out, err := onFake(t, driver, program, []string{c.env}, args...)
 			var code *exec.ExitError
-			if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
-				t.Errorf("%s %s --devices %s: %v, want exit code 2 and %q\n%s", c.env, command, c.devices, err, c.says, said)
+			if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(out, c.says) {
+				t.Errorf("%s %s --devices %s: %v, want exit code 2 and %q\n%s", c.env, command, c.devices, err, c.says, out)
 			}
 		}
 	}
@@ -208,24 +208,24 @@ func TestCUDARefusals(t *testing.T) {
 		{"cpu", "nccl", "", "NCCL is for GPUs, and --devices is cpu"},
 		{"cuda:0", "tcp", "", "--transport tcp: want auto, local or nccl"},
 	} {
-		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", ncclOf(driver), c.env}, "serve", "--devices",
+		out, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", ncclOf(driver), c.env}, "serve", "--devices",
 			c.devices, "--transport", c.transport)
 		var code *exec.ExitError
-		if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
-			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, said)
+		if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(out, c.says) {
+			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, out)
 		}
 	}
-	said, err := onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--graphs", "yes")
-	if err == nil || !strings.Contains(said, "--graphs yes: want on or off") {
-		t.Errorf("--graphs yes: %v\n%s", err, said)
+	out, err := onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--graphs", "yes")
+	if err == nil || !strings.Contains(out, "--graphs yes: want on or off") {
+		t.Errorf("--graphs yes: %v\n%s", err, out)
 	}
-	said, err = onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
-	if err == nil || !strings.Contains(said, "no NVIDIA driver") && !strings.Contains(said, "no such GPU") {
-		t.Errorf("without the fake: %v\n%s", err, said)
+	out, err = onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
+	if err == nil || !strings.Contains(out, "no NVIDIA driver") && !strings.Contains(out, "no such GPU") {
+		t.Errorf("without the fake: %v\n%s", err, out)
 	}
-	said, err = onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--workers", "2")
-	if err == nil || !strings.Contains(said, "one worker uses a GPU") {
-		t.Errorf("two workers: %v\n%s", err, said)
+	out, err = onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--workers", "2")
+	if err == nil || !strings.Contains(out, "one worker uses a GPU") {
+		t.Errorf("two workers: %v\n%s", err, out)
 	}
 }
 
@@ -260,9 +260,9 @@ func TestCUDADoctor(t *testing.T) {
 		{"FAKEGPU_CUDNN_BARE=1", "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED: Unable to load any of {libcudnn_graph.so.9}"},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
 	} {
-		said, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")
-		if !strings.Contains(said, c.says) {
-			t.Errorf("%s: want %q\n%s", c.env, c.says, said)
+		out, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")
+		if !strings.Contains(out, c.says) {
+			t.Errorf("%s: want %q\n%s", c.env, c.says, out)
 		}
 	}
 }

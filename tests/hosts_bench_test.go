@@ -30,13 +30,13 @@ func benchHosts(t *testing.T, program string, want []string, transport string, a
 	cmd := exec.Command(program, append([]string{
 		"bench", "comm", "--json", "--size", "64K", "--warmup", "1", "--runs", "3",
 	}, args...)...)
-	said, err := cmd.Output()
+	output, err := cmd.Output()
 	var got benched
 	if err == nil {
-		err = json.Unmarshal(said, &got)
+		err = json.Unmarshal(output, &got)
 	}
 	if err != nil {
-		t.Fatalf("bench comm %q: %v\n%s", args, err, said)
+		t.Fatalf("bench comm %q: %v\n%s", args, err, output)
 	}
 	if got.Extra.Transport != transport || !slices.Equal(got.Extra.Devices, want) {
 		t.Errorf("%q by %s, want %q by %s", got.Extra.Devices, got.Extra.Transport, want, transport)

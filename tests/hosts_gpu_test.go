@@ -36,8 +36,8 @@ func TestCUDAHosts(t *testing.T) {
 	names := []string{machines[0].address + " cuda:0", machines[1].address + " cuda:1"}
 	benchHosts(t, program, names, "nccl", "--hosts", list[1:], "--cluster-key", key, "--trusted-network")
 	benchHosts(t, program, names, "host memory over TLS", "--hosts", list[1:], "--cluster-key", key)
-	here := harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32")
-	want, err := here.Picture("here", "", 7)
+	local := harness.Start(t, program, "", "--devices", "cpu", "--compute", "f32")
+	want, err := local.Picture("here", "", 7)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,11 +86,11 @@ func TestHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := startMachine(t, program, key, harness.DemoModels(t)), startMachine(t, program, key, models)
-	here := harness.Start(t, program, "")
+	local := harness.Start(t, program, "")
 	s := harness.Start(t, program, "", "--hosts", a.address+","+b.address, "--cluster-key", key, "--patience", "5s")
 	for seed, plan := range []string{"cfg=2", "ulysses=2", ""} {
 		id := fmt.Sprint("bits", len(plan))
-		want, err := here.Picture(id, plan, seed)
+		want, err := local.Picture(id, plan, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,13 +222,13 @@ func TestHostsOfTwoDaemons(t *testing.T) {
 		}
 		daemons[0].WaitState(c, id, message.Cancelled)
 	}
-	here := harness.Start(t, program, "")
+	local := harness.Start(t, program, "")
 	for i, d := range daemons {
 		got, err := d.Picture(fmt.Sprint("far", i), "ulysses=2", i)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, d.Log)
 		}
-		want, err := here.Picture(fmt.Sprint("here", i), "ulysses=2", i)
+		want, err := local.Picture(fmt.Sprint("here", i), "ulysses=2", i)
 		if err != nil || !bytes.Equal(got, want) || len(got) == 0 {
 			t.Errorf("picture %d has not the bits of one process, %v", i, err)
 		}

@@ -34,11 +34,11 @@ func TestLevelsDrawTheSame(t *testing.T) {
 		}
 		return os.ReadFile(file)
 	}
-	said, err := exec.Command(program, "version").Output()
+	output, err := exec.Command(program, "version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(said), "cpu ")
+	_, after, _ := strings.Cut(string(output), "cpu ")
 	have := strings.Fields(after)
 	if slices.Contains(have, "reference") {
 		t.Skip("NOT RUN: the program was built without cgo and has no levels")

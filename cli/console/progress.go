@@ -105,13 +105,13 @@ func (s *Progress) Accepted(r message.Receipt) {
 		s.Say("job %s %s, from job %s", r.Job, r.State, r.Reused)
 		return
 	}
-	ahead := ""
+	suffix := ""
 	if r.State == message.Queued {
 		if s.ahead = r.Position; r.Position > 0 {
-			ahead = fmt.Sprintf(", %d ahead", r.Position)
+			suffix = fmt.Sprintf(", %d ahead", r.Position)
 		}
 	}
-	s.Say("job %s %s%s", r.Job, r.State, ahead)
+	s.Say("job %s %s%s", r.Job, r.State, suffix)
 	for _, id := range slices.Sorted(maps.Keys(r.NodeErrors)) {
 		s.Say("node %s cannot run: %s", s.name(id), nodeErrorText(r.NodeErrors[id]))
 	}
@@ -125,10 +125,10 @@ func (s *Progress) Event(ev message.Event) {
 	}
 	if ev.Type != message.EventQueued {
 		s.ahead = -1
-	} else if told, ok := ev.Data["titles"].(*pyjson.Object); ok && s.titles == nil {
+	} else if titles, ok := ev.Data["titles"].(*pyjson.Object); ok && s.titles == nil {
 		s.titles = map[string]string{}
-		for _, id := range told.Keys() {
-			s.titles[id], _ = told.At(id).(string)
+		for _, id := range titles.Keys() {
+			s.titles[id], _ = titles.At(id).(string)
 		}
 	}
 	switch ev.Type {

@@ -84,13 +84,13 @@ func (p *RunStats) Take(ev message.Event) {
 	if ev.Type != message.EventMetrics {
 		return
 	}
-	var told struct {
+	var metrics struct {
 		Timings Timings
 		Stats   []samplingRun
 	}
 	text, err := wire.Encode(ev.Data, wire.JSON)
-	if err == nil && json.Unmarshal(text, &told) == nil {
-		p.Timings, p.runs = &told.Timings, append(p.runs, told.Stats...)
+	if err == nil && json.Unmarshal(text, &metrics) == nil {
+		p.Timings, p.runs = &metrics.Timings, append(p.runs, metrics.Stats...)
 	}
 }
 

@@ -44,7 +44,7 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	if pieces(out, q, k, v) != 0 && o.byCUDNN(&shape, scale, at) {
 		return
 	}
-	o.attendedOwn++
+	o.attendedKernels++
 	kernel, queries := attendKernel(out, q, k, v, a)
 	o.attend(kernel, queries, &shape, scale, at, a)
 }

@@ -73,9 +73,9 @@ func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 			up.Buf, up.N = up.Buf.Piece(from*up.PieceBytes, n*up.PieceBytes), n
 			tile.Adapters = append(tile.Adapters, engine.Adapter{Down: a.Down, Up: &up, Scale: a.Scale})
 		}
-		out, own := columns(y), e
-		own.Residual, own.Gate = columns(e.Residual), columns(e.Gate)
-		r := o.route(out, x, &tile, own)
+		out, epilogue := columns(y), e
+		epilogue.Residual, epilogue.Gate = columns(e.Residual), columns(e.Gate)
+		r := o.route(out, x, &tile, epilogue)
 		bytes := n * b.K * engine.BF16.Size()
 		if err := o.mem.need(room(bytes) + r.scratch); err != nil {
 			o.Note(err)
@@ -83,7 +83,7 @@ func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 		}
 		tile.Base.Buf.Dev = o.mem.take(bytes)
 		o.widen(tile.Base.Buf.Dev, b, from, n)
-		o.multiplied("Linear", &r, out, x, &tile, own)
+		o.multiplied("Linear", &r, out, x, &tile, epilogue)
 	}
 }
 

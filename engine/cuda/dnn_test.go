@@ -86,9 +86,9 @@ func TestAttentionByCUDNN(t *testing.T) {
 		{attended{b: 1, h: 2, lq: 9, lk: 150, d: 72, scale: 2}, chosen{attended: 1}},
 		{attended{b: 2, h: 2, lq: 40, lk: 40, d: 128, sums: true}, chosen{attended: 1}},
 		{attended{b: 70, h: 1, lq: 3, lk: 9, d: 32, sums: true}, chosen{attended: 1}},
-		{attended{b: 1, h: 2, lq: 20, lk: 20, d: 24}, chosen{attendedOwn: 1, unplanned: 1}},
-		{attended{b: 2, h: 2, lq: 20, lk: 20, d: 64, lens: []int{20, 7}}, chosen{attendedOwn: 1}},
-		{attended{b: 1, h: 2, lq: 20, lk: 20, d: 64, scale: -1}, chosen{attendedOwn: 1}},
+		{attended{b: 1, h: 2, lq: 20, lk: 20, d: 24}, chosen{attendedKernels: 1, unplanned: 1}},
+		{attended{b: 2, h: 2, lq: 20, lk: 20, d: 64, lens: []int{20, 7}}, chosen{attendedKernels: 1}},
+		{attended{b: 1, h: 2, lq: 20, lk: 20, d: 64, scale: -1}, chosen{attendedKernels: 1}},
 	} {
 		if dev.Name != "Fake GPU" && c.want.unplanned > 0 {
 			continue // the real library has an engine
@@ -176,7 +176,7 @@ func TestAttentionByCUDNNFixed(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Attention(y, x, x, x, engine.AttentionArgs{})
-	if want := (chosen{attendedOwn: 1}); o.chosen != want || len(o.sdpa.plans) > 0 {
+	if want := (chosen{attendedKernels: 1}); o.chosen != want || len(o.sdpa.plans) > 0 {
 		t.Errorf("counted %+v, want %+v, and %d plans", o.chosen, want, len(o.sdpa.plans))
 	}
 	m.free()
@@ -195,7 +195,7 @@ func TestCUDNNThatIsWrong(t *testing.T) {
 	}{
 		"scale": {
 			fakegpu.Change{Old: "p[j] = s * c.scale;", New: "p[j] = s * c.scale * 1.1f;"}, false, chosen{
-				attendedOwn:         2,
+				attendedKernels:     2,
 				attentionMismatches: 1,
 			},
 		},
@@ -203,18 +203,18 @@ func TestCUDNNThatIsWrong(t *testing.T) {
 			fakegpu.Change{
 				Old: "keys = a.k.dims[2], n = a.q.dims[3];\n  std::vector",
 				New: "keys = a.k.dims[2] - 1, n = a.q.dims[3];\n  std::vector",
-			}, false, chosen{attendedOwn: 2, attentionMismatches: 1},
+			}, false, chosen{attendedKernels: 2, attentionMismatches: 1},
 		},
 		"the sum in bits": {
 			fakegpu.Change{Old: "most + std::log(sum)", New: "(most + std::log(sum)) * 1.442695f"},
 			true,
-			chosen{attendedOwn: 2, attentionMismatches: 1},
+			chosen{attendedKernels: 2, attentionMismatches: 1},
 		},
 		"sums nobody sees": {fakegpu.Change{Old: "most + std::log(sum)", New: "0"}, false, chosen{attended: 2}},
 		"no number": {
 			fakegpu.Change{Old: "narrow(out[i] / sum)", New: "narrow(i == 5 ? NAN : out[i] / sum)"},
 			false,
-			chosen{attendedOwn: 2, attentionMismatches: 1},
+			chosen{attendedKernels: 2, attentionMismatches: 1},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -89,8 +89,8 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{
 			"a product before its weight is widened", "blocks.go",
-			"		o.widen(tile.Base.Buf.Dev, b, from, n)\n		o.multiplied(\"Linear\", &r, out, x, &tile, own)\n",
-			"		o.multiplied(\"Linear\", &r, out, x, &tile, own)\n		o.widen(tile.Base.Buf.Dev, b, from, n)\n",
+			"		o.widen(tile.Base.Buf.Dev, b, from, n)\n		o.multiplied(\"Linear\", &r, out, x, &tile, epilogue)\n",
+			"		o.multiplied(\"Linear\", &r, out, x, &tile, epilogue)\n		o.widen(tile.Base.Buf.Dev, b, from, n)\n",
 			"TestBlockProducts", "got",
 		},
 		{

@@ -175,7 +175,7 @@ func TestGraphsBetween(t *testing.T) {
 	a, b := newStep(t, o, 5), newStep(t, eager, 5)
 	for _, between := range []int{2, 1, 3} {
 		for s, on := range map[*step]*Ops{a: o, b: eager} {
-			var told []string
+			var calls []string
 			s.f = func(ops engine.Ops, fixed []engine.Tensor) error {
 				ops.AdaLN(s.y, s.x, fixed[0], fixed[1], 1e-6)
 				for i := range between {
@@ -186,7 +186,7 @@ func TestGraphsBetween(t *testing.T) {
 						if on.graphs.within != nil {
 							t.Error("a call is made in a capture")
 						}
-						told = append(told, fmt.Sprint(i))
+						calls = append(calls, fmt.Sprint(i))
 						ops.Add(s.y, s.y, s.y) // like an exchange that changes s.y
 					})
 				}
@@ -194,10 +194,10 @@ func TestGraphsBetween(t *testing.T) {
 				return nil
 			}
 			for row := range 4 {
-				told = nil
+				calls = nil
 				s.run(t, on, fmt.Sprint(between), row)
-				if want := []string{"0", "1", "2"}[:between]; !slices.Equal(told, want) {
-					t.Errorf("evaluation %d made calls %v between, want %v", row, told, want)
+				if want := []string{"0", "1", "2"}[:between]; !slices.Equal(calls, want) {
+					t.Errorf("evaluation %d made calls %v between, want %v", row, calls, want)
 				}
 			}
 			on.Drop()

@@ -51,7 +51,7 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 		o.byLibrary(op, r, y, x, w, e)
 		return
 	}
-	o.chosen.own++
+	o.chosen.kernels++
 	if w.Base.DType == engine.F16 && x.DType == engine.BF16 {
 		o.chosen.rounded++
 	}

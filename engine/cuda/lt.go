@@ -225,15 +225,15 @@ func (o *Ops) checkProduct(s *lt.Shape, a *lt.Matmul) error {
 		X: random, W: random, C: random, Y: theirs, Workspace: part[4], Alpha: 3 / float32(math.Sqrt(float64(k))), Beta: 1,
 	}
 	l := left{at: C.pb_u64(random), ls: C.pb_i64(s.LDX), batch: 1, rows: m, dtype: engine.BF16, vec: 1}
-	own := C.struct_pb_linear{
+	args := C.struct_pb_linear{
 		y: C.pb_u64(ours), yls: C.pb_i64(s.LDY), gate_per: 1, y_type: C.int(engine.BF16), alpha: C.float(c.Alpha),
 		res: C.pb_u64(random), rls: C.pb_i64(s.LDC),
 	}
 	if s.Bias {
-		c.Bias, own.bias = random, C.pb_u64(ones)
+		c.Bias, args.bias = random, C.pb_u64(ones)
 		o.convert(ones, random, n, engine.F32, engine.BF16)
 	}
-	o.multiply(&own, l, right{at: C.pb_u64(random), ld: s.LDW, n: n, k: k, dtype: engine.BF16})
+	o.multiply(&args, l, right{at: C.pb_u64(random), ld: s.LDW, n: n, k: k, dtype: engine.BF16})
 	o.dev.lt.Multiply(o.Stream, a, &c)
 	rows := func(at uint64) engine.Tensor {
 		return engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, 1, m, s.LDY).Slice(2, 0, n)

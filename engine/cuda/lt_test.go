@@ -121,9 +121,9 @@ func TestLibrary(t *testing.T) {
 				m.ops.Copy(out, y)
 				return out
 			})
-			want := chosen{library: before.library + 1, own: before.own}
+			want := chosen{library: before.library + 1, kernels: before.kernels}
 			if c.kernels {
-				want = chosen{library: before.library, own: before.own + 1}
+				want = chosen{library: before.library, kernels: before.kernels + 1}
 			}
 			if o.chosen != want {
 				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
@@ -167,7 +167,7 @@ func TestLibraryConvolves(t *testing.T) {
 				m.ops.Conv2D(y, x, w, a)
 				return y
 			})
-			if want := (chosen{library: before.library + c.calls, own: before.own}); o.chosen != want {
+			if want := (chosen{library: before.library + c.calls, kernels: before.kernels}); o.chosen != want {
 				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 			}
 		})
@@ -264,7 +264,7 @@ func TestLibraryWithoutMemory(t *testing.T) {
 	}
 	o.Linear(y, x, w, engine.Epilogue{})
 	wantAll(t, o, engine.NewTensor(y.Buf, engine.BF16, 256), 3)
-	if want := (chosen{own: 1}); o.chosen != want {
+	if want := (chosen{kernels: 1}); o.chosen != want {
 		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 	}
 	m.free()
@@ -306,7 +306,7 @@ func TestLibraryThatIsWrong(t *testing.T) {
 			return y
 		})
 	}
-	if want := (chosen{own: 2, refused: 1}); o.chosen != want {
+	if want := (chosen{kernels: 2, refused: 1}); o.chosen != want {
 		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 	}
 }

@@ -105,16 +105,16 @@ func (o *Ops) Device() *Device { return o.dev }
 // shapes on which the two disagree, products of f16 weights with bf16 activations; attention by cuDNN and by our
 // kernels, shapes for which cuDNN has no plan, and shapes on which the two disagree.
 type chosen struct {
-	library, own, refused, rounded                        int64
-	attended, attendedOwn, unplanned, attentionMismatches int64
+	library, kernels, refused, rounded                        int64
+	attended, attendedKernels, unplanned, attentionMismatches int64
 }
 
 // Chosen implements engine.Chooser.
 func (o *Ops) Chosen() map[string]int64 {
 	return map[string]int64{
-		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
+		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.kernels,
 		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
-		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedOwn,
+		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedKernels,
 		"shapes without a plan of cuDNN": o.chosen.unplanned,
 		"shapes that cuDNN gets wrong":   o.chosen.attentionMismatches,
 		"evaluations by graphs":          o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,

@@ -95,7 +95,7 @@ func BenchmarkAttention(b *testing.B) { attentions(b, openOps(b)) }
 func BenchmarkCUDNN(b *testing.B) {
 	o := newOps(b, openCUDNN(b))
 	attentions(b, o)
-	if o.attended == 0 || o.attendedOwn > 0 {
+	if o.attended == 0 || o.attendedKernels > 0 {
 		b.Errorf("%+v, want cuDNN alone", o.chosen)
 	}
 }

@@ -46,11 +46,11 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	product := func(p *engine.Product) int {
-		own := ownRoom(p)
+		kernelBytes := ownRoom(p)
 		if pl, ok := o.dev.planOf(p); ok {
-			return max(own, o.dev.planRoom(p, &pl))
+			return max(kernelBytes, o.dev.planRoom(p, &pl))
 		}
-		return own
+		return kernelBytes
 	}
 	for p := range calls.Products {
 		for _, part := range o.parts(&p) {

@@ -78,9 +78,9 @@ func (o *Ops) Sum(dst engine.Tensor, parts []engine.Tensor, of []*Ops) {
 		for i, p := range parts {
 			src := uint64(address("Sum", p)) + uint64(at*size)
 			if !o.Reaches(of[i].Stream) {
-				here := o.mem.take(sumPiece)
-				o.Bring(here, src, n*size, of[i].Stream)
-				src = here
+				staging := o.mem.take(sumPiece)
+				o.Bring(staging, src, n*size, of[i].Stream)
+				src = staging
 			}
 			a.src[i] = C.pb_u64(src)
 			all |= src

@@ -37,8 +37,8 @@ func (d *Ops) Attention(o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 // Gather is queued with a copy of ids.
 func (d *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	engine.CheckGather(y, table, ids)
-	kept := slices.Clone(ids)
-	d.push(func() { d.inner.Gather(y, table, kept) })
+	copied := slices.Clone(ids)
+	d.push(func() { d.inner.Gather(y, table, copied) })
 }
 
 // Conv2D is queued with a copy of w (see keep).

@@ -138,8 +138,8 @@ func (d *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 // Upload is queued with a copy of src.
 func (d *Ops) Upload(dst engine.Tensor, src []float32) {
 	engine.CheckUpload(dst, len(src))
-	kept := slices.Clone(src)
-	d.push(func() { d.inner.Upload(dst, kept) })
+	copied := slices.Clone(src)
+	d.push(func() { d.inner.Upload(dst, copied) })
 }
 
 // Download is queued. Wait runs everything queued up to it, and dst is untouched before that.

@@ -103,14 +103,14 @@ func TestCatchesAnEarlyHostRead(t *testing.T) {
 func TestReleasedMemoryIsPoisonedInStreamOrder(t *testing.T) {
 	d := deferred.New(ref.New())
 	a := arena(t, d, 4096)
-	kept := a.Alloc(engine.F32, 5)
+	result := a.Alloc(engine.F32, 5)
 	mark := a.Mark()
 	temp := a.Alloc(engine.F32, 5)
 	d.Fill(temp, 3)
-	d.Copy(kept, temp)
+	d.Copy(result, temp)
 	a.Release(mark) // temp is dead from here
 	got, dead := make([]float32, 5), make([]float32, 5)
-	pending := d.Download(got, kept)
+	pending := d.Download(got, result)
 	if err := d.Download(dead, temp).Wait(); err != nil {
 		t.Fatal(err)
 	}

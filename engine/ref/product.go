@@ -25,15 +25,15 @@ func product(count int, w *engine.Weight, narrow bool, fill func(x []float64, i 
 		acc := make([]float64, tileRows*tileCols)
 		for tile := lo; tile < hi; tile++ {
 			i0, n0 := tile/colTiles*tileRows, tile%colTiles*tileCols
-			n1, here := min(n0+tileCols, w.N()), min(tileRows, count-i0)
-			for i := range here {
+			n1, height := min(n0+tileCols, w.N()), min(tileRows, count-i0)
+			for i := range height {
 				fill(x[i*w.K():(i+1)*w.K()], i0+i)
 			}
-			times(acc, tileCols, x, here, w.Base, n0, n1)
+			times(acc, tileCols, x, height, w.Base, n0, n1)
 			for _, a := range w.Adapters {
-				adapt(acc, x, here, a, n0, n1)
+				adapt(acc, x, height, a, n0, n1)
 			}
-			for i := range here {
+			for i := range height {
 				v := acc[i*tileCols : i*tileCols+n1-n0]
 				for c := range v {
 					v[c] += bias[n0+c]

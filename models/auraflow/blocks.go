@@ -21,9 +21,9 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 		w = side(one.Attn, one.MLP)
 		streams = []layers.Stream{layers.OneStream(env, i, s, w)}
 	}
-	beside := layers.Scratch(env, s.X, s.B, s.Rows.Len(), m.cfg.Hidden) // X plus the attention's result
+	sum := layers.Scratch(env, s.X, s.B, s.Rows.Len(), m.cfg.Hidden) // X plus the attention's result
 	if s.Rows.Len() > 0 {
-		env.Ops.Copy(beside, s.X)
+		env.Ops.Copy(sum, s.X)
 	}
 	qkv := layers.Projections(env, s, streams, w, eps)
 	attended := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.Out.K())
@@ -31,7 +31,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	at := 0 // rows of X
 	for _, t := range streams {
 		x := t
-		x.X = beside.Slice(1, at, at+t.X.Dim(1))
+		x.X = sum.Slice(1, at, at+t.X.Dim(1))
 		x.AddOut(env, attended.Slice(1, t.To.Start, t.To.End))
 		x.Norm(env, 3, eps)
 		t.AddMLP(env)

@@ -67,12 +67,12 @@ func TestNamesOfDiffusers(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := map[string]weights.Stored{}
-	for theirs, own := range recorded["aura-a"].Diffusers {
-		s, ok := set.Get(own)
+	for theirs, original := range recorded["aura-a"].Diffusers {
+		s, ok := set.Get(original)
 		if !ok {
-			t.Fatalf("no tensor %s", own)
+			t.Fatalf("no tensor %s", original)
 		}
-		if half := len(s.Data) / 2; own == "modF.1.weight" {
+		if half := len(s.Data) / 2; original == "modF.1.weight" {
 			s.Data = slices.Concat(s.Data[half:], s.Data[:half])
 		}
 		file[theirs] = s

@@ -43,9 +43,9 @@ func diffusers() []weights.Alias {
 		"single_layers.*."
 	list := append(weights.MLP2("time_step_proj", "t_embedder.mlp.0", "t_embedder.mlp.2"),
 		weights.Alias{File: "norm_out.linear", Own: "modF.1", Swapped: true})
-	add := func(file, own string, names map[string]string) {
+	add := func(file, target string, names map[string]string) {
 		for theirs, ours := range names {
-			list = append(list, weights.Alias{File: file + theirs, Own: own + ours})
+			list = append(list, weights.Alias{File: file + theirs, Own: target + ours})
 		}
 	}
 	add("", "", map[string]string{
@@ -60,10 +60,10 @@ func diffusers() []weights.Alias {
 	})
 	add(s, single, map[string]string{"norm1.linear": "modCX.1"})
 	add(d, double, map[string]string{"norm1.linear": "modX.1", "norm1_context.linear": "modC.1"})
-	for file, own := range map[string]string{
+	for file, target := range map[string]string{
 		s + "ff.": single + "mlp.", d + "ff.": double + "mlpX.", d + "ff_context.": double + "mlpC.",
 	} {
-		add(file, own, map[string]string{"linear_1": "c_fc1", "linear_2": "c_fc2", "out_projection": "c_proj"})
+		add(file, target, map[string]string{"linear_1": "c_fc1", "linear_2": "c_fc2", "out_projection": "c_proj"})
 	}
 	return list
 }

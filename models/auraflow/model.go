@@ -24,13 +24,13 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil || m.Held.NoEmbed {
 		return p, err
 	}
-	n, own, lt, e := p.N, entries[0].Context.Rows, p.Lt, m.cfg.Hidden
+	n, textRows, lt, e := p.N, entries[0].Context.Rows, p.Lt, m.cfg.Hidden
 	p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 	mark := env.Arena.Mark()
-	env.Ops.Copy(p.Text.Slice(1, 0, lt-own), m.Net.Registers.Broadcast(0, n))
-	if own > 0 {
+	env.Ops.Copy(p.Text.Slice(1, 0, lt-textRows), m.Net.Registers.Broadcast(0, n))
+	if textRows > 0 {
 		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-		layers.Project(env, p.Text.Slice(1, lt-own, lt), context, m.Net.Text)
+		layers.Project(env, p.Text.Slice(1, lt-textRows, lt), context, m.Net.Text)
 	}
 	env.Arena.Release(mark)
 	m.positions(env, p.Pos.Split(1, grid.Y, grid.X), grid)

@@ -159,7 +159,7 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 	if err != nil {
 		return nil, err
 	}
-	base, own, taken := map[string]weights.Stored{}, map[string]weights.Stored{}, int64(0)
+	base, added, taken := map[string]weights.Stored{}, map[string]weights.Stored{}, int64(0)
 	for _, key := range set.Names() {
 		t, _ := set.Get(key)
 		_, _, seen := convolved(key)
@@ -169,13 +169,13 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 			base[key[len(borrowed):]] = t
 			taken += t.Bytes()
 		case isHint:
-			own[as] = t
+			added[as] = t
 		case key == mode:
-			own[key] = t
+			added[key] = t
 		case strings.HasPrefix(key, "controlnet_"), strings.HasPrefix(key, singles):
 			key = strings.Replace(key, singles, "controlnet_single_blocks.", 1)
 			dot := strings.LastIndexByte(key, '.')
-			own[strings.TrimSuffix(key[:dot], ".linear")+".linear"+key[dot:]] = t
+			added[strings.TrimSuffix(key[:dot], ".linear")+".linear"+key[dot:]] = t
 		case key == "pos_embed.pos_embed": // diffusers
 			base["pos_embed"] = t
 		default:
@@ -184,12 +184,12 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 	}
 	for _, part := range []string{"weight", "bias"} {
 		if t, ok := base[of.Hint+part]; ok && of.Hint != "" {
-			own["hint."+part] = t
+			added["hint."+part] = t
 		}
 	}
-	if t := own["hint.weight"]; len(t.Shape) == 4 { // a convolution over non-overlapping patches
+	if t := added["hint.weight"]; len(t.Shape) == 4 { // a convolution over non-overlapping patches
 		t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
-		own["hint.weight"] = t
+		added["hint.weight"] = t
 	}
 	begin := weights.FromMap(base)
 	if as.Aliases {
@@ -228,7 +228,7 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 	if err != nil {
 		return nil, err
 	}
-	n, err := describe(d, of, weights.FromMap(own))
+	n, err := describe(d, of, weights.FromMap(added))
 	if err == nil {
 		n.Borrowed, n.Lacks, n.Factor = taken, int64(lacks), 1
 		if t, ok := set.Get("control_type"); ok && of.Shown != nil && t.Len() == 1 {
@@ -255,27 +255,27 @@ func hintName(key string) (string, bool) {
 }
 
 // describe assembles the description of a net.
-func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, error) {
+func describe(d *family.Diffusion, c *family.Control, added *weights.Set) (*Net, error) {
 	n := &Net{
-		Family: d.Spec.Family, Spec: d.Spec, Format: d.Latent, Modes: own.Dim(mode, 0), kind: c,
+		Family: d.Spec.Family, Spec: d.Spec, Format: d.Latent, Modes: added.Dim(mode, 0), kind: c,
 	}
-	n.Spec.Blocks = n.Spec.Blocks[:own.Count("controlnet_blocks")+own.Count("controlnet_single_blocks")]
+	n.Spec.Blocks = n.Spec.Blocks[:added.Count("controlnet_blocks")+added.Count("controlnet_single_blocks")]
 	if c.NoShift {
 		n.Format.Shift = 0
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
-	n.Hint, n.Spec.WholeHint = own.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
+	n.Hint, n.Spec.WholeHint = added.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
 	n.Borrows, n.Root = len(c.Borrows) > 0, c.Root
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
 		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
 			n.Hint, d.Spec.Channels, d.Spec.Channels+1)
 	}
-	rows, _ := own.Get(mode)
+	rows, _ := added.Get(mode)
 	options := n.options(c.Zeros)
 	load := func(ops engine.Ops, held dit.Held, model func(dit.Held) (dit.Model, error)) (dit.Model, error) {
-		m := &Model{desc: n, extra: newExtra(n, own.Has("controlnet_before.linear.weight"))}
+		m := &Model{desc: n, extra: newExtra(n, added.Has("controlnet_before.linear.weight"))}
 		var err error
-		if m.mem, err = weights.Load(ops, own, m.extra, options); err != nil {
+		if m.mem, err = weights.Load(ops, added, m.extra, options); err != nil {
 			return nil, err
 		}
 		held.NoHead, held.Blocks = true, []dit.Range{{End: len(n.Spec.Blocks)}}
@@ -302,8 +302,8 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	return n, nil
 }
 
-// options says how the layers of a net are loaded that it has besides those of a model. The hint is read with zeros more
-// channels.
+// options says how the layers of a net are loaded that it has besides those of a model. The hint is read with zeros
+// more channels.
 func (n *Net) options(zeros int) weights.Options {
 	return weights.Options{Model: "control net", Dims: map[string]int{
 		"E": n.Spec.Width, "H": n.Hint + zeros, "p": n.Spec.PatchSize, "M": n.Modes,

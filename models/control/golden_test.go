@@ -161,13 +161,13 @@ func TestNetsHaveWhatTheyBorrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	own, _, err := goldenweights.Set("cn-fun-a")
+	file, _, err := goldenweights.Set("cn-fun-a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := int64(64 * len(own.Names()))
-	if more := ops.bytes - own.Bytes() - n.Borrowed; n.Borrowed <= most || more < 0 || more > most {
-		t.Errorf("%d bytes are taken, the net has %d of its own and borrows %d", ops.bytes, own.Bytes(), n.Borrowed)
+	most := int64(64 * len(file.Names()))
+	if more := ops.bytes - file.Bytes() - n.Borrowed; n.Borrowed <= most || more < 0 || more > most {
+		t.Errorf("%d bytes are taken, the net has %d of its own and borrows %d", ops.bytes, file.Bytes(), n.Borrowed)
 	}
 }
 

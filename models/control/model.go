@@ -55,7 +55,7 @@ func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, e, wide := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
 	cols := m.desc.Hint * m.Spec().PatchSize * m.Spec().PatchSize
-	own, each := make([]dit.Entry, n), max(entries[0].Hint.Rows/li, 1) // hints of an entry
+	adjusted, each := make([]dit.Entry, n), max(entries[0].Hint.Rows/li, 1) // hints of an entry
 	for i, in := range entries {
 		switch h := in.Hint; {
 		case h.Rows != each*li || h.Cols != cols || len(h.Data) != each*li*cols:
@@ -73,16 +73,16 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		if m.desc.kind.NoPooled {
 			in.Pooled = nil
 		}
-		own[i] = in
+		adjusted[i] = in
 	}
-	p, err := m.Model.Prepare(env, own, grid)
+	p, err := m.Model.Prepare(env, adjusted, grid)
 	if err != nil {
 		return nil, err
 	}
 	p.Hint = env.Arena.Alloc(env.DType, n*each, li, e)
 	mark := env.Arena.Mark()
 	x := env.Arena.Alloc(engine.F32, n*each, li, wide)
-	for i, in := range own {
+	for i, in := range adjusted {
 		env.Ops.Upload(x.Slice(0, i*each, (i+1)*each), widened(in.Hint.Data, cols, wide))
 		if in.Mode > 0 {
 			env.Ops.Upload(p.Text.Slice(0, i, i+1).Slice(1, 0, 1), m.modes[(in.Mode-1)*e:in.Mode*e])
@@ -116,8 +116,8 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	if r := s.Rows.Image; r.Len() > 0 {
 		hint, rows, n := s.P.Hint.Slice(1, r.Start, r.End), s.ImageRows(), s.P.N
 		for i, each := 0, hint.Dim(0)/n; i < n; i++ {
-			own := rows.Slice(0, i*s.B/n, (i+1)*s.B/n)
-			env.Ops.Add(own, own, hint.Slice(0, i*each, (i+1)*each))
+			items := rows.Slice(0, i*s.B/n, (i+1)*s.B/n)
+			env.Ops.Add(items, items, hint.Slice(0, i*each, (i+1)*each))
 		}
 	}
 }

@@ -45,7 +45,7 @@ func convolved(key string) (n int, part string, ok bool) {
 }
 
 // pictureIn describes the layers in a set; it returns nil, nil if there are none.
-func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
+func pictureIn(set *weights.Set) (p *Picture, convs *weights.Set, err error) {
 	list := map[string]weights.Stored{}
 	p = &Picture{}
 	for _, key := range set.Names() {
@@ -56,8 +56,8 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 	if len(list) == 0 {
 		return nil, nil, nil
 	}
-	own = weights.FromMap(list)
-	layers := own.Count("list")
+	convs = weights.FromMap(list)
+	layers := convs.Count("list")
 	switch layers {
 	case 8: // XLabs
 		p.halves = []int{2, 4, 6}
@@ -68,9 +68,9 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 			layers)
 	}
 	for i := range layers {
-		s, in := own.Shape(fmt.Sprintf("list.%d.conv.weight", i)), pixelChannels
+		s, in := convs.Shape(fmt.Sprintf("list.%d.conv.weight", i)), pixelChannels
 		if i > 0 {
-			in = own.Dim(fmt.Sprintf("list.%d.conv.weight", i-1), 0)
+			in = convs.Dim(fmt.Sprintf("list.%d.conv.weight", i-1), 0)
 		}
 		if len(s) != 4 || s[1] != in || s[2] != s[3] || s[2] != 1 && s[2] != 3 {
 			return nil, nil, fmt.Errorf("a control net whose layer %d of its picture is %v: want [n, %d, 3, 3] or [n, %d, 1, 1]",
@@ -78,19 +78,19 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 		}
 		p.net.List = append(p.net.List, convolution{side: s[2]})
 	}
-	return p, own, nil
+	return p, convs, nil
 }
 
 // OpenPicture loads the picture layers of the net in a set. The caller closes the result.
 func OpenPicture(ops engine.Ops, set *weights.Set) (*Picture, error) {
-	p, own, err := pictureIn(set)
+	p, convs, err := pictureIn(set)
 	switch {
 	case err != nil:
 		return nil, err
 	case p == nil:
 		return nil, fmt.Errorf("a control net without layers for a picture")
 	}
-	p.mem, err = weights.Load(ops, own, &p.net, weights.Options{Model: "control net"})
+	p.mem, err = weights.Load(ops, convs, &p.net, weights.Options{Model: "control net"})
 	return p, err
 }
 

@@ -33,7 +33,7 @@ func Normalise(ops engine.Ops, a Attention) {
 // position of the run in the text sequence, references included, or in the image sequence, n its norm and r its
 // rotation.
 func EachNorm(a Attention, visit func(lo, hi int, text bool, at Range, n engine.QKNorm, r engine.RoPE)) {
-	lt, own := a.Rows.Text.Len(), a.Rows.Text.Len()-a.References
+	lt, textRows := a.Rows.Text.Len(), a.Rows.Text.Len()-a.References
 	part := func(lo, hi int, text bool, start int, n engine.QKNorm) {
 		if lo == hi {
 			return
@@ -44,8 +44,8 @@ func EachNorm(a Attention, visit func(lo, hi int, text bool, at Range, n engine.
 		}
 		visit(lo, hi, text, Range{start, start + hi - lo}, n, r)
 	}
-	part(0, own, true, a.Rows.Text.Start, a.TextNorm)
-	part(own, lt, true, a.Rows.Text.Start+own, a.ImageNorm)
+	part(0, textRows, true, a.Rows.Text.Start, a.TextNorm)
+	part(textRows, lt, true, a.Rows.Text.Start+textRows, a.ImageNorm)
 	part(lt, a.Q.Dim(1), false, a.Rows.Image.Start, a.ImageNorm)
 }
 

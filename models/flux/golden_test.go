@@ -15,14 +15,14 @@ func goldens() goldenrun.Family {
 		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
 			lt, depth := rows.Text.Len(), 0
-			own := lt
-			if own == 13+20 { // kontext-a's case that has states: a text of 13 tokens, a reference of 20
-				own = 13
+			textRows := lt
+			if textRows == 13+20 { // kontext-a's case that has states: a text of 13 tokens, a reference of 20
+				textRows = 13
 			}
 			for spec.Blocks[depth].Kind == dit.Double {
 				depth++
 			}
-			text, image := x[:own*spec.Width], slices.Concat(x[lt*spec.Width:], x[own*spec.Width:lt*spec.Width])
+			text, image := x[:textRows*spec.Width], slices.Concat(x[lt*spec.Width:], x[textRows*spec.Width:lt*spec.Width])
 			if i >= depth {
 				return map[string][]float32{fmt.Sprintf("single_blocks.%d", i-depth): slices.Concat(text, image)}
 			}
@@ -54,7 +54,7 @@ func TestPositions(t *testing.T) {
 		for _, p := range m.(*Model).positions(&e, g) {
 			at = append(at, [3]int(p[:3]))
 		}
-		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
-		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
+		textRows, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
+		return goldenrun.Axes(slices.Concat(at[:textRows], at[lt:], at[textRows:lt]))
 	})
 }

@@ -22,10 +22,10 @@ func diffusers() []weights.Alias {
 		{File: d + "norm1_context.linear", Own: double + "txt_mod.lin"},
 		{File: s + "norm.linear", Own: single + "modulation.lin"},
 	}...)
-	for file, own := range map[string]string{
+	for file, target := range map[string]string{
 		"timestep_embedder": "time_in", "text_embedder": "vector_in", "guidance_embedder": "guidance_in",
 	} {
-		list = append(list, weights.MLP2("time_text_embed."+file, own+".in_layer", own+".out_layer")...)
+		list = append(list, weights.MLP2("time_text_embed."+file, target+".in_layer", target+".out_layer")...)
 	}
 	return list
 }

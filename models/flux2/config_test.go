@@ -98,7 +98,7 @@ func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
 		at := m.(*Model).positions(&e, g)
-		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
-		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
+		textRows, lt := e.Context.Rows, m.Spec().JointTokens(&e) // ComfyUI puts references last
+		return goldenrun.Axes(slices.Concat(at[:textRows], at[lt:], at[textRows:lt]))
 	})
 }

@@ -82,15 +82,15 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	x, out := env.Arena.Alloc(env.DType, b, li, spec.Channels*f), env.Arena.Alloc(env.DType, b, li, spec.OutChannels*f)
 	env.Ops.Upload(x, values)
 	m.Embed(env, s, x)
-	kept := make([]engine.Tensor, len(spec.Blocks))
+	outputs := make([]engine.Tensor, len(spec.Blocks))
 	for i := range spec.Blocks {
 		var skip engine.Tensor
 		if from := spec.Blocks[i].Skip; from >= 0 {
-			skip = kept[from]
+			skip = outputs[from]
 		}
 		m.Block(env, i, s, skip)
-		kept[i] = env.Arena.Alloc(env.DType, s.X.Shape()...)
-		env.Ops.Copy(kept[i], s.X)
+		outputs[i] = env.Arena.Alloc(env.DType, s.X.Shape()...)
+		env.Ops.Copy(outputs[i], s.X)
 	}
 	m.Head(env, s, out)
 	result := make([]float32, out.Len())

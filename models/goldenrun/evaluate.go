@@ -87,17 +87,17 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 	out := env.Arena.Alloc(env.DType, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)
 	env.Ops.Upload(x, rowsOf(c, spec, p.Grid, rows.Image))
 	m.Embed(env, s, x)
-	kept := make([]engine.Tensor, len(spec.Blocks))
+	outputs := make([]engine.Tensor, len(spec.Blocks))
 	for i := range spec.Blocks {
 		var skip engine.Tensor
 		if from := spec.Blocks[i].Skip; from >= 0 {
-			skip = kept[from]
+			skip = outputs[from]
 		}
 		s.M = mods[holder(i)]
 		holder(i).Block(env, i, s, skip)
 		if isSkipped(spec, i) {
-			kept[i] = env.Arena.Alloc(env.DType, s.X.Shape()...)
-			env.Ops.Copy(kept[i], s.X)
+			outputs[i] = env.Arena.Alloc(env.DType, s.X.Shape()...)
+			env.Ops.Copy(outputs[i], s.X)
 		}
 		if seen != nil {
 			values := make([]float32, s.X.Len())

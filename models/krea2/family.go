@@ -38,22 +38,22 @@ func Family() family.Family {
 // prefix or without.
 func names() weights.Names {
 	list := weights.MLP2("time_embed", "tmlp.0", "tmlp.2")
-	for file, own := range map[string]string{
+	for file, target := range map[string]string{
 		"img_in": "first", "time_mod_proj": "tproj.1", "txt_in.linear_1": "txtmlp.1", "txt_in.linear_2": "txtmlp.3",
 		"text_fusion.projector": "txtfusion.projector", "final_layer.linear": "last.linear",
 	} {
-		list = append(list, weights.Alias{File: file, Own: own})
+		list = append(list, weights.Alias{File: file, Own: target})
 	}
 	for from, to := range map[string]string{
 		"transformer_blocks.*.": "blocks.*.", "text_fusion.layerwise_blocks.*.": "txtfusion.layerwise_blocks.*.",
 		"text_fusion.refiner_blocks.*.": "txtfusion.refiner_blocks.*.",
 	} {
-		for file, own := range map[string]string{
+		for file, target := range map[string]string{
 			"attn.to_q": "attn.wq", "attn.to_k": "attn.wk", "attn.to_v": "attn.wv", "attn.to_gate": "attn.gate",
 			"attn.to_out.0": "attn.wo", "attn.to_out": "attn.wo", "ff.gate": "mlp.gate", "ff.up": "mlp.up",
 			"ff.down": "mlp.down",
 		} {
-			list = append(list, weights.Alias{File: from + file, Own: to + own})
+			list = append(list, weights.Alias{File: from + file, Own: to + target})
 		}
 	}
 	return weights.Names{Diffusers: list, Original: list}

@@ -34,9 +34,9 @@ func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		spec, e := m.Spec(), c.Entries()[0]
 		at := m.(*Model).positions(&e, spec.Tokens(c.X[2], c.X[3]))
-		own, lt := e.Context.Rows, spec.JointTokens(&e)
+		textRows, lt := e.Context.Rows, spec.JointTokens(&e)
 		var three [][3]int
-		for _, p := range slices.Concat(at[:own], at[lt:], at[own:lt]) {
+		for _, p := range slices.Concat(at[:textRows], at[lt:], at[textRows:lt]) {
 			three = append(three, [3]int(p[:3]))
 		}
 		return goldenrun.Axes(three)

@@ -46,9 +46,9 @@ func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *S
 func Single(env dit.Env, i int, s *dit.State, d int, eps float32, w *Side) {
 	t := OneStream(env, i, s, w)
 	t.Norm(env, 0, eps)
-	l, own, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or this rank's shares of them
-	qkv, both := Scratch(env, s.X, s.B, l, 3*own), Scratch(env, s.X, s.B, l, own+f)
-	mark, attended, up := env.Arena.Mark(), both.Slice(2, 0, own), both.Slice(2, own, own+f)
+	l, e, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or this rank's shares of them
+	qkv, both := Scratch(env, s.X, s.B, l, 3*e), Scratch(env, s.X, s.B, l, e+f)
+	mark, attended, up := env.Arena.Mark(), both.Slice(2, 0, e), both.Slice(2, e, e+f)
 	if w.Gate == nil {
 		whole := Gathered(env, t.H, t.Of)
 		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})

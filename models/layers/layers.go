@@ -134,8 +134,8 @@ func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	rows := func(t engine.Tensor, r dit.Range) engine.Tensor { return t.Slice(1, r.Start, r.End) }
 	if env.Reduce == nil && env.Scatter == nil {
 		for _, p := range parts {
-			own := rows(x, p.Kept)
-			env.Ops.Linear(own, rows(a, p.Wide), p.Weight, engine.Epilogue{Residual: own, Gate: p.Gate})
+			dst := rows(x, p.Kept)
+			env.Ops.Linear(dst, rows(a, p.Wide), p.Weight, engine.Epilogue{Residual: dst, Gate: p.Gate})
 		}
 		return
 	}
@@ -153,8 +153,8 @@ func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	}
 	for _, p := range parts {
 		if p.Kept.Len() > 0 {
-			own := rows(x, p.Kept)
-			env.Ops.GatedAdd(own, own, p.Gate, rows(part, p.Kept), p.Weight.Bias)
+			dst := rows(x, p.Kept)
+			env.Ops.GatedAdd(dst, dst, p.Gate, rows(part, p.Kept), p.Weight.Bias)
 		}
 	}
 	env.Arena.Release(mark)

@@ -73,23 +73,23 @@ func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int
 func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight,
 	before func(engine.Tensor) engine.Tensor,
 ) {
-	prefix, own := p.Entries[0].Prefix.Rows, p.Entries[0].Prefix.Rows+p.Entries[0].Context.Rows
+	prefix, textRows := p.Entries[0].Prefix.Rows, p.Entries[0].Prefix.Rows+p.Entries[0].Context.Rows
 	p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, spec.Width)
 	mark := env.Arena.Mark()
 	if prefix > 0 {
 		env.Ops.Copy(p.Text.Slice(1, 0, prefix), Contexts(env, p.Entries, func(e dit.Entry) dit.Array { return e.Prefix }))
 		env.Arena.Release(mark)
 	}
-	if own > prefix {
+	if textRows > prefix {
 		context := Contexts(env, p.Entries, func(e dit.Entry) dit.Array { return e.Context })
 		if before != nil {
 			context = before(context)
 		}
-		Project(env, p.Text.Slice(1, prefix, own), context, text)
+		Project(env, p.Text.Slice(1, prefix, textRows), context, text)
 		env.Arena.Release(mark)
 	}
-	if p.Lt > own {
-		rows := p.Text.Slice(1, own, p.Lt)
+	if p.Lt > textRows {
+		rows := p.Text.Slice(1, textRows, p.Lt)
 		Project(env, rows, references(env, spec, p.Entries, rows.Dim(1)), image)
 	}
 	env.Arena.Release(mark)

@@ -29,7 +29,7 @@ type piece struct {
 // cutUp is a weight of FLUX with diffusers' names for its pieces, in order of rows. The list was written by hand, as an
 // independent check of families.go.
 type cutUp struct {
-	own     string
+	weight  string
 	columns int
 	pieces  []piece
 	swapped bool
@@ -38,7 +38,7 @@ type cutUp struct {
 // fluxWeights lists all matrices of flux.Tiny(): width 96, MLP 384.
 func fluxWeights() []cutUp {
 	const e, f = 96, 384
-	one := func(own, file string, n, k int) cutUp { return cutUp{own, k, []piece{{file, n}}, false} }
+	one := func(weight, file string, n, k int) cutUp { return cutUp{weight, k, []piece{{file, n}}, false} }
 	list := []cutUp{
 		one("img_in", "x_embedder", e, 64), one("txt_in", "context_embedder", e, 40),
 		one("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1", e, 256),
@@ -51,33 +51,33 @@ func fluxWeights() []cutUp {
 		{"final_layer.adaLN_modulation.1", e, []piece{{"norm_out.linear", 2 * e}}, true},
 	}
 	for i := range 3 {
-		own, file := fmt.Sprintf("double_blocks.%d.", i), fmt.Sprintf("transformer_blocks.%d.", i)
+		block, file := fmt.Sprintf("double_blocks.%d.", i), fmt.Sprintf("transformer_blocks.%d.", i)
 		list = append(list,
 			cutUp{
-				own + "img_attn.qkv", e,
+				block + "img_attn.qkv", e,
 				[]piece{{file + "attn.to_q", e}, {file + "attn.to_k", e}, {file + "attn.to_v", e}},
 				false,
 			},
-			cutUp{own + "txt_attn.qkv", e, []piece{
+			cutUp{block + "txt_attn.qkv", e, []piece{
 				{file + "attn.add_q_proj", e},
 				{file + "attn.add_k_proj", e},
 				{file + "attn.add_v_proj", e},
 			}, false},
-			one(own+"img_attn.proj", file+"attn.to_out.0", e, e), one(own+"txt_attn.proj", file+"attn.to_add_out", e, e),
-			one(own+"img_mlp.0", file+"ff.net.0.proj", f, e), one(own+"img_mlp.2", file+"ff.net.2", e, f),
-			one(own+"txt_mlp.0", file+"ff_context.net.0.proj", f, e), one(own+"txt_mlp.2", file+"ff_context.net.2", e, f),
-			one(own+"img_mod.lin", file+"norm1.linear", 6*e, e), one(own+"txt_mod.lin", file+"norm1_context.linear", 6*e, e))
+			one(block+"img_attn.proj", file+"attn.to_out.0", e, e), one(block+"txt_attn.proj", file+"attn.to_add_out", e, e),
+			one(block+"img_mlp.0", file+"ff.net.0.proj", f, e), one(block+"img_mlp.2", file+"ff.net.2", e, f),
+			one(block+"txt_mlp.0", file+"ff_context.net.0.proj", f, e), one(block+"txt_mlp.2", file+"ff_context.net.2", e, f),
+			one(block+"img_mod.lin", file+"norm1.linear", 6*e, e), one(block+"txt_mod.lin", file+"norm1_context.linear", 6*e, e))
 	}
 	for i := range 4 {
-		own, file := fmt.Sprintf("single_blocks.%d.", i), fmt.Sprintf("single_transformer_blocks.%d.", i)
+		block, file := fmt.Sprintf("single_blocks.%d.", i), fmt.Sprintf("single_transformer_blocks.%d.", i)
 		list = append(list,
-			cutUp{own + "linear1", e, []piece{
+			cutUp{block + "linear1", e, []piece{
 				{file + "attn.to_q", e},
 				{file + "attn.to_k", e},
 				{file + "attn.to_v", e},
 				{file + "proj_mlp", f},
 			}, false},
-			one(own+"linear2", file+"proj_out", e, e+f), one(own+"modulation.lin", file+"norm.linear", 3*e, e))
+			one(block+"linear2", file+"proj_out", e, e+f), one(block+"modulation.lin", file+"norm.linear", 3*e, e))
 	}
 	return list
 }
@@ -141,9 +141,9 @@ func (f format) file(list []cutUp) *weights.Set {
 	}
 	for i, w := range list {
 		rank := 1 + i%4
-		up, down := golden.Input("up "+w.own, w.rows()*rank), golden.Input("down "+w.own, rank*w.columns)
+		up, down := golden.Input("up "+w.weight, w.rows()*rank), golden.Input("down "+w.weight, rank*w.columns)
 		if f.whole {
-			put(w.own, rank, up, down)
+			put(w.weight, rank, up, down)
 			continue
 		}
 		if w.swapped { // diffusers stores the halves in reverse order
@@ -205,7 +205,7 @@ func familyKeys(t testing.TB, f family.Family) *Keys {
 func TestAllFormatsSayTheSame(t *testing.T) {
 	list, keys, sizes := fluxWeights(), fluxKeys(t), map[string]cutUp{}
 	for _, w := range list {
-		sizes[w.own] = w
+		sizes[w.weight] = w
 	}
 	var want map[string][]float32
 	for _, f := range formats() {
@@ -228,10 +228,10 @@ func TestAllFormatsSayTheSame(t *testing.T) {
 				t.Fatalf("%s: %d weights are added to, want all %d", f.name, len(want), len(list))
 			}
 			w := list[10] // the first fused matrix, against the formula itself
-			up, down := golden.Input("up "+w.own, w.rows()*3), golden.Input("down "+w.own, 3*w.columns)
+			up, down := golden.Input("up "+w.weight, w.rows()*3), golden.Input("down "+w.weight, 3*w.columns)
 			if at, sum := 200*w.columns+7, 0.5*(up[600]*down[7]+up[601]*down[w.columns+7]+
-				up[602]*down[2*w.columns+7]); absolute(want[w.own][at]-sum) > 1e-6 {
-				t.Fatalf("%s row 200 column 7: got %v, want %v", w.own, want[w.own][at], sum)
+				up[602]*down[2*w.columns+7]); absolute(want[w.weight][at]-sum) > 1e-6 {
+				t.Fatalf("%s row 200 column 7: got %v, want %v", w.weight, want[w.weight][at], sum)
 			}
 		}
 		for name := range want {

@@ -69,7 +69,7 @@ func newBuilder(part, what string) *builder {
 
 // add records a stored tensor if it is a matrix.
 func (b *builder) add(name string, shape []int) {
-	own, ok := strings.CutSuffix(name, ".weight")
+	matrix, ok := strings.CutSuffix(name, ".weight")
 	if !ok || len(shape) < 2 {
 		return
 	}
@@ -77,7 +77,7 @@ func (b *builder) add(name string, shape []int) {
 	for _, d := range shape[1:] {
 		columns *= d
 	}
-	b.matrices[own] = [2]int{shape[0], columns}
+	b.matrices[matrix] = [2]int{shape[0], columns}
 }
 
 // spell adds the spellings of a module name: with each of prefixes, and with each of flat and the dots of the name

@@ -34,15 +34,15 @@ func everywhere(t *testing.T, d *family.Diffusion, seed string) *weights.Set {
 	f, _ := models.Named(d.Spec.Family)
 	file, i := map[string]weights.Stored{}, 0
 	for _, w := range declared {
-		own, ok := strings.CutSuffix(w.Name, ".weight")
+		matrix, ok := strings.CutSuffix(w.Name, ".weight")
 		if !ok || len(w.Shape) < 2 || slices.Contains(f.Names.Tables, w.Name) {
 			continue
 		}
 		r, n, k := 1+i%4, w.Shape[0], int(w.Params())/w.Shape[0]
 		i++
-		module := "lora_unet_" + strings.ReplaceAll(own, ".", "_")
-		file[module+".lora_up.weight"] = tensor(golden.Fill(seed+" up "+own, n*r, 2*math.Sqrt(3*float64(r)), 0), n, r)
-		file[module+".lora_down.weight"] = tensor(golden.Fill(seed+" down "+own, r*k, 0.3/math.Sqrt(float64(k)), 0),
+		module := "lora_unet_" + strings.ReplaceAll(matrix, ".", "_")
+		file[module+".lora_up.weight"] = tensor(golden.Fill(seed+" up "+matrix, n*r, 2*math.Sqrt(3*float64(r)), 0), n, r)
+		file[module+".lora_down.weight"] = tensor(golden.Fill(seed+" down "+matrix, r*k, 0.3/math.Sqrt(float64(k)), 0),
 			append([]int{r}, w.Shape[1:]...)...)
 		file[module+".alpha"] = tensor([]float32{1})
 	}

@@ -22,7 +22,7 @@ func TestEverySpellingOfComfyUI(t *testing.T) {
 	if err := golden.JSON("modern33/lora_keys.json", &record); err != nil {
 		t.Fatal(err)
 	}
-	for model, own := range record {
+	for model, byWeight := range record {
 		t.Run(model, func(t *testing.T) {
 			set, config, err := goldenweights.Set(model)
 			if err != nil {
@@ -40,7 +40,7 @@ func TestEverySpellingOfComfyUI(t *testing.T) {
 			keys := Diffusion(f.Name, f.Names, declared)
 			var wrong []string
 			total := 0
-			for name, ranges := range own {
+			for name, ranges := range byWeight {
 				s, _ := set.Get(name + ".weight")
 				columns := s.Len() / s.Shape[0]
 				for rows, spellings := range ranges {

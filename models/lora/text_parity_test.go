@@ -104,10 +104,10 @@ func TestTextEncodersUnmergedEqualMerged(t *testing.T) {
 			for i, n := range set.Names() {
 				shape := set.Shape(n)
 				e.Shapes[n] = shape
-				if own, ok := strings.CutSuffix(n, ".weight"); ok && multiplied(n) && len(shape) == 2 {
-					r, module := 1+i%4, "text_encoders."+inside(kind)+own
-					file[module+".lora_up.weight"] = tensor(golden.Fill("up "+own, shape[0]*r, 2, 0), shape[0], r)
-					file[module+".lora_down.weight"] = tensor(golden.Fill("down "+own, shape[1]*r,
+				if matrix, ok := strings.CutSuffix(n, ".weight"); ok && multiplied(n) && len(shape) == 2 {
+					r, module := 1+i%4, "text_encoders."+inside(kind)+matrix
+					file[module+".lora_up.weight"] = tensor(golden.Fill("up "+matrix, shape[0]*r, 2, 0), shape[0], r)
+					file[module+".lora_down.weight"] = tensor(golden.Fill("down "+matrix, shape[1]*r,
 						0.5/math.Sqrt(float64(shape[1])), 0), r, shape[1])
 				}
 			}

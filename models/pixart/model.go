@@ -92,12 +92,12 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	mark := env.Arena.Mark()
 	third := m.cfg.Hidden / 3
 	for i, entry := range p.Entries {
-		told := entry.Size
-		if told == nil {
-			told = sizeCond(8*p.Grid.LatentY, 8*p.Grid.LatentX)
+		cond := entry.Size
+		if cond == nil {
+			cond = sizeCond(8*p.Grid.LatentY, 8*p.Grid.LatentX)
 		}
 		row := p.Vector.Slice(0, i, i+1)
-		f := layers.Upload(env, layers.TimestepFeatures(told, features), 3, features)
+		f := layers.Upload(env, layers.TimestepFeatures(cond, features), 3, features)
 		size := row.Slice(1, 0, 2*third).Split(1, 2, third) // [1, 2E/3] -> [1, 2, E/3]
 		layers.MLP(env, size, f.Slice(0, 0, 2).Unsqueeze(0), m.Net.Size.In, m.Net.Size.Out, engine.SiLU)
 		layers.MLP(env, row.Slice(1, 2*third, 3*third), f.Slice(0, 2, 3), m.Net.Ratio.In, m.Net.Ratio.Out, engine.SiLU)

@@ -17,10 +17,10 @@ func goldens() goldenrun.Family {
 		Models: []string{"qwen-a", "qwen-b", "qwen-c"},
 		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
-			cut, own := rows.Text.Len()*spec.Width, ownText[rows.Text.Len()]*spec.Width
+			cut, text := rows.Text.Len()*spec.Width, ownText[rows.Text.Len()]*spec.Width
 			return map[string][]float32{
-				fmt.Sprintf("transformer_blocks.%d.0", i): x[:own],
-				fmt.Sprintf("transformer_blocks.%d.1", i): slices.Concat(x[cut:], x[own:cut]), // references last
+				fmt.Sprintf("transformer_blocks.%d.0", i): x[:text],
+				fmt.Sprintf("transformer_blocks.%d.1", i): slices.Concat(x[cut:], x[text:cut]), // references last
 			}
 		},
 	}

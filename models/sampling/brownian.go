@@ -23,7 +23,7 @@ type BrownianTree struct {
 	entropy  uint64
 	elements int
 	root     *brownianNode
-	kept     []*brownianNode // nodes with an increment, least recently used first
+	cached   []*brownianNode // nodes with an increment, least recently used first
 	keep     int
 }
 
@@ -124,8 +124,8 @@ func (t *BrownianTree) increment(n *brownianNode) []float32 {
 		return n.w
 	}
 	if n.w != nil {
-		at := slices.Index(t.kept, n)
-		t.kept = append(append(t.kept[:at:at], t.kept[at+1:]...), n)
+		at := slices.Index(t.cached, n)
+		t.cached = append(append(t.cached[:at:at], t.cached[at+1:]...), n)
 		return n.w
 	}
 	p := n.parent
@@ -150,10 +150,10 @@ func (t *BrownianTree) store(n *brownianNode, w []float32) {
 		return
 	}
 	n.w = w
-	t.kept = append(t.kept, n)
-	if len(t.kept) > t.keep {
-		t.kept[0].w = nil
-		t.kept = t.kept[1:]
+	t.cached = append(t.cached, n)
+	if len(t.cached) > t.keep {
+		t.cached[0].w = nil
+		t.cached = t.cached[1:]
 	}
 }
 

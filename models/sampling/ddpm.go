@@ -4,10 +4,10 @@ package sampling
 // sigma.
 func sampleDDPM(r *Run) error {
 	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
-		kept, keptNext := 1/(mul(s, s)+1), 1/(mul(next, next)+1)
-		alpha := kept / keptNext
+		abar, abarNext := 1/(mul(s, s)+1), 1/(mul(next, next)+1)
+		alpha := abar / abarNext
 		shrink, grow := sqrt32(1+sq(s)), sqrt32(1/alpha)
-		root := sqrt32(1 - kept)
+		root := sqrt32(1 - abar)
 		out := make([]float32, len(r.X))
 		for k, x := range r.X {
 			eps := (x - x0[k]) / s
@@ -16,7 +16,7 @@ func sampleDDPM(r *Run) error {
 		if next == 0 {
 			return out, nil
 		}
-		spread := sqrt32(mul(1-alpha, 1-keptNext) / (1 - kept))
+		spread := sqrt32(mul(1-alpha, 1-abarNext) / (1 - abar))
 		err := r.addNoise(out, s, next, spread, 1, 1)
 		up := sqrt32(1 + sq(next))
 		for k := range out {

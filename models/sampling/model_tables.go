@@ -84,7 +84,7 @@ func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSa
 	}
 	m := &ModelSampling{prediction: p, line: lineDiscrete, multiplier: 1}
 	m.sigmas, m.logSigmas = make([]float32, n), make([]float32, n)
-	step, kept := (b-a)/float64(n-1), 1.0
+	step, abar := (b-a)/float64(n-1), 1.0
 	for i := range n {
 		v := a + step*float64(i)
 		if i >= n/2 {
@@ -93,8 +93,8 @@ func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSa
 		if betas == ScaledLinear {
 			v *= v
 		}
-		kept *= 1 - v
-		s := math.Sqrt((1 - kept) / kept)
+		abar *= 1 - v
+		s := math.Sqrt((1 - abar) / abar)
 		m.sigmas[i], m.logSigmas[i] = float32(s), float32(math.Log(s))
 	}
 	return m, nil

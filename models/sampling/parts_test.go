@@ -10,7 +10,7 @@ type meeting struct {
 	mu      sync.Mutex
 	all     *sync.Cond
 	parts   int
-	here    int
+	arrived int
 	round   int
 	sum     float64
 	results map[int]float64
@@ -27,10 +27,10 @@ func (m *meeting) total(v float64) (float64, error) {
 	defer m.mu.Unlock()
 	round := m.round
 	m.sum += v
-	m.here++
-	if m.here == m.parts {
+	m.arrived++
+	if m.arrived == m.parts {
 		m.results[round] = m.sum
-		m.sum, m.here = 0, 0
+		m.sum, m.arrived = 0, 0
 		m.round++
 		m.all.Broadcast()
 	}

@@ -110,25 +110,25 @@ func TestSamplersKeepTheirArguments(t *testing.T) {
 		evals := 0
 		r := countingRun(t, e, sigmas, &evals)
 		inner := r.Denoise
-		var given, kept [][]float32
+		var given, copies [][]float32
 		r.Denoise = func(x []float32, s float32) ([]float32, []float32, error) {
 			x0, uncond, err := inner(x, s)
 			for _, v := range [][]float32{x0, uncond} {
-				given, kept = append(given, v), append(kept, append([]float32(nil), v...))
+				given, copies = append(given, v), append(copies, append([]float32(nil), v...))
 			}
 			return x0, uncond, err
 		}
 		drawn := r.Noise
 		r.Noise = func(i int, s0, s1 float32) ([]float32, error) {
 			v, err := drawn(i, s0, s1)
-			given, kept = append(given, v), append(kept, append([]float32(nil), v...))
+			given, copies = append(given, v), append(copies, append([]float32(nil), v...))
 			return v, err
 		}
 		if err := e.Sample(r); err != nil {
 			t.Fatal(err)
 		}
 		for i := range given {
-			if d, at := absolute(given[i], kept[i]); d != 0 {
+			if d, at := absolute(given[i], copies[i]); d != 0 {
 				t.Errorf("%s: changed an estimate or a draw at %d", e.Name, at)
 			}
 		}

@@ -169,10 +169,10 @@ func masked(m *ModelSampling, inner evaluation, noise, latent []float32) evaluat
 		}
 	}
 	return func(x []float32, sigma float32) ([]float32, []float32, error) {
-		kept := m.NoiseScaling(sigma, noise, latent, false)
+		noisy := m.NoiseScaling(sigma, noise, latent, false)
 		in := make([]float32, len(x))
 		for k := range x {
-			in[k] = mul(x[k], mask[k]) + mul(kept[k], 1-mask[k])
+			in[k] = mul(x[k], mask[k]) + mul(noisy[k], 1-mask[k])
 		}
 		x0, uncond, err := inner(in, sigma)
 		for k := range x0 {

@@ -74,19 +74,19 @@ func (e *encoder) Bytes() int64 { return e.net.Bytes() }
 
 // Run implements dit.Task.
 func (e *encoder) Run(env dit.TaskEnv, question []byte) ([]byte, error) {
-	var told prompt
-	if err := msgpack.Unmarshal(question, &told); err != nil {
+	var decoded prompt
+	if err := msgpack.Unmarshal(question, &decoded); err != nil {
 		return nil, fmt.Errorf("a prompt: %w", err)
 	}
-	chunks := make([][]tokenizer.Token, len(told.Chunks))
-	for i, c := range told.Chunks {
+	chunks := make([][]tokenizer.Token, len(decoded.Chunks))
+	for i, c := range decoded.Chunks {
 		for _, t := range c {
 			chunks[i] = append(chunks[i], tokenizer.Token{ID: t.ID, Weight: t.Weight, Vector: t.Vector})
 		}
 	}
 	out, err := e.net.Encode(text.Env{
 		Ops: env.Ops, Take: env.Take, DType: e.dtype, Check: env.Check, Sum: env.Sum,
-	}, chunks, told.Form)
+	}, chunks, decoded.Form)
 	if err != nil {
 		return nil, err
 	}
@@ -95,26 +95,26 @@ func (e *encoder) Run(env dit.TaskEnv, question []byte) ([]byte, error) {
 
 // Prompt encodes the question for an Encoder.
 func Prompt(chunks [][]tokenizer.Token, form text.Form) ([]byte, error) {
-	told := prompt{make([][]token, len(chunks)), form}
+	question := prompt{make([][]token, len(chunks)), form}
 	for i, c := range chunks {
 		for _, t := range c {
-			told.Chunks[i] = append(told.Chunks[i], token{t.ID, t.Weight, t.Vector})
+			question.Chunks[i] = append(question.Chunks[i], token{t.ID, t.Weight, t.Vector})
 		}
 	}
-	return msgpack.Marshal(&told)
+	return msgpack.Marshal(&question)
 }
 
 // Encoding decodes the answer of an Encoder. It returns an error if the answer is malformed.
 func Encoding(answer []byte) (out text.Encoding, err error) {
-	var told encoding
-	if err = msgpack.Unmarshal(answer, &told); err == nil && len(told.Data) != told.Rows*told.Cols {
-		err = fmt.Errorf("%d values of %d x %d", len(told.Data), told.Rows, told.Cols)
+	var states encoding
+	if err = msgpack.Unmarshal(answer, &states); err == nil && len(states.Data) != states.Rows*states.Cols {
+		err = fmt.Errorf("%d values of %d x %d", len(states.Data), states.Rows, states.Cols)
 	}
 	if err != nil {
 		return out, fmt.Errorf("the states of a text encoder: %w", err)
 	}
-	out.Context = dit.Array{Rows: told.Rows, Cols: told.Cols, Data: told.Data}
-	out.Pooled, out.Valid = told.Pooled, told.Valid
+	out.Context = dit.Array{Rows: states.Rows, Cols: states.Cols, Data: states.Data}
+	out.Pooled, out.Valid = states.Pooled, states.Valid
 	return out, nil
 }
 

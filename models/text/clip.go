@@ -137,7 +137,7 @@ func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	e := c.Config.Width
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
 	return work{
-		x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), kept: row(e), hidden: row(c.Config.MLP),
+		x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), inner: row(e), hidden: row(c.Config.MLP),
 		position: a.Alloc(dtype, 1, l, e), pooled: a.Alloc(dtype, b, e), projected: a.Alloc(dtype, b, e),
 	}
 }
@@ -158,9 +158,9 @@ func (c *CLIP) run(env Env, special Special, chunks [][]tokenizer.Token, f Form,
 		c.weights.Layer[i].run(ops, w, cfg.Heads, cfg.Eps, c.act, true)
 		if i == want && !finished {
 			if f.Norm {
-				ops.LayerNorm(w.kept, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
+				ops.LayerNorm(w.inner, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
 			} else {
-				ops.Copy(w.kept, w.x)
+				ops.Copy(w.inner, w.x)
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (c *CLIP) run(env Env, special Special, chunks [][]tokenizer.Token, f Form,
 	if finished {
 		return w.x, pooled, nil
 	}
-	return w.kept, pooled, nil
+	return w.inner, pooled, nil
 }
 
 // run runs a pre-norm block on w.x in place.

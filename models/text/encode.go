@@ -213,7 +213,7 @@ type work struct {
 	x, norm, q, k, v, o engine.Tensor // x and norm [B, L, E], q..o [B, L, H*D]
 	hidden, gate        engine.Tensor // [B, L, F]
 	position            engine.Tensor // [1, L, E] in the dtype of the activations
-	kept                engine.Tensor // [B, L, E] states of an inner layer, saved
+	inner               engine.Tensor // [B, L, E] states of an inner layer, saved
 	pooled, projected   engine.Tensor // [B, E]
 	bias, buckets       engine.Tensor // [H, L, L], [L*L, H] f32
 }

@@ -83,7 +83,7 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 		return nil, err
 	}
 	defer free()
-	w, step, kept, logits := m.room(env.Arena, env.DType, len(chunk), d.MaxTokens, f)
+	w, step, cache, logits := m.room(env.Arena, env.DType, len(chunk), d.MaxTokens, f)
 	at := positions(chunk, f.Pictures)
 	next := 0
 	for _, p := range at {
@@ -93,7 +93,7 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 	random := sampling.NewGenerator(d.Seed)
 	row := make([]float32, m.Config.Vocab)
 	for len(out) < d.MaxTokens {
-		if _, err := m.run(env, w, [][]tokenizer.Token{chunk}, at, nil, kept, f); err != nil {
+		if _, err := m.run(env, w, [][]tokenizer.Token{chunk}, at, nil, cache, f); err != nil {
 			return nil, err
 		}
 		last := w.x.Dim(1) - 1
@@ -110,8 +110,8 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 				return nil, err
 			}
 		}
-		for i := range kept {
-			kept[i].at += len(chunk)
+		for i := range cache {
+			cache[i].at += len(chunk)
 		}
 		w, chunk, at, f = step, []tokenizer.Token{{ID: id, Weight: 1}}, [][3]int{{next, next, next}}, Form{}
 		next++
@@ -121,15 +121,15 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 
 // room allocates the memory of Generate: the work memory of the prompt's run and of a single token's, the KV caches,
 // and the logits [1, V].
-func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (prompt, step lmWork, kept []past,
+func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (prompt, step lmWork, cache []past,
 	logits engine.Tensor,
 ) {
 	prompt, step = m.work(a, dtype, 1, l, f), m.work(a, dtype, 1, 1, Form{})
 	for range m.weights.Layer {
 		row := func() engine.Tensor { return a.Alloc(dtype, 1, l+most, m.Config.KVHeads*m.Config.HeadDim) }
-		kept = append(kept, past{k: row(), v: row()})
+		cache = append(cache, past{k: row(), v: row()})
 	}
-	return prompt, step, kept, a.Alloc(dtype, 1, m.Config.Vocab)
+	return prompt, step, cache, a.Alloc(dtype, 1, m.Config.Vocab)
 }
 
 // choose samples a token as ComfyUI does (comfy/text_encoders/llama.py) with torch's multinomial on a CPU: the largest

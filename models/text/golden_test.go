@@ -304,15 +304,15 @@ func TestWholeFLUX(t *testing.T) {
 	fileL, fileT5 := load(t, "clip-l-tiny"), load(t, "t5-tiny")
 	for name, ops := range backends(t) {
 		l, t5 := fileL.clip(t, ops), fileT5.t5(t, ops)
-		here := env(t, ops)
+		textEnv := env(t, ops)
 		for key, c := range cases(t, "whole/flux/") {
 			words := c.chunks(t, "clip_l")
 			pieces := c.chunks(t, "t5_flux")
-			a, err := l.Encode(here, words, text.Form{Norm: true})
+			a, err := l.Encode(textEnv, words, text.Form{Norm: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := t5.Encode(here, pieces, text.Form{})
+			b, err := t5.Encode(textEnv, pieces, text.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -328,15 +328,15 @@ func TestWholeSD3(t *testing.T) {
 	fileL, fileG := load(t, "clip-l-tiny"), load(t, "clip-g-tiny")
 	for name, ops := range backends(t) {
 		l, g := fileL.clip(t, ops), fileG.clip(t, ops)
-		here := env(t, ops)
+		textEnv := env(t, ops)
 		for key, c := range cases(t, "whole/sd3_lg/") {
 			words := c.chunks(t, "clip_l")
 			pieces := c.chunks(t, "clip_g")
-			a, err := l.Encode(here, words, text.Form{Layer: -2})
+			a, err := l.Encode(textEnv, words, text.Form{Layer: -2})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := g.Encode(here, pieces, text.Form{Layer: -2, Project: true})
+			b, err := g.Encode(textEnv, pieces, text.Form{Layer: -2, Project: true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -289,7 +289,7 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, c.HeadDim/2), Sin: a.Alloc(engine.F32, l, c.HeadDim/2)},
 	}
 	if len(f.Taps) > 0 {
-		w.kept = row(len(f.Taps) * c.Width)
+		w.inner = row(len(f.Taps) * c.Width)
 	}
 	if len(f.Pictures) > 0 {
 		w.deep = row(c.Width)
@@ -326,7 +326,7 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 	want, finished := f.read(cfg.Layers)
 	for i, layer := range m.weights.Layer {
 		if m.tap(ops, w, f, i) {
-			return w.kept, nil
+			return w.inner, nil
 		}
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
@@ -343,7 +343,7 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 		ops.RMSNorm(w.x, w.x, m.weights.Final.Weight, cfg.Eps)
 	}
 	if m.tap(ops, w, f, cfg.Layers) {
-		return w.kept, nil
+		return w.inner, nil
 	}
 	return w.x, nil
 }
@@ -372,7 +372,7 @@ func (w lmWork) deepen(ops engine.Ops, chunks [][]tokenizer.Token, n int) {
 func (m *LM) tap(ops engine.Ops, w lmWork, f Form, n int) bool {
 	at, e := slices.Index(f.Taps, n), m.Config.Width
 	if at >= 0 {
-		ops.Copy(w.kept.Slice(2, at*e, (at+1)*e), w.x)
+		ops.Copy(w.inner.Slice(2, at*e, (at+1)*e), w.x)
 	}
 	return at >= 0 && at == len(f.Taps)-1
 }

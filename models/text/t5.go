@@ -197,7 +197,7 @@ func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	e, inner := t.Config.Width, t.Config.Heads*t.Config.HeadDim
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
 	return work{
-		x: row(e), norm: row(e), kept: row(e), q: row(inner), k: row(inner), v: row(inner), o: row(inner),
+		x: row(e), norm: row(e), inner: row(e), q: row(inner), k: row(inner), v: row(inner), o: row(inner),
 		hidden: row(t.Config.MLP), gate: row(t.Config.MLP),
 		bias: a.Alloc(engine.F32, t.Config.Heads, l, l), buckets: a.Alloc(engine.F32, l*l, t.Config.Heads),
 	}
@@ -221,8 +221,8 @@ func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engin
 		}
 		t.block(ops, b, w, keys)
 		if i == want && !finished {
-			ops.RMSNorm(w.kept, w.x, t.weights.Final, cfg.Eps)
-			return w.kept, nil // nothing reads the later layers
+			ops.RMSNorm(w.inner, w.x, t.weights.Final, cfg.Eps)
+			return w.inner, nil // nothing reads the later layers
 		}
 	}
 	ops.RMSNorm(w.x, w.x, t.weights.Final, cfg.Eps)

@@ -102,15 +102,15 @@ func override(config []byte, c any) error {
 
 // size is one size as a config says it and as the file has it.
 type size struct {
-	name         string
-	said, stored int
+	name               string
+	configured, stored int
 }
 
 // checkConfig returns an error if a size differs from the file's, or if the layer count or epsilon makes no sense.
 func checkConfig(layers string, n int, epsilon string, eps float32, sizes ...size) error {
 	for _, s := range sizes {
-		if s.said != s.stored || s.stored < 1 {
-			return fmt.Errorf("text encoder config: %s is %d, the file has %d", s.name, s.said, s.stored)
+		if s.configured != s.stored || s.stored < 1 {
+			return fmt.Errorf("text encoder config: %s is %d, the file has %d", s.name, s.configured, s.stored)
 		}
 	}
 	if n < 1 || n > 1<<10 {

@@ -65,12 +65,12 @@ func TestDemo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			here := env(t, ops)
-			a, err := clip.Encode(here, tokens(values(t, f, "clip_ids")), text.Form{Norm: true})
+			textEnv := env(t, ops)
+			a, err := clip.Encode(textEnv, tokens(values(t, f, "clip_ids")), text.Form{Norm: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := t5.Encode(here, tokens(values(t, f, "t5_ids")), text.Form{})
+			b, err := t5.Encode(textEnv, tokens(values(t, f, "t5_ids")), text.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -204,18 +204,18 @@ func TestCheckStops(t *testing.T) {
 	ops := ref.New()
 	stop := errors.New("stop")
 	calls := 0
-	here := text.Env{Ops: ops, Check: func() error {
+	textEnv := text.Env{Ops: ops, Check: func() error {
 		if calls++; calls == 2 {
 			return stop
 		}
 		return nil
 	}}
-	if _, err := load(t, "clip-l-tiny").clip(t, ops).Encode(here, tokens([]float32{5}),
+	if _, err := load(t, "clip-l-tiny").clip(t, ops).Encode(textEnv, tokens([]float32{5}),
 		text.Form{Norm: true}); !errors.Is(err, stop) || calls != 2 {
 		t.Errorf("CLIP: got %v after %d calls", err, calls)
 	}
 	calls = 0
-	if _, err := load(t, "t5-tiny").t5(t, ops).Encode(here, tokens([]float32{5}), text.Form{}); !errors.Is(err, stop) ||
+	if _, err := load(t, "t5-tiny").t5(t, ops).Encode(textEnv, tokens([]float32{5}), text.Form{}); !errors.Is(err, stop) ||
 		calls != 2 {
 		t.Errorf("T5: got %v after %d calls", err, calls)
 	}
@@ -223,7 +223,7 @@ func TestCheckStops(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	ops := ref.New()
-	here := text.Env{Ops: ops}
+	textEnv := text.Env{Ops: ops}
 	c := load(t, "clip-l-tiny").clip(t, ops)
 	for want, chunks := range map[string][][]tokenizer.Token{
 		"without chunks":                    nil,
@@ -232,7 +232,7 @@ func TestRefusals(t *testing.T) {
 		"chunk 0 has 0 tokens":              {{}},
 		"has 3 values, this encoder has 64": {{{ID: tokenizer.None, Weight: 1, Vector: make([]float32, 3)}}},
 	} {
-		if _, err := c.Encode(here, chunks, text.Form{Norm: true}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Encode(textEnv, chunks, text.Form{Norm: true}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want one with %q", err, want)
 		}
 	}

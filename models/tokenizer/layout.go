@@ -119,7 +119,7 @@ func (l Layout) WithConfig(config []byte) (Layout, error) {
 	}
 	for _, m := range []struct {
 		name      string
-		said, to  *int
+		value, to *int
 		low, high int
 	}{
 		{"max_length", c.Max, &l.MaxLength, 1, longestPrompt},
@@ -129,11 +129,11 @@ func (l Layout) WithConfig(config []byte) (Layout, error) {
 		{"pad_token_id", c.Pad, &l.Pad, 0, maxID - 1},
 	} {
 		switch {
-		case m.said == nil:
-		case *m.said < m.low || *m.said > m.high:
-			return l, fmt.Errorf("text encoder config: %s is %d, allowed are %d..%d", m.name, *m.said, m.low, m.high)
+		case m.value == nil:
+		case *m.value < m.low || *m.value > m.high:
+			return l, fmt.Errorf("text encoder config: %s is %d, allowed are %d..%d", m.name, *m.value, m.low, m.high)
 		case *m.to != None:
-			*m.to = *m.said
+			*m.to = *m.value
 		}
 	}
 	l.Truncate = l.Truncate || c.Max != nil && !l.Fill

@@ -66,14 +66,14 @@ func TestMemoryOfHostileFiles(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		tok, err := c.load(c.data)
 		runtime.ReadMemStats(&after)
-		var kept runtime.MemStats
+		var live runtime.MemStats
 		runtime.GC()
-		runtime.ReadMemStats(&kept)
+		runtime.ReadMemStats(&live)
 		runtime.KeepAlive(tok)
 		total := after.TotalAlloc - before.TotalAlloc
 		t.Logf("%-22s %9d bytes, allocated %6.1f times that, kept %4.1f, error %.70v", name, len(c.data),
 			float64(total)/float64(len(c.data)),
-			float64(int64(kept.HeapAlloc)-int64(before.HeapAlloc))/float64(len(c.data)), err)
+			float64(int64(live.HeapAlloc)-int64(before.HeapAlloc))/float64(len(c.data)), err)
 		if limit := uint64(len(c.data))*40 + 1<<20; total > limit {
 			t.Errorf("%s: %d bytes allocated for a file of %d, limit %d", name, total, len(c.data), limit)
 		}

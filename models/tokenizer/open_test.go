@@ -68,11 +68,11 @@ func TestOpenErrors(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	here := filepath.Join("testdata", "tiny_qwen")
+	folder := filepath.Join("testdata", "tiny_qwen")
 	absent := filepath.Join(t.TempDir(), "nowhere")
-	tok, place, err := Find("Qwen", absent, here, "testdata")
-	if err != nil || place != here || tok.Kind != "qwen2-bpe" {
-		t.Errorf("got %v at %q, %v; want the one at %s", tok, place, err, here)
+	tok, place, err := Find("Qwen", absent, folder, "testdata")
+	if err != nil || place != folder || tok.Kind != "qwen2-bpe" {
+		t.Errorf("got %v at %q, %v; want the one at %s", tok, place, err, folder)
 	}
 	empty := t.TempDir()
 	_, _, err = Find("T5 (FLUX)", absent, empty)

@@ -32,21 +32,21 @@ func (p Prompt) Weighted() bool {
 // if none were.
 func (p Prompt) Fit(width, pad int) (other int) {
 	for i, chunk := range p.Chunks {
-		var kept []Token
+		var fitted []Token
 		for _, t := range chunk {
 			if t.Vector != nil && len(t.Vector) != width {
 				other = len(t.Vector)
 				continue
 			}
-			kept = append(kept, t)
+			fitted = append(fitted, t)
 		}
-		for len(kept) < len(chunk) {
-			kept = append(kept, Token{ID: pad})
+		for len(fitted) < len(chunk) {
+			fitted = append(fitted, Token{ID: pad})
 		}
-		for k := range kept {
-			kept[k].Weight = chunk[k].Weight
+		for k := range fitted {
+			fitted[k].Weight = chunk[k].Weight
 		}
-		p.Chunks[i] = kept
+		p.Chunks[i] = fitted
 	}
 	return other
 }

@@ -84,15 +84,15 @@ func tekkenMerges(ids map[string]int32, pieces [][]byte) *bpe {
 	b := &bpe{merges: map[uint64]merge{}}
 	rank := int32(0)
 	for _, p := range pieces {
-		var own []uint64
+		var keys []uint64
 		for i := 1; i < len(p); i++ {
 			left, okLeft := ids[string(p[:i])]
 			if right, ok := ids[string(p[i:])]; ok && okLeft {
-				own = append(own, pairKey(left, right))
+				keys = append(keys, pairKey(left, right))
 			}
 		}
-		slices.Sort(own)
-		for _, key := range own {
+		slices.Sort(keys)
+		for _, key := range keys {
 			if _, twice := b.merges[key]; !twice {
 				b.merges[key] = merge{rank, ids[string(p)]}
 			}

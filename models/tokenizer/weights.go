@@ -50,17 +50,17 @@ func weigh(s string, weight float64, depth int, out []Segment) ([]Segment, error
 			out = append(out, Segment{item, weight})
 			continue
 		}
-		inside, own := item[1:len(item)-1], weight*bracketWeight
+		inside, itemWeight := item[1:len(item)-1], weight*bracketWeight
 		if colon := strings.LastIndexByte(inside, ':'); colon > 0 {
 			if number, ok := pythonFloat(inside[colon+1:]); ok {
-				inside, own = inside[:colon], number
+				inside, itemWeight = inside[:colon], number
 			}
 		}
-		if math.IsNaN(own) || math.IsInf(own, 0) {
-			return nil, fmt.Errorf("prompt: weight of %.40q is %v, allowed are finite numbers", item, own)
+		if math.IsNaN(itemWeight) || math.IsInf(itemWeight, 0) {
+			return nil, fmt.Errorf("prompt: weight of %.40q is %v, allowed are finite numbers", item, itemWeight)
 		}
 		var err error
-		if out, err = weigh(inside, own, depth+1, out); err != nil {
+		if out, err = weigh(inside, itemWeight, depth+1, out); err != nil {
 			return nil, err
 		}
 	}

@@ -11,8 +11,8 @@ import (
 const wanAnchor = "decoder.middle.0.residual.0.gamma"
 
 // fromWan returns the tensors of a Wan 2.1 autoencoder (arXiv:2503.20314, sec. 4.1) under the names used here. Its
-// convolutions are causal in time and padded with zeros before the first frame, so a single frame only meets their last
-// temporal tap. What remains is a two-dimensional network; its convolutions over time alone never run.
+// convolutions are causal in time and padded with zeros before the first frame, so only their last temporal tap
+// contributes to a single frame. What remains is a two-dimensional network; its convolutions over time alone never run.
 func fromWan(set *weights.Set) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	down, up := wanLevel(set, "encoder.downsamples."), wanLevel(set, "decoder.upsamples.")
@@ -23,18 +23,18 @@ func fromWan(set *weights.Set) (*weights.Set, error) {
 		}
 		t, _ := set.Get(name)
 		var err error
-		switch own := wanName(name, down, up, levels); {
+		switch renamed := wanName(name, down, up, levels); {
 		case strings.HasSuffix(name, ".gamma"):
 			t.Shape = []int{t.Len()}
-			out[own] = t
+			out[renamed] = t
 		case strings.Contains(name, ".to_qkv."):
 			for i, part := range []string{"q", "k", "v"} {
-				if out[strings.Replace(own, "to_qkv", part, 1)], err = t.Rows(i*t.Shape[0]/3, t.Shape[0]/3); err != nil {
+				if out[strings.Replace(renamed, "to_qkv", part, 1)], err = t.Rows(i*t.Shape[0]/3, t.Shape[0]/3); err != nil {
 					return nil, fmt.Errorf("%s: %w", name, err)
 				}
 			}
 		default:
-			if out[own], err = t.LastTap(); err != nil {
+			if out[renamed], err = t.LastTap(); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 		}

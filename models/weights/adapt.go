@@ -100,19 +100,19 @@ func (f *filler) adapt(it item, additions []LowRank) error {
 	if err != nil {
 		return err
 	}
-	var here []LowRank
+	var overlapping []LowRank
 	for _, a := range additions {
 		if rule := a.fits(c.n, c.k); rule != "" {
 			return fmt.Errorf("%s", rule)
 		}
 		if c.touches(a) {
-			here = append(here, a)
+			overlapping = append(overlapping, a)
 		}
 	}
-	if len(here) == 0 || w.N() == 0 || w.K() == 0 {
+	if len(overlapping) == 0 || w.N() == 0 || w.K() == 0 {
 		return nil
 	}
-	adapter, err := f.pack(c.join(here), w, c.channels)
+	adapter, err := f.pack(c.join(overlapping), w, c.channels)
 	if err != nil {
 		return err
 	}

@@ -40,11 +40,12 @@ func Behind(i int) func(n, k int) (int, int) {
 	return func(n, k int) (int, int) { return i * k, n }
 }
 
-// QKV returns the aliases of queries, keys and values that files store separately, as file + names: the thirds of own.
-func QKV(file string, names [3]string, own string) []Alias {
+// QKV returns the aliases of queries, keys and values that files store separately, as file + names: the thirds of
+// target.
+func QKV(file string, names [3]string, target string) []Alias {
 	var out []Alias
 	for i, n := range names {
-		out = append(out, Alias{File: file + n, Own: own, Rows: Part(i, 3)})
+		out = append(out, Alias{File: file + n, Own: target, Rows: Part(i, 3)})
 	}
 	return out
 }
@@ -72,8 +73,8 @@ func Joint() []Alias {
 		{File: "norm_out.linear", Own: "final_layer.adaLN_modulation.1", Swapped: true},
 	}
 	for _, side := range []struct {
-		own, mlp, out, query, key string
-		qkv                       [3]string
+		stream, mlp, out, query, key string
+		qkv                          [3]string
 	}{
 		{"img", "ff", "to_out.0", "norm_q", "norm_k", [3]string{"to_q", "to_k", "to_v"}},
 		{
@@ -81,15 +82,15 @@ func Joint() []Alias {
 			[3]string{"add_q_proj", "add_k_proj", "add_v_proj"},
 		},
 	} {
-		own := double + side.own
-		list = append(append(list, QKV(d+"attn.", side.qkv, own+"_attn.qkv")...),
-			Alias{File: d + "attn." + side.out, Own: own + "_attn.proj"},
-			Alias{File: d + "attn." + side.query + ".weight", Own: own + "_attn.norm.query_norm.scale"},
-			Alias{File: d + "attn." + side.key + ".weight", Own: own + "_attn.norm.key_norm.scale"},
-			Alias{File: d + side.mlp + ".net.0.proj", Own: own + "_mlp.0"},
-			Alias{File: d + side.mlp + ".net.2", Own: own + "_mlp.2"},
-			Alias{File: d + side.mlp + ".linear_in", Own: own + "_mlp.0"},
-			Alias{File: d + side.mlp + ".linear_out", Own: own + "_mlp.2"})
+		target := double + side.stream
+		list = append(append(list, QKV(d+"attn.", side.qkv, target+"_attn.qkv")...),
+			Alias{File: d + "attn." + side.out, Own: target + "_attn.proj"},
+			Alias{File: d + "attn." + side.query + ".weight", Own: target + "_attn.norm.query_norm.scale"},
+			Alias{File: d + "attn." + side.key + ".weight", Own: target + "_attn.norm.key_norm.scale"},
+			Alias{File: d + side.mlp + ".net.0.proj", Own: target + "_mlp.0"},
+			Alias{File: d + side.mlp + ".net.2", Own: target + "_mlp.2"},
+			Alias{File: d + side.mlp + ".linear_in", Own: target + "_mlp.0"},
+			Alias{File: d + side.mlp + ".linear_out", Own: target + "_mlp.2"})
 	}
 	return list
 }
@@ -100,7 +101,7 @@ func MLP2(file, first, second string) []Alias {
 }
 
 // original returns the original name of a stored tensor and the index of its alias, -1 if it has none.
-func original(name string, list []Alias) (own string, alias int) {
+func original(name string, list []Alias) (target string, alias int) {
 	dot := strings.LastIndexByte(name, '.')
 	for i, a := range list {
 		for _, cut := range []int{len(name), dot} { // the full name, then the module's

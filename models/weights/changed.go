@@ -82,7 +82,7 @@ func (s Stored) withColumns(columns int) (Stored, error) {
 	if s.Scales != nil {
 		s = s.as(engine.BF16) // groups of rotated inputs need not align with those of the wide matrix
 	}
-	out, own, size := s, s.Shape[1], s.DType.Size()
+	out, width, size := s, s.Shape[1], s.DType.Size()
 	out.Shape, out.Data, out.span = []int{s.Shape[0], columns}, nil, datafile.Span{}
 	out.packed, out.padded = nil, false
 	out.make = func(dst []byte, lo, hi int) {
@@ -90,8 +90,8 @@ func (s Stored) withColumns(columns int) (Stored, error) {
 		for at := lo; at < hi; {
 			row, from := at/columns, at%columns
 			n := min(hi-at, columns-from)
-			if k := min(n, own-from); k > 0 {
-				first := row*own + from
+			if k := min(n, width-from); k > 0 {
+				first := row*width + from
 				s.put(dst[(at-lo)*size:(at-lo+k)*size], first, first+k)
 			}
 			at += n

@@ -74,8 +74,8 @@ func widens(f *gguf.File) error {
 
 // storedGGUF returns one tensor as a view of the file, or as one that is widened on demand.
 func storedGGUF(e gguf.Tensor, form engine.DType) Stored {
-	if own, ok := e.DType(); ok {
-		return storedAs(own, e.Shape, e.Data)
+	if dtype, ok := e.DType(); ok {
+		return storedAs(dtype, e.Shape, e.Data)
 	}
 	s := Stored{
 		DType: form, Shape: e.Shape,
@@ -190,16 +190,16 @@ func (c conversion) undone(name string, s Stored) (Stored, error) {
 
 // naming maps llama.cpp's tensor names of an architecture (gguf-py's tensor_mapping.py) to those of Hugging Face.
 type naming struct {
-	heads      map[string]string // prefixes of names outside of blocks
-	block, own string            // prefixes of names in blocks, before the block number
-	inner      map[string]string // modules within a block
+	heads         map[string]string // prefixes of names outside of blocks
+	block, target string            // prefixes of names in blocks, before the block number
+	inner         map[string]string // modules within a block
 }
 
 // hugging returns Hugging Face's name of a tensor, or name itself if it is not known.
 func (n naming) hugging(name string) string {
-	for head, own := range n.heads {
+	for head, target := range n.heads {
 		if rest, ok := strings.CutPrefix(name, head); ok {
-			return own + rest
+			return target + rest
 		}
 	}
 	rest, ok := strings.CutPrefix(name, n.block)
@@ -207,7 +207,7 @@ func (n naming) hugging(name string) string {
 	if !ok || len(parts) != 3 || n.inner[parts[1]] == "" {
 		return name
 	}
-	return n.own + parts[0] + "." + n.inner[parts[1]] + "." + parts[2]
+	return n.target + parts[0] + "." + n.inner[parts[1]] + "." + parts[2]
 }
 
 // t5Naming returns the naming of T5 and T5ENCODER. Names of the decoder get the prefix that T5 encoders ignore.
@@ -216,7 +216,7 @@ func t5Naming() naming {
 		heads: map[string]string{
 			"token_embd.": "shared.", "enc.output_norm.": "encoder.final_layer_norm.", "dec.": "decoder.", "output.": "lm_head.",
 		},
-		block: "enc.blk.", own: "encoder.block.",
+		block: "enc.blk.", target: "encoder.block.",
 		inner: map[string]string{
 			"attn_norm": "layer.0.layer_norm", "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k",
 			"attn_v": "layer.0.SelfAttention.v", "attn_o": "layer.0.SelfAttention.o",
@@ -234,7 +234,7 @@ func decoderNaming(sandwich bool) naming {
 		heads: map[string]string{
 			"token_embd.": "model.embed_tokens.", "output_norm.": "model.norm.", "output.": "lm_head.",
 		},
-		block: "blk.", own: "model.layers.",
+		block: "blk.", target: "model.layers.",
 		inner: map[string]string{
 			"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
 			"attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",

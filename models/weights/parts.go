@@ -93,14 +93,14 @@ func (f *filler) fillParts(items []item) error {
 		p := placeOf(i, len(units))
 		places[p] = max(places[p], u.size)
 	}
-	own, err := f.take(mine)
+	buf, err := f.take(mine)
 	if err != nil {
 		return err
 	}
 	parts, at := make([]engine.Buf, len(units)), 0
 	for i, u := range units {
 		lo, hi := u.cuts[f.opt.Part], u.cuts[f.opt.Part+1]
-		parts[i] = own.Piece(at, hi-lo)
+		parts[i] = buf.Piece(at, hi-lo)
 		at += hi - lo
 		if err := u.read(parts[i], lo, hi); err != nil {
 			return err

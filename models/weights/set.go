@@ -63,7 +63,7 @@ func (s *Set) Prefix(p string) *Set {
 
 // Mapped returns the same tensors under other names.
 func (s *Set) Mapped(name func(string) string) *Set {
-	return s.view(func(own string, t Stored) (string, Stored, bool) { return name(own), t, true })
+	return s.view(func(old string, t Stored) (string, Stored, bool) { return name(old), t, true })
 }
 
 // view returns the tensors that f keeps, under the names and with the contents that f returns.

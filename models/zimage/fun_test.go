@@ -85,9 +85,9 @@ func TestFunNamesOfDiffusers(t *testing.T) {
 					}
 					all[l+"attention."+part+".weight"] = rows
 				}
-				for as, own := range map[string]string{"norm_q": "q_norm", "norm_k": "k_norm", "to_out.0": "out"} {
-					all[l+"attention."+as+".weight"] = all[l+"attention."+own+".weight"]
-					delete(all, l+"attention."+own+".weight")
+				for as, original := range map[string]string{"norm_q": "q_norm", "norm_k": "k_norm", "to_out.0": "out"} {
+					all[l+"attention."+as+".weight"] = all[l+"attention."+original+".weight"]
+					delete(all, l+"attention."+original+".weight")
 				}
 			}
 		}

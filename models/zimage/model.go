@@ -27,7 +27,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil {
 		return nil, err
 	}
-	n, own, lt := p.N, entries[0].Context.Rows, p.Lt
+	n, textRows, lt := p.N, entries[0].Context.Rows, p.Lt
 	p.RoPE = layers.UploadRotation(env, p.Lt+grid.Tokens(), spec.HeadDim/2, func() layers.Rotation {
 		return layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, positions(lt, grid))
 	})
@@ -36,15 +36,15 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	}
 	p.Text = env.Arena.Alloc(env.DType, n, lt, spec.Width)
 	mark := env.Arena.Mark()
-	if own > 0 {
+	if textRows > 0 {
 		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
 		env.Ops.RMSNorm(context, context, m.Net.Caption.Norm, eps)
-		rows := layers.Scratch(env, p.Text, n, own, spec.Width)
+		rows := layers.Scratch(env, p.Text, n, textRows, spec.Width)
 		layers.Project(env, rows, context, m.Net.Caption.Linear)
-		env.Ops.Copy(p.Text.Slice(1, 0, own), rows)
+		env.Ops.Copy(p.Text.Slice(1, 0, textRows), rows)
 	}
-	if lt > own {
-		env.Ops.Copy(p.Text.Slice(1, own, lt), m.Net.Pads.Text.Unsqueeze(0).Broadcast(0, n).Broadcast(1, lt-own))
+	if lt > textRows {
+		env.Ops.Copy(p.Text.Slice(1, textRows, lt), m.Net.Pads.Text.Unsqueeze(0).Broadcast(0, n).Broadcast(1, lt-textRows))
 	}
 	alone := env // every rank computes the whole text
 	alone.Reduce, alone.Gather, alone.Scatter, alone.Attend = nil, nil, nil, dit.Whole(env.Ops)
@@ -136,17 +136,17 @@ func (m *Model) block(i int) *modulated {
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
 	rows, g, r := s.ImageRows(), s.P.Grid, s.Rows.Image
-	own := max(0, min(r.End, g.Y*g.X)-r.Start) // image rows without pads
-	if own > 0 {
+	imageRows := max(0, min(r.End, g.Y*g.X)-r.Start) // image rows without pads
+	if imageRows > 0 {
 		mark := env.Arena.Mark()
 		c, p := m.cfg.Channels, m.cfg.PatchSize
-		by := layers.Scratch(env, x, s.B, own, p*p*c)
-		env.Ops.Copy(by.Split(2, p*p, c), x.Slice(1, 0, own).Split(2, c, p*p).Transpose(2, 3))
-		env.Ops.Linear(rows.Slice(1, 0, own), by, m.Net.Patch, engine.Epilogue{})
+		by := layers.Scratch(env, x, s.B, imageRows, p*p*c)
+		env.Ops.Copy(by.Split(2, p*p, c), x.Slice(1, 0, imageRows).Split(2, c, p*p).Transpose(2, 3))
+		env.Ops.Linear(rows.Slice(1, 0, imageRows), by, m.Net.Patch, engine.Epilogue{})
 		env.Arena.Release(mark)
 	}
-	if n := r.Len() - own; n > 0 {
-		env.Ops.Copy(rows.Slice(1, own, own+n), m.Net.Pads.Image.Unsqueeze(0).Broadcast(0, s.B).Broadcast(1, n))
+	if n := r.Len() - imageRows; n > 0 {
+		env.Ops.Copy(rows.Slice(1, imageRows, imageRows+n), m.Net.Pads.Image.Unsqueeze(0).Broadcast(0, s.B).Broadcast(1, n))
 	}
 }
 

@@ -202,11 +202,11 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 
 // TestLinkedNumbersAreChecked checks that a node refuses bad numbers from links, whose values validation cannot see.
 func TestLinkedNumbersAreChecked(t *testing.T) {
-	var kept []any
+	var received []any
 	keep := graph.Class{
 		Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")},
 		Run: func(c *graph.Call) ([]any, error) {
-			kept = append(kept, c.Raw("value"))
+			received = append(received, c.Raw("value"))
 			return nil, nil
 		},
 	}
@@ -231,12 +231,12 @@ func TestLinkedNumbersAreChecked(t *testing.T) {
 			t.Errorf("%+v: got %v, want a failure of SolidMask at %s", c, err, c.bad)
 		}
 	}
-	if m, ok := kept[0].(*picture.Mask); len(kept) != 1 || !ok || m.Y != 8 || m.X != 4 || m.Data[0] != 0.25 {
-		t.Errorf("kept %v, want one mask of 4 x 8", kept)
+	if m, ok := received[0].(*picture.Mask); len(received) != 1 || !ok || m.Y != 8 || m.X != 4 || m.Data[0] != 0.25 {
+		t.Errorf("kept %v, want one mask of 4 x 8", received)
 	}
 }
 
-// expiring is a context that ends when it has been asked for its end a number of times.
+// expiring is a context that ends at the call of Done or Err number left.
 type expiring struct {
 	context.Context
 	left atomic.Int64
@@ -258,7 +258,7 @@ func (c *expiring) Err() error {
 	return context.Canceled
 }
 
-// TestGrowingAMaskCanBeCancelled checks that growing a mask can be canceled: it asks for the end of its context now and
+// TestGrowingAMaskCanBeCancelled checks that growing a mask can be canceled: it checks its context now and
 // then, and does not go on afterwards. A gradient of 2^23 pixels takes minutes to grow by 16384.
 func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	m := &picture.Mask{B: 1, Y: 1 << 11, X: 1 << 12, Data: make([]float32, 1<<23)}

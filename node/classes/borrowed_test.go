@@ -100,9 +100,9 @@ func TestLoraOnBorrowedTensors(t *testing.T) {
 	}
 	seen := false
 	for _, m := range eng.Resident() {
-		file, _, beside := strings.Cut(m.Key, " beside ")
+		file, _, isNet := strings.Cut(m.Key, " beside ")
 		path, _, _ := strings.Cut(file, "#")
-		if !beside {
+		if !isNet {
 			continue
 		}
 		info, err := os.Stat(path)

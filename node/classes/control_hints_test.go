@@ -32,10 +32,10 @@ type hintRun struct {
 // writeNet writes a recorded control net with the config that names and shapes do not determine.
 func writeNet(t *testing.T, root, name string, config map[string]any) {
 	t.Helper()
-	set, own, err := goldenweights.Set(name)
+	set, configText, err := goldenweights.Set(name)
 	check(t, err)
 	var c map[string]any
-	check(t, json.Unmarshal(own, &c))
+	check(t, json.Unmarshal(configText, &c))
 	for k, v := range config {
 		c[k] = v
 	}

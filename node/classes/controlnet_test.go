@@ -274,10 +274,10 @@ func TestMaskOfAHint(t *testing.T) {
 	ctl := value.Control{Image: im}
 	mask := &picture.Mask{B: 1, Y: 3, X: 4, Data: []float32{0, 0.2, 1, 0.9, 1, 0.45, 0.55, 0, 0.3, 0.7, 0.1, 1}}
 	check(t, blackenMasked(&ctl, mask))
-	for i, kept := range "1110000" + "1110000" + "0010011" + "0001110" + "1101100" {
+	for i, want := range "1110000" + "1110000" + "0010011" + "0001110" + "1101100" {
 		for c := range 3 {
-			if got, in := ctl.Image.Data[3*i+c], im.Data[3*i+c]; got != float32(kept-'0') || in != 1 {
-				t.Errorf("pixel %d of channel %d is %v, of the node's input %v, want %c and 1", i, c, got, in, kept)
+			if got, in := ctl.Image.Data[3*i+c], im.Data[3*i+c]; got != float32(want-'0') || in != 1 {
+				t.Errorf("pixel %d of channel %d is %v, of the node's input %v, want %c and 1", i, c, got, in, want)
 			}
 		}
 	}

@@ -77,8 +77,8 @@ func TestEmbeddingFiles(t *testing.T) {
 			t.Errorf("%q, %q: states differ from those of %q, %q by %.2g, pooled by %.2g", c.l, c.t5, c.asL, c.asT5,
 				relative(got, want), relative(pooled, wantPooled))
 		}
-		if said := strings.Join(warnings, "\n"); (said == "") != (c.warning == "") || !strings.Contains(said, c.warning) {
-			t.Errorf("%q, %q: warnings %q, want one with %q", c.l, c.t5, said, c.warning)
+		if all := strings.Join(warnings, "\n"); (all == "") != (c.warning == "") || !strings.Contains(all, c.warning) {
+			t.Errorf("%q, %q: warnings %q, want one with %q", c.l, c.t5, all, c.warning)
 		}
 	}
 	if plain, _, _, err := encode("a star", "cat"); err != nil {

@@ -35,20 +35,20 @@ func (h *pipedHosts) Start(ranks int) (out []process.Process, err error) {
 	for i := range ranks {
 		l, err := net.Listen("unix", filepath.Join(h.t.TempDir(), "rank.sock"))
 		check(h.t, err)
-		own, err := process.New(process.Config{NewOps: fastOps, Places: 1})
+		proc, err := process.New(process.Config{NewOps: fastOps, Places: 1})
 		check(h.t, err)
-		h.held = append(h.held, own)
-		here, there := net.Pipe()
+		h.held = append(h.held, proc)
+		clientEnd, serverEnd := net.Pipe()
 		var loader source.Loader
-		offer := remote.Config{Host: own, Listen: l, Open: func(_ string, model []byte) (process.Weights, error) {
+		offer := remote.Config{Host: proc, Listen: l, Open: func(_ string, model []byte) (process.Weights, error) {
 			return loader.Decode(model)
 		}}
 		h.served.Go(func() {
-			_ = remote.Serve(there, offer)
-			own.Close()
+			_ = remote.Serve(serverEnd, offer)
+			proc.Close()
 			_ = l.Close()
 		})
-		c, err := remote.NewClient(fmt.Sprint("process ", i), here, 0, nil)
+		c, err := remote.NewClient(fmt.Sprint("process ", i), clientEnd, 0, nil)
 		check(h.t, err)
 		clients, out = append(clients, c), append(out, c)
 	}
@@ -80,9 +80,9 @@ func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
 		if got, want := draw(e, plan), draw(engineOf(t, fastOps), plan); got != want {
 			t.Errorf("%s: the pictures differ", plan)
 		}
-		for i, own := range h.held {
+		for i, proc := range h.held {
 			found := false
-			for _, r := range own.Resident() {
+			for _, r := range proc.Resident() {
 				found = found || strings.HasPrefix(r.Key, "qwen3 ") && strings.Contains(r.Key, fmt.Sprintf("#tensor%d/2", i))
 			}
 			if found != (i < parts) {

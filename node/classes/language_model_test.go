@@ -102,13 +102,13 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	if err != nil || len(found) == 0 {
 		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
 	}
-	own := t.TempDir()
+	vocabularies := t.TempDir()
 	for _, path := range found {
 		data, err := os.ReadFile(path)
 		check(t, err)
-		scratch.Write(t, filepath.Join(own, "tokenizers/qwen3", filepath.Base(path)), data)
+		scratch.Write(t, filepath.Join(vocabularies, "tokenizers/qwen3", filepath.Base(path)), data)
 	}
-	return files.Roots{Models: []string{chat.dir, own}}
+	return files.Roots{Models: []string{chat.dir, vocabularies}}
 }
 
 func writeChat(t *testing.T, root string) {

@@ -99,20 +99,20 @@ func loader[T any](row graph.Class, kind, field string, open func(files.Header) 
 	return reading(row, kind, field)
 }
 
-// clipLoader completes a class that opens text encoders. Its file inputs go in front of those of the row. told is the
-// text type, "" if there is an input for it.
-func clipLoader(row graph.Class, told string, fields ...string) graph.Class {
+// clipLoader completes a class that opens text encoders. Its file inputs go in front of those of the row. textType is
+// "" if there is an input for it.
+func clipLoader(row graph.Class, textType string, fields ...string) graph.Class {
 	var in []graph.Input
 	for _, field := range fields {
 		in = append(in, graph.File(field, files.KindText))
 	}
-	if told == "" {
+	if textType == "" {
 		row.Check = checkClipType
 	}
 	row.Inputs, row.Outputs = append(in, row.Inputs...), graph.Slots("CLIP")
 	row.Run = func(c *graph.Call) ([]any, error) {
-		clip := &value.Clip{Type: told}
-		if told == "" {
+		clip := &value.Clip{Type: textType}
+		if textType == "" {
 			clip.Type = c.Str("type")
 		}
 		for _, field := range fields {

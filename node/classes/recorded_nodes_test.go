@@ -23,14 +23,14 @@ func TestNodesMatchRecorded(t *testing.T) {
 	check(t, err)
 	decoded, err := pyjson.Decode(text)
 	check(t, err)
-	given, kept := map[string]any{}, []any(nil)
+	given, outputs := map[string]any{}, []any(nil)
 	cat := All(graph.Class{
 		Name: "Given", Fresh: true, Inputs: []graph.Input{graph.Number("name", "STRING", "")}, Outputs: graph.Slots("*"),
 		Run: func(c *graph.Call) ([]any, error) { return []any{given[c.Str("name")]}, nil },
 	}, graph.Class{
 		Name: "Kept", Output: true,
 		Inputs: []graph.Input{graph.Grow("values", "value", 9, graph.Link("value", "*", ""))},
-		Run:    func(c *graph.Call) ([]any, error) { _, kept = c.Grown("values"); return nil, nil },
+		Run:    func(c *graph.Call) ([]any, error) { _, outputs = c.Grown("values"); return nil, nil },
 	})
 	runner, err := graph.NewRunner(graph.Config{Catalogue: cat})
 	check(t, err)
@@ -61,7 +61,7 @@ func TestNodesMatchRecorded(t *testing.T) {
 		_, err := runner.Run(t.Context(), graph.Job{Workflow: w}, nil)
 		if refused := new(fault.Error); want == nil {
 			if !errors.As(err, &refused) || refused.Code != fault.BadInput {
-				t.Errorf("%s %s: got %v, %v, want a refusal (%v)", name, pyjson.Dump(inputs), kept, err, c.At("error"))
+				t.Errorf("%s %s: got %v, %v, want a refusal (%v)", name, pyjson.Dump(inputs), outputs, err, c.At("error"))
 			}
 			continue
 		}
@@ -70,7 +70,7 @@ func TestNodesMatchRecorded(t *testing.T) {
 			continue
 		}
 		for n, v := range want.([]any) {
-			if text := differs(kept[n], v); text != "" {
+			if text := differs(outputs[n], v); text != "" {
 				t.Errorf("%s %s: output %d: %s", name, pyjson.Dump(inputs), n, text)
 			}
 		}

@@ -18,8 +18,8 @@ import (
 )
 
 // styleRunner returns a runner with the recorded style model and image encoder in its folders. The class Watch stores
-// its input in kept.
-func styleRunner(t *testing.T, values map[string]given, got map[string]*value.Latent, kept *value.VisionOutput,
+// its input in seen.
+func styleRunner(t *testing.T, values map[string]given, got map[string]*value.Latent, seen *value.VisionOutput,
 ) *graph.Runner {
 	t.Helper()
 	root := t.TempDir()
@@ -32,7 +32,7 @@ func styleRunner(t *testing.T, values map[string]given, got map[string]*value.La
 	watch := graph.Class{
 		Name: "Watch", Output: true, Inputs: []graph.Input{graph.Bare("seen", "CLIP_VISION_OUTPUT")},
 		Run: func(c *graph.Call) ([]any, error) {
-			*kept = graph.Arg[value.VisionOutput](c, "seen")
+			*seen = graph.Arg[value.VisionOutput](c, "seen")
 			return nil, nil
 		},
 	}

@@ -156,8 +156,8 @@ func encodeText(c *graph.Call, words string) ([]any, error) {
 // perEncoder gives every encoder the input named by its key. Encoders without one read the first, as in ComfyUI.
 func perEncoder(c *graph.Call, first string) ([]any, error) {
 	return encodeWanted(c, func(key string) (string, bool) {
-		if own, ok := c.Raw(key).(string); ok {
-			return own, true
+		if prompt, ok := c.Raw(key).(string); ok {
+			return prompt, true
 		}
 		return c.Str(first), true
 	})
@@ -227,7 +227,7 @@ func encodeEdit(c *graph.Call) ([]any, error) {
 
 // encodeEditPlus shows the encoder smaller copies of the pictures; sides of references are multiples of 8.
 func encodeEditPlus(c *graph.Call) ([]any, error) {
-	var seen, kept []*picture.Image
+	var seen, references []*picture.Image
 	words := ""
 	for i := 1; i <= 3; i++ {
 		name := fmt.Sprintf("image%d", i)
@@ -243,14 +243,15 @@ func encodeEditPlus(c *graph.Call) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		seen, kept = append(seen, small), append(kept, large)
+		seen, references = append(seen, small), append(references, large)
 		words += fmt.Sprintf("Picture %d: %s", i, pictureInText)
 	}
-	return encodeAbout(c, editTemplate, words+c.Str("prompt"), seen, kept)
+	return encodeAbout(c, editTemplate, words+c.Str("prompt"), seen, references)
 }
 
-// encodeAbout encodes a prompt about the pictures in seen; with a VAE those in kept become reference latents.
-func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Image) ([]any, error) {
+// encodeAbout encodes a prompt about the pictures in seen; with a VAE those in references become reference
+// latents.
+func encodeAbout(c *graph.Call, template, words string, seen, references []*picture.Image) ([]any, error) {
 	var pictures []text.Picture
 	eyes := graph.Arg[*value.Clip](c, "clip")
 	for _, im := range seen {
@@ -269,7 +270,7 @@ func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Im
 	if err != nil {
 		return nil, err
 	}
-	for _, im := range kept {
+	for _, im := range references {
 		if !c.Given("vae") {
 			break
 		}

@@ -90,8 +90,8 @@ func TestUpscalingThroughNodes(t *testing.T) {
 		"upscale_model": exec(t, small, "UpscaleModelLoader", map[string]any{"model_name": "compact-x4.safetensors"}),
 		"image":         zeros(1, 200, 200, 3),
 	}}, nil)
-	var told *fault.Error
-	if !errors.As(err, &told) || told.Code != fault.OutOfMemory || !strings.Contains(told.Text, "MB") {
+	var fail *fault.Error
+	if !errors.As(err, &fail) || fail.Code != fault.OutOfMemory || !strings.Contains(fail.Text, "MB") {
 		t.Errorf("1 MiB of memory: got %v", err)
 	}
 }
@@ -150,8 +150,8 @@ func TestPicturesThatAreNotTaken(t *testing.T) {
 		},
 	} {
 		_, err := runner.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.in}, nil)
-		var told *fault.Error
-		if !errors.As(err, &told) || told.Code != c.code || told.Field != c.field || !strings.Contains(err.Error(), c.want) {
+		var fail *fault.Error
+		if !errors.As(err, &fail) || fail.Code != c.code || fail.Field != c.field || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %v: got %v, want %s at %s with %q", c.class, c.in, err, c.code, c.field, c.want)
 		}
 	}

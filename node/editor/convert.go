@@ -256,15 +256,15 @@ func (c *conversion) result() *pyjson.Object {
 	out := pyjson.NewObject()
 	for _, id := range c.order {
 		inputs := c.out[id].In("inputs")
-		kept := pyjson.NewObject()
+		resolved := pyjson.NewObject()
 		for _, name := range inputs.Keys() {
 			v := inputs.At(name)
 			if l := list(v); len(l) == 2 && c.out[str(l[0])] == nil {
 				continue // its source is not in the result
 			}
-			kept.Set(name, v)
+			resolved.Set(name, v)
 		}
-		c.out[id].Set("inputs", kept)
+		c.out[id].Set("inputs", resolved)
 		out.Set(id, c.out[id])
 	}
 	return out

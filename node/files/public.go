@@ -51,11 +51,11 @@ func (r *Roots) Publish(f *fault.Error) *fault.Error {
 	if message == f.Text && details == f.Details {
 		return f
 	}
-	told := *f
-	told.Text, told.Details = message, details
+	public := *f
+	public.Text, public.Details = message, details
 	if f.Cause == nil {
 		inner := *f
-		told.Cause = &inner
+		public.Cause = &inner
 	}
-	return &told
+	return &public
 }

@@ -39,23 +39,23 @@ func TestLeasesEndByThemselves(t *testing.T) {
 			return out.Outputs[0].(Handle).ID
 		}
 		short, long := made(20*time.Millisecond), made(time.Hour)
-		var freed, gone atomic.Bool
+		var freed, longFreed atomic.Bool
 		watch := func(id string, flag *atomic.Bool) {
 			r.handles.mu.Lock()
 			defer r.handles.mu.Unlock()
 			runtime.AddCleanup(r.handles.held[id].value.(*value.Model), func(flag *atomic.Bool) { flag.Store(true) }, flag)
 		}
 		watch(short, &freed)
-		watch(long, &gone)
+		watch(long, &longFreed)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := len(r.handles.held); n != 1 {
 			t.Fatalf("%d handles are held a second after a lease of 20 ms has ended, want one", n)
 		}
-		for !freed.Load() { // cleanups run beside the bubble
+		for !freed.Load() { // cleanups run outside the bubble of synctest
 			runtime.GC()
 		}
-		if gone.Load() {
+		if longFreed.Load() {
 			t.Error("the value of a handle with a lease of an hour is gone")
 		}
 		for id, want := range map[string]string{short: fault.UnknownHandle, long: ""} {

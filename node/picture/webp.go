@@ -153,8 +153,8 @@ func videoRGB(p *image.YCbCr) *image.NRGBA {
 	w, h := p.Rect.Dx(), p.Rect.Dy()
 	out := image.NewNRGBA(image.Rect(0, 0, w, h))
 	cw, ch := (w+1)/2, (h+1)/2
-	// beside returns the two chroma rows or columns around luma number i, the nearer one first; one at the edges.
-	beside := func(i, n int) (near, far int) {
+	// nearest returns the two chroma rows or columns around luma number i, the nearer one first; one at the edges.
+	nearest := func(i, n int) (near, far int) {
 		near = i / 2
 		far = near - 1 + i%2*2
 		if far < 0 || far >= n {
@@ -163,9 +163,9 @@ func videoRGB(p *image.YCbCr) *image.NRGBA {
 		return near, far
 	}
 	for y := range h {
-		r0, r1 := beside(y, ch)
+		r0, r1 := nearest(y, ch)
 		for x := range w {
-			c0, c1 := beside(x, cw)
+			c0, c1 := nearest(x, cw)
 			mix := func(plane []byte) int {
 				near, over := int(plane[r0*p.CStride+c0]), int(plane[r0*p.CStride+c1])
 				under, far := int(plane[r1*p.CStride+c0]), int(plane[r1*p.CStride+c1])

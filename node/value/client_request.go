@@ -220,8 +220,8 @@ func (m *Model) applyProjector(u Use, p *ModelPatch, f NetFile, part string) err
 }
 
 // build returns the model sampling that a host asks for, based on that of the file. Unknown classes are errors.
-func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, error) {
-	shift, multiplier := own.Shift(), own.Multiplier()
+func (t *TimeLine) build(ofFile *sampling.ModelSampling) (*sampling.ModelSampling, error) {
+	shift, multiplier := ofFile.Shift(), ofFile.Multiplier()
 	if t.Shift != nil {
 		shift = *t.Shift
 	}
@@ -238,8 +238,8 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 		}
 	}
 	has := func(name string) bool { return slices.Contains(t.Bases, name) }
-	if has("CONST") != own.IsFlow() && (has("CONST") || has("EPS") || has("V_PREDICTION")) {
-		return nil, fault.Bad("sampling.bases", "the model of the file predicts %s", own.Prediction())
+	if has("CONST") != ofFile.IsFlow() && (has("CONST") || has("EPS") || has("V_PREDICTION")) {
+		return nil, fault.Bad("sampling.bases", "the model of the file predicts %s", ofFile.Prediction())
 	}
 	var out *sampling.ModelSampling
 	var err error
@@ -248,21 +248,21 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 		out, err = sampling.NewFlux(shift)
 	case has("ModelSamplingDiscreteFlow"):
 		out, err = sampling.NewFlow(shift, multiplier)
-	case own.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
+	case ofFile.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
 		return nil, fault.Bad("sampling.bases", "a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name "+
 			"one of them")
 	case has("V_PREDICTION"):
-		return own.Predicting(sampling.V), nil
+		return ofFile.Predicting(sampling.V), nil
 	case has("EPS"):
-		return own.Predicting(sampling.Eps), nil
+		return ofFile.Predicting(sampling.Eps), nil
 	default:
-		return own, nil
+		return ofFile, nil
 	}
 	if err != nil {
 		return nil, fault.Bad("sampling.shift", "%v", err)
 	}
-	if !own.IsFlow() {
-		return nil, fault.Bad("sampling.bases", "the model of the file is no flow model, it predicts %s", own.Prediction())
+	if !ofFile.IsFlow() {
+		return nil, fault.Bad("sampling.bases", "the model of the file is no flow model, it predicts %s", ofFile.Prediction())
 	}
 	return out, nil
 }

@@ -71,12 +71,12 @@ func (c *Clip) Add(h files.Header) error {
 // Check returns an error unless the encoders that the type needs are there, once each; field is the input that names
 // the type. A single encoder may override the type with that of its own family (family.Encoder.Under).
 func (c *Clip) Check(class, field string) error {
-	told := c.Type
+	declared := c.Type
 	for _, f := range models.Families() {
 		if len(c.parts) != 1 {
 			break
 		}
-		if e, ok := f.Text.Encoder(c.parts[0].kind); ok && e.Under != nil && e.Under(told) {
+		if e, ok := f.Text.Encoder(c.parts[0].kind); ok && e.Under != nil && e.Under(declared) {
 			c.Type = f.Text.Types[0]
 		}
 	}
@@ -117,7 +117,7 @@ func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
 		return nil, err
 	}
 	for i, p := range c.parts { // the "config" of a full checkpoint is the diffusion model's
-		if _, own := h.Weights.Metadata()[p.kind+".config"]; !own {
+		if _, hasConfig := h.Weights.Metadata()[p.kind+".config"]; !hasConfig {
 			c.parts[i].config = nil
 		}
 	}
@@ -362,9 +362,9 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 		}
 	}
 	// the tensor is stored next to the network, or next to all encoders if only one of them has such a vocabulary
-	own := strings.TrimSuffix(e.prefix, "transformer.")
-	all := own[:strings.LastIndexByte(strings.TrimSuffix(own, "."), '.')+1]
-	for _, at := range []string{e.prefix, own, all} {
+	encoderPrefix := strings.TrimSuffix(e.prefix, "transformer.")
+	all := encoderPrefix[:strings.LastIndexByte(strings.TrimSuffix(encoderPrefix, "."), '.')+1]
+	for _, at := range []string{e.prefix, encoderPrefix, all} {
 		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
 			return tokenizer.FromBytes("spiece.model", stored.Elements(0, stored.Len()))
 		}
@@ -381,7 +381,7 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	kind := text.KindOf(e.kind)
-	beside := func(names ...string) {
+	inTokenizers := func(names ...string) {
 		for _, root := range s.roots.Models {
 			for _, name := range names {
 				at := filepath.Join(root, "tokenizers", name)
@@ -389,8 +389,8 @@ func (s *Store) vocabularyPlaces(e *encoder) []string {
 			}
 		}
 	}
-	beside(strings.TrimSuffix(filepath.Base(e.file.Path), filepath.Ext(e.file.Path)))
-	beside(kind.Vocabularies...)
+	inTokenizers(strings.TrimSuffix(filepath.Base(e.file.Path), filepath.Ext(e.file.Path)))
+	inTokenizers(kind.Vocabularies...)
 	folder := files.FolderOf(e.file.Path)
 	if rest, ok := strings.CutPrefix(filepath.Base(folder), "text_encoder"); ok && !strings.HasPrefix(rest, "s") {
 		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+rest))

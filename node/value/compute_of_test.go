@@ -12,7 +12,7 @@ import (
 // TestComputeOf checks the activation type that each value of --compute selects.
 func TestComputeOf(t *testing.T) {
 	info, _ := os.ReadFile("/proc/cpuinfo")
-	here := fasterType(string(info))
+	fastest := fasterType(string(info))
 	for _, c := range []struct {
 		compute Compute
 		device  string
@@ -23,7 +23,7 @@ func TestComputeOf(t *testing.T) {
 		{"", "cpu/avx512bf16", true, true, engine.F32},
 		{ComputeF32, "cpu/avx512bf16", true, true, engine.F32},
 		{ComputeBF16, "cpu/avx2", false, false, engine.BF16},
-		{ComputeAuto, "cpu/avx512bf16", true, true, here},
+		{ComputeAuto, "cpu/avx512bf16", true, true, fastest},
 		{ComputeAuto, "cuda", true, true, engine.BF16},
 		{ComputeAuto, "cpu/amx", true, true, engine.BF16},
 		{ComputeAuto, "cpu/amx", false, true, engine.F32},

@@ -64,7 +64,7 @@ func (e *adaptedEncoder) Close() { e.free() }
 func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
 	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
 	uses := source.ForPart(e.kind, clip.Loras)
-	kept, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
+	adapted, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
 		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (encoderParts, error) {
 			return read(e.file, "clip", func(file *weights.File) (encoderParts, error) {
 				return text.OpenParts(ops, e.kind, e.set(file, l.DType), e.config)
@@ -97,7 +97,7 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 	if err != nil {
 		return nil, err
 	}
-	return kept.parts, nil
+	return adapted.parts, nil
 }
 
 // LoraKeys returns the names that LoRA files may use for the weights of the handles. clip may be nil.

@@ -85,8 +85,8 @@ func noiseDraws(index []int, batch, item int) []int {
 // widen gives an empty latent the model's channels, and rescales it to cover the picture it was made for. Other latents
 // must already have the model's channels.
 func (m *Model) widen(latent *Latent) (request.Latent, error) {
-	l, want, own := latent.Samples, m.Format.Channels, m.Format.Pixels()
-	resized := latent.Scale != 0 && latent.Scale != own
+	l, want, pixels := latent.Samples, m.Format.Channels, m.Format.Pixels()
+	resized := latent.Scale != 0 && latent.Scale != pixels
 	if l.C == want && !resized {
 		return l, nil
 	}
@@ -100,7 +100,7 @@ func (m *Model) widen(latent *Latent) (request.Latent, error) {
 	}
 	y, x := l.Y, l.X
 	if resized { // round half to even, as Python does
-		side := func(n int) int { return int(math.RoundToEven(float64(n) * float64(latent.Scale) / float64(own))) }
+		side := func(n int) int { return int(math.RoundToEven(float64(n) * float64(latent.Scale) / float64(pixels))) }
 		y, x = max(1, side(y)), max(1, side(x))
 	}
 	return request.NewLatent(l.B, want, y, x), nil

@@ -67,9 +67,9 @@ func (p *Patch) join(use *source.Adapter, shapes map[string][]int, input string)
 		return err
 	}
 	if k := p.Down.Shape; p.Key == "diffusion_model."+input+".weight" && len(k) == 2 {
-		if own := shapes[input+".weight"]; len(own) == 2 && k[1] > own[1] {
+		if shape := shapes[input+".weight"]; len(shape) == 2 && k[1] > shape[1] {
 			use.OwnChanges = append(use.OwnChanges, weights.Change{Name: input + ".weight", Columns: k[1]})
-			shapes[input+".weight"] = []int{own[0], k[1]}
+			shapes[input+".weight"] = []int{shape[0], k[1]}
 		}
 	}
 	low, err := p.lowRank(shapes)

@@ -89,18 +89,18 @@ type Ask struct {
 // PictureInText is the placeholder of a picture in a prompt.
 const PictureInText = "<|vision_start|><|image_pad|><|vision_end|>"
 
-// template returns the text to put around the words; own is the encoder's, which is kept if there are no pictures.
-func (a Ask) template(own string) string {
+// template returns the text to put around the words; base is the encoder's, for prompts without pictures.
+func (a Ask) template(base string) string {
 	switch {
 	case a.Bare || strings.HasPrefix(a.Words, "<|im_start|>"):
 		return "{}"
 	case len(a.Pictures) > 0:
-		own = "<|im_start|>user\n" + strings.Repeat(PictureInText, len(a.Pictures)) + "{}<|im_end|>\n<|im_start|>assistant\n"
+		base = "<|im_start|>user\n" + strings.Repeat(PictureInText, len(a.Pictures)) + "{}<|im_end|>\n<|im_start|>assistant\n"
 	}
 	if !a.Thinking {
-		own += "<think>\n\n</think>\n\n"
+		base += "<think>\n\n</think>\n\n"
 	}
-	return own
+	return base
 }
 
 // Write lets the encoder of a handle generate a text. It returns an error if no encoder of the handle can.

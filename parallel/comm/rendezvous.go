@@ -16,11 +16,11 @@ type Rendezvous struct {
 	block    func(ready func() bool) // replaces waiting on cond, see Local.Block
 	standing func() string
 
-	mu    sync.Mutex
-	cond  *sync.Cond
-	cause error
-	told  func(error) // called with the cause, see OnAbort
-	waits []string    // what each rank is waiting for
+	mu      sync.Mutex
+	cond    *sync.Cond
+	cause   error
+	onAbort func(error) // called with the cause, see OnAbort
+	waits   []string    // what each rank is waiting for
 }
 
 // NewRendezvous makes the Rendezvous of a group of size ranks. standing lists which ranks are waiting where, for the
@@ -46,7 +46,7 @@ func (m *Rendezvous) WakeAll() { m.cond.Broadcast() }
 func (m *Rendezvous) OnAbort(f func(cause error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.told = f
+	m.onAbort = f
 	if m.cause != nil {
 		go f(m.cause)
 	}
@@ -75,8 +75,8 @@ func (m *Rendezvous) End(cause error) (first bool) {
 func (m *Rendezvous) end(cause error) (first bool) {
 	if first = m.cause == nil; first {
 		m.cause = cause
-		if m.told != nil {
-			go m.told(cause)
+		if m.onAbort != nil {
+			go m.onAbort(cause)
 		}
 	}
 	m.WakeAll()

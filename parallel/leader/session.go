@@ -75,31 +75,31 @@ func (s *Session) Open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 	}
 	replies, err := t.All(func(at int) *rank.Command {
 		c := t.Mesh.At(at)
-		own := o
+		open := o
 		device, _ := t.Device(at)
-		own.Model = plan.HeldKey(o.Model, t.Plan.Held(o.Lanes, plan.Mesh{Plan: t.Plan}.At(device)))
-		own.Batch = s.batch[c.Data].Len()
-		own.Entries = make([]rank.EntryInput, len(o.Entries))
+		open.Model = plan.HeldKey(o.Model, t.Plan.Held(o.Lanes, plan.Mesh{Plan: t.Plan}.At(device)))
+		open.Batch = s.batch[c.Data].Len()
+		open.Entries = make([]rank.EntryInput, len(o.Entries))
 		for i, e := range o.Entries {
-			own.Entries[i] = e
+			open.Entries[i] = e
 			if s.cfgOf[i] != c.CFG {
-				own.Entries[i] = rank.EntryInput{Grid: e.Grid, Foreign: true}
+				open.Entries[i] = rank.EntryInput{Grid: e.Grid, Foreign: true}
 				continue
 			}
-			own.Entries[i].Residuals = s.residuals(e.Residuals, i, o, c)
-			own.Entries[i].Control = slices.Clone(e.Control)
+			open.Entries[i].Residuals = s.residuals(e.Residuals, i, o, c)
+			open.Entries[i].Control = slices.Clone(e.Control)
 			for k := range e.Control {
-				if net := &own.Entries[i].Control[k]; !net.Patch {
+				if net := &open.Entries[i].Control[k]; !net.Patch {
 					net.Model = plan.HeldKey(net.Model, t.Plan.BesideHeld(c.Tensor))
 					net.Entry.Hint = s.hints(net.Entry.Hint, e.Grid.Tokens(), c)
 				}
 			}
 		}
 		if s.Merged > 1 {
-			own.Batch *= s.Merged
-			own.Entries = s.merge(own.Entries, p.CFG)
+			open.Batch *= s.Merged
+			open.Entries = s.merge(open.Entries, p.CFG)
 		}
-		return &rank.Command{Session: s.id, Open: &own}
+		return &rank.Command{Session: s.id, Open: &open}
 	})()
 	need := make([]int64, t.Plan.Ranks())
 	for member, r := range replies {
@@ -134,7 +134,7 @@ func (s *Session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 }
 
 // residuals returns the residuals of entry i that the member at c adds: for its blocks, its items and its rows.
-func (s *Session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c plan.Coord) (own []rank.Residual) {
+func (s *Session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c plan.Coord) (parts []rank.Residual) {
 	p, size := s.team.Mesh.Plan, s.entries[i]
 	rows := rank.Own(p, size, c.SequenceRank(p), c.Tensor)
 	for _, r := range all {
@@ -145,10 +145,10 @@ func (s *Session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c pl
 		if len(blocks) > 0 {
 			width := len(r.Rows) / o.Batch / size.Image
 			part := rank.CutRows(r.Rows, o.Batch, s.batch[c.Data], rows, width)
-			own = append(own, rank.Residual{Blocks: blocks, Rows: part})
+			parts = append(parts, rank.Residual{Blocks: blocks, Rows: part})
 		}
 	}
-	return own
+	return parts
 }
 
 // Begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each
@@ -187,34 +187,34 @@ func (s *Session) Begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		cut := func(v []float32, r dit.Range) []float32 {
 			return rank.CutRows(v, total, s.batch[at.Data], r, s.Features.in)
 		}
-		own := c
-		own.Entries, own.Inputs, own.Latents = nil, nil, nil
+		evaluate := c
+		evaluate.Entries, evaluate.Inputs, evaluate.Latents = nil, nil, nil
 		for k, e := range c.Entries {
 			if s.cfgOf[e] != at.CFG {
 				continue
 			}
-			own.Entries = append(own.Entries, e)
+			evaluate.Entries = append(evaluate.Entries, e)
 			if c.Latents != nil {
 				seen := dit.Range{End: s.entries[e].Image}
 				if p.Pipe == 1 {
 					seen = places[k][place(at)].Image
 				}
-				own.Latents = append(own.Latents, cut(c.Latents[k], seen))
+				evaluate.Latents = append(evaluate.Latents, cut(c.Latents[k], seen))
 			}
 			if first(at) {
-				own.Inputs = append(own.Inputs, cut(c.Inputs[k], rows(k, at)))
+				evaluate.Inputs = append(evaluate.Inputs, cut(c.Inputs[k], rows(k, at)))
 			}
 		}
-		if s.Merged > 1 && len(own.Entries) > 0 { // all entries read the same rows, even those not asked for now
-			own.Entries = []int{at.CFG}
+		if s.Merged > 1 && len(evaluate.Entries) > 0 { // all entries read the same rows, even those not asked for now
+			evaluate.Entries = []int{at.CFG}
 			if first(at) {
-				own.Inputs = []dit.Floats{slices.Repeat(own.Inputs[0], s.Merged)}
+				evaluate.Inputs = []dit.Floats{slices.Repeat(evaluate.Inputs[0], s.Merged)}
 			}
 		}
-		if len(own.Entries) == 0 && p.Parts() == 1 { // else it must join gathers of weights
+		if len(evaluate.Entries) == 0 && p.Parts() == 1 { // else it must join gathers of weights
 			return nil
 		}
-		return &rank.Command{Session: s.id, Evaluate: &own}
+		return &rank.Command{Session: s.id, Evaluate: &evaluate}
 	})
 	return func() ([][]float32, error) {
 		replies, err := wait()

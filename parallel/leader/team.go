@@ -58,26 +58,26 @@ func NewTeam(of process.TeamSpec, c TeamConfig) (*Team, error) {
 		t.Scheduler.Stuck = t.deadlock
 	}
 	t.Members = make([]process.Member, t.Mesh.Plan.Ranks())
-	here, first := make([][]int, len(c.Processes)), make([]int, len(c.Processes))
+	local, first := make([][]int, len(c.Processes)), make([]int, len(c.Processes))
 	of.Processes = make([]int, len(t.Members))
 	for m := range t.Members {
 		rank, _ := t.Device(m)
 		at, place := c.Processes.PlaceOf(rank)
 		first[at] = rank - place
-		here[at], of.Processes[m] = append(here[at], m), at
+		local[at], of.Processes[m] = append(local[at], m), at
 		if h, ok := c.Processes[at].(fmt.Stringer); ok {
 			t.names = append(t.names, h.String())
 		}
 	}
-	if err := t.join(of, c, here, first); err != nil {
+	if err := t.join(of, c, local, first); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
 // join starts the members in all processes at the same time, because processes may wait for each other. The first
-// failure closes all processes, so that none waits in vain.
-func (t *Team) join(of process.TeamSpec, c TeamConfig, here [][]int, first []int) error {
+// failure closes all processes, so that none waits forever.
+func (t *Team) join(of process.TeamSpec, c TeamConfig, local [][]int, first []int) error {
 	joining := scope.New(func(error) {
 		if c.Owned {
 			for _, h := range c.Processes {
@@ -87,19 +87,19 @@ func (t *Team) join(of process.TeamSpec, c TeamConfig, here [][]int, first []int
 	})
 	t.subteams = make([]process.Subteam, len(c.Processes))
 	for at, h := range c.Processes {
-		if len(here[at]) == 0 {
+		if len(local[at]) == 0 {
 			continue
 		}
-		own := of
-		own.Local, own.First = here[at], first[at]
+		spec := of
+		spec.Local, spec.First = local[at], first[at]
 		joining.Go("start ranks", func() error {
-			crew, err := h.Join(own)
+			crew, err := h.Join(spec)
 			if err != nil {
 				return err
 			}
 			t.subteams[at] = crew
 			for i, m := range crew.Members() {
-				t.Members[own.Local[i]] = m
+				t.Members[spec.Local[i]] = m
 			}
 			return nil
 		})
@@ -147,8 +147,8 @@ func (t *Team) All(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 			if wait != nil {
 				replies[r], errs[r] = t.await(wait)
 			}
-			if told := replies[r].Err; errs[r] == nil && told != nil {
-				errs[r] = told
+			if failure := replies[r].Err; errs[r] == nil && failure != nil {
+				errs[r] = failure
 			}
 			if errs[r] == nil {
 				continue

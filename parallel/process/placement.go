@@ -68,9 +68,9 @@ func (p *placements) limit() (int64, error) {
 }
 
 // acquire makes a part of a model resident, pinned if by is a view, and reports whether it had to be loaded. It drops
-// the least recently used models until the part and beside bytes more fit within limit (0: none). The caller must hold
+// the least recently used models until the part and extra bytes more fit within limit (0: none). The caller must hold
 // p.mu.
-func (p *placements) acquire(name string, w Weights, need Need, limit, beside int64, by *Local) (bool, error) {
+func (p *placements) acquire(name string, w Weights, need Need, limit, extra int64, by *Local) (bool, error) {
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	hit := p.find(key)
 	if hit >= 0 {
@@ -80,13 +80,13 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		p.models = slices.Insert(slices.Delete(p.models, hit, hit+1), 0, used)
 	}
 	if limit > 0 {
-		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= 0; i-- {
+		for i := len(p.models) - 1; p.total()+bytes+extra > limit && i >= 0; i-- {
 			if len(p.models[i].shares) == 0 && p.models[i].key != key {
 				p.drop(i)
 			}
 		}
-		if by.share && p.total()+bytes+beside > limit {
-			return false, p.refuse(name+" beside those in use", bytes, beside, max(0, limit-p.total()))
+		if by.share && p.total()+bytes+extra > limit {
+			return false, p.refuse(name+" beside those in use", bytes, extra, max(0, limit-p.total()))
 		}
 	}
 	if hit >= 0 {
@@ -104,8 +104,8 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		}
 		return false, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: load %s: %w", name, err))
 	}
-	if told, ok := model.(interface{ Bytes() int64 }); ok && told.Bytes() > 0 {
-		bytes = told.Bytes() // the actual size, not the estimate
+	if sized, ok := model.(interface{ Bytes() int64 }); ok && sized.Bytes() > 0 {
+		bytes = sized.Bytes() // the actual size, not the estimate
 	}
 	made := placement{key, bytes, model, map[*Local]bool{}}
 	by.pin(&made)
@@ -115,10 +115,10 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 
 // refuse returns an error that says what does not fit, and where. It wraps engine.ErrOutOfMemory if the device has no
 // more, because others may then give back what they keep there.
-func (p *placements) refuse(name string, weights, beside, limit int64) error {
+func (p *placements) refuse(name string, weights, extra, limit int64) error {
 	text := fmt.Sprintf("the weights of %s take %d MB", name, weights>>20)
-	if beside > 0 {
-		text += fmt.Sprintf(", activations and buffers beside them %d MB", beside>>20)
+	if extra > 0 {
+		text += fmt.Sprintf(", activations and buffers beside them %d MB", extra>>20)
 	}
 	if p.where == "" {
 		return fault.Named(fault.OutOfMemory, "model", "%s, %d MB are allowed", text, limit>>20)
@@ -131,8 +131,8 @@ func (p *placements) refuse(name string, weights, beside, limit int64) error {
 }
 
 // acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. If they do not fit
-// with beside bytes more, it refuses them before reading any.
-func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *Local,
+// with extra bytes more, it refuses them before reading any.
+func (p *placements) acquireAll(name string, w Weights, parts []Need, extra int64, by *Local,
 ) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,11 +146,11 @@ func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int
 			return false, err
 		}
 	}
-	if limit > 0 && total+beside > limit {
-		return false, p.refuse(name, total, beside, limit)
+	if limit > 0 && total+extra > limit {
+		return false, p.refuse(name, total, extra, limit)
 	}
 	for _, h := range parts {
-		fresh, err := p.acquire(name, w, h, limit, beside, by)
+		fresh, err := p.acquire(name, w, h, limit, extra, by)
 		if err != nil {
 			return loaded, err
 		}

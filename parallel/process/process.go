@@ -81,7 +81,7 @@ type Process interface {
 	Places() int
 	// Interruptible reports whether the transport of its ranks is interruptible (comm.Transport).
 	Interruptible() bool
-	// Err returns why the process is gone, nil if it is not.
+	// Err returns why the process has ended, nil if it has not.
 	Err() error
 	// Close frees everything. No subteam may be left.
 	Close()
@@ -219,7 +219,7 @@ func (h *Local) placesOf(rank int) (*placements, error) {
 
 // Acquire implements Process.
 func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err error) {
-	parts, order, beside := map[*placements][]Need{}, []*placements(nil), map[*placements]int64{}
+	parts, order, extra := map[*placements][]Need{}, []*placements(nil), map[*placements]int64{}
 	for _, n := range need {
 		p, err := h.placesOf(n.Place)
 		if err != nil {
@@ -228,14 +228,14 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 		if parts[p] == nil {
 			order = append(order, p)
 		}
-		beside[p] += n.Extra
+		extra[p] += n.Extra
 		same := func(o Need) bool { return plan.HeldKey("", o.Held) == plan.HeldKey("", n.Held) }
 		if !slices.ContainsFunc(parts[p], same) {
 			parts[p] = append(parts[p], n)
 		}
 	}
 	for _, p := range order {
-		fresh, err := p.acquireAll(key, w, parts[p], beside[p], h)
+		fresh, err := p.acquireAll(key, w, parts[p], extra[p], h)
 		if err != nil {
 			return loaded, err
 		}

@@ -111,12 +111,12 @@ func connect(
 			if at != 0 {
 				continue
 			}
-			members, here := make([]engine.Ops, len(ranks)), false
+			members, anyLocal := make([]engine.Ops, len(ranks)), false
 			for i, other := range ranks {
 				members[i] = ops[other]
-				here = here || ops[other] != nil
+				anyLocal = anyLocal || ops[other] != nil
 			}
-			if !here {
+			if !anyLocal {
 				continue
 			}
 			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline, Pipe: a == plan.AxisPipe}

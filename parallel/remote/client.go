@@ -23,7 +23,7 @@ import (
 type Process struct {
 	name            string
 	conn            net.Conn
-	why             func() error // returns why the process is gone
+	why             func() error // returns why the process has ended
 	address         string
 	places          int
 	site            hardware.Site
@@ -43,9 +43,9 @@ type Process struct {
 	lost    error
 }
 
-// NewClient greets a process over conn. name stands for it in errors. A process that says nothing for the given time
-// (0: Silence) is given up. why, if not nil, is called once the connection has ended: it must make sure that the
-// process ends, and returns why it has.
+// NewClient starts the protocol with a process over conn. name stands for it in errors. A process that sends nothing
+// for the given time (0: Silence) counts as lost. why, if not nil, is called once the connection has ended: it
+// must make sure that the process ends, and returns why it has.
 func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Process, error) {
 	return newClient(name, timedConn{conn, cmp.Or(silence, Silence)}, why)
 }
@@ -57,7 +57,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Process, error) {
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
 	c.run.Every("pulse", time.Second, c.ended, func() {
-		_ = c.post(&call{Alive: true}, nil) // a sign of life; read notices if the process is gone
+		_ = c.post(&call{Alive: true}, nil) // a heartbeat; read ends if the process has
 	})
 	a, err := c.ask(&call{Hello: &hello{Version}})
 	if err != nil {
@@ -128,22 +128,22 @@ func Meet(all []*Process, by Exchange, measure bool) (slowest Speed, err error) 
 	for _, c := range all {
 		m.Addresses, m.Names = append(m.Addresses, c.address), append(m.Names, c.name)
 	}
-	met, speeds := make(chan error, len(all)), make([]Speed, len(all))
+	connected, speeds := make(chan error, len(all)), make([]Speed, len(all))
 	for i, c := range all {
-		own := m
-		own.Self = i
+		copied := m
+		copied.Self = i
 		c.uninterruptible = c.uninterruptible || nccl
 		c.run.Go("meet", func() error {
-			a, err := c.ask(&call{Mesh: &own})
+			a, err := c.ask(&call{Mesh: &copied})
 			if speeds[i] = a.Speed; err != nil {
 				err = &apartError{c, err}
 			}
-			met <- err
+			connected <- err
 			return nil
 		})
 	}
 	for range all {
-		if err := <-met; err != nil {
+		if err := <-connected; err != nil {
 			return slowest, err
 		}
 	}
@@ -180,10 +180,10 @@ func (c *Process) read() {
 	_ = c.conn.Close()
 	close(c.ended)
 	if c.why != nil {
-		if told := c.why(); told != nil && errors.As(err, new(*hangError)) {
-			err = fmt.Errorf("%w: %w", err, told)
-		} else if told != nil {
-			err = told
+		if cause := c.why(); cause != nil && errors.As(err, new(*hangError)) {
+			err = fmt.Errorf("%w: %w", err, cause)
+		} else if cause != nil {
+			err = cause
 		}
 	}
 	c.mu.Lock()
@@ -278,7 +278,7 @@ func (c *Process) Acquire(key string, w process.Weights, need []process.Need) (l
 
 // Resident implements process.Process.
 func (c *Process) Resident() []process.Resident {
-	a, _ := c.ask(&call{Resident: true}) // a process that is gone has none
+	a, _ := c.ask(&call{Resident: true}) // a process that has ended has none
 	return a.Resident
 }
 
@@ -293,15 +293,15 @@ func (c *Process) Close() {
 
 // Join implements process.Process.
 func (c *Process) Join(t process.TeamSpec) (process.Subteam, error) {
-	own := &subteam{client: c, status: make([]rank.Progress, len(t.Local))}
+	team := &subteam{client: c, status: make([]rank.Progress, len(t.Local))}
 	for i := range t.Local {
-		own.members = append(own.members, &member{own, i})
+		team.members = append(team.members, &member{team, i})
 	}
 	c.mu.Lock()
-	c.crew = own
+	c.crew = team
 	c.mu.Unlock()
 	_, err := c.ask(&call{Join: &t})
-	return own, err
+	return team, err
 }
 
 // subteam is the members of a team in another process.
@@ -326,7 +326,7 @@ func (w *subteam) Close() <-chan struct{} {
 	ended := make(chan struct{})
 	w.client.run.Go("end of members", func() error {
 		defer close(ended)
-		_, _ = w.client.ask(&call{Leave: true}) // members of a process that is gone have ended
+		_, _ = w.client.ask(&call{Leave: true}) // members of a process that has ended have too
 		return nil
 	})
 	return ended
@@ -360,7 +360,7 @@ func (m *member) Cancel(session uint64) { m.tell(&call{Cancel: &cancel{m.at, ses
 // Abort implements process.Member.
 func (m *member) Abort(cause error) { m.tell(&call{Abort: &abort{m.at, cause.Error()}}) }
 
-// tell sends a call that needs no answer; a process that is gone does not need it either.
+// tell sends a call without an answer. It ignores errors: a process that has ended needs no call.
 func (m *member) tell(q *call) { _ = m.client.post(q, nil) }
 
 // Progress implements process.Member, as of the last status report.

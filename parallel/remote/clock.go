@@ -117,29 +117,29 @@ func (b *Bench) Time(who []int, t trial.Trial) ([]float64, error) {
 	for _, r := range who {
 		q.Processes = append(q.Processes, b.homes[r].process)
 	}
-	type told struct {
+	type reply struct {
 		process int
 		answer
 		err error
 	}
-	asked, answers := 0, make(chan told, len(b.clients))
+	asked, answers := 0, make(chan reply, len(b.clients))
 	for p, c := range b.clients {
-		own := q
+		part := q
 		for i, r := range who {
 			if b.homes[r].process == p {
-				own.Here, own.Places = append(own.Here, i), append(own.Places, b.homes[r].place)
+				part.Here, part.Places = append(part.Here, i), append(part.Places, b.homes[r].place)
 			}
 		}
-		if own.Here == nil {
+		if part.Here == nil {
 			continue
 		}
 		asked++
 		c.run.Go("exchange", func() error {
-			a, err := c.ask(&call{Clock: &own})
+			a, err := c.ask(&call{Clock: &part})
 			if err != nil {
 				err = fmt.Errorf("%s: %w", c.name, err)
 			}
-			answers <- told{p, a, err}
+			answers <- reply{p, a, err}
 			return nil
 		})
 	}
@@ -150,9 +150,9 @@ func (b *Bench) Time(who []int, t trial.Trial) ([]float64, error) {
 			return nil, a.err
 		}
 		took = append(took, a.Seconds)
-		here := slices.DeleteFunc(slices.Clone(who), func(r int) bool { return b.homes[r].process != a.process })
-		for i, device := range a.Devices[:min(len(here), len(a.Devices))] {
-			b.homes[here[i]].device = device
+		ranks := slices.DeleteFunc(slices.Clone(who), func(r int) bool { return b.homes[r].process != a.process })
+		for i, device := range a.Devices[:min(len(ranks), len(a.Devices))] {
+			b.homes[ranks[i]].device = device
 		}
 	}
 	return trial.Slowest(took), nil

@@ -17,17 +17,17 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := mesh{Self: 0, Addresses: []string{"unix:" + path, "unix:nobody"}, Names: []string{"a", "b"}, Token: newToken()}
-	met := make(chan *stream.Mesh, 1)
+	self := mesh{Self: 0, Addresses: []string{"unix:" + path, "unix:nobody"}, Names: []string{"a", "b"}, Token: newToken()}
+	connected := make(chan *stream.Mesh, 1)
 	go func() {
-		m, _, err := own.connect(l, dialUnix)
+		m, _, err := self.connect(l, dialUnix)
 		if err != nil {
 			t.Error(err)
 		}
-		met <- m
+		connected <- m
 	}()
 	token := func(change byte) []byte {
-		out := append([]byte(nil), own.Token...)
+		out := append([]byte(nil), self.Token...)
 		out[0] ^= change
 		return out
 	}
@@ -54,17 +54,17 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 		_ = c.Close()
 	}
 	select {
-	case <-met:
+	case <-connected:
 		t.Fatal("a stranger took a place")
 	default:
 	}
-	other := own
+	other := self
 	other.Self = 1
 	second, _, err := other.connect(nil, dialUnix)
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := <-met
+	first := <-connected
 	first.Close()
 	second.Close()
 }

@@ -20,8 +20,8 @@ const SecretLength = 32
 
 // Key is what the machines of a cluster recognize each other by: a key pair derived from their secret.
 type Key struct {
-	own    tls.Certificate
-	public ed25519.PublicKey
+	certificate tls.Certificate
+	public      ed25519.PublicKey
 }
 
 // errOtherKey says that the other side has the key of another cluster.
@@ -47,14 +47,14 @@ func NewKey(secret []byte) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.own = tls.Certificate{Certificate: [][]byte{body}, PrivateKey: private}
+	k.certificate = tls.Certificate{Certificate: [][]byte{body}, PrivateKey: private}
 	return k, nil
 }
 
 // config returns TLS 1.3 in which both sides prove that they have the private key, whatever their certificates say.
 func (k *Key) config() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{k.own},
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{k.certificate},
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, //nolint:gosec // VerifyConnection compares the key itself
 		VerifyConnection:       k.verify,

@@ -63,10 +63,10 @@ func (n *Network) readFirst(c io.Reader) (word string, err error) {
 	if len(f) != 4 || f[0] != "patchbay-ranks" {
 		return "", errors.New("it does not speak the protocol of ranks")
 	}
-	own := strings.Fields(n.first(""))
-	if f[1] != own[1] || f[2] != own[2] {
+	ours := strings.Fields(n.first(""))
+	if f[1] != ours[1] || f[2] != ours[2] {
 		return "", fmt.Errorf("it runs version %s (protocol %s), this machine %s (protocol %s): install the same on both",
-			f[2], f[1], own[2], own[1])
+			f[2], f[1], ours[2], ours[1])
 	}
 	return f[3], nil
 }

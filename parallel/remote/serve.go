@@ -32,7 +32,7 @@ type server struct {
 	over comm.Transport  // of the ranks: on mesh, or NCCL
 	end  func() error    // releases over
 	run  *scope.Scope    // pulses, and waits for members
-	led  context.Context // done once the leader is gone
+	led  context.Context // done once the connection to the leader has ended
 
 	crew process.Subteam // guarded by mu
 	mu   sync.Mutex
@@ -64,7 +64,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 	if cfg.Listen == nil {
 		return errors.New("serve ranks: Config.Listen is nil, want a listener for the other processes")
 	}
-	led, gone := context.WithCancel(context.Background())
+	led, stop := context.WithCancel(context.Background())
 	s := &server{Config: cfg, run: scope.New(nil), out: bufio.NewWriterSize(conn, buffered), led: led}
 	if s.Dial == nil {
 		s.Dial = dialUnix
@@ -79,7 +79,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 		}
 		s.take(&c)
 	}
-	gone()
+	stop()
 	if s.mesh != nil {
 		s.mesh.Close() // ends what waits for other processes
 	}
@@ -114,7 +114,7 @@ func (s *server) take(c *call) {
 	case c.Alive:
 		return
 	case c.Leave, c.Join != nil, c.Clock != nil:
-		// these wait for other processes, and must not keep this one from noticing that its leader is gone
+		// these wait for other processes, and must not block reading from the leader
 		s.run.Go("members", func() error { s.reply(c); return nil })
 		return
 	}
@@ -140,7 +140,7 @@ func (s *server) send(a *answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if msgpack.NewEncoder(s.out).Encode(a) == nil {
-		_ = s.out.Flush() // Serve ends if the leader is gone
+		_ = s.out.Flush() // on an error Serve ends
 	}
 }
 
@@ -158,7 +158,7 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		a.Site, a.NCCL = s.Site, s.NCCL
 		a.Uninterruptible = s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
-		if err := s.part(); err != nil { // from the processes it has met before
+		if err := s.part(); err != nil { // disconnects the processes it was connected with before
 			return err
 		}
 		a.Speed, err = s.meet(c.Mesh)

@@ -41,9 +41,9 @@ func TestStartGivesSlack(t *testing.T) {
 
 // TestServeWantsAListener checks that Serve without a listener fails at once, before it answers a leader.
 func TestServeWantsAListener(t *testing.T) {
-	leader, own := net.Pipe()
+	leader, host := net.Pipe()
 	_ = leader.Close()
-	if err := Serve(own, Config{}); err == nil || !strings.Contains(err.Error(), "Listen") {
+	if err := Serve(host, Config{}); err == nil || !strings.Contains(err.Error(), "Listen") {
 		t.Errorf("got %v, want an error that names Listen", err)
 	}
 }

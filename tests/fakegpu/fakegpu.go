@@ -183,13 +183,13 @@ func link(dir string, objects, units []string) error {
 		to := filepath.Join(dir, name)
 		return run("g++", append([]string{"-shared", "-Wl,-soname," + name, "-o", to}, append(args, "-ldl")...)...)
 	}
-	var own []string
+	var driverObjects []string
 	for i, unit := range units {
 		if libraries[unit] == "" {
-			own = append(own, objects[i])
+			driverObjects = append(driverObjects, objects[i])
 		}
 	}
-	if err := shared(driver, own...); err != nil {
+	if err := shared(driver, driverObjects...); err != nil {
 		return err
 	}
 	for i, unit := range units {

@@ -13,9 +13,9 @@ import (
 
 // Path returns the path of a golden file, e.g. "samplers.json" or "server/object_info.json".
 func Path(name string) string {
-	_, here, _, _ := runtime.Caller(0)
-	if filepath.IsAbs(here) {
-		return filepath.Join(filepath.Dir(here), name)
+	_, file, _, _ := runtime.Caller(0)
+	if filepath.IsAbs(file) {
+		return filepath.Join(filepath.Dir(file), name)
 	}
 	// Built with -trimpath: tests run in the folder of their package, the module's root is above it.
 	dir, err := os.Getwd()

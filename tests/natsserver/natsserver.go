@@ -120,7 +120,7 @@ func FreePort(t testing.TB) net.Listener {
 
 // build builds the program once for all tests that share Go's build cache, and keeps it there.
 var build = sync.OnceValues(func() (string, error) {
-	said, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", source).Output()
+	version, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", source).Output()
 	if err != nil {
 		return "", err
 	}
@@ -129,7 +129,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(strings.TrimSpace(string(cache)),
-		"patchbay-nats-server-"+strings.TrimSpace(string(said))+"-"+runtime.Version())
+		"patchbay-nats-server-"+strings.TrimSpace(string(version))+"-"+runtime.Version())
 	lock, err := os.Create(path + ".lock")
 	if err != nil {
 		return "", err

@@ -153,16 +153,16 @@ func (r *readmeRun) shell(line string, limit time.Duration) (string, error) {
 
 func (r *readmeRun) run(c readmeLine) {
 	began := time.Now()
-	told := func(how string) {
+	report := func(how string) {
 		r.t.Logf("README.md:%d %s  %s  %s", c.line, how, time.Since(began).Round(10*time.Millisecond), c.text)
 	}
 	switch {
 	case strings.HasPrefix(c.text, "make test"):
-		told("NOT RUN: it is the suite that this belongs to")
+		report("NOT RUN: it is the suite that this belongs to")
 		return
 	case strings.HasPrefix(c.text, "patchbay serve"):
 		r.serve(c.text)
-		told("started")
+		report("started")
 		return
 	}
 	if strings.Contains(c.text, "picture.png") {
@@ -181,7 +181,7 @@ func (r *readmeRun) run(c readmeLine) {
 	if strings.Contains(c.text, "--wait-for-empty") && !strings.Contains(out, "execution_success") {
 		r.t.Errorf("README.md:%d %s: the end of the job is missing in\n%s", c.line, c.text, out)
 	}
-	told("done")
+	report("done")
 }
 
 // serve starts a daemon in place of the one before, and jobs with the names that README uses: JOB is done, CANCELLED is

@@ -44,13 +44,13 @@ func negate(v []float32) {
 	}
 }
 
-// growRow computes one row from the rows above, here and below.
-func growRow(out, up, here, down []float32, tapered bool) {
+// growRow computes one row from itself and the rows above and below.
+func growRow(out, up, row, down []float32, tapered bool) {
 	n := len(out)
-	up, here, down = up[:n], here[:n], down[:n]
+	up, row, down = up[:n], row[:n], down[:n]
 	for i := range out {
 		l, r := max(i-1, 0), min(i+1, n-1)
-		v := larger(larger(here[i], larger(here[l], here[r])), larger(up[i], down[i]))
+		v := larger(larger(row[i], larger(row[l], row[r])), larger(up[i], down[i]))
 		if !tapered {
 			v = larger(v, larger(larger(up[l], up[r]), larger(down[l], down[r])))
 		}

@@ -79,7 +79,7 @@ type end struct {
 	rank               int
 	stream             *late.Stream         // calls of the rank's Ops
 	outgoing, incoming map[int]*late.Stream // of Offer and Post, by peer
-	beside             *late.Stream         // of Begin; nil before the first
+	async              *late.Stream         // of Begin; nil before the first
 	sending, posted    []message
 	fetched            late.Event
 	issued             int // collectives so far
@@ -206,8 +206,8 @@ func (g *group) meet(n int, e *end, c *comm.Call) (bool, []*late.Stream) {
 // streams returns the rank's streams that issue collectives. The device must be locked.
 func (e *end) streams() []*late.Stream {
 	out := []*late.Stream{e.stream}
-	if e.beside != nil {
-		out = append(out, e.beside)
+	if e.async != nil {
+		out = append(out, e.async)
 	}
 	return out
 }
@@ -217,12 +217,12 @@ func (e *end) Run(c *comm.Call) { e.collective(e.stream, c) }
 
 // Begin implements comm.Comm on a stream of its own.
 func (e *end) Begin(c *comm.Call) {
-	if e.beside == nil {
+	if e.async == nil {
 		s := e.group.device.Stream()
-		e.group.device.Locked(func() { e.beside = s })
+		e.group.device.Locked(func() { e.async = s })
 	}
-	e.beside.After(e.stream.Record())
-	e.fetched = e.collective(e.beside, c)
+	e.async.After(e.stream.Record())
+	e.fetched = e.collective(e.async, c)
 }
 
 func (e *end) Fetched() { e.stream.After(e.fetched) }
@@ -251,7 +251,7 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 // move returns one side of a message as a call that is done once the message has moved. peer is the stream of the
 // other side.
 func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) late.Call {
-	own, began := &side{Message: m}, false
+	half, began := &side{Message: m}, false
 	return func() (bool, []*late.Stream) {
 		w := g.ways[key]
 		if w == nil {
@@ -259,9 +259,9 @@ func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) 
 			g.ways[key] = w
 		}
 		if !began && sends {
-			w.sent = append(w.sent, own)
+			w.sent = append(w.sent, half)
 		} else if !began {
-			w.wanted = append(w.wanted, own)
+			w.wanted = append(w.wanted, half)
 		}
 		began = true
 		for len(w.sent) > 0 && len(w.wanted) > 0 {
@@ -271,7 +271,7 @@ func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) 
 			w.sent[0].done, w.wanted[0].done = true, true
 			w.sent, w.wanted = w.sent[1:], w.wanted[1:]
 		}
-		if own.done {
+		if half.done {
 			return true, nil
 		}
 		return false, []*late.Stream{peer}

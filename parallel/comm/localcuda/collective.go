@@ -22,15 +22,15 @@ func (e *end) Run(c *comm.Call) {
 // Begin implements comm.Comm on a separate stream.
 func (e *end) Begin(c *comm.Call) {
 	e.do(func() (err error) {
-		if e.beside == nil {
-			if e.beside, err = e.stream.Beside(); err != nil {
+		if e.async == nil {
+			if e.async, err = e.stream.Beside(); err != nil {
 				return err
 			}
 		}
-		here := e.stream.Record()
-		e.beside.After(here)
-		e.stream.Forget(here)
-		return e.issue(c, e.beside)
+		event := e.stream.Record()
+		e.async.After(event)
+		e.stream.Forget(event)
+		return e.issue(c, e.async)
 	})
 	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
@@ -41,10 +41,10 @@ func (e *end) Fetched() {
 		if err := e.met("what was begun"); err != nil {
 			return err
 		}
-		over := e.beside.Record()
+		over := e.async.Record()
 		e.stream.After(over)
 		e.stream.Forget(over)
-		return e.group.failed(e.beside)
+		return e.group.failed(e.async)
 	})
 }
 

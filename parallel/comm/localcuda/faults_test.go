@@ -54,12 +54,12 @@ func TestPlantedFaults(t *testing.T) {
 			one + "OffersInOrder", "want",
 		},
 		{
-			"a prefetch that begins too early", "collective.go", "		e.beside.After(here)\n", "", one + "Prefetch", "want",
+			"a prefetch that begins too early", "collective.go", "		e.async.After(event)\n", "", one + "Prefetch", "want",
 		},
 		{"a prefetch that is not over", "collective.go", "		e.stream.After(over)\n", "", one + "Prefetch", "want"},
 		{
-			"memory that is not reached read where it lies", sum, "if !o.Reaches(of[i].Stream) {\n				here",
-			"if missing < 0 {\n				here", apart + "ReductionsInRankOrder", "does not reach",
+			"memory that is not reached read where it lies", sum, "if !o.Reaches(of[i].Stream) {\n				staging",
+			"if missing < 0 {\n				staging", apart + "ReductionsInRankOrder", "does not reach",
 		},
 		{
 			"memory freed while another device reads it", "../../../engine/cuda/driver/device.go", "	dev.links.sync()\n", "",

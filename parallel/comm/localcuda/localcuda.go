@@ -1,6 +1,7 @@
 // Package localcuda is the transport of ranks in one process on NVIDIA GPUs; several of them may share a GPU.
 //
-// Ranks meet on the host (comm.Rendezvous) to say what they move and which point of their streams it must follow. The
+// Ranks wait for each other on the host (comm.Rendezvous) and exchange what they move and which point of their streams
+// it must follow. The
 // copies are then enqueued on the receivers' streams, after points of the senders' streams that are already recorded:
 // no device ever waits for work that has not been issued, so none can wait forever. A rank's host continues as soon as
 // its peers have issued their part, long before anything has moved. Devices that can access each other's memory copy
@@ -68,7 +69,7 @@ type end struct {
 	comm.Seat
 	group    *group
 	stream   *cuda.Ops         // the rank's stream
-	beside   *cuda.Ops         // stream of collectives started by Begin; nil before the first
+	async    *cuda.Ops         // stream of collectives started by Begin; nil before the first
 	incoming map[int]*cuda.Ops // streams of messages into slots, by sender
 	sending  []*side           // offers whose slots may still be in use
 	begun    int               // round that the rank's last collective ends

@@ -14,8 +14,8 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// talk is the connection in host memory of the processes of a group, which share the ids of their communicators and
-// that the group has ended, about which NCCL tells nobody. nil: all ranks share this process.
+// talk is the connection in host memory of the processes of a group. Over it they share the ids of their communicators
+// and the end of the group, which NCCL does not report. nil: all ranks share this process.
 type talk struct {
 	ends []comm.Comm // by rank; nil: in another process
 }
@@ -64,17 +64,17 @@ func vector(b []byte) engine.Tensor {
 	return engine.NewTensor(engine.Buf{Host: b}, engine.U8, len(b))
 }
 
-// onAbort registers f to be called when a rank in another process has ended the group, or that process is gone.
+// onAbort registers f to be called when a rank in another process has ended the group, or that process has ended.
 func (k *talk) onAbort(f func(cause error)) {
 	for _, e := range k.ends {
-		if told, ok := e.(interface{ OnAbort(f func(error)) }); ok {
-			told.OnAbort(f)
+		if aborter, ok := e.(interface{ OnAbort(f func(error)) }); ok {
+			aborter.OnAbort(f)
 			return // all ends share one Rendezvous
 		}
 	}
 }
 
-// abort tells the other processes that the group has ended.
+// abort ends the group in the other processes.
 func (k *talk) abort(cause error) {
 	for _, e := range k.ends {
 		if e != nil {
@@ -84,12 +84,12 @@ func (k *talk) abort(cause error) {
 	}
 }
 
-// A word is what a rank says about itself: its GPU, and the names of communicators that its process keeps.
+// A word describes a rank: its GPU, and the names of communicators that its process has cached.
 const (
 	placeLength = 128
-	keptNames   = 16
+	cachedNames = 16
 	nameLength  = 8
-	wordLength  = placeLength + keptNames*nameLength
+	wordLength  = placeLength + cachedNames*nameLength
 )
 
 // short returns a name of communicators that fits into a word: a hash of their id.
@@ -99,8 +99,9 @@ func short(id []byte) []byte {
 	return h.Sum(nil)
 }
 
-// introduce returns where all ranks are, and which kept communicators all their processes have, in the order of rank 0.
-func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, known [][]byte, err error) {
+// introduce returns where all ranks are, and which cached communicators all their processes have, in the order of
+// rank 0.
+func (k *talk) introduce(streams []*cuda.Ops, cached []*wires) (where []string, known [][]byte, err error) {
 	machine, _ := os.Hostname()
 	words := make([][]byte, len(streams))
 	for r, s := range streams {
@@ -110,7 +111,7 @@ func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, kn
 		place := machine + "/" + s.Location()
 		words[r] = make([]byte, wordLength)
 		copy(words[r][:placeLength], place[max(0, len(place)-placeLength):])
-		for i, w := range kept[max(0, len(kept)-keptNames):] {
+		for i, w := range cached[max(0, len(cached)-cachedNames):] {
 			copy(words[r][placeLength+i*nameLength:], w.name)
 		}
 	}

@@ -65,17 +65,17 @@ func (a *apart) connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 		if p >= len(ops) {
 			break // it has no rank in the group
 		}
-		own := make([]engine.Ops, len(ops))
+		local := make([]engine.Ops, len(ops))
 		for r := range ops {
 			if g.Processes[r] == p {
-				own[r] = ops[r]
+				local[r] = ops[r]
 			}
 		}
 		all.Go(func() {
 			var ends []comm.Comm
-			ends, errs[p] = t.Connect(g, own)
+			ends, errs[p] = t.Connect(g, local)
 			for r, e := range ends {
-				if own[r] != nil {
+				if local[r] != nil {
 					out[r] = e
 				}
 			}

@@ -25,7 +25,7 @@ func TestCloseWaitsForAborts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := slow{begun: make(chan struct{}), end: make(chan struct{})}
 		w := &wires{all: all}
-		tr := &Transport{kept: []*wires{w}, ended: make(chan struct{})}
+		tr := &Transport{cached: []*wires{w}, ended: make(chan struct{})}
 		go w.abort(errors.New("a rank is lost"))
 		<-all.begun
 		closed := make(chan error)

@@ -17,7 +17,7 @@ func (e *end) Run(c *comm.Call) {
 // Begin implements comm.Comm on a separate stream.
 func (e *end) Begin(c *comm.Call) {
 	e.counted(c)
-	on := e.aside(&e.beside)
+	on := e.aside(&e.async)
 	follow(on, e.stream)
 	e.collective(c, on)
 }
@@ -25,8 +25,8 @@ func (e *end) Begin(c *comm.Call) {
 // Fetched implements comm.Comm.
 func (e *end) Fetched() {
 	e.alive()
-	if e.beside != nil {
-		follow(e.stream, e.beside)
+	if e.async != nil {
+		follow(e.stream, e.async)
 	}
 }
 
@@ -61,8 +61,8 @@ func (e *end) collective(c *comm.Call, on *cuda.Ops) {
 // elements of dst and src.
 func (e *end) exchange(what string, on *cuda.Ops, dst, src []engine.Tensor) {
 	rank := e.Rank()
-	if own := dst[rank]; !own.IsZero() && own.Len() > 0 {
-		on.Take(own, src[rank], on.Stream)
+	if part := dst[rank]; !part.IsZero() && part.Len() > 0 {
+		on.Take(part, src[rank], on.Stream)
 	}
 	dst[rank], src[rank] = engine.Tensor{}, engine.Tensor{}
 	if e.group.wires == nil {
@@ -115,28 +115,28 @@ func (e *end) reduce(c *comm.Call, on *cuda.Ops) {
 		return
 	}
 	shares := comm.Shares(buf.Len(), e.Size())
-	own, everyone := parts(buf, shares)[e.Rank()], parts(buf, shares)
-	e.scatter(c.Op, on, own, parts(buf, shares))
+	share, everyone := parts(buf, shares)[e.Rank()], parts(buf, shares)
+	e.scatter(c.Op, on, share, parts(buf, shares))
 	everyone[e.Rank()] = engine.Tensor{} // already in place
-	e.exchange(c.Op, on, everyone, slices.Repeat([]engine.Tensor{own}, e.Size()))
+	e.exchange(c.Op, on, everyone, slices.Repeat([]engine.Tensor{share}, e.Size()))
 }
 
 // scatter receives this rank's part of all ranks' sources into scratch memory of its stream and adds the parts in rank
 // order into dst, which may be that part of its own source.
 func (e *end) scatter(what string, on *cuda.Ops, dst engine.Tensor, src []engine.Tensor) {
-	own := src[e.Rank()]
+	part := src[e.Rank()]
 	n, size := 0, e.Size()
-	if !own.IsZero() {
-		n = own.Len()
+	if !part.IsZero() {
+		n = part.Len()
 	}
 	in := make([]engine.Tensor, size)
 	if n > 0 && size > 1 {
 		each := (n + 7) / 8 * 8 // parts are as aligned as the memory
-		inbox, err := on.Inbox(size * each * own.DType.Size())
+		inbox, err := on.Inbox(size * each * part.DType.Size())
 		if err != nil {
 			e.fail(&comm.Error{Text: e.Name + ": memory to add up in", Cause: err})
 		}
-		room := engine.NewTensor(inbox, own.DType, size*each)
+		room := engine.NewTensor(inbox, part.DType, size*each)
 		for p := range in {
 			if p != e.Rank() {
 				in[p] = comm.Piece(room, p*each, n)
@@ -144,7 +144,7 @@ func (e *end) scatter(what string, on *cuda.Ops, dst engine.Tensor, src []engine
 		}
 	}
 	sum := slices.Clone(in)
-	sum[e.Rank()] = own
+	sum[e.Rank()] = part
 	e.exchange(what, on, in, src)
 	if n > 0 {
 		on.Sum(comm.Piece(dst, 0, n), sum, slices.Repeat([]*cuda.Ops{on}, size))

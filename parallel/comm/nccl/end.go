@@ -28,7 +28,7 @@ type end struct {
 	comm.Seat
 	group   *members
 	stream  *cuda.Ops // the rank's stream
-	beside  *cuda.Ops // stream of collectives started by Begin; nil before the first
+	async   *cuda.Ops // stream of collectives started by Begin; nil before the first
 	in, out *cuda.Ops // streams of messages from the rank before and to the next; nil before the first
 	sending []*side   // offers whose slots may still be in use
 	issued  int       // number of collectives so far
@@ -81,8 +81,8 @@ func (e *end) alive() {
 	if cause == nil {
 		return
 	}
-	if own, ok := cause.(*comm.Error); ok { //nolint:errorlint // one that says so itself, not one inside another
-		panic(own)
+	if failure, ok := cause.(*comm.Error); ok { //nolint:errorlint // the error itself, not one that it wraps
+		panic(failure)
 	}
 	panic(&comm.Error{Text: fmt.Sprintf("%s: rank %d exchanges nothing any more", e.Name, e.Rank()), Cause: cause})
 }
@@ -131,9 +131,9 @@ func (e *end) aside(s **cuda.Ops) *cuda.Ops {
 
 // follow makes what is issued on s next wait for what was issued on other, a stream of the same device, so far.
 func follow(s, other *cuda.Ops) {
-	here := other.Record()
-	s.After(here)
-	other.Forget(here)
+	event := other.Record()
+	s.After(event)
+	other.Forget(event)
 }
 
 // note records a rank's part of a collective and compares the parts when those of all peers are there.

@@ -19,7 +19,7 @@ func TestPlantedFaults(t *testing.T) {
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{
 			"an exchange on the wrong stream", "collective.go", "	e.collective(c, e.stream)",
-			"	e.collective(c, e.aside(&e.beside))", "TestNCCL/OrderedWithOps", "want",
+			"	e.collective(c, e.aside(&e.async))", "TestNCCL/OrderedWithOps", "want",
 		},
 		{
 			"a receive without its send", "collective.go", "all.Exchange(rank, on.Stream, src, dst)",
@@ -29,7 +29,7 @@ func TestPlantedFaults(t *testing.T) {
 			"sums in NCCL's order", "collective.go", "if all := e.group.wires.all; e.Size() == 2 {",
 			"if all := e.group.wires.all; e.Size() >= 2 {", "TestNCCL/ReductionsInRankOrder", "want",
 		},
-		{"a prefetch that is not over", "collective.go", "		follow(e.stream, e.beside)\n", "", "TestNCCL/Prefetch", "want"},
+		{"a prefetch that is not over", "collective.go", "		follow(e.stream, e.async)\n", "", "TestNCCL/Prefetch", "want"},
 		{"a slot used again early", "message.go", "		e.stream.After(s.Note)\n", "", slots, "want"},
 		{
 			"a slot sent before it is filled", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[e.Rank()]",

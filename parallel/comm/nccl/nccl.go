@@ -55,11 +55,11 @@ type Transport struct {
 	between comm.Transport // transport of host memory for ranks in several processes; nil: all share this one
 	period  time.Duration  // interval between checks of the communicators
 
-	mu    sync.Mutex
-	kept  []*wires
-	team  uint64 // the team at work
-	ended chan struct{}
-	watch *scope.Scope
+	mu     sync.Mutex
+	cached []*wires
+	team   uint64 // the team at work
+	ended  chan struct{}
+	watch  *scope.Scope
 }
 
 var _ comm.Transport = (*Transport)(nil)
@@ -133,7 +133,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 	if len(streams) == 1 {
 		return out, nil
 	}
-	if err := t.begin(of.Team); err != nil { // before the others learn which communicators are kept
+	if err := t.begin(of.Team); err != nil { // before the others are sent which communicators are cached
 		return nil, fmt.Errorf("%s: %w", of.Name, err)
 	}
 	where, known, err := t.introduce(of, g, ops, streams)
@@ -157,8 +157,8 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 	return out, g.use(w)
 }
 
-// introduce returns where the ranks of a group are. If they live in several processes, these exchange that, and known
-// are the names of kept communicators that all of them have.
+// introduce returns where the ranks of a group are. If they are in several processes, these exchange that, and known
+// are the names of cached communicators that all of them have.
 func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, streams []*cuda.Ops,
 ) (where []string, known [][]byte, err error) {
 	if !g.shared {
@@ -181,7 +181,7 @@ func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, strea
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.kept != nil {
+	if t.cached != nil {
 		close(t.ended)
 	}
 	return t.drop(func(*wires) bool { return true })

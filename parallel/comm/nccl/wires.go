@@ -41,7 +41,7 @@ type wires struct {
 // cliques returns all communicators.
 func (w *wires) cliques() []communicators { return append([]communicators{w.all}, w.edges...) }
 
-// serve makes g the group that learns of failures.
+// serve makes g the group that failures are reported to.
 func (w *wires) serve(g *members) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,11 +109,11 @@ func (t *Transport) begin(team uint64) error {
 	return nil
 }
 
-// usable returns the kept communicators that were not aborted.
+// usable returns the cached communicators that were not aborted.
 func (t *Transport) usable() (out []*wires) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, w := range t.kept {
+	for _, w := range t.cached {
 		if !w.broken() {
 			out = append(out, w)
 		}
@@ -121,8 +121,8 @@ func (t *Transport) usable() (out []*wires) {
 	return out
 }
 
-// wires finds or makes communicators for group g. Ranks in several processes take ones that all of them have kept, by
-// one of the names in known.
+// wires finds or makes communicators for group g. Ranks in several processes take ones that all of them have cached,
+// by one of the names in known.
 func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *members, known [][]byte,
 ) (*wires, error) {
 	t.mu.Lock()
@@ -150,26 +150,26 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *m
 		w.abort(err)
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
-	if t.kept == nil {
+	if t.cached == nil {
 		t.watch.Every("look at communicators", t.period, t.ended, t.look)
 	}
-	t.kept = append(t.kept, w)
+	t.cached = append(t.cached, w)
 	return w, nil
 }
 
-// find returns kept communicators that do not serve a group of this team yet, nil if there are none. The first of the
+// find returns cached communicators that do not serve a group of this team yet, nil if there are none. The first of the
 // names in known decides, so that all processes choose the same. The caller must hold t.mu.
 func (t *Transport) find(team uint64, where string, shared bool, known [][]byte) *wires {
 	if !shared {
 		known = [][]byte{nil}
 	}
 	for _, name := range known {
-		i := slices.IndexFunc(t.kept, func(w *wires) bool {
+		i := slices.IndexFunc(t.cached, func(w *wires) bool {
 			same := shared && bytes.Equal(w.name, name) || !shared && !w.broken()
 			return same && w.where == where && w.team != team
 		})
 		if i >= 0 {
-			return t.kept[i]
+			return t.cached[i]
 		}
 	}
 	return nil
@@ -203,7 +203,7 @@ func (w *wires) broken() bool {
 // drop releases the communicators that which selects. The caller must hold t.mu.
 func (t *Transport) drop(which func(*wires) bool) error {
 	var errs []error
-	t.kept = slices.DeleteFunc(t.kept, func(w *wires) bool {
+	t.cached = slices.DeleteFunc(t.cached, func(w *wires) bool {
 		if !which(w) {
 			return false
 		}
@@ -223,12 +223,12 @@ func (t *Transport) drop(which func(*wires) bool) error {
 	return errors.Join(errs...)
 }
 
-// look checks all communicators: failures between hosts or inside NCCL wake nobody by themselves.
+// look checks all communicators: no rank is woken by a failure between machines or inside NCCL.
 func (t *Transport) look() {
 	t.mu.Lock()
-	kept := slices.Clone(t.kept)
+	cached := slices.Clone(t.cached)
 	t.mu.Unlock()
-	for _, w := range kept {
+	for _, w := range cached {
 		w.look()
 	}
 }

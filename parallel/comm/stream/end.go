@@ -22,15 +22,15 @@ type end struct {
 // Abort implements comm.Comm. Ranks in other processes get only the text of cause.
 func (e *end) Abort(cause error) {
 	if !e.End(cause) {
-		return // all processes know already
+		return // all processes have been notified
 	}
 	g := e.group
-	told := map[int]bool{g.mesh.self: true}
+	notified := map[int]bool{g.mesh.self: true}
 	for _, p := range g.process {
-		if !told[p] {
-			told[p] = true
+		if !notified[p] {
+			notified[p] = true
 			f := frame{group: g.key, kind: abort, from: uint16(e.Rank()), payload: []byte(cause.Error())}
-			_ = g.mesh.send(p, &f) // a process that is gone need not be told
+			_ = g.mesh.send(p, &f) // a process that has ended needs no message
 		}
 	}
 }
@@ -82,19 +82,19 @@ func (e *end) part(c *comm.Call, from, n int) *frame {
 // Run implements comm.Comm.
 func (e *end) Run(c *comm.Call) {
 	defer e.Spent(time.Now())
-	own, arrive := e.staged(c)
-	e.exchange(own)
+	staged, arrive := e.staged(c)
+	e.exchange(staged)
 	arrive()
 }
 
 // Begin implements comm.Comm with a goroutine.
 func (e *end) Begin(c *comm.Call) {
-	var own *comm.Call
-	own, e.arrive = e.staged(c)
+	var staged *comm.Call
+	staged, e.arrive = e.staged(c)
 	e.over = make(chan any, 1)
 	go func() {
 		defer func() { e.over <- recover() }()
-		e.exchange(own)
+		e.exchange(staged)
 	}()
 }
 
@@ -121,10 +121,10 @@ func (e *end) exchange(c *comm.Call) {
 	default: // AllReduce: each rank sums its part, then all ranks get all parts
 		counts := comm.Shares(c.Src.Len(), e.Size())
 		at := comm.Total(counts[:e.Rank()])
-		own := comm.Piece(c.Dst, at, counts[e.Rank()])
+		share := comm.Piece(c.Dst, at, counts[e.Rank()])
 		e.scatter(c, counts)
-		e.sum(c, own, counts)
-		e.spread(c, own)
+		e.sum(c, share, counts)
+		e.spread(c, share)
 		e.collect(c, counts, at)
 	}
 }
@@ -150,13 +150,13 @@ func (e *end) spread(c *comm.Call, t engine.Tensor) {
 }
 
 // collect receives counts[i] elements from rank i into the destination, in rank order. The rank's own part is copied
-// from the source, from element own on.
-func (e *end) collect(c *comm.Call, counts []int, own int) {
+// from the source, from element start on.
+func (e *end) collect(c *comm.Call, counts []int, start int) {
 	at := 0
 	for peer, n := range counts {
 		to := comm.HostBytes(c.Dst, at, n)
 		if at += n; peer == e.Rank() {
-			copy(to, comm.HostBytes(c.Src, own, n))
+			copy(to, comm.HostBytes(c.Src, start, n))
 			continue
 		}
 		copy(to, e.part(c, peer, n).payload)

@@ -7,7 +7,7 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// members is what this process knows about a group.
+// members is the state of a group in this process.
 type members struct {
 	*comm.Rendezvous
 	mesh    *Mesh
@@ -23,12 +23,12 @@ type way struct {
 }
 
 func newMembers(m *Mesh, key string, g comm.Group) *members {
-	own := &members{mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}}
-	if own.process == nil {
-		own.process = slices.Repeat([]int{m.self}, len(g.Ranks))
+	group := &members{mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}}
+	if group.process == nil {
+		group.process = slices.Repeat([]int{m.self}, len(g.Ranks))
 	}
-	own.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), own.standing)
-	return own
+	group.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), group.standing)
+	return group
 }
 
 // take keeps a frame for the rank that it is addressed to.

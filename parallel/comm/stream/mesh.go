@@ -30,7 +30,7 @@ type Mesh struct {
 	groups map[string]*members
 	early  map[string][]*frame // frames of groups that are not connected here yet
 	newest uint64              // newest team
-	lost   map[int]error       // why processes are gone
+	lost   map[int]error       // why connections to processes ended
 }
 
 // peer is the connection to one other process.
@@ -101,7 +101,7 @@ func (m *Mesh) Interruptible() bool { return true }
 // are copied through host memory while its host waits.
 func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	key := fmt.Sprintf("%d/%s/%d", g.Team, g.Name, g.Ranks[0])
-	own := newMembers(m, key, g)
+	group := newMembers(m, key, g)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if g.Team > m.newest {
@@ -110,14 +110,14 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	if m.groups[key] != nil {
 		return nil, fmt.Errorf("%s: group %s is connected already", g.Name, key)
 	}
-	m.groups[key] = own
+	m.groups[key] = group
 	for _, f := range m.early[key] {
-		own.take(f)
+		group.take(f)
 	}
 	delete(m.early, key)
-	for _, p := range own.process {
+	for _, p := range group.process {
 		if err := m.lost[p]; err != nil {
-			own.End(err)
+			group.End(err)
 		}
 	}
 	out := make([]comm.Comm, len(ops))
@@ -126,7 +126,7 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 			continue
 		}
 		device, _ := o.(*cuda.Ops) // nil for a rank that works in host memory
-		out[i] = &end{Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: device, posts: map[int][]comm.Message{}}
+		out[i] = &end{Seat: comm.NewSeat(group.Rendezvous, i), group: group, device: device, posts: map[int][]comm.Message{}}
 	}
 	return out, nil
 }
@@ -162,13 +162,13 @@ func (l *peer) receive() error {
 // deliver hands a frame to its group, or keeps it for a group that is not connected here yet.
 func (m *Mesh) deliver(f *frame) {
 	m.mu.Lock()
-	own := m.groups[f.group]
-	if own == nil && teamOf(f.group) >= m.newest { // the peers are ahead of this process
+	group := m.groups[f.group]
+	if group == nil && teamOf(f.group) >= m.newest { // the peers are ahead of this process
 		m.early[f.group] = append(m.early[f.group], f)
 	}
 	m.mu.Unlock()
-	if own != nil {
-		own.take(f)
+	if group != nil {
+		group.take(f)
 	}
 }
 
@@ -195,9 +195,9 @@ func (m *Mesh) gone(process int, cause error) {
 // send sends a frame to a process. The payload may be reused when it returns.
 func (m *Mesh) send(process int, f *frame) error {
 	if process == m.self {
-		own := *f
-		own.payload = append([]byte(nil), f.payload...)
-		m.deliver(&own)
+		copied := *f
+		copied.payload = append([]byte(nil), f.payload...)
+		m.deliver(&copied)
 		return nil
 	}
 	l := m.links[process]

@@ -15,14 +15,14 @@ func (e *end) staged(c *comm.Call) (*comm.Call, func()) {
 	if e.device == nil {
 		return c, func() {}
 	}
-	own := *c
+	staged := *c
 	in, out := c.Lengths(e.Rank())
-	own.Src = e.fetched(c.Src, out)
-	own.Dst = own.Src
+	staged.Src = e.fetched(c.Src, out)
+	staged.Dst = staged.Src
 	if c.Op != "AllReduce" {
-		own.Dst = hostTensor(c.Dst.DType, in)
+		staged.Dst = hostTensor(c.Dst.DType, in)
 	}
-	return &own, func() { e.put(c.Dst, own.Dst.Buf.Host) }
+	return &staged, func() { e.put(c.Dst, staged.Dst.Buf.Host) }
 }
 
 // hostTensor allocates a tensor of n elements in host memory.
@@ -36,11 +36,11 @@ func (e *end) fetched(t engine.Tensor, n int) engine.Tensor {
 	if e.device == nil || n == 0 {
 		return t
 	}
-	own := hostTensor(t.DType, n)
-	if err := e.device.Read(own.Buf.Host, t).Wait(); err != nil {
+	fetched := hostTensor(t.DType, n)
+	if err := e.device.Read(fetched.Buf.Host, t).Wait(); err != nil {
 		e.fail(&comm.Error{Text: e.Name + ": read what is to be sent", Cause: err})
 	}
-	return own
+	return fetched
 }
 
 // put writes bytes to the beginning of a tensor.

@@ -60,13 +60,13 @@ func (s *several) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	}
 	out := make([]comm.Comm, len(ops))
 	for p, m := range s.meshes {
-		own := make([]engine.Ops, len(ops))
+		local := make([]engine.Ops, len(ops))
 		for r := range ops {
 			if g.Processes[r] == p {
-				own[r] = ops[r]
+				local[r] = ops[r]
 			}
 		}
-		ends, err := m.Connect(g, own)
+		ends, err := m.Connect(g, local)
 		if err != nil {
 			return nil, err
 		}

@@ -102,9 +102,10 @@ func (t *Trial) check(ranks int) (exchange, error) {
 	return exchanges()[i], nil
 }
 
-// Run times the exchange on the members of g that live here. In every run all members meet, then each notes when it
-// starts and when it is done. The result is, by run, the seconds per exchange of the slowest member here. ops are as
-// for Transport.Connect; the caller must set Team, Ranks and Processes of g. When ctx ends, Run aborts.
+// Run times the exchange on the members of g in this process. In every run all members wait for each other, then each
+// records when it starts and when it is done. The result is, by run, the seconds per exchange of the slowest member in
+// this process. ops are as for Transport.Connect; the caller must set Team, Ranks and Processes of g. When ctx ends,
+// Run aborts.
 func (t *Trial) Run(ctx context.Context, by comm.Transport, g comm.Group, ops []engine.Ops) ([]float64, error) {
 	e, err := t.check(len(ops))
 	if err != nil {
@@ -154,12 +155,12 @@ func (t *Trial) Run(ctx context.Context, by comm.Transport, g comm.Group, ops []
 
 // Slowest returns the maximum over all members, by run.
 func Slowest(took [][]float64) (out []float64) {
-	for _, own := range took {
+	for _, seconds := range took {
 		if out == nil {
-			out = slices.Clone(own)
+			out = slices.Clone(seconds)
 		}
-		for i := range min(len(out), len(own)) {
-			out[i] = max(out[i], own[i])
+		for i := range min(len(out), len(seconds)) {
+			out[i] = max(out[i], seconds[i])
 		}
 	}
 	return out
