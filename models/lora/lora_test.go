@@ -17,21 +17,6 @@ func zeros(module string, n, k, r int) map[string]weights.Stored {
 	}
 }
 
-// where is the destination of an addition.
-type where struct {
-	part, name  string
-	first, rows int
-	upRow       int
-}
-
-func places(m *Matched) []where {
-	var out []where
-	for _, a := range m.Additions {
-		out = append(out, where{a.Part, a.Name, a.First, a.Rows, a.UpRow})
-	}
-	return out
-}
-
 // encoder returns an encoder of one block and width 8.
 func encoder(kind string) Encoder {
 	name := map[string]string{
