@@ -1,13 +1,13 @@
 // Package daemon is what the daemon and its workers are made of: it wires carriers, jobs, outputs and worker processes
 // together, and knows no command line.
 //
-// From the bottom up: settings.go is what can be set, limits.go what clients may ask for, memory.go how much memory there
-// is, machine.go reads measured rates, ops_cgo.go and ops_nocgo.go choose the operations of a build, devices.go finds
-// devices, transport.go how their ranks exchange data. children.go starts a process for each rank, portable_model.go and
-// hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are the other side. On it
-// worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder, members.go hosts that come
-// and go, metrics.go counts and health, run.go serves and shuts down. complete.go checks settings, daemon.go opens
-// everything in order. collector.go relaxes garbage collection while payloads arrive.
+// From the bottom up: settings.go is what can be set, limits.go what clients may ask for, memory.go how much memory
+// there is, machine.go reads measured rates, ops_cgo.go and ops_nocgo.go choose the operations of a build, devices.go
+// finds devices, transport.go how their ranks exchange data. children.go starts a process for each rank,
+// portable_model.go and hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are
+// the other side. On it worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder,
+// members.go hosts that come and go, metrics.go counts and health, run.go serves and shuts down. complete.go checks
+// settings, daemon.go opens everything in order. collector.go relaxes garbage collection while payloads arrive.
 package daemon
 
 import (

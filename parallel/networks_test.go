@@ -48,8 +48,8 @@ func families(t *testing.T) (out []network) {
 	return out
 }
 
-// recordedNetworks returns the models of all families that golden numbers were recorded with, without those that have one
-// head of keys and values and so take no tensor group.
+// recordedNetworks returns the models of all families that golden numbers were recorded with, without those that have
+// one head of keys and values and so take no tensor group.
 func recordedNetworks(t *testing.T) (out [][]string) {
 	t.Helper()
 	out, err := tiny.Networks()

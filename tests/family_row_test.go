@@ -12,8 +12,8 @@ import (
 )
 
 // TestFamilyIsOneFolderAndOneRow adds a family that is one folder, tests/sketch, to the table of families with one row,
-// and draws with it through the node classes and on plans. Nothing else of the program changes, although the family has a
-// kind of block of its own, and the matrices of tests of plans, memory and adapters run with it.
+// and draws with it through the node classes and on plans. Nothing else of the program changes, although the family has
+// a kind of block of its own, and the matrices of tests of plans, memory and adapters run with it.
 func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -61,7 +61,8 @@ func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 	}
 	run("^TestRow$", []string{"TestRow"}, "./tests/sketch")
 	matrices := []string{
-		"TestExactPlansEqualOneRank", "TestLateRanksGiveTheSameBits", "TestForecastEqualsRecordedRun", "TestUnmergedEqualsMerged",
+		"TestExactPlansEqualOneRank", "TestLateRanksGiveTheSameBits", "TestForecastEqualsRecordedRun",
+		"TestUnmergedEqualsMerged",
 	}
 	var of []string
 	for _, name := range matrices {

@@ -39,7 +39,9 @@ func rooms() map[string][]string {
 			"hardware", "rank", "process", "forecast", "remote", "request", "leader",
 			"denoise", ".",
 		},
-		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "rights", "broker", "jobs", "serve", "spawn", "worker"},
+		"ipc": {
+			"wire", "bulk", "message", "members", "client", "meter", "rights", "broker", "jobs", "serve", "spawn", "worker",
+		},
 	}
 }
 

@@ -122,17 +122,17 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 	}
 }
 
-// TestRepliesOfVerbs compares the lists of fields in the table of verbs with the structs, both ways.
+// TestRepliesOfVerbs compares the lists of fields in the list of verbs with the structs, both ways.
 func TestRepliesOfVerbs(t *testing.T) {
-	table := section(t, protocolPage(t), "Verbs")
+	list := strings.ReplaceAll(section(t, protocolPage(t), "Verbs"), "\n  ", " ")
 	for _, v := range message.Verbs() {
 		if !strings.HasPrefix(v.Answer, "{") || v.Name == message.VerbDescribe { // describe has one of three replies
 			continue
 		}
 		verb, reply := v.Name, v.Reply
-		row := regexp.MustCompile(`(?m)^\| ` + verb + ` \|.*\| \{([^|]*)\}[^|}]*\|$`).FindStringSubmatch(table)
+		row := regexp.MustCompile(`(?m)^- \*\*` + verb + `\*\*:.* Replies: \{(.*)\}[^}]*$`).FindStringSubmatch(list)
 		if row == nil {
-			t.Errorf("the row of %s has no {fields} among its replies", verb)
+			t.Errorf("what is said of %s has no {fields} among its replies", verb)
 			continue
 		}
 		inner := regexp.MustCompile(`\{[^{}]*\}|\[[^\[\]]*\]|:`).ReplaceAllString(row[1], "")
@@ -143,7 +143,7 @@ func TestRepliesOfVerbs(t *testing.T) {
 		slices.Sort(got)
 		if want := slices.Sorted(maps.Keys(fieldNames(reflect.TypeOf(reply), false, map[string]bool{}))); !slices.Equal(got,
 			want) {
-			t.Errorf("the row of %s lists %v, the reply has %v", verb, got, want)
+			t.Errorf("what is said of %s lists %v, the reply has %v", verb, got, want)
 		}
 	}
 	defs := Schema()["$defs"].(map[string]any)

@@ -12,8 +12,8 @@ import (
 	"patchbay/ipc/spawn"
 )
 
-// TestHowAProgramEnds checks what is said of a program that exits, fails with a panic, is killed by a signal, or does not
-// end when it is asked to, and that it is talked to over the descriptor that was asked for.
+// TestHowAProgramEnds checks what is said of a program that exits, fails with a panic, is killed by a signal, or does
+// not end when it is asked to, and that it is talked to over the descriptor that was asked for.
 func TestHowAProgramEnds(t *testing.T) {
 	const program = "the program"
 	for name, c := range map[string]struct {
@@ -22,13 +22,17 @@ func TestHowAProgramEnds(t *testing.T) {
 		clean                bool
 		within               time.Duration // 0: it ends by itself
 	}{
-		"exits":           {script: "echo hello", why: "it exited", clean: true},
-		"fails":           {script: "echo hello; echo panic: no >&2; echo later >&2; exit 3", why: "it exited with code 3", details: "panic: no"},
-		"killed":          {script: "echo hello; kill -9 $$", why: "it was killed by SIGKILL"},
-		"terminated":      {script: "echo hello; kill -15 $$", why: "it was killed by terminated"},
-		"another file":    {script: "echo hello >&3", why: "it exited", fd: 3, clean: true},
-		"does not exit":   {script: "echo hello; exec sleep 600", why: "it hung", within: time.Millisecond},
-		"last of several": {script: "echo hello; echo one >&2; echo two >&2; exit 1", why: "it exited with code 1", details: "two"},
+		"exits": {script: "echo hello", why: "it exited", clean: true},
+		"fails": {
+			script: "echo hello; echo panic: no >&2; echo later >&2; exit 3", why: "it exited with code 3", details: "panic: no",
+		},
+		"killed":        {script: "echo hello; kill -9 $$", why: "it was killed by SIGKILL"},
+		"terminated":    {script: "echo hello; kill -15 $$", why: "it was killed by terminated"},
+		"another file":  {script: "echo hello >&3", why: "it exited", fd: 3, clean: true},
+		"does not exit": {script: "echo hello; exec sleep 600", why: "it hung", within: time.Millisecond},
+		"last of several": {
+			script: "echo hello; echo one >&2; echo two >&2; exit 1", why: "it exited with code 1", details: "two",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			child, end, err := spawn.Start(program, exec.Command("sh", "-c", c.script), c.fd, (*exec.Cmd).Start)

@@ -145,8 +145,8 @@ func (m *Model) share(all engine.Tensor, i int, text bool) engine.Tensor {
 	return all.Slice(2, at*e, (at+n)*e)
 }
 
-// modulations returns how many vectors of width E modulate the blocks and the head: shift, scale and gate per Single block, twice these for each stream of a Double block, shift and
-// scale for the head.
+// modulations returns how many vectors of width E modulate the blocks and the head: shift, scale and gate per Single
+// block, twice these for each stream of a Double block, shift and scale for the head.
 func modulations(s *dit.Spec) int {
 	n := 2
 	for i := range s.Blocks {

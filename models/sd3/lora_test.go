@@ -23,10 +23,13 @@ func TestAdapterNames(t *testing.T) {
 		one("lora_transformer_transformer_blocks_0_attn_to_out_0", e, e, "joint_blocks.0.x_block.attn.proj", 0),
 		one("base_model.model.transformer_blocks.0.norm1_context.linear", 6*e, e,
 			"joint_blocks.0.context_block.adaLN_modulation.1", 0),
-		loratest.Row{Module: "transformer.transformer_blocks.3.norm1_context.linear", N: 2 * e, K: e, Want: []loratest.Destination{
-			{Name: "joint_blocks.3.context_block.adaLN_modulation.1", Rows: e, UpRow: e},
-			{Name: "joint_blocks.3.context_block.adaLN_modulation.1", First: e, Rows: e},
-		}},
+		loratest.Row{
+			Module: "transformer.transformer_blocks.3.norm1_context.linear", N: 2 * e, K: e,
+			Want: []loratest.Destination{
+				{Name: "joint_blocks.3.context_block.adaLN_modulation.1", Rows: e, UpRow: e},
+				{Name: "joint_blocks.3.context_block.adaLN_modulation.1", First: e, Rows: e},
+			},
+		},
 		loratest.Row{Module: "lycoris_norm_out_linear", N: 2 * e, K: e, Want: []loratest.Destination{
 			{Name: "final_layer.adaLN_modulation.1", Rows: e, UpRow: e},
 			{Name: "final_layer.adaLN_modulation.1", First: e, Rows: e},

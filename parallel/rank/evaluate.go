@@ -18,9 +18,9 @@ type Need struct {
 // Total returns the bytes of all buffers.
 func (n *Need) Total() int64 { return int64(n.Session) + int64(n.Activations) + int64(n.Exchange) }
 
-// Measure runs a whole session of a rank with these ends on recording Ops: every allocation of Prepare, Modulate, Embed,
-// Block and Head, without arithmetic. Of the model it needs shapes alone (dit.Spec.Outline), of ends their ranks and
-// sizes. resident finds control nets by key. Errors are those of Prepare.
+// Measure runs a whole session of a rank with these ends on recording Ops: every allocation of Prepare, Modulate,
+// Embed, Block and Head, without arithmetic. Of the model it needs shapes alone (dit.Spec.Outline), of ends their ranks
+// and sizes. resident finds control nets by key. Errors are those of Prepare.
 func Measure(model dit.Model, o OpenCommand, ends [plan.AxisCount]comm.Comm,
 	resident func(key string) (dit.Model, bool),
 ) (Need, error) {

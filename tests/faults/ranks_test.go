@@ -22,7 +22,8 @@ func TestRankLost(t *testing.T) {
 	program := harness.Build(t)
 	t.Run("Killed", func(t *testing.T) { rankLost(t, program, syscall.SIGKILL, "it was killed by SIGKILL") })
 	t.Run("Stopped", func(t *testing.T) {
-		rankLost(t, program, syscall.SIGSTOP, "it has said nothing for 5s: it did not exit when its leader had gone", "--patience", "5s")
+		rankLost(t, program, syscall.SIGSTOP, "it has said nothing for 5s: it did not exit when its leader had gone",
+			"--patience", "5s")
 	})
 }
 

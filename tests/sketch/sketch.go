@@ -50,7 +50,9 @@ func Family() family.Family {
 		},
 		Names: weights.Names{Diffusers: []weights.Alias{{File: "transformer_blocks.*.ff", Own: "steps.*.up"}}},
 		Releases: []family.Release{
-			{Name: "sketch-1", Billions: 0.000344, Steps: 4, Text: 77, Entries: 2, Config: Config{Hidden: 96, Heads: 6, Depth: 2, Gated: 2, Context: 128}},
+			{Name: "sketch-1", Billions: 0.000344, Steps: 4, Text: 77, Entries: 2, Config: Config{
+				Hidden: 96, Heads: 6, Depth: 2, Gated: 2, Context: 128,
+			}},
 		},
 		Tiny: Config{Hidden: 96, Heads: 6, Depth: 2, Gated: 2, Context: 128},
 	}
