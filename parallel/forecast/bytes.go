@@ -97,7 +97,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 	b := o.batch[c.Data].Len()
 	for _, i := range o.entries[c.CFG] {
 		rows := o.rows(m, i)
-		o.own(c, func(k int) {
+		for _, k := range o.lanesOf(c) {
 			for _, n := range o.kinds[k] {
 				var one [plan.AxisCount]volume
 				o.block(&one, c, n.block, rows, b)
@@ -108,7 +108,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 			if o.sends(k) {
 				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.SequenceRank(o.plan)], c.Tensor).Len()*o.Spec.Width))
 			}
-		})
+		}
 	}
 	return v
 }

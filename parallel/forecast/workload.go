@@ -321,13 +321,14 @@ func (o *Partition) RankOf(member int) int {
 	return o.mesh.Rank(at)
 }
 
-// own calls f for every lane of the stage of c.
-func (o *Partition) own(c plan.Coord, f func(k int)) {
+// lanesOf returns the lanes of the stage of c.
+func (o *Partition) lanesOf(c plan.Coord) (out []int) {
 	for k := range o.Lanes {
 		if o.Stage(k) == c.Pipe {
-			f(k)
+			out = append(out, k)
 		}
 	}
+	return out
 }
 
 // stored reports whether attention reads from K/V stores, or works as if it did.
