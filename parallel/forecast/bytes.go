@@ -119,23 +119,14 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) [][]Traffic {
 	o := NewPartition(w, p)
 	out := make([][]Traffic, p.Ranks())
-	var count [microSizes]int64
-	var micro [microSizes]plan.Micro
-	for _, m := range o.micros() {
-		count[o.size(m)]++
-		micro[o.size(m)] = m
-	}
 	for r := range out {
 		out[r] = make([]Traffic, plan.AxisCount)
-		for size, n := range count {
-			if n == 0 {
-				continue
+		o.bySize(o.micros(), func(m plan.Micro, n int) {
+			for a, v := range o.volumes(o.mesh.At(r), m) {
+				out[r][a].Calls += int64(n) * v.calls
+				out[r][a].Bytes += int64(n) * v.values * int64(valueBytes)
 			}
-			for a, v := range o.volumes(o.mesh.At(r), micro[size]) {
-				out[r][a].Calls += n * v.calls
-				out[r][a].Bytes += n * v.values * int64(valueBytes)
-			}
-		}
+		})
 		weights := o.shardVolume()
 		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: int64(float64(weights.values) * weightBytes)}
 	}

@@ -80,7 +80,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
 		working = append(working, sp)
 	}
-	sortBy(working, func(sp Span) float64 { return sp.Start })
+	slices.SortStableFunc(working, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })
 	until := 0.0
 	for _, sp := range working {
 		if sp.End > until {
@@ -145,9 +145,4 @@ func (s *Simulation) ranks(c *costs, course *schedule) {
 		rt := &s.Ranks[r]
 		rt.Idle = max(0, s.Seconds-rt.Compute-rt.Exchange-rt.Send)
 	}
-}
-
-// sortBy sorts v by a number, smallest first, and keeps the order of equal elements.
-func sortBy[T any](v []T, by func(T) float64) {
-	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
 }

@@ -200,6 +200,21 @@ func (o *Partition) size(m plan.Micro) int {
 	return 4
 }
 
+// bySize calls f with one of the micro-steps of each size, and how many of them there are.
+func (o *Partition) bySize(micros []plan.Micro, f func(m plan.Micro, n int)) {
+	var count [microSizes]int
+	var one [microSizes]plan.Micro
+	for _, m := range micros {
+		count[o.size(m)]++
+		one[o.size(m)] = m
+	}
+	for size, n := range count {
+		if n > 0 {
+			f(one[size], n)
+		}
+	}
+}
+
 // cutRows computes what rows returns.
 func (o *Partition) cutRows() {
 	last, places := len(o.Patches)-1, o.plan.Places(false)
