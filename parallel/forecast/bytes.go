@@ -113,6 +113,13 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 	return v
 }
 
+// spreadVolumes returns what rank c sends in a spread evaluation.
+func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
+	v := o.spreadOut.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
+	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
+	return v
+}
+
 // TrafficByRank returns what every rank of a plan sends during a workload, as the executor counts it, by rank and axis
 // (AxisUlysses to AxisShard). weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
 // of activations are exact, those of sharded weights leave out the padding of packed matrices.

@@ -180,6 +180,22 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	return o
 }
 
+// spread returns the partition of spread evaluations: the ranks are the same, but stages count as places of the ring.
+func (o *Partition) spread() *Partition {
+	w := *o
+	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
+	w.mesh = plan.Mesh{Plan: w.plan}
+	w.setLanes([]dit.Range{{End: len(o.Spec.Blocks)}})
+	w.cutRows()
+	return &w
+}
+
+// spreadCoord returns the coordinates of a rank in the partition of spread evaluations.
+func (o *Partition) spreadCoord(c plan.Coord) plan.Coord {
+	c.Ring, c.Pipe = c.Pipe*o.plan.Ring+c.Ring, 0
+	return c
+}
+
 // Micro-steps have a few sizes: the whole image, the first patch (with the text), patches as long as the second one,
 // patches as long as the last one (with the network's padding tokens), and shorter ones in between. Micro-steps of one
 // size cost the same, and the first, second and last patch need most.
