@@ -4,8 +4,7 @@
 // the rates of devices (package hardware). It computes nothing, and knows of an exchange its size alone.
 //
 // In order: workload.go says what is asked and who computes it, record.go what blocks do, stage_costs.go what that
-// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. queue.go
-// shares devices among jobs.
+// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes.
 package forecast
 
 import (
