@@ -341,16 +341,6 @@ func (o *Partition) Stage(k int) int {
 	return 2*o.plan.Pipe - 2 - k
 }
 
-// RankOf returns the rank that does the work of a member of the executor's team. There, every lane of a folded stage is
-// a member of its own.
-func (o *Partition) RankOf(member int) int {
-	team := o.plan
-	team.Pipe = len(o.Lanes)
-	at := plan.Mesh{Plan: team}.At(member)
-	at.Pipe = o.Stage(at.Pipe)
-	return o.mesh.Rank(at)
-}
-
 // lanesOf returns the lanes of the stage of c.
 func (o *Partition) lanesOf(c plan.Coord) (out []int) {
 	for k := range o.Lanes {
