@@ -78,12 +78,8 @@ func (s Search) Simulate(p plan.Plan) *Simulation {
 	o := NewPartition(s.Workload, p)
 	sim := simulate(newCosts(o, s.Cluster), false)
 	n, sum := max(s.Evaluations, 1), s.netSeconds(p)
-	whole := 0
-	for whole < n && o.synchronous(whole) {
-		whole++
-	}
 	sim.Seconds, sim.StepSeconds = sim.Seconds+sum, sim.StepSeconds+sum/float64(n)
-	sim.WarmupSeconds += sum * (float64(whole) / float64(n))
+	sim.WarmupSeconds += sum * (float64(o.whole()) / float64(n))
 	for r := range sim.Ranks {
 		sim.Ranks[r].Compute += sum
 	}

@@ -89,12 +89,10 @@ func (s *Simulation) steady(c *costs, samplers int) {
 		}
 	}
 	s.HandoverSeconds = max(0, s.Seconds-busy)
-	first := 0
-	for first < c.Evaluations && c.synchronous(first) {
-		s.WarmupSeconds = ends[first] + c.cluster.Device.Handover
-		first++
+	first, last := c.whole(), c.Evaluations-1
+	if first > 0 {
+		s.WarmupSeconds = ends[first-1] + c.cluster.Device.Handover
 	}
-	last := c.Evaluations - 1
 	switch {
 	case first < last: // the first stale evaluation fills the pipeline
 		s.StepSeconds = (ends[last] - ends[first]) / float64(last-first)

@@ -312,17 +312,20 @@ func (o *Partition) twin(c plan.Coord) plan.Coord {
 	return c
 }
 
-// synchronous reports whether evaluation e runs the whole image at once: during warm-up, and always the first one,
-// which fills the K/V store. Evaluations that a cache skips depend on the image and are not predicted.
-func (o *Partition) synchronous(e int) bool {
-	return len(o.Patches) == 1 || e < max(o.plan.Warmup, 1)
+// whole returns how many evaluations run the whole image at once: during warm-up, and always the first one, which
+// fills the K/V store. Evaluations that a cache skips depend on the image and are not predicted.
+func (o *Partition) whole() int {
+	if len(o.Patches) == 1 {
+		return o.Evaluations
+	}
+	return min(o.Evaluations, max(o.plan.Warmup, 1))
 }
 
 // micros returns the micro-steps in the order in which every rank runs them.
 func (o *Partition) micros() []plan.Micro {
 	var out []plan.Micro
 	for e := range o.Evaluations {
-		if o.synchronous(e) {
+		if e < o.whole() {
 			out = append(out, plan.Micro{Evaluation: e, Whole: true})
 			continue
 		}
