@@ -16,7 +16,6 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models/dit"
-	"patchbay/parallel/forecast"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
@@ -184,7 +183,7 @@ func TestPlacesAreSharedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newPlaces(8)
 		even := func(due, free int) int {
-			if sizes := forecast.ShareSizes(due, free, func(n int) float64 {
+			if sizes := ShareSizes(due, free, func(n int) float64 {
 				return 1 / math.Pow(float64(n),
 					0.9)
 			}); sizes != nil {

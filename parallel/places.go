@@ -2,10 +2,12 @@ package parallel
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 
 	"patchbay/fault"
+	"patchbay/parallel/plan"
 )
 
 // places hands out the places of a pool whose requests run side by side, in the order in which the requests came. It
@@ -86,4 +88,34 @@ func (s *places) give(back []int) {
 	s.free = append(s.free, back...)
 	slices.Sort(s.free)
 	s.changed.Broadcast()
+}
+
+// ShareSizes divides the free devices of one host among waiting jobs, as evenly as possible, so that the last job ends
+// soonest. It returns the sizes of the groups; jobs without one wait. seconds returns the time of a job on a number of
+// devices, +Inf if it does not fit. Many jobs get a device each, since no plan's speedup exceeds its number of devices.
+// A lone job gets all devices, and so do, one after the other, a few jobs that do not share evenly.
+func ShareSizes(waiting, free int, seconds func(devices int) float64) []int {
+	var out []int
+	if n, _ := soonest(waiting, free, seconds); n > 0 {
+		for _, r := range plan.Balanced(free, n) {
+			out = append(out, r.Len())
+		}
+	}
+	return out
+}
+
+// soonest returns the number of groups to begin with, 0 if a job fits none, and when the last job ends if that many run
+// in every round except the last, whose jobs are divided anew.
+func soonest(waiting, free int, seconds func(devices int) float64) (groups int, last float64) {
+	if waiting == 0 {
+		return 0, 0
+	}
+	last = math.Inf(1)
+	for n := 1; n <= min(waiting, free); n++ {
+		_, rest := soonest(waiting%n, free, seconds)
+		if end := float64(waiting/n)*seconds(free/n) + rest; end < last {
+			groups, last = n, end
+		}
+	}
+	return groups, last
 }

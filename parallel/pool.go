@@ -213,7 +213,7 @@ func (p *Pool) share(req *request.Request, asked plan.Plan, due, free int) (n in
 		if n > most {
 			n = 0
 		}
-	} else if sizes := forecast.ShareSizes(due, most, seconds); len(sizes) > 0 {
+	} else if sizes := ShareSizes(due, most, seconds); len(sizes) > 0 {
 		n = sizes[0]
 	}
 	if n == 0 {

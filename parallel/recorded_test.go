@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 )
 
@@ -120,8 +121,11 @@ func TestMembersAreRanks(t *testing.T) {
 		}
 		o := forecast.NewPartition(workloadOf(r), planOf(t, text))
 		for member := range e.whole.team.Members {
-			if want, _ := e.whole.team.Device(member); o.RankOf(member) != want {
-				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))
+			at := e.whole.team.Mesh.At(member)
+			at.Pipe = o.Stage(at.Pipe)
+			says := plan.Mesh{Plan: e.whole.team.Plan}.Rank(at)
+			if want, _ := e.whole.team.Device(member); says != want {
+				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, says)
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func sameNoun() map[string]string {
 		"models/dit.Entry": "what the network sees of one", "node/graph.Job": "what the runner gets of one",
 		"node/graph.Event": "what the runner says of one", "node/graph.handles": "the worker's store of them",
 		"node/editor.node": "in the editor's format", "node/editor.link": "in the editor's format",
-		"parallel/forecast.Job": "one that waits, for the planner", "parallel/remote.Process": "one in another process",
+		"parallel/remote.Process":       "one in another process",
 		"parallel.Processes":            "those that a pool's ranks run in",
 		"parallel/comm/deferred.group":  "the state that its ends share",
 		"parallel/comm/localcuda.group": "the state that its ends share", "engine/deferred.Event": "CUDA's word",

@@ -15,7 +15,6 @@ import (
 	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/parallel"
-	"patchbay/parallel/forecast"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/request"
 )
@@ -158,6 +157,6 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Pool, req *request.R
 		m.Device.WeightBytes = 4
 		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
 			f.Size, eng.Name(), runtime.GOMAXPROCS(0))
-		return forecast.Measure(m, req.Workload(), res.Stats.Spans, req.Compute.Size())
+		return plan.Measure(m, req.Workload(), res.Stats.Spans, req.Compute.Size())
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
 	"patchbay/parallel/request"
 )
 
@@ -70,7 +71,7 @@ func (f *Flags) machine(ctx context.Context, one request.Request) (hardware.Mach
 	if err != nil {
 		return m, err
 	}
-	return m, forecast.Measure(&m, one.Workload(), stats.Spans, one.Compute.Size())
+	return m, Measure(&m, one.Workload(), stats.Spans, one.Compute.Size())
 }
 
 // checkedRuns is how often a request runs; the quietest run counts.
@@ -126,9 +127,10 @@ func compare(r *request.Request, m hardware.Machine, stats request.Stats) (c com
 	cluster := hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n}
 	c.sim = forecast.Search{Workload: w, Cluster: cluster}.Simulate(c.plan)
 	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
-	o := forecast.NewPartition(w, c.plan)
+	team := process.TeamSpec{Plan: c.plan, Folded: c.plan.Pipe > 1 && plan.Skips(w.Spec)}
 	for _, s := range stats.Spans {
-		c.ran[o.RankOf(s.Rank)].AddSpan(s)
+		rank, _ := team.Device(s.Rank)
+		addSpan(&c.ran[rank], s)
 	}
 	for i, axes := range forecast.TrafficByRank(w, c.plan, m.Device.WeightBytes, size) {
 		for a, t := range axes {

@@ -16,13 +16,8 @@ func TestCheckComparesLikeWithLike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const demo = "../../examples/demo/diffusion_models/demo_flux.safetensors"
 	for _, text := range []string{"", "ulysses=2", "pipe=2,patches=3", "cfg=2,tensor=2,form=scatter"} {
-		trial := Trial{Model: demo, Size: "64x64", Compute: "f32", Steps: 2, Text: 5, Entries: 2}
-		r, err := trial.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := demo(t, "64x64", 2)
 		r.Plan, r.Profile = text, true
 		stats, err := profiled(context.Background(), parallel.Config{NewOps: daemon.NewOps, Machine: &m, Order: 1}, r)
 		if err != nil {

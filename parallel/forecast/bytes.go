@@ -97,7 +97,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 	b := o.batch[c.Data].Len()
 	for _, i := range o.entries[c.CFG] {
 		rows := o.rows(m, i)
-		o.own(c, func(k int) {
+		for _, k := range o.lanesOf(c) {
 			for _, n := range o.kinds[k] {
 				var one [plan.AxisCount]volume
 				o.block(&one, c, n.block, rows, b)
@@ -108,8 +108,15 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 			if o.sends(k) {
 				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.SequenceRank(o.plan)], c.Tensor).Len()*o.Spec.Width))
 			}
-		})
+		}
 	}
+	return v
+}
+
+// spreadVolumes returns what rank c sends in a spread evaluation.
+func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
+	v := o.spreadOut.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
+	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
 }
 
@@ -119,23 +126,14 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) [][]Traffic {
 	o := NewPartition(w, p)
 	out := make([][]Traffic, p.Ranks())
-	var count [microSizes]int64
-	var micro [microSizes]plan.Micro
-	for _, m := range o.micros() {
-		count[o.size(m)]++
-		micro[o.size(m)] = m
-	}
 	for r := range out {
 		out[r] = make([]Traffic, plan.AxisCount)
-		for size, n := range count {
-			if n == 0 {
-				continue
+		o.bySize(o.micros(), func(m plan.Micro, n int) {
+			for a, v := range o.volumes(o.mesh.At(r), m) {
+				out[r][a].Calls += int64(n) * v.calls
+				out[r][a].Bytes += int64(n) * v.values * int64(valueBytes)
 			}
-			for a, v := range o.volumes(o.mesh.At(r), micro[size]) {
-				out[r][a].Calls += n * v.calls
-				out[r][a].Bytes += n * v.values * int64(valueBytes)
-			}
-		}
+		})
 		weights := o.shardVolume()
 		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: int64(float64(weights.values) * weightBytes)}
 	}

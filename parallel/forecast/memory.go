@@ -43,10 +43,7 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 		}
 		out[r] = o.leastMemory(c, weightBytes, valueBytes)
 		out[r].Session = 0 // the store is a part of what is recorded
-		for k := range o.Lanes {
-			if o.Stage(k) != c.Pipe {
-				continue
-			}
+		for _, k := range o.lanesOf(c) {
 			m, err := o.LaneMemory(c, k, valueBytes)
 			if err != nil {
 				return nil, err
@@ -72,7 +69,9 @@ func WeightsByRank(w Workload, p plan.Plan, weightBytes float64) (out []int64) {
 // leastMemory returns what rank c needs at least: weights, and the keys and values of a pipeline.
 func (o *Partition) leastMemory(c plan.Coord, weightBytes float64, valueBytes int) (m Memory) {
 	m.Weights = int64(float64(o.heldParams(c)) * weightBytes)
-	o.own(c, func(k int) { m.KV += o.storeBytes(c, k, valueBytes) })
+	for _, k := range o.lanesOf(c) {
+		m.KV += o.storeBytes(c, k, valueBytes)
+	}
 	m.Session = m.KV
 	return m
 }
@@ -243,22 +242,7 @@ func (w *Workload) netEntry(n *Net, use, batch int) dit.Entry {
 	return e
 }
 
-// outside returns the number of parameters outside the blocks.
-func (o *Partition) outside() int64 {
-	n := o.Spec.Params
-	for _, b := range o.Spec.Blocks {
-		n -= b.Params
-	}
-	return n
-}
-
 // localHeads returns the number of key and value heads of a tensor rank.
 func (o *Partition) localHeads(c plan.Coord) int {
 	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Groups()).Len()
-}
-
-// blockParams returns the parameters of block n on a tensor rank.
-func (o *Partition) blockParams(n int) int64 {
-	b, t := o.Spec.Blocks[n], int64(o.plan.Tensor)
-	return b.Params - b.Split + (b.Split+t-1)/t
 }

@@ -43,13 +43,7 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 		n, share := &s.Nets[i], 1.
 		switch {
 		case n.Spec.Follows:
-			w, own := s.beside(n, p)
-			o := NewPartition(w, own)
-			params := o.outside()
-			for k := range n.Spec.Blocks {
-				params += o.blockParams(k)
-			}
-			share = float64(params) / float64(max(n.Spec.Params, 1))
+			share = float64(NewPartition(s.beside(n, p)).heldParams(plan.Coord{})) / float64(max(n.Spec.Params, 1))
 		case !n.Patch && p.Pipe == 1:
 			share = 1 / float64(p.Tensor)
 		}
@@ -84,12 +78,8 @@ func (s Search) Simulate(p plan.Plan) *Simulation {
 	o := NewPartition(s.Workload, p)
 	sim := simulate(newCosts(o, s.Cluster), false)
 	n, sum := max(s.Evaluations, 1), s.netSeconds(p)
-	whole := 0
-	for whole < n && o.synchronous(whole) {
-		whole++
-	}
 	sim.Seconds, sim.StepSeconds = sim.Seconds+sum, sim.StepSeconds+sum/float64(n)
-	sim.WarmupSeconds += sum * (float64(whole) / float64(n))
+	sim.WarmupSeconds += sum * (float64(o.whole()) / float64(n))
 	for r := range sim.Ranks {
 		sim.Ranks[r].Compute += sum
 	}

@@ -412,19 +412,13 @@ func (c *costs) bound() float64 {
 		if c.twin(at) != at && c.cluster.Mixed == nil {
 			continue
 		}
-		stage := make([]float64, c.plan.Pipe)
-		warmup, through := 0, 0.0
-		for e := 0; e < c.Evaluations && c.synchronous(e); e++ {
-			warmup++
-		}
+		stage, whole, through := make([]float64, c.plan.Pipe), c.whole(), 0.0
 		for k := range c.Lanes {
 			lane := func(m plan.Micro) float64 { return c.leastSeconds(at, k, m) }
-			if warmup > 0 && c.spread != nil { // all stages work together
-				through = float64(warmup) * lane(plan.Micro{Whole: true})
-			} else if warmup > 0 { // one stage works at a time
-				through += float64(warmup) * lane(plan.Micro{Whole: true})
+			if k == 0 || c.spread == nil { // one stage works at a time, or all together
+				through += float64(whole) * lane(plan.Micro{Whole: true})
 			}
-			if warmup == c.Evaluations {
+			if whole == c.Evaluations {
 				continue
 			}
 			first := lane(plan.Micro{Patch: 0})
@@ -434,7 +428,7 @@ func (c *costs) bound() float64 {
 				least := min(lane(plan.Micro{Patch: last}), lane(plan.Micro{Patch: max(1, last-1)}))
 				rest = float64(last) * least
 			}
-			stage[c.Stage(k)] += float64(c.Evaluations-warmup) * (first + rest)
+			stage[c.Stage(k)] += float64(c.Evaluations-whole) * (first + rest)
 		}
 		most = max(most, through+slices.Max(stage))
 	}

@@ -1,60 +1,46 @@
 package forecast
 
-import "patchbay/parallel/plan"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
 
-// heldParams returns the number of parameters that rank c holds, as plan.Plan.Held divides them.
-func (o *Partition) heldParams(c plan.Coord) (n int64) {
-	switch {
-	case o.plan.Owns():
-		return o.stageParams(c)
-	case o.plan.Shard:
-		return o.shardParams()
-	}
-	for _, unit := range o.unitParams() {
-		n += unit
-	}
-	return n
-}
-
-// unitParams returns the parameters of every unit of sharded weights on a tensor rank: the blocks, then everything
-// outside of them.
-func (o *Partition) unitParams() []int64 {
-	var out []int64
-	for n := range o.Spec.Blocks {
-		out = append(out, o.blockParams(n))
-	}
-	return append(out, o.outside())
-}
-
-// stageParams returns the parameters of rank c where stages own their weights: its tensor slice of the blocks.
-func (o *Partition) stageParams(c plan.Coord) int64 {
-	h, n := o.plan.Held(o.Lanes, c), o.outside()
-	if h.NoEmbed {
-		n -= o.Spec.EmbedParams
-	}
-	if h.NoHead {
-		n -= o.Spec.HeadParams
-	}
-	for i := range o.Spec.Blocks {
-		if h.Has(i) {
-			n += o.blockParams(i)
-		}
-	}
-	return n
-}
-
-// shardParams returns the parameters that a rank holds of sharded weights: 1/P of all units and two gather buffers,
-// each as large as its largest unit.
-func (o *Partition) shardParams() int64 {
-	units := o.unitParams()
-	total, places := int64(0), [2]int64{}
+// heldParams returns the number of parameters that rank c holds: those of its units or, where it holds a part of their
+// bytes, 1/P of all units and two gather buffers, each as large as its largest unit.
+func (o *Partition) heldParams(c plan.Coord) int64 {
+	held := o.plan.Held(o.Lanes, c)
+	units := o.unitParams(held)
+	total, buffers := int64(0), [2]int64{}
 	for u, n := range units {
 		total += n
-		p := plan.UnitBuffer(u, len(units)-1)
-		places[p] = max(places[p], n)
+		at := plan.UnitBuffer(u, len(units)-1)
+		buffers[at] = max(buffers[at], n)
 	}
-	parts := int64(o.plan.Parts())
-	return (total+parts-1)/parts + places[0] + places[1]
+	if held.Parts <= 1 {
+		return total
+	}
+	parts := int64(held.Parts)
+	return (total+parts-1)/parts + buffers[0] + buffers[1]
+}
+
+// unitParams returns the parameters of every unit of weights on a tensor rank, 0 for those that are not held: the
+// blocks, then everything outside of them.
+func (o *Partition) unitParams(held dit.Held) []int64 {
+	outside, t := o.Spec.Params, int64(o.plan.Tensor)
+	out := make([]int64, len(o.Spec.Blocks), len(o.Spec.Blocks)+1)
+	for n, b := range o.Spec.Blocks {
+		outside -= b.Params
+		if held.Has(n) {
+			out[n] = b.Params - b.Split + (b.Split+t-1)/t
+		}
+	}
+	if held.NoEmbed {
+		outside -= o.Spec.EmbedParams
+	}
+	if held.NoHead {
+		outside -= o.Spec.HeadParams
+	}
+	return append(out, outside)
 }
 
 // shardVolume returns what a rank sends in a session for units to be gathered: its part of each to P-1 others.
@@ -62,7 +48,7 @@ func (o *Partition) shardVolume() (v volume) {
 	if o.plan.Parts() == 1 {
 		return v
 	}
-	units, parts := o.unitParams(), int64(o.plan.Parts())
+	units, parts := o.unitParams(dit.Held{}), int64(o.plan.Parts())
 	for _, u := range plan.GatheredUnits(len(o.Spec.Blocks), o.Evaluations) {
 		v.add(1, (units[u]+parts-1)/parts*(parts-1))
 	}
@@ -75,7 +61,7 @@ func (c *costs) addShards(l *load) {
 	if c.plan.Parts() == 1 {
 		return
 	}
-	units, parts, w := c.unitParams(), int64(c.plan.Parts()), c.wires[plan.AxisShard]
+	units, parts, w := c.unitParams(dit.Held{}), int64(c.plan.Parts()), c.wires[plan.AxisShard]
 	work := (c.compute(*l) + l.exchange) / float64(len(units))
 	if !c.plan.Overlap {
 		work = 0

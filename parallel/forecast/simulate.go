@@ -80,7 +80,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
 		working = append(working, sp)
 	}
-	sortBy(working, func(sp Span) float64 { return sp.Start })
+	slices.SortStableFunc(working, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })
 	until := 0.0
 	for _, sp := range working {
 		if sp.End > until {
@@ -89,12 +89,10 @@ func (s *Simulation) steady(c *costs, samplers int) {
 		}
 	}
 	s.HandoverSeconds = max(0, s.Seconds-busy)
-	first := 0
-	for first < c.Evaluations && c.synchronous(first) {
-		s.WarmupSeconds = ends[first] + c.cluster.Device.Handover
-		first++
+	first, last := c.whole(), c.Evaluations-1
+	if first > 0 {
+		s.WarmupSeconds = ends[first-1] + c.cluster.Device.Handover
 	}
-	last := c.Evaluations - 1
 	switch {
 	case first < last: // the first stale evaluation fills the pipeline
 		s.StepSeconds = (ends[last] - ends[first]) / float64(last-first)
@@ -145,9 +143,4 @@ func (s *Simulation) ranks(c *costs, course *schedule) {
 		rt := &s.Ranks[r]
 		rt.Idle = max(0, s.Seconds-rt.Compute-rt.Exchange-rt.Send)
 	}
-}
-
-// sortBy sorts v by a number, smallest first, and keeps the order of equal elements.
-func sortBy[T any](v []T, by func(T) float64) {
-	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
 }

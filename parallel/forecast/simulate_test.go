@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -208,7 +209,7 @@ func TestFoldedStagesShareTheirDevice(t *testing.T) {
 		t.Fatalf("%d devices worked, want 4", len(busy))
 	}
 	for d, list := range busy {
-		sortBy(list, func(s Span) float64 { return s.Start })
+		slices.SortFunc(list, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })
 		for i := 1; i < len(list); i++ {
 			if list[i].Start < list[i-1].End-1e-12 {
 				t.Fatalf("device %d works on %s and %s at once", d, list[i-1].Micro, list[i].Micro)

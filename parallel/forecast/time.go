@@ -216,20 +216,14 @@ func (l *load) add(one load, n float64) {
 
 // addEnds adds embedding and head, if they are in lane k.
 func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
-	embed, head := c.endFlops(at, rows, b)
-	if k == 0 {
-		l.gemm += embed
-	}
-	if !c.sends(k) {
-		l.gemm += head
-	}
-}
-
-// endFlops returns the floating-point operations of embedding and head for the rows of rank at.
-func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head float64) {
 	image := float64(b * c.plan.Kept(rows[at.SequenceRank(c.plan)], at.Tensor).Image.Len())
 	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
-	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
+	if k == 0 {
+		l.gemm += 2 * image * token * float64(c.Spec.Channels)
+	}
+	if !c.sends(k) {
+		l.gemm += 2 * image * token * float64(c.Spec.OutChannels)
+	}
 }
 
 // laneSeconds returns the time of lane k of a data part and cfg group for a micro-step, and the load of each of its

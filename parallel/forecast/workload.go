@@ -4,8 +4,7 @@
 // the rates of devices (package hardware). It computes nothing, and knows of an exchange its size alone.
 //
 // In order: workload.go says what is asked and who computes it, record.go what blocks do, stage_costs.go what that
-// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes. queue.go
-// shares devices among jobs.
+// costs, time.go the seconds of a micro-step, schedule.go the order of everything and how long it takes.
 package forecast
 
 import (
@@ -180,6 +179,22 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	return o
 }
 
+// spread returns the partition of spread evaluations: the ranks are the same, but stages count as places of the ring.
+func (o *Partition) spread() *Partition {
+	w := *o
+	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
+	w.mesh = plan.Mesh{Plan: w.plan}
+	w.setLanes([]dit.Range{{End: len(o.Spec.Blocks)}})
+	w.cutRows()
+	return &w
+}
+
+// spreadCoord returns the coordinates of a rank in the partition of spread evaluations.
+func (o *Partition) spreadCoord(c plan.Coord) plan.Coord {
+	c.Ring, c.Pipe = c.Pipe*o.plan.Ring+c.Ring, 0
+	return c
+}
+
 // Micro-steps have a few sizes: the whole image, the first patch (with the text), patches as long as the second one,
 // patches as long as the last one (with the network's padding tokens), and shorter ones in between. Micro-steps of one
 // size cost the same, and the first, second and last patch need most.
@@ -198,6 +213,21 @@ func (o *Partition) size(m plan.Micro) int {
 		return 3
 	}
 	return 4
+}
+
+// bySize calls f with one of the micro-steps of each size, and how many of them there are.
+func (o *Partition) bySize(micros []plan.Micro, f func(m plan.Micro, n int)) {
+	var count [microSizes]int
+	var one [microSizes]plan.Micro
+	for _, m := range micros {
+		count[o.size(m)]++
+		one[o.size(m)] = m
+	}
+	for size, n := range count {
+		if n > 0 {
+			f(one[size], n)
+		}
+	}
 }
 
 // cutRows computes what rows returns.
@@ -282,17 +312,20 @@ func (o *Partition) twin(c plan.Coord) plan.Coord {
 	return c
 }
 
-// synchronous reports whether evaluation e runs the whole image at once: during warm-up, and always the first one,
-// which fills the K/V store. Evaluations that a cache skips depend on the image and are not predicted.
-func (o *Partition) synchronous(e int) bool {
-	return len(o.Patches) == 1 || e < max(o.plan.Warmup, 1)
+// whole returns how many evaluations run the whole image at once: during warm-up, and always the first one, which
+// fills the K/V store. Evaluations that a cache skips depend on the image and are not predicted.
+func (o *Partition) whole() int {
+	if len(o.Patches) == 1 {
+		return o.Evaluations
+	}
+	return min(o.Evaluations, max(o.plan.Warmup, 1))
 }
 
 // micros returns the micro-steps in the order in which every rank runs them.
 func (o *Partition) micros() []plan.Micro {
 	var out []plan.Micro
 	for e := range o.Evaluations {
-		if o.synchronous(e) {
+		if e < o.whole() {
 			out = append(out, plan.Micro{Evaluation: e, Whole: true})
 			continue
 		}
@@ -311,23 +344,14 @@ func (o *Partition) Stage(k int) int {
 	return 2*o.plan.Pipe - 2 - k
 }
 
-// RankOf returns the rank that does the work of a member of the executor's team. There, every lane of a folded stage is
-// a member of its own.
-func (o *Partition) RankOf(member int) int {
-	team := o.plan
-	team.Pipe = len(o.Lanes)
-	at := plan.Mesh{Plan: team}.At(member)
-	at.Pipe = o.Stage(at.Pipe)
-	return o.mesh.Rank(at)
-}
-
-// own calls f for every lane of the stage of c.
-func (o *Partition) own(c plan.Coord, f func(k int)) {
+// lanesOf returns the lanes of the stage of c.
+func (o *Partition) lanesOf(c plan.Coord) (out []int) {
 	for k := range o.Lanes {
 		if o.Stage(k) == c.Pipe {
-			f(k)
+			out = append(out, k)
 		}
 	}
+	return out
 }
 
 // stored reports whether attention reads from K/V stores, or works as if it did.

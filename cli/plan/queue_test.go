@@ -1,4 +1,4 @@
-package forecast
+package plan
 
 import (
 	"math"
@@ -11,13 +11,17 @@ import (
 // for all devices.
 func TestJobsSideBySide(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: up to 50 jobs; TestGroupsLeaveNobodyAlone has a few")
+		t.Skip("long: up to 50 jobs; TestGroupsLeaveNobodyAlone of package parallel has a few")
 	}
 	for _, c := range []struct{ model, devices string }{
 		{"flux-dev", "8xH100-nvlink"}, {"pixart-alpha", "8xL40-pcie"}, {"flux-dev", "8x4090-pcie"},
 	} {
-		s := searchFor(t, c.model, 1024, 28, c.devices)
-		best := s.byDevices()
+		f := Flags{Model: c.model, Size: "1024x1024", Devices: c.devices, Batch: 1, Warmup: 1, Steps: 28}
+		s, err := f.Search()
+		if err != nil {
+			t.Fatal(err)
+		}
+		best := byDevices(s)
 		for n := 1; n <= 50; n++ {
 			jobs, last := sideBySide(n, best), 0.0
 			if len(jobs) != n {
@@ -45,34 +49,12 @@ func TestJobsSideBySide(t *testing.T) {
 				t.Errorf("%s on %s: %.3f of the throughput of one job a device, want 0.95", c.model, c.devices, share)
 			}
 		}
-		if lone, want := sideBySide(1, best)[0], choose(t, s).Best; lone.Plan != want.Plan || lone.End != want.Seconds {
+		choice, err := s.Choose()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lone, want := sideBySide(1, best)[0], choice.Best; lone.Plan != want.Plan || lone.End != want.Seconds {
 			t.Errorf("%s on %s: a lone job runs %+v, the planner chooses %s", c.model, c.devices, lone, want.Plan)
-		}
-	}
-}
-
-// TestGroupsLeaveNobodyAlone checks that no device is idle while some job fits a group, and that no group is too small
-// for its job.
-func TestGroupsLeaveNobodyAlone(t *testing.T) {
-	for least := 1; least <= 4; least++ {
-		seconds := func(n int) float64 {
-			if n < least {
-				return math.Inf(1)
-			}
-			return 1 / math.Pow(float64(n), 0.9)
-		}
-		for free := range 17 {
-			for waiting := range 20 {
-				groups, sum := ShareSizes(waiting, free, seconds), 0
-				for _, n := range groups {
-					if sum += n; n < least {
-						t.Errorf("%d jobs on %d devices: a group of %d, want at least %d", waiting, free, n, least)
-					}
-				}
-				if can := waiting > 0 && free >= least; can && sum != free || !can && sum != 0 || len(groups) > waiting {
-					t.Errorf("%d jobs on %d devices, at least %d each: groups %v", waiting, free, least, groups)
-				}
-			}
 		}
 	}
 }

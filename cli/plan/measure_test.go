@@ -1,22 +1,38 @@
-package parallel
+package plan
 
 import (
-	"context"
+	"math"
 	"testing"
 	"time"
 
+	"patchbay/daemon"
 	"patchbay/engine/profile"
+	"patchbay/parallel"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/request"
 	"patchbay/tests/race"
 )
+
+// demo returns a request of the demo's model.
+func demo(t *testing.T, size string, steps int) *request.Request {
+	t.Helper()
+	trial := Trial{
+		Model: "../../examples/demo/diffusion_models/demo_flux.safetensors", Size: size, Compute: "f32", Steps: steps,
+		Text: 5, Entries: 2,
+	}
+	r, err := trial.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
 
 // TestMeasuredRates checks that rates are the work of a run, as Simulate counts it, divided by the time of its
 // operations without text, modulation and copies to the host. A machine measured so predicts the measured time.
 func TestMeasuredRates(t *testing.T) {
-	r := tinyRequest(t, "flux", 1, 16, 16, 3)
-	w := r.Workload()
+	w := demo(t, "64x64", 3).Workload()
 	m, err := hardware.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
@@ -29,16 +45,16 @@ func TestMeasuredRates(t *testing.T) {
 		{Layer: "modulation", Op: "Linear", Took: time.Hour},
 		{Layer: "embed", Op: "Upload", Took: time.Hour},
 	}
-	if err := forecast.Measure(&m, w, spans, 4); err != nil {
+	if err := Measure(&m, w, spans, 4); err != nil {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
 	alone := hardware.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}
 	sim := forecast.Search{Workload: w, Cluster: alone}.Simulate(plan.OneRank())
-	if !near(sim.Seconds, 3.5, 1e-3) { // the gaps between operations come on top: 0.8 ms
+	if !(math.Abs(sim.Seconds-3.5) <= 1e-3) { // the gaps between operations come on top: 0.8 ms
 		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
 	}
-	if err := forecast.Measure(&m, w, spans[:1], 4); err == nil {
+	if err := Measure(&m, w, spans[:1], 4); err == nil {
 		t.Error("rates were measured without attention")
 	}
 }
@@ -49,10 +65,9 @@ func TestMeasuredStages(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: times of a slowed program say nothing")
 	}
-	plain := newEngine(t)
-	r := tinyRequest(t, "flux", 1, 32, 32, 4)
+	r := demo(t, "128x128", 4)
 	r.Profile = true
-	one, err := plain.Sample(context.Background(), r, nil)
+	one, err := profiled(t.Context(), parallel.Config{NewOps: daemon.NewOps}, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,21 +75,16 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := forecast.Measure(&m, r.Workload(), one.Stats.Spans, 4); err != nil {
+	if err := Measure(&m, r.Workload(), one.Spans, 4); err != nil {
 		t.Fatal(err)
 	}
-	e, err := NewPool(Config{NewOps: testOps, Machine: &m})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
 	r.Plan = "pipe=3,patches=3"
-	res, err := e.Sample(context.Background(), r, nil)
+	stages, err := profiled(t.Context(), parallel.Config{NewOps: daemon.NewOps, Machine: &m}, r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	took := make([]time.Duration, 3)
-	for _, s := range res.Stats.Spans {
+	for _, s := range stages.Spans {
 		if s.Layer != "exchange" && s.Layer != "text" && s.Layer != "modulation" {
 			took[s.Rank] += s.Took
 		}
