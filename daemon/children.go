@@ -30,11 +30,11 @@ const controlFD = 3
 // take, or have a GPU each. To the engine they are its parallel.Processes, and they end when their connections do.
 type children struct {
 	*Config
-	infos   []cuda.Info // GPUs of the ranks; nil: they share the processors
-	started int
-	ledger  *engine.Ledger // of this process, which lends a part of its memory to them; nil: not counted
-	memory  int64          // of this process and them
-	lent    int64          // the part of it that they have
+	infos    []cuda.Info // GPUs of the ranks; nil: they share the processors
+	started  int
+	ledger   *engine.Ledger // of this process, which reserves a part of its memory for them; nil: not counted
+	memory   int64          // of this process and them
+	reserved int64          // the part of it that is reserved for them
 
 	mu    sync.Mutex
 	dir   string // folder of the sockets by which they connect to each other
@@ -117,7 +117,7 @@ func (c *children) process(place int) (*remote.Process, error) {
 	if cl := c.at[place]; cl != nil && cl.Err() == nil {
 		return cl, nil
 	}
-	memory, err := c.lend()
+	memory, err := c.reserve()
 	if err == nil && c.dir == "" {
 		c.dir, err = os.MkdirTemp("", "patchbay-ranks-")
 	}
@@ -151,10 +151,10 @@ func (c *Config) exchange() remote.Exchange {
 	return remote.ByBest
 }
 
-// lend takes half of the memory out of the ledger of this process, for the processes of ranks, and returns the share of
-// each; 0: memory is not counted. They hold the transformer and encoders that are split, or the host memory that GPUs
-// need for those. Other encoders, the autoencoder and node values stay here.
-func (c *children) lend() (int64, error) {
+// reserve takes half of the memory out of the ledger of this process, for the processes of ranks, and returns the share
+// of each; 0: memory is not counted. They hold the transformer and encoders that are split, or the host memory that
+// GPUs need for those. Other encoders, the autoencoder and node values stay here.
+func (c *children) reserve() (int64, error) {
 	if c.ledger == nil {
 		return 0, nil
 	}
@@ -167,15 +167,15 @@ func (c *children) lend() (int64, error) {
 		return 0, fault.Named(fault.OutOfMemory, "plan", "%d ranks in processes of their own need --memory %dM or more, it "+
 			"is %dM", ranks, 2*ranks*leastMemory>>20, c.memory>>20)
 	}
-	if c.lent == share*int64(ranks) {
+	if c.reserved == share*int64(ranks) {
 		return share, nil
 	}
-	c.ledger.Give(c.lent) // lent to processes that have ended
-	c.lent = 0
+	c.ledger.Give(c.reserved) // of processes that have ended
+	c.reserved = 0
 	if err := c.ledger.Take(share * int64(ranks)); err != nil {
 		return 0, fault.Wrap(fault.OutOfMemory, "plan", fmt.Errorf("plan: start the processes of ranks: %w", err))
 	}
-	c.lent = share * int64(ranks)
+	c.reserved = share * int64(ranks)
 	return share, nil
 }
 

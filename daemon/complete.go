@@ -80,8 +80,8 @@ func (c *Config) Complete() error {
 		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
 			return refuse("--comfyui %s: there is no models folder in it", c.ComfyUI)
 		}
-		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
-			c.Models = append(c.Models, own)
+		if folder := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, folder) { // a worker is given both
+			c.Models = append(c.Models, folder)
 		}
 		var err error
 		if c.Extra, err = files.ReadExtra(c.ComfyUI); err != nil {

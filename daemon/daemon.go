@@ -115,12 +115,12 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.follow(ctx, url); err != nil {
 		return err
 	}
-	own := *cfg
-	own.Private = true
+	workerCfg := *cfg
+	workerCfg.Private = true
 	var executors []jobs.Executor
 	for i := range cfg.Workers {
 		child := worker.NewChild(worker.ChildConfig{
-			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(&own),
+			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(&workerCfg),
 			Log: d.log,
 		})
 		d.children = append(d.children, child)

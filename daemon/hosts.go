@@ -126,7 +126,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Process) process.Process {
+	cluster := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Process) process.Process {
 		site := cl.Site()
 		log.Info().Stringer("host", cl).Str("rates", hardware.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
 		return remoteHost{cl, roots}
@@ -136,19 +136,19 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 				log.Warn().Str("host", address).Err(err).Msg("a host is not used")
 				return
 			}
-			log.Info().Str("host", address).Msg("a host is back")
+			log.Info().Str("host", address).Msg("a host is used again")
 		})
-	err = there.Keep(filepath.Join(Home(), "networks.json"), func(err error) {
-		log.Warn().Err(err).Msg("what hosts have measured of the network is not kept")
+	err = cluster.Keep(filepath.Join(Home(), "networks.json"), func(err error) {
+		log.Warn().Err(err).Msg("what hosts have measured of the network cannot be saved")
 	})
 	if err != nil {
-		log.Warn().Err(err).Msg("nothing is known of the network before hosts meet")
+		log.Warn().Err(err).Msg("the saved measurements of the network cannot be read")
 	}
-	if met := there.Survey(); met.Places != nil {
-		log.Info().Float64("bandwidth", met.Bandwidth).Float64("latency", met.Latency).Msg(
-			"until hosts meet devices and network are taken to be what they were last time")
+	if survey := cluster.Survey(); survey.Places != nil {
+		log.Info().Float64("bandwidth", survey.Bandwidth).Float64("latency", survey.Latency).Msg(
+			"until hosts are connected to each other, plans use the devices and the network of last time")
 	}
-	return there, nil
+	return cluster, nil
 }
 
 // Bench connects the machines of --hosts, for measurements between them: all must be there, and serve nobody else.

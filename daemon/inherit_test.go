@@ -15,10 +15,10 @@ func TestSettingsReachChildren(t *testing.T) {
 	filled := 0
 	fill(t, reflect.ValueOf(&c).Elem(), &filled)
 	c.Placement, c.Limits.Queued, c.Limits.Err = placementChildren, false, nil // the flags that were read
-	own := map[string]string{"Version": "of the child"}
+	inBoth := map[string]string{"Version": "of the child"}
 	for name, child := range map[string]struct {
-		settings *Config
-		own      map[string]string
+		settings  *Config
+		differing map[string]string
 	}{
 		"worker": {c.forWorker(), map[string]string{"Limits.Message": "256M", "Limits.Depth": "64"}},
 		"rank": {c.forRank("cuda:2", 4096), map[string]string{
@@ -32,9 +32,9 @@ func TestSettingsReachChildren(t *testing.T) {
 		}
 		want := leaves(reflect.ValueOf(c), "")
 		for path, v := range leaves(reflect.ValueOf(got), "") {
-			mine, differs := child.own[path]
+			mine, differs := child.differing[path]
 			if !differs {
-				mine, differs = own[path]
+				mine, differs = inBoth[path]
 			}
 			if !differs {
 				mine = want[path]

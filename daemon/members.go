@@ -106,7 +106,7 @@ func digest(f files.NeededFile) string { return fmt.Sprintf("%d %.16s", f.Bytes,
 func (d *daemon) others(m members.Member) (out []string) {
 	for name, theirs := range m.Files {
 		kind, file, _ := strings.Cut(name, "/")
-		if own, ok := d.place.Index.Find(kind, file); ok && own.Hash != "" && digest(own) != theirs {
+		if local, ok := d.place.Index.Find(kind, file); ok && local.Hash != "" && digest(local) != theirs {
 			out = append(out, name)
 		}
 	}
@@ -120,8 +120,8 @@ func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, rank
 	if m.Group == "" {
 		return func() {}, nil
 	}
-	own := members.Member{Address: m.Address, Version: cfg.Version, Devices: cfg.Devices, Ranks: ranks}
-	if own.Address == "" {
+	member := members.Member{Address: m.Address, Version: cfg.Version, Devices: cfg.Devices, Ranks: ranks}
+	if member.Address == "" {
 		at := l.Addr().(*net.TCPAddr)
 		name := at.IP.String()
 		if at.IP.IsUnspecified() {
@@ -129,7 +129,7 @@ func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, rank
 				return nil, fmt.Errorf("--address is missing, and this machine has no name: %w", err)
 			}
 		}
-		own.Address = net.JoinHostPort(name, strconv.Itoa(at.Port))
+		member.Address = net.JoinHostPort(name, strconv.Itoa(at.Port))
 	}
 	group, err := members.Join(ctx, members.Config{URL: cfg.NATS, Access: cfg.Access, Group: m.Group})
 	if err != nil {
@@ -139,12 +139,12 @@ func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, rank
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		group.Announce(ctx, own, fileDigests(files.NewIndex(cfg.Roots())), func(err error) {
+		group.Announce(ctx, member, fileDigests(files.NewIndex(cfg.Roots())), func(err error) {
 			if err != nil {
-				log.Warn().Err(err).Str("nats", wire.Redact(cfg.NATS)).Msg("the group does not hear of this host")
+				log.Warn().Err(err).Str("nats", wire.Redact(cfg.NATS)).Msg("this host cannot announce itself to its group")
 				return
 			}
-			log.Info().Msg("the group hears of this host again")
+			log.Info().Msg("this host announces itself to its group again")
 		})
 	}()
 	return func() { stop(); <-ended; group.Close() }, nil

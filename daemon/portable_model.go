@@ -75,20 +75,20 @@ func (m *portableModel) find(roots *files.Roots) error {
 			return fault.Wrap(fault.BadCheckpoint, "model",
 				fmt.Errorf("model: %s is not in its models folders: copy it there: %w", f.Path, err))
 		}
-		own, file, err := source.Stat(path, f.Wide)
+		local, file, err := source.Stat(path, f.Wide)
 		if err != nil {
 			return err
 		}
 		_ = file.Close()
-		sample, err := own.Sample()
+		sample, err := local.Sample()
 		if err != nil {
 			return err
 		}
-		if own.Hash != f.Hash || sample != m.Samples[i] {
+		if local.Hash != f.Hash || sample != m.Samples[i] {
 			return fault.Named(fault.BadCheckpoint, "model", "%s is another file than the leader's (header %.12s and weights "+
-				"%.12s, there %.12s and %.12s): copy it", f.Path, own.Hash, sample, f.Hash, m.Samples[i])
+				"%.12s, there %.12s and %.12s): copy it", f.Path, local.Hash, sample, f.Hash, m.Samples[i])
 		}
-		*f = own
+		*f = local
 	}
 	return nil
 }
@@ -110,11 +110,11 @@ func (w portableWeights) MarshalBinary() ([]byte, error) { return msgpack.Marsha
 
 // Acquire implements process.Process: files are named by their place in the models folders.
 func (f remoteHost) Acquire(key string, w process.Weights, need []process.Need) (loaded bool, err error) {
-	own, ok := w.(source.Weights)
+	fileWeights, ok := w.(source.Weights)
 	if !ok {
 		return f.Process.Acquire(key, w, need)
 	}
-	named := &portableModel{Model: own.Model}
+	named := &portableModel{Model: fileWeights.Model}
 	if err := named.names(&f.roots); err != nil {
 		return false, fault.Wrap(fault.BadCheckpoint, "model",
 			fmt.Errorf("model: name the weights for other hosts: %w", err))
@@ -122,9 +122,9 @@ func (f remoteHost) Acquire(key string, w process.Weights, need []process.Need) 
 	loaded, err = f.Process.Acquire(key, portableWeights{w, named}, need)
 	var e *fault.Error
 	if errors.As(err, &e) && e.Code != fault.HostLost { // HostLost names the host already
-		told := *e
-		told.Text = f.String() + ": " + e.Text
-		err = &told
+		failure := *e
+		failure.Text = f.String() + ": " + e.Text
+		err = &failure
 	}
 	return loaded, err
 }
@@ -142,8 +142,8 @@ type opener struct {
 
 // knownFiles are the files here that stand for a leader's weights.
 type knownFiles struct {
-	own  string // their key
-	seen int    // number of the last open that asked for them
+	localKey string // their key
+	seen     int    // number of the last open that asked for them
 }
 
 // recall is for how many opens files are remembered whose weights are not resident (or not yet).
@@ -160,12 +160,12 @@ func (o *opener) open(key string, model []byte) (process.Weights, error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	own := m.Model.Key()
-	if was, ok := o.filesByKey[key]; ok && was.own != own {
+	localKey := m.Model.Key()
+	if was, ok := o.filesByKey[key]; ok && was.localKey != localKey {
 		o.host.Evict(key)
 	}
 	o.opens++
-	o.filesByKey[key] = knownFiles{own, o.opens}
+	o.filesByKey[key] = knownFiles{localKey, o.opens}
 	if len(o.filesByKey) > recall {
 		resident := map[string]bool{}
 		for _, r := range o.host.Resident() {

@@ -23,12 +23,12 @@ func TestOpenerForgets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, file, err := source.Stat(path, false)
+	modelFile, file, err := source.Stat(path, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = file.Close()
-	named := &portableModel{Model: source.Model{File: own, Encoder: &source.Encoder{Kind: "qwen3", Prefix: "a."}}}
+	named := &portableModel{Model: source.Model{File: modelFile, Encoder: &source.Encoder{Kind: "qwen3", Prefix: "a."}}}
 	if err := named.names(&roots); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestOpenerForgets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := source.Model{File: own, Encoder: named.Model.Encoder}
+	want := source.Model{File: modelFile, Encoder: named.Model.Encoder}
 	if w, ok := found.(source.Weights); !ok || w.Key() != want.Key() || w.File.Path != path {
 		t.Errorf("a host finds %+v, want %+v", found, want)
 	}

@@ -47,19 +47,19 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	if err != nil {
 		return remote.Config{}, nil, err
 	}
-	own := *c
-	own.Placement = PlacementThreads
-	own.Transport = transportLocal // within this process
+	cfg := *c
+	cfg.Placement = PlacementThreads
+	cfg.Transport = transportLocal // within this process
 	if memory > 0 {
-		own.Memory = strconv.FormatInt(memory, 10)
+		cfg.Memory = strconv.FormatInt(memory, 10)
 	}
-	ec, back, err := own.EngineConfig()
+	ec, back, err := cfg.EngineConfig()
 	if err != nil {
 		return remote.Config{}, nil, err
 	}
 	release := func() {
 		if err := back(); err != nil {
-			log.Warn().Err(err).Msg("the device was not given back whole")
+			log.Warn().Err(err).Msg("the device was not released completely")
 		}
 	}
 	offer := remote.Config{Within: ec.Transport}

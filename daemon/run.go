@@ -99,10 +99,10 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	<-worked
 	stopCarriers()
-	told := time.AfterFunc(time.Second, d.svc.Close) // ends the streams of waiting jobs, which nobody runs now
+	closeTimer := time.AfterFunc(time.Second, d.svc.Close) // ends the streams of waiting jobs, which nobody runs now
 	last := time.AfterFunc(3*time.Second, stopDrain)
 	carriers.Wait()
-	told.Stop()
+	closeTimer.Stop()
 	last.Stop()
 	d.svc.Close()
 	stopChildren()

@@ -178,34 +178,34 @@ func (c *Config) argument() string {
 // Inherit replaces all settings but the version by those of the process that started this one, which has completed and
 // checked them: text is the value of --config.
 func (c *Config) Inherit(text string) error {
-	own := Config{Version: c.Version}
+	inherited := Config{Version: c.Version}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&own); err != nil {
+	if err := d.Decode(&inherited); err != nil {
 		return refuse("--config is for processes that patchbay itself starts: %w", err)
 	}
-	*c = own
+	*c = inherited
 	return nil
 }
 
 // forWorker returns the settings of a worker. The daemon has checked the messages of clients: what it sends itself is
 // bounded by the protocol only.
 func (c *Config) forWorker() *Config {
-	own := *c
-	own.Limits.Message, own.Limits.Depth = "256M", wire.DefaultLimits().Depth
-	return &own
+	child := *c
+	child.Limits.Message, child.Limits.Depth = "256M", wire.DefaultLimits().Depth
+	return &child
 }
 
 // forRank returns the settings of a rank's process on a device, which computes as its worker does. It may take so much
 // memory; 0: no limit.
 func (c *Config) forRank(device string, memory int64) *Config {
-	own := *c
-	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
-	own.Hosts, own.Schedule, own.Ranks, own.Memory = "", "", 0, ""
+	child := *c
+	child.Devices, child.Rates, child.Placement = device, "", PlacementThreads
+	child.Hosts, child.Schedule, child.Ranks, child.Memory = "", "", 0, ""
 	if memory > 0 {
-		own.Memory = strconv.FormatInt(memory, 10)
+		child.Memory = strconv.FormatInt(memory, 10)
 	}
-	return &own
+	return &child
 }
 
 // program returns the path of this program.

@@ -108,7 +108,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		runner.Close()
 		eng.Close()
 		if err := release(); err != nil {
-			log.Warn().Err(err).Msg("the device was not given back whole")
+			log.Warn().Err(err).Msg("the device was not released completely")
 		}
 	}
 	return worker.NewLocal("local", runner, cfg.FreeAfter), cat, closing, nil

@@ -17,7 +17,7 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// Workspace is what Pool.Do lends to one piece of work that is not the denoise loop, such as a text encoder or the
+// Workspace is what Pool.Do gives to one piece of work that is not the denoise loop, such as a text encoder or the
 // VAE.
 type Workspace struct {
 	Ops engine.Ops
@@ -202,8 +202,8 @@ func (e *Leader) ask(ctx context.Context, ranks int, key string, question []byte
 		if r >= ranks {
 			return nil
 		}
-		own := plan.HeldKey(key, dit.Held{Rank: r, Ranks: ranks})
-		return &rank.Command{Session: id, Task: &rank.TaskCommand{Model: own, Question: question}}
+		partKey := plan.HeldKey(key, dit.Held{Rank: r, Ranks: ranks})
+		return &rank.Command{Session: id, Task: &rank.TaskCommand{Model: partKey, Question: question}}
 	})
 	stop := context.AfterFunc(ctx, leader.NewSession(t, id).Cancel)
 	defer stop()
@@ -315,8 +315,8 @@ func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 func (l *Workspace) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := plan.Balanced(y, ranks)
 	return l.joined("vae", ranks, func(r int, ops engine.Ops, end comm.Comm) error {
-		own := vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}
-		return f(&band{l, what, ops, end, own})
+		share := vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}
+		return f(&band{l, what, ops, end, share})
 	})
 }
 

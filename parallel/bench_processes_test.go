@@ -38,11 +38,11 @@ func TestRankProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := process.New(process.Config{NewOps: testOps, Places: 1})
+	proc, err := process.New(process.Config{NewOps: testOps, Places: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer own.Close()
+	defer proc.Close()
 	known := map[string]process.Weights{}
 	var loader source.Loader
 	open := func(_ string, model []byte) (process.Weights, error) {
@@ -56,7 +56,7 @@ func TestRankProcess(t *testing.T) {
 		}
 		return known[name], nil
 	}
-	if err := remote.Serve(conn, remote.Config{Host: own, Listen: l, Open: open}); err != nil {
+	if err := remote.Serve(conn, remote.Config{Host: proc, Listen: l, Open: open}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -94,18 +94,18 @@ func (p *processes) process(i int) (*remote.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	here, there := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
-	conn, err := net.FileConn(here)
-	if err = errors.Join(err, here.Close()); err != nil {
+	leaderEnd, rankEnd := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
+	conn, err := net.FileConn(leaderEnd)
+	if err = errors.Join(err, leaderEnd.Close()); err != nil {
 		return nil, err
 	}
 	at := filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i))
 	_ = os.Remove(at) // left by a process that was killed
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRankProcess$")
 	cmd.Env = append(os.Environ(), rankSocket+"="+at)
-	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
+	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{rankEnd}
 	err = remote.Start(cmd)
-	if err = errors.Join(err, there.Close()); err != nil {
+	if err = errors.Join(err, rankEnd.Close()); err != nil {
 		return nil, err
 	}
 	p.pids = append(p.pids, cmd.Process.Pid)

@@ -94,7 +94,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	together := func(killed int) {
 		var kill sync.Once
 		var lost atomic.Int32
-		turns, met := make([]*Turn, places), meeting(t, places)
+		turns, meet := make([]*Turn, places), meeting(t, places)
 		for i := range turns {
 			turns[i] = e.Enter()
 		}
@@ -103,7 +103,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 			running.Go(func() {
 				defer turn.Leave()
 				got, err := turn.Sample(t.Context(), of(i), func(request.Progress) error {
-					met(i)
+					meet(i)
 					if killed >= 0 {
 						kill.Do(h.at[killed].Close)
 					}
@@ -152,7 +152,7 @@ func TestProcessesRunJobsBesideEachOther(t *testing.T) {
 	if _, err := e.Load(context.Background(), of(0).Model, "ulysses=2"); err != nil {
 		t.Error(err)
 	}
-	alone() // two of the processes have met without the others
+	alone() // two of the processes are connected without the others
 	together(-1)
 	e.Evict("")
 	if list := e.Resident(); len(list) > 0 {

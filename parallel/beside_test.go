@@ -96,7 +96,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 			for i := range turns {
 				turns[i] = e.Enter() // all of them, before the first runs
 			}
-			met := meeting(t, places)
+			meet := meeting(t, places)
 			got, errs := make([]*request.Result, len(turns)), make([]error, len(turns))
 			var running sync.WaitGroup
 			var first sync.Once
@@ -110,7 +110,7 @@ func TestRequestsRunBesideEachOther(t *testing.T) {
 					}
 					got[i], errs[i] = turn.Sample(t.Context(), of(i), func(request.Progress) error {
 						first.Do(begin)
-						met(i)
+						meet(i)
 						return nil
 					})
 					first.Do(begin)
@@ -305,10 +305,10 @@ func TestWeightsInUseStay(t *testing.T) {
 // parting is a model that reports its Close.
 type parting struct {
 	dit.Model
-	told func()
+	onClose func()
 }
 
-func (c parting) Close() { c.told(); c.Model.Close() }
+func (c parting) Close() { c.onClose(); c.Model.Close() }
 
 // TestWorkBesideShares checks that encoders and decoders run alongside requests, one at a time, and that freeing
 // memory waits for both.

@@ -14,15 +14,15 @@ import (
 )
 
 // plan returns the plan of a request: the one it names or, for ranks=N, the fastest of at most N ranks that the
-// simulator finds for this leader's devices. If ranks run on other machines, refit chooses it once those have met.
+// simulator finds for this leader's devices. If ranks run on other machines, refit chooses it once those are connected.
 func (e *Leader) plan(r *request.Request) (plan.Plan, error) {
 	p, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
 	}
-	if met := e.survey(); met.Remote && p.Choose > 0 {
+	if survey := e.survey(); survey.Remote && p.Choose > 0 {
 		return p, nil
-	} else if met.Remote {
+	} else if survey.Remote {
 		return p, r.Fits(p)
 	}
 	if p.Choose > 0 {
@@ -88,9 +88,9 @@ func (e *Leader) advised(err error, r *request.Request, p plan.Plan) error {
 		s.Cluster.Device.Memory = min(s.Cluster.Device.Memory, free)
 	}
 	if best, ok := s.Fastest(); ok && best.Plan != p {
-		told := *full
-		told.Text += fmt.Sprintf("; %s would fit", best.Plan)
-		return &told
+		withPlan := *full
+		withPlan.Text += fmt.Sprintf("; %s would fit", best.Plan)
+		return &withPlan
 	}
 	return err
 }
@@ -119,9 +119,11 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 	cluster, _ := e.devices()
 	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
-	if met := e.survey(); met.Bandwidth > 0 {
-		cluster.Network = hardware.Interconnect{Name: "measured", Bandwidth: met.Bandwidth, Latency: met.Latency, AllToAll: 1}
-		cluster.Places = met.Places
+	if survey := e.survey(); survey.Bandwidth > 0 {
+		cluster.Network = hardware.Interconnect{
+			Name: "measured", Bandwidth: survey.Bandwidth, Latency: survey.Latency, AllToAll: 1,
+		}
+		cluster.Places = survey.Places
 	}
 	if cluster.Mixed != nil {
 		cluster.PerHost = min(p.Ranks(), len(cluster.Mixed))
@@ -146,12 +148,12 @@ func (e *Leader) survey() hardware.Survey {
 // devices returns one rank as the planner sees it, and whether it works on a GPU. If ranks run on other machines, both
 // are as reported by the hosts.
 func (e *Leader) devices() (cluster hardware.Cluster, gpus bool) {
-	met := e.survey()
+	survey := e.survey()
 	gpus = e.cfg.DeviceOf != nil
-	if met.Devices != nil {
-		gpus = met.GPUs
+	if survey.Devices != nil {
+		gpus = survey.GPUs
 	}
-	return e.cluster.At(met.Site), gpus
+	return e.cluster.At(survey.Site), gpus
 }
 
 // onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if

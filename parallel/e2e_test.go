@@ -91,8 +91,8 @@ func describe(t *testing.T, name string) *family.Diffusion {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := *d
-	return &own
+	copied := *d
+	return &copied
 }
 
 func openGolden(t *testing.T, name string) goldenModel {

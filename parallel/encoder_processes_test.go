@@ -180,9 +180,9 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	lost := m
-	own := m.Weights.(source.Weights)
-	own.File.Path += "-elsewhere"
-	lost.Key, lost.Weights = own.Key(), own
+	elsewhere := m.Weights.(source.Weights)
+	elsewhere.File.Path += "-elsewhere"
+	lost.Key, lost.Weights = elsewhere.Key(), elsewhere
 	if _, done, err := encode(ctx, "tensor=2", lost); done || err != nil {
 		t.Errorf("a file that the processes do not have: done %v, %v; want it left to the leader", done, err)
 	}

@@ -91,8 +91,8 @@ func TestHostsThatDiffer(t *testing.T) {
 			}
 		}
 	}
-	if met := c.Survey(); !slices.Equal(met.Places, []int{2, 1}) || len(met.Devices) != 3 {
-		t.Errorf("they have met as %+v, want the second of %v first", met, list)
+	if survey := c.Survey(); !slices.Equal(survey.Places, []int{2, 1}) || len(survey.Devices) != 3 {
+		t.Errorf("they have met as %+v, want the second of %v first", survey, list)
 	}
 }
 
@@ -144,8 +144,8 @@ func TestSlowHostIsLeftOut(t *testing.T) {
 		if err := next.Keep(file, func(err error) { t.Error(err) }); err != nil {
 			t.Fatal(err)
 		}
-		if was, met := c.Survey(), next.Survey(); len(was.Devices) != 3 || !slices.Equal(was.Devices, met.Devices) {
-			t.Errorf("%s: the next leader knows of %d devices, other than the %d that have met", name, len(met.Devices),
+		if was, known := c.Survey(), next.Survey(); len(was.Devices) != 3 || !slices.Equal(was.Devices, known.Devices) {
+			t.Errorf("%s: the next leader knows of %d devices, other than the %d that have met", name, len(known.Devices),
 				len(was.Devices))
 		}
 		e.whole.cfg.Processes = next

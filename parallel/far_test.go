@@ -171,7 +171,7 @@ func stationAt(t *testing.T, n remote.Network, models *hosts, site hardware.Site
 	if models.ops != nil {
 		ops = models.ops
 	}
-	own, err := process.New(process.Config{NewOps: ops, Places: places})
+	proc, err := process.New(process.Config{NewOps: ops, Places: places})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func stationAt(t *testing.T, n remote.Network, models *hosts, site hardware.Site
 		t.Fatal(err)
 	}
 	s := &remote.Listener{
-		Network: n, Offer: remote.Config{Host: own, Site: site, Open: models.open},
+		Network: n, Offer: remote.Config{Host: proc, Site: site, Open: models.open},
 		Hung: func(err error) {
 			if models.hung == nil {
 				t.Error(err)
@@ -194,7 +194,7 @@ func stationAt(t *testing.T, n remote.Network, models *hosts, site hardware.Site
 	go func() {
 		defer close(ended)
 		s.Serve(ctx, l)
-		own.Close()
+		proc.Close()
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 	return l.Addr().String()
@@ -220,9 +220,9 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	if p := planOf(t, strings.TrimPrefix(res.Stats.Plan, "one rank")); p.Ranks() > 2 {
 		t.Errorf("chose %s, which exchanges between the machines", p)
 	}
-	met := c.Survey()
-	if !met.Remote || !(met.Bandwidth > 0) || !(met.Latency >= 0.025) {
-		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", met.Bandwidth, met.Latency)
+	survey := c.Survey()
+	if !survey.Remote || !(survey.Bandwidth > 0) || !(survey.Latency >= 0.025) {
+		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", survey.Bandwidth, survey.Latency)
 	}
 	s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 	s.Cluster.Network = hardware.Interconnect{Bandwidth: 1e15}
@@ -249,13 +249,13 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		t.Helper()
 		c := remote.NewCluster(n, remote.ByBest, func() []string { return hosts },
 			func(cl *remote.Process) process.Process { return cl }, func(string, error) {})
-		kept := c.Keep(file, func(err error) { t.Error(err) })
+		keepErr := c.Keep(file, func(err error) { t.Error(err) })
 		e, err := NewPool(Config{NewOps: testOps, Processes: c})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		return e, c, kept
+		return e, c, keepErr
 	}
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 5, 1)
 	models.weights(r)
@@ -275,13 +275,13 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 	for _, delay := range []time.Duration{0, 25 * time.Millisecond} {
 		measured := run(delay)
 		e, c, err := lead(list)
-		met := c.Survey()
-		if err != nil || !met.Remote || !(met.Bandwidth > 0) || met.Latency != measured ||
-			!slices.Equal(met.Places, []int{2, 2}) {
-			t.Errorf("with %v: kept %+v, %v; measured %v s", delay, met, err, measured)
+		survey := c.Survey()
+		if err != nil || !survey.Remote || !(survey.Bandwidth > 0) || survey.Latency != measured ||
+			!slices.Equal(survey.Places, []int{2, 2}) {
+			t.Errorf("with %v: kept %+v, %v; measured %v s", delay, survey, err, measured)
 		}
-		if delay > 0 && !(met.Latency >= 0.025) {
-			t.Errorf("kept %v s, of a meeting before the last", met.Latency)
+		if delay > 0 && !(survey.Latency >= 0.025) {
+			t.Errorf("kept %v s, of a meeting before the last", survey.Latency)
 		}
 		s := e.whole.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 		if s.Cluster.Network.Latency != measured || !slices.Equal(s.Cluster.Places, []int{2, 2}) {
@@ -290,16 +290,16 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		e.Close()
 	}
 	e, c, _ := lead(list[:1])
-	if met := c.Survey(); met.Bandwidth != 0 {
-		t.Errorf("other hosts are thought to have measured %.3g bytes a second", met.Bandwidth)
+	if survey := c.Survey(); survey.Bandwidth != 0 {
+		t.Errorf("other hosts are thought to have measured %.3g bytes a second", survey.Bandwidth)
 	}
 	e.Close()
 	if err := os.WriteFile(file, []byte("[{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	e, c, err := lead(list)
-	if met := c.Survey(); met.Bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("a file that is spoilt: %.3g bytes a second, %v", met.Bandwidth, err)
+	if survey := c.Survey(); survey.Bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file that is spoilt: %.3g bytes a second, %v", survey.Bandwidth, err)
 	}
 	e.Close()
 	run(0)
@@ -406,8 +406,8 @@ func TestAPulledCableIsNamed(t *testing.T) {
 func TestHostsThatAreNotUsed(t *testing.T) {
 	t.Parallel() // mostly waits
 	models := &hosts{t: t}
-	own := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
-	other, later := own, own
+	setup := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
+	other, later := setup, setup
 	other.Key, later.Build = farKey(t, "b"), "1.1"
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -429,13 +429,13 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 		}
 	}()
 	defer func() { _ = garbage.Close() }()
-	taken := station(t, own, models)
-	leader, err := own.Dial(context.Background(), taken, remote.ToLead)
+	taken := station(t, setup, models)
+	leader, err := setup.Dial(context.Background(), taken, remote.ToLead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = leader.Close() }()
-	good := station(t, own, models)
+	good := station(t, setup, models)
 	cases := []struct{ address, want string }{
 		{good, ""},
 		{station(t, other, models), "another cluster key"},
@@ -450,7 +450,7 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	for _, c := range cases {
 		addresses = append(addresses, c.address)
 	}
-	c := remote.NewCluster(own, remote.ByBest, func() []string { return addresses },
+	c := remote.NewCluster(setup, remote.ByBest, func() []string { return addresses },
 		func(cl *remote.Process) process.Process { return cl },
 		func(string, error) {})
 	defer c.Close()

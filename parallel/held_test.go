@@ -102,9 +102,9 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 		}, i, 4) {
 			t.Run(f.name+"/"+text, func(t *testing.T) {
 				p := planOf(t, text+",shard=on")
-				whole, own := *r, *r
-				whole.Plan, own.Plan = text, p.String()
-				want, err := e.Sample(context.Background(), &whole, nil)
+				common, sharded := *r, *r
+				common.Plan, sharded.Plan = text, p.String()
+				want, err := e.Sample(context.Background(), &common, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -119,10 +119,10 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 						}
 					}
 				}
-				weighed(planOf(t, whole.Plan), nil)
+				weighed(planOf(t, common.Plan), nil)
 				e.Evict("") // parts of other plans would serve if they were the same
 				clear(l.loads)
-				got, err := e.Sample(context.Background(), &own, nil)
+				got, err := e.Sample(context.Background(), &sharded, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -171,9 +171,9 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 			"pipe=4,ulysses=3,patches=3,warmup=99,shard=on", "pipe=2,patches=2,warmup=99,shard=on",
 			"pipe=3,tensor=2,patches=2,warmup=99,shard=on",
 		}, i, 3) {
-			own := *r
-			own.Plan = text
-			got, err := e.Sample(context.Background(), &own, nil)
+			req := *r
+			req.Plan = text
+			got, err := e.Sample(context.Background(), &req, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,9 +211,9 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 	r.Model.Key = "tiny-flux+lora"
 	without := watchedRequest(t, bare, "flux", 1, 9, 8, 2)
 	sample := func(r *request.Request, plan string) []float32 {
-		own := *r
-		own.Plan = plan
-		res, err := e.Sample(context.Background(), &own, nil)
+		req := *r
+		req.Plan = plan
+		res, err := e.Sample(context.Background(), &req, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -90,8 +90,8 @@ func (h *hosts) process(i int) (*remote.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	here, there := net.Pipe()
-	h.conns = append(h.conns, there)
+	clientEnd, serverEnd := net.Pipe()
+	h.conns = append(h.conns, serverEnd)
 	h.served.Add(1)
 	go func() {
 		defer h.served.Done()
@@ -101,20 +101,20 @@ func (h *hosts) process(i int) (*remote.Process, error) {
 		if h.device != nil {
 			h.device(i, &cfg, &offer)
 		}
-		own, err := process.New(cfg)
+		proc, err := process.New(cfg)
 		if err != nil {
 			h.t.Error(err)
 			return
 		}
-		defer own.Close()
-		var end io.ReadWriter = there
+		defer proc.Close()
+		var end io.ReadWriter = serverEnd
 		if i == 1 && h.mute != nil {
-			end = muted{there, h.mute}
+			end = muted{serverEnd, h.mute}
 		}
-		offer.Host = own
+		offer.Host = proc
 		_ = remote.Serve(end, offer)
 	}()
-	return remote.NewClient(fmt.Sprintf("process %d", i), here, h.silence, func() error {
+	return remote.NewClient(fmt.Sprintf("process %d", i), clientEnd, h.silence, func() error {
 		if h.killed != nil {
 			h.killed(i)
 		}

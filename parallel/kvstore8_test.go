@@ -19,9 +19,9 @@ func TestStoresInEightBits(t *testing.T) {
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		sample := func(r *request.Request, plan string) []float32 {
 			t.Helper()
-			own := *r
-			own.Plan = plan
-			res, err := e.Sample(context.Background(), &own, nil)
+			req := *r
+			req.Plan = plan
+			res, err := e.Sample(context.Background(), &req, nil)
 			if err != nil {
 				t.Fatalf("%s %s: %v", f.name, plan, err)
 			}

@@ -94,9 +94,9 @@ func (e *Leader) start(ranks int) error {
 	return nil
 }
 
-// refit adapts the plan of a request to the processes that have started and to the speeds of machines that have met. It
-// chooses a plan that is still to be chosen. If processes are missing and the others have too few places for the plan,
-// it returns the fastest plan for those places. The caller must hold e.work.
+// refit adapts the plan of a request to the processes that have started and to the speeds of machines that are
+// connected. It chooses a plan that is still to be chosen. If processes are missing and the others have too few places
+// for the plan, it returns the fastest plan for those places. The caller must hold e.work.
 func (e *Leader) refit(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	places, far := e.processes.Places(), e.survey().Remote
 	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {
@@ -115,15 +115,15 @@ func (e *Leader) refit(r *request.Request, p plan.Plan) (plan.Plan, error) {
 		return p, fault.Bad("plan", "%s splits the work over %d ranks, and all hosts have places for %d", p, p.Ranks(),
 			places)
 	}
-	own := plan.OneRank()
-	own.Choose, own.Overlap, own.Deterministic = places, asked.Overlap, asked.Deterministic
-	own.Stale = asked.Stale || asked.Pipe > 1 && asked.Patches > 1 && !asked.Deterministic
-	if own, err = e.choose(r, own); err != nil && len(missing) > 0 {
+	fitted := plan.OneRank()
+	fitted.Choose, fitted.Overlap, fitted.Deterministic = places, asked.Overlap, asked.Deterministic
+	fitted.Stale = asked.Stale || asked.Pipe > 1 && asked.Patches > 1 && !asked.Deterministic
+	if fitted, err = e.choose(r, fitted); err != nil && len(missing) > 0 {
 		return p, fmt.Errorf("%w; hosts that are missing: %s", err, strings.Join(missing, "; "))
 	} else if err != nil {
 		return p, err
 	}
-	return e.settle(r, own)
+	return e.settle(r, fitted)
 }
 
 func gone(h process.Process) bool { return h.Err() != nil }
@@ -243,11 +243,11 @@ func (e *Leader) relieved(work func() error) error {
 	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
 		return err
 	}
-	told := scope.AsError(err)
-	if told.Code == fault.DeviceLost && e.cfg.Lost != nil {
-		e.cfg.Lost(told)
+	failure := scope.AsError(err)
+	if failure.Code == fault.DeviceLost && e.cfg.Lost != nil {
+		e.cfg.Lost(failure)
 	}
-	return told
+	return failure
 }
 
 // isLost reports whether a rank, possibly of another process, has lost its device.

@@ -67,25 +67,25 @@ func (e *Leader) acquire(m request.Model, split plan.Plan, r *request.Request) (
 	start := time.Now()
 	cluster, _ := e.devices()
 	lanes := forecast.OwnLanes(m.Spec, split, cluster.Device)
-	beside := e.besideWeights(r, split)
-	loaded, err := e.hold(m, split, beside, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+	extra := e.besideWeights(r, split)
+	loaded, err := e.hold(m, split, extra, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
 	if loaded {
 		seconds = time.Since(start).Seconds()
 	}
 	return seconds, err
 }
 
-// hold makes resident what held returns for each rank, with room for beside bytes more by rank (nil: none). It reports
+// hold makes resident what held returns for each rank, with room for extra bytes more by rank (nil: none). It reports
 // whether anything had to be loaded.
-func (e *Leader) hold(m request.Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
+func (e *Leader) hold(m request.Model, split plan.Plan, extra []int64, held func(plan.Coord) dit.Held) (bool, error) {
 	m.WeightBytes = m.LoadedBytes()
 	need := make([][]process.Need, len(e.processes))
 	for rank := range split.Ranks() {
 		at, place := e.processes.PlaceOf(rank)
 		h := held(plan.Mesh{Plan: split}.At(rank))
 		n := process.Need{Place: place, Held: h, Bytes: m.HeldBytes(h)}
-		if beside != nil {
-			n.Extra = beside[rank]
+		if extra != nil {
+			n.Extra = extra[rank]
 		}
 		need[at] = append(need[at], n)
 	}

@@ -18,12 +18,12 @@ var packed sync.Map
 // move memory, and sharded models, get weights of their own.
 func packedOnce(name string, load request.LoadFunc) request.LoadFunc {
 	return func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		own, err := testOps(0, 1)
-		if err != nil || held.Parts > 1 || reflect.TypeOf(ops) != reflect.TypeOf(own) {
+		plain, err := testOps(0, 1)
+		if err != nil || held.Parts > 1 || reflect.TypeOf(ops) != reflect.TypeOf(plain) {
 			return load(ops, held)
 		}
 		made, _ := packed.LoadOrStore(plan.HeldKey(name, held), sync.OnceValues(func() (dit.Model, error) {
-			return load(own, held)
+			return load(plain, held)
 		}))
 		m, err := made.(func() (dit.Model, error))()
 		return &dit.Shared{Model: m, Free: func() {}}, err // other engines read it

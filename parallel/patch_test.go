@@ -84,8 +84,8 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 ) {
 	t.Helper()
 	n, c, y, x := run.X[0], run.X[1], run.X[len(run.X)-2], run.X[len(run.X)-1]
-	own := func(v []float32) []float32 { return v[i*len(v)/n : (i+1)*len(v)/n] }
-	input := func(what string, size int) []float32 { return own(golden.Input(name+"/"+what, n*size)) }
+	ofItem := func(v []float32) []float32 { return v[i*len(v)/n : (i+1)*len(v)/n] }
+	input := func(what string, size int) []float32 { return ofItem(golden.Input(name+"/"+what, n*size)) }
 	e := request.Entry{Strength: 1}
 	e.Context = dit.Array{
 		Rows: run.Context[1], Cols: run.Context[2], Data: input("context", run.Context[1]*run.Context[2]),
@@ -112,7 +112,7 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 	}
 	in, sigma := input("x", c*y*x), run.Timesteps[i]
 	noise, want := request.NewLatent(1, c, y, x), slices.Clone(in)
-	for k, v := range own(all) {
+	for k, v := range ofItem(all) {
 		noise.Data[k], want[k] = in[k]/sigma, in[k]-sigma*v
 	}
 	return &request.Request{

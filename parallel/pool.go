@@ -29,7 +29,7 @@ const (
 	ScheduleEach Schedule = "each" // side by side, each on as few places as it fits on
 )
 
-// Pool is the places of one group of devices, and everything that is resident on them. It lends the places to requests:
+// Pool is the places of one group of devices, and everything that is resident on them. It gives the places to requests:
 // all of them to one after the other, or some to each (Config.Schedule). It is safe for concurrent use.
 type Pool struct {
 	whole  *Leader    // of all places
@@ -38,7 +38,7 @@ type Pool struct {
 	places *places // nil: one piece of work at a time
 
 	mu      sync.Mutex                    // guards the next two
-	leaders []*Leader                     // of places that were lent before
+	leaders []*Leader                     // of places that requests have had
 	chosen  map[string]forecast.Candidate // plans for some of the places, see fastest
 }
 
@@ -151,11 +151,11 @@ func (p *Pool) runBeside(
 	}
 	fitted := *req
 	var failed error
-	lent, err := p.places.take(ctx, turn, func(due, free int) int {
+	held, err := p.places.take(ctx, turn, func(due, free int) int {
 		var n int
 		n, fitted.Plan, failed = p.share(req, asked, due, free)
 		if failed != nil {
-			return 1 // given back at once
+			return 1 // released at once
 		}
 		return n
 	})
@@ -163,16 +163,16 @@ func (p *Pool) runBeside(
 		return nil, err
 	}
 	if failed != nil {
-		p.places.give(lent)
+		p.places.give(held)
 		return nil, failed
 	}
 	sample := func() (*request.Result, error) {
-		on := p.on(lent)
+		on := p.on(held)
 		defer on.home.Release()
 		return on.Sample(ctx, &fitted, observe)
 	}
 	result, err := sample()
-	p.places.give(lent)
+	p.places.give(held)
 	if err == nil || !isFull(err) {
 		return result, err
 	}

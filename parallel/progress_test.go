@@ -43,16 +43,16 @@ func TestObserversErrorsAreKept(t *testing.T) {
 	e, r := newEngine(t), flatRequest(t, "flux", 2)
 	plain, full := errors.New("enough"), &fault.Error{Code: fault.OutOfMemory, Text: "no room"}
 	for _, c := range []struct {
-		told error
-		code string
+		cause error
+		code  string
 	}{{plain, fault.BadInput}, {full, fault.OutOfMemory}} {
 		_, err := e.Sample(context.Background(), r, func(request.Progress) error {
 			return fmt.Errorf("observer: %w",
-				c.told)
+				c.cause)
 		})
 		var pe *fault.Error
-		if !errors.Is(err, c.told) || !errors.As(err, &pe) || pe.Code != c.code {
-			t.Errorf("got %v, want a failure %s that wraps %v", err, c.code, c.told)
+		if !errors.Is(err, c.cause) || !errors.As(err, &pe) || pe.Code != c.code {
+			t.Errorf("got %v, want a failure %s that wraps %v", err, c.code, c.cause)
 		}
 	}
 }

@@ -240,10 +240,10 @@ func TestPatchesAddTheirOwnResiduals(t *testing.T) {
 	}
 	for _, plan := range []string{"pipe=2,patches=3,warmup=1", "pipe=2,ulysses=2,patches=4,warmup=1,sync=spread"} {
 		before := difference(plan)
-		own := *r
+		saved := *r
 		controlled(r)
 		after := difference(plan)
-		*r = own
+		*r = saved
 		r.Branches[0].Entries[0].Residuals, r.Branches[1].Entries[0].Residuals = nil, nil
 		t.Logf("%s: stale patches differ by %.3g, with residuals by %.3g", plan, before, after)
 		if !(after < 3*before) {

@@ -12,7 +12,7 @@ const anyModel = "chroma-b"
 // kinds keeps the first of the plans that differ only in numbers. The long form keeps all of them. A group of two,
 // whose ranks have the same neighbor on both sides, is of another kind than a larger one.
 func kinds(plans []string) (out []string) {
-	met := map[string]bool{}
+	seen := map[string]bool{}
 	for _, plan := range plans {
 		kind := regexp.MustCompile(`\d+`).ReplaceAllStringFunc(plan, func(n string) string {
 			if n > "2" || len(n) > 1 {
@@ -20,10 +20,10 @@ func kinds(plans []string) (out []string) {
 			}
 			return "two"
 		})
-		if soak || !met[kind] {
+		if soak || !seen[kind] {
 			out = append(out, plan)
 		}
-		met[kind] = true
+		seen[kind] = true
 	}
 	return out
 }
@@ -42,15 +42,15 @@ func everyNth(plans []string, k, n int) (out []string) {
 // somePlans is everyNth plus, except in the short form, the few more plans that network k needs to meet every key and
 // every value that is a word.
 func somePlans(plans []string, k, n int) []string {
-	out, met := everyNth(plans, k, n), map[string]bool{}
+	out, seen := everyNth(plans, k, n), map[string]bool{}
 	if soak || testing.Short() {
 		return out
 	}
 	news := func(plan string, meet bool) (count int) {
 		for pair := range strings.SplitSeq(plan, ",") {
-			if key := strings.TrimRight(pair, "0123456789:"); !met[key] {
+			if key := strings.TrimRight(pair, "0123456789:"); !seen[key] {
 				count++
-				met[key] = meet
+				seen[key] = meet
 			}
 		}
 		return count

@@ -21,17 +21,17 @@ func TestSpansTellTheBytesOfEveryAxis(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := make([]int64, len(got.Stats.Traffic))
+		inSpans := make([]int64, len(got.Stats.Traffic))
 		for _, s := range got.Stats.Spans {
-			told[s.Rank] += s.Bytes
+			inSpans[s.Rank] += s.Bytes
 		}
 		for rank, axes := range got.Stats.Traffic {
 			sent := int64(0)
 			for _, a := range axes {
 				sent += a.Bytes
 			}
-			if told[rank] != sent || sent == 0 {
-				t.Errorf("%s: rank %d: spans tell %d bytes, counters %d", plan, rank, told[rank], sent)
+			if inSpans[rank] != sent || sent == 0 {
+				t.Errorf("%s: rank %d: spans tell %d bytes, counters %d", plan, rank, inSpans[rank], sent)
 			}
 		}
 	}

@@ -76,10 +76,10 @@ func TestHangingRankIsNamed(t *testing.T) {
 					t.Fatal(err)
 				}
 				left.Store(c.calls)
-				var told atomic.Pointer[error]
-				e.whole.cfg.Lost = func(err error) { told.CompareAndSwap(nil, &err) }
+				var reported atomic.Pointer[error]
+				e.whole.cfg.Lost = func(err error) { reported.CompareAndSwap(nil, &err) }
 				_, err = e.Sample(context.Background(), r, nil)
-				if lost := told.Load(); lost == nil || !regexp.MustCompile(c.want).MatchString((*lost).Error()) {
+				if lost := reported.Load(); lost == nil || !regexp.MustCompile(c.want).MatchString((*lost).Error()) {
 					t.Errorf("the owner of the process was told %v, want a match of %s", lost, c.want)
 				}
 				var pe *fault.Error

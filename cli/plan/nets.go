@@ -44,7 +44,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 		if bytes > 0 {
 			net.Key, net.Bytes = name, bytes
 		}
-		net.Bytes += int64(stored * float64(n.Lacks)) // what it borrows from the model, where that is no file
+		net.Bytes += int64(stored * float64(n.Lacks)) // parts that it takes from the model, if that is no file
 		return nil
 	}
 	for _, name := range f.controls {
@@ -81,4 +81,4 @@ func (f *Flags) netOf(kind, path string) (p *value.ModelPatch, err error) {
 }
 
 // beside returns the names of the nets that run beside the model.
-func (f *Flags) beside() []string { return slices.Concat(f.controls, f.patches) }
+func (f *Flags) netNames() []string { return slices.Concat(f.controls, f.patches) }

@@ -121,7 +121,7 @@ func deviceHelp() string {
 
 func (f *Flags) run(cmd *cobra.Command) error {
 	switch {
-	case len(f.beside()) > 0 && f.checks:
+	case len(f.netNames()) > 0 && f.checks:
 		return console.BadInput(errors.New("--check runs the model alone: leave out --control and --patch"))
 	case f.layers != 0 && (f.checks || f.table):
 		return console.BadInput(errors.New("--check and --fits are for pictures without layers: leave out --layers"))
@@ -181,8 +181,8 @@ func (f *Flags) Search() (forecast.Search, error) {
 		return s, err
 	}
 	if onThisMachine(f.Devices) {
-		here := daemon.Config{Devices: f.Devices, Rates: f.rates, CUDALibs: os.Getenv("PATCHBAY_CUDA_LIBS")}
-		s.Cluster, err = here.Cluster()
+		local := daemon.Config{Devices: f.Devices, Rates: f.rates, CUDALibs: os.Getenv("PATCHBAY_CUDA_LIBS")}
+		s.Cluster, err = local.Cluster()
 	} else if s.Cluster, err = hardware.ParseCluster(f.Devices); err == nil && f.rates != "" {
 		err = useRates(f.rates, &s.Cluster)
 	}
@@ -209,7 +209,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 	case f.layers == 0:
 	case f.layers < 0 || f.layers > 64 || !m.Spec.Frames:
 		return s, fmt.Errorf("--layers %d: want 1 to 64 of a model that takes layers, 0 of others", f.layers)
-	case len(f.beside()) > 0:
+	case len(f.netNames()) > 0:
 		return s, errors.New("no control nets and model patches run beside layers: leave out --layers, or " +
 			"--control and --patch")
 	default:

@@ -61,7 +61,7 @@ func (f *Flags) rated(c hardware.Cluster) string {
 
 func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 	r := report{
-		Model: f.Model, Nets: f.beside(), Size: f.Size, Devices: s.Cluster.String(), Rates: f.rated(s.Cluster),
+		Model: f.Model, Nets: f.netNames(), Size: f.Size, Devices: s.Cluster.String(), Rates: f.rated(s.Cluster),
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,

@@ -143,10 +143,10 @@ func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error
 		}
 		opts.Users, opts.Nkeys, opts.AuthTimeout = from.Users, from.Nkeys, from.AuthTimeout
 		name, password := wire.NewID(), rand.Text()
-		own := rights.Permissions(rights.RoleDaemon, name)
+		permissions := rights.Permissions(rights.RoleDaemon, name)
 		opts.Users = append(opts.Users, &server.User{Username: name, Password: password, Permissions: &server.Permissions{
-			Publish:   &server.SubjectPermission{Allow: own.Publish},
-			Subscribe: &server.SubjectPermission{Allow: own.Subscribe},
+			Publish:   &server.SubjectPermission{Allow: permissions.Publish},
+			Subscribe: &server.SubjectPermission{Allow: permissions.Subscribe},
 		}})
 		inside = name + ":" + password
 	}

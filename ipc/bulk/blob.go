@@ -298,8 +298,8 @@ func (b *Blobs) mayAsk(subject string) bool {
 
 func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error {
 	total := len(out.Bytes())
-	here := b.base + ".put." + wire.NewID()
-	sub, err := b.nc.SubscribeSync(here)
+	chunks := b.base + ".put." + wire.NewID()
+	sub, err := b.nc.SubscribeSync(chunks)
 	if err != nil {
 		return err
 	}
@@ -313,7 +313,7 @@ func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 	if err != nil {
 		return err
 	}
-	if err := b.nc.PublishRequest(ref.Subject, here, q); err != nil {
+	if err := b.nc.PublishRequest(ref.Subject, chunks, q); err != nil {
 		return err
 	}
 	var number uint32

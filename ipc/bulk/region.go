@@ -17,9 +17,9 @@ import (
 // socket as a descriptor. It is sealed against shrinking (F_SEAL_SHRINK): if its creator truncated the file, reading
 // the mapping would kill the reader with SIGBUS. Its owner must release it.
 type Region struct {
-	fd   int
-	data []byte
-	gone atomic.Bool
+	fd       int
+	data     []byte
+	released atomic.Bool
 
 	after func() // called once when it is released; may be nil
 }
@@ -102,7 +102,7 @@ func write(fd int, data []byte, at int) error {
 
 // Release unmaps the region. A second call does nothing.
 func (r *Region) Release() {
-	if r.gone.Swap(true) {
+	if r.released.Swap(true) {
 		return
 	}
 	_ = unix.Munmap(r.data)

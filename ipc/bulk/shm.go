@@ -76,15 +76,15 @@ type Cargo interface {
 // ShmCargo collects the shared memory that goes with one frame: regions in which the message already lies go as they
 // are, the rest is copied into one region of its own.
 type ShmCargo struct {
-	known []*Region
-	list  []int // descriptors, indexed by Ref.FD
-	own   int   // descriptor of the region of its own; -1: none yet
-	size  int
+	known  []*Region
+	list   []int // descriptors, indexed by Ref.FD
+	copyFD int   // descriptor of the region of copies; -1: none yet
+	size   int
 }
 
 // NewShmCargo returns a ShmCargo for one frame; what lies in h goes without a copy.
 func NewShmCargo(h *Hold) *ShmCargo {
-	c := &ShmCargo{own: -1}
+	c := &ShmCargo{copyFD: -1}
 	if h != nil {
 		c.known = h.regions
 	}
@@ -108,25 +108,25 @@ func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 	if c.size+len(data) > wire.MaxRegion {
 		return nil, nil
 	}
-	if c.own < 0 {
+	if c.copyFD < 0 {
 		fd, err := memfd()
 		if err != nil {
 			return nil, nil // it goes inside the message
 		}
-		c.own, c.list = fd, append(c.list, fd)
+		c.copyFD, c.list = fd, append(c.list, fd)
 	}
 	at := c.size
-	if err := write(c.own, data, at); err != nil {
+	if err := write(c.copyFD, data, at); err != nil {
 		return nil, err
 	}
 	c.size = (at + len(data) + 63) &^ 63
-	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
+	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.copyFD), Offset: at}, nil
 }
 
 // FDs implements Cargo: nothing can be put in after it.
 func (c *ShmCargo) FDs() []int {
-	if c.own >= 0 {
-		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS,
+	if c.copyFD >= 0 {
+		_, _ = unix.FcntlInt(uintptr(c.copyFD), unix.F_ADD_SEALS,
 			unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	}
 	return c.list
@@ -134,7 +134,7 @@ func (c *ShmCargo) FDs() []int {
 
 // Done implements Cargo.
 func (c *ShmCargo) Done(bool) {
-	if c.own >= 0 {
-		_ = unix.Close(c.own)
+	if c.copyFD >= 0 {
+		_ = unix.Close(c.copyFD)
 	}
 }

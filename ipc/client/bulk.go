@@ -9,10 +9,10 @@ import (
 )
 
 // encode encodes a request. Large tensors and bytes are offered beside it, smaller ones too if it is still too large.
-func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
+func (c *NATSClient) encode(body any, cargo *bulk.NATSCargo) ([]byte, error) {
 	limit := int(c.nc.MaxPayload()) - 1024
 	for _, least := range []int{wire.BulkBytes, wire.SmallBytes} {
-		parts, err := wire.EncodeBeside(body, wire.Msgpack, beside.Put, min(least, limit/2))
+		parts, err := wire.EncodeBeside(body, wire.Msgpack, cargo.Put, min(least, limit/2))
 		if err != nil {
 			return nil, err
 		}
@@ -23,7 +23,7 @@ func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
 			}
 			return data, nil
 		}
-		beside.Done(false)
+		cargo.Done(false)
 	}
 	return nil, fault.New(fault.TooLarge,
 		"the request has more than the %d bytes that the server takes, without its tensors and files", limit)

@@ -212,12 +212,12 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 		}
 		body = of
 	}
-	beside := bulk.NewShmCargo(bulk.HoldOf(body))
-	defer beside.Done(true)
+	cargo := bulk.NewShmCargo(bulk.HoldOf(body))
+	defer cargo.Done(true)
 	var place wire.Carry
 	var accept []string
 	if c.w.TakesDescriptors() && c.Enc == wire.Msgpack {
-		place, accept = beside.Put, []string{wire.RefShm}
+		place, accept = cargo.Put, []string{wire.RefShm}
 	}
 	b, err := wire.EncodeBeside(body, c.Enc, place, wire.BulkBytes)
 	if err != nil {
@@ -235,7 +235,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	c.mu.Unlock()
 	frame, err := wire.Splice(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
 	if err == nil {
-		err = c.w.Send(beside.FDs(), frame)
+		err = c.w.Send(cargo.FDs(), frame)
 	}
 	if err != nil {
 		c.drop(tag)

@@ -17,10 +17,10 @@ import (
 )
 
 // Silence is the longest pause in a stream of replies, after which the stream counts as lost: a daemon that runs or
-// follows a job says something every 2 s.
+// follows a job sends something every 2 s.
 const Silence = 15 * time.Second
 
-// ErrSilent ends a stream whose other side has said nothing for too long.
+// ErrSilent ends a stream whose other side has sent nothing for too long.
 var ErrSilent = errors.New("no sign of life from the daemon")
 
 // errUnplugged ends requests that wait for replies when the connection to the NATS server breaks: some may be lost.
@@ -178,8 +178,8 @@ func lost(end *message.Event, err error) bool {
 	if err == nil {
 		return end == nil
 	}
-	if told, ok := errors.AsType[*fault.Error](err); ok {
-		return told.Public() == fault.Draining
+	if failure, ok := errors.AsType[*fault.Error](err); ok {
+		return failure.Public() == fault.Draining
 	}
 	var network net.Error
 	return errors.Is(err, ErrNoDaemon) || errors.Is(err, ErrSilent) || errors.Is(err, errHungUp) ||

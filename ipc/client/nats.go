@@ -22,8 +22,8 @@ var ErrNoDaemon = errors.New("no daemon answers")
 
 // NATSClient is a Client on a NATS connection. It speaks msgpack.
 type NATSClient struct {
-	nc   *nats.Conn
-	lent bool // nc belongs to the caller
+	nc       *nats.Conn
+	borrowed bool // nc belongs to the caller
 
 	mu    sync.Mutex
 	live  map[*Replies][2]string // subject and inbox of every pending request
@@ -56,7 +56,7 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 
 // NewNATSClient returns a client on a connection of the caller, which Close leaves open. Faults of the connection do
 // not end requests.
-func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc, lent: true} }
+func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc, borrowed: true} }
 
 // Conn returns the connection of the client, for subjects that are not verbs.
 func (c *NATSClient) Conn() *nats.Conn { return c.nc }
@@ -93,7 +93,7 @@ func (c *NATSClient) Close() error {
 		c.blobs.Close()
 	}
 	c.mu.Unlock()
-	if !c.lent {
+	if !c.borrowed {
 		_ = c.nc.FlushTimeout(time.Second)
 		c.nc.Close()
 	}
@@ -112,10 +112,10 @@ func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replie
 // ask sends a request. With stream, replies come until an empty one, or until Close.
 func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, error) {
 	var data []byte
-	beside := &bulk.NATSCargo{Offer: c.offer, Drop: c.drop}
+	cargo := &bulk.NATSCargo{Offer: c.offer, Drop: c.drop}
 	if body != nil {
 		var err error
-		if data, err = c.encode(body, beside); err != nil {
+		if data, err = c.encode(body, cargo); err != nil {
 			return nil, err
 		}
 	}
@@ -141,7 +141,7 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 	r.cancel = func() {
 		forget()
 		_ = sub.Unsubscribe()
-		beside.Done(false)
+		cargo.Done(false)
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		r.Close()

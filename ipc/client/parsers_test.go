@@ -47,7 +47,7 @@ func headersTarget() *hammer.Target[natsMessage] {
 			}
 			m := natsMessage{header: header, body: body, reply: header.Get("Reply")}
 			m.from = wire.SenderOf(m.reply)
-			m.beside = wire.AcceptsStream(header)
+			m.acceptsStream = wire.AcceptsStream(header)
 			r := newReplies(nil)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, true)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, false)
@@ -92,7 +92,7 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.end == nil || len(m.got) > 2 {
 		return fmt.Errorf("two messages gave %d replies and the end %w", len(m.got), m.end)
 	}
-	if accept := m.header.Get(wire.HeaderAccept); m.beside && !strings.Contains(accept, wire.RefStream) {
+	if accept := m.header.Get(wire.HeaderAccept); m.acceptsStream && !strings.Contains(accept, wire.RefStream) {
 		return fmt.Errorf("payloads go beside for %q", accept)
 	}
 	return nil
@@ -100,14 +100,14 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 
 // natsMessage is what was read from a message: by the daemon as a request, by a client as a reply.
 type natsMessage struct {
-	header nats.Header
-	reply  string
-	body   []byte
-	enc    wire.Encoding
-	beside bool
-	from   string
-	got    []*pyjson.Object
-	end    error
+	header        nats.Header
+	reply         string
+	body          []byte
+	enc           wire.Encoding
+	acceptsStream bool
+	from          string
+	got           []*pyjson.Object
+	end           error
 }
 
 // taken is what a client got for one request.

@@ -141,17 +141,17 @@ func ChildRig(t testing.TB, tune func(*worker.ChildConfig),
 // DialRig connects a client to a rig over frames on a pipe.
 func DialRig(t *testing.T, r *Rig) *client.FrameClient {
 	t.Helper()
-	here, there := net.Pipe()
+	clientEnd, serverEnd := net.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := (&serve.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service.Answerer); err != nil &&
+		if err := (&serve.Stdio{In: serverEnd, Out: serverEnd}).Serve(ctx, ctx, r.Service.Answerer); err != nil &&
 			!errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("serve: %v", err)
 		}
 	}()
-	c := client.NewFrameClient(here, here, here.Close)
+	c := client.NewFrameClient(clientEnd, clientEnd, clientEnd.Close)
 	t.Cleanup(func() {
 		_ = c.Close()
 		stop()

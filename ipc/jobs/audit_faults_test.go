@@ -181,13 +181,13 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	}
 	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec.State = message.Done
-	if told, err := l.endPublished(ctx, rec); told || err != nil {
-		t.Errorf("a job that waits has ended: %v, %v", told, err)
+	if published, err := l.endPublished(ctx, rec); published || err != nil {
+		t.Errorf("a job that waits has ended: %v, %v", published, err)
 	}
 	j.Append("p", -1, terminalOf(rec))
 	eventually(ctx, t, "the end is told", func() bool {
-		told, err := l.endPublished(ctx, rec)
-		return told && err == nil
+		published, err := l.endPublished(ctx, rec)
+		return published && err == nil
 	})
 	if m, err := direct.NextMsg(50 * time.Millisecond); err == nil {
 		t.Errorf("any server is asked: %s", m.Subject)

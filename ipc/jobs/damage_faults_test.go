@@ -44,8 +44,8 @@ func TestDamagedRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		j.Append(id, -1, terminalOf(rec))
-		for told := false; !told; {
-			if told, err = storeOf(j).endPublished(ctx, rec); err != nil {
+		for published := false; !published; {
+			if published, err = storeOf(j).endPublished(ctx, rec); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -165,7 +165,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	own := l.classes[1].CachedInfo().Config.FilterSubject
+	classFilter := l.classes[1].CachedInfo().Config.FilterSubject
 	later := func() time.Time { return time.Now().Add(time.Minute) }
 	left := func(want int, when string) {
 		t.Helper()
@@ -189,7 +189,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(0, "when no job waits")
-	consumer(own)
+	consumer(classFilter)
 	names := []string{"one", "two"}
 	for _, id := range names {
 		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
@@ -214,7 +214,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
 	unstick(2, time.Now(), "a moment after they came")
 	unstick(0, later(), "much later")
-	consumer(own)
+	consumer(classFilter)
 	for !j.knows("one") || !j.knows("two") {
 		time.Sleep(time.Millisecond)
 	}

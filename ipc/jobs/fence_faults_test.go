@@ -73,7 +73,7 @@ func TestLostLease(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.Append("p", -1, terminalOf(last))
-			told := inStream(ctx, t, a, "p", 50+4) // queued, retrying, success, and one a step
+			events := inStream(ctx, t, a, "p", 50+4) // queued, retrying, success, and one a step
 			records := []message.Record{last}
 			if order == "every record" {
 				queued := first
@@ -81,7 +81,7 @@ func TestLostLease(t *testing.T) {
 				records = []message.Record{queued, second, last}
 			}
 			hear := func() {
-				for _, ev := range told {
+				for _, ev := range events {
 					a.Hear(ev)
 				}
 			}
@@ -131,11 +131,11 @@ func knowsAt(j *Table, id string, rev uint64) bool {
 }
 
 // muteDaemon makes the table's store believe that the daemon of the other store has been gone for long.
-func muteDaemon(gone *JetStream, j *Table) {
+func muteDaemon(silent *JetStream, j *Table) {
 	l := j.store.(frozen).JetStream
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.seen, gone.Owner())
+	delete(l.seen, silent.Owner())
 	l.steady = time.Now().Add(-time.Hour)
 }
 

@@ -79,9 +79,9 @@ type JetStream struct {
 	has           []byte
 	looked, noted time.Time
 
-	gone  []message.Record // jobs that the table has forgotten and the store still has
-	used  int64            // size of the store's files in bytes
-	limit int64            // upper bound of used; 0: not known
+	forgotten []message.Record // jobs that the table has forgotten and the store still has
+	used      int64            // size of the store's files in bytes
+	limit     int64            // upper bound of used; 0: not known
 	// refusedAt is when the server refused a write for lack of room, refusedWith how many bytes were used then.
 	refusedAt   time.Time
 	refusedWith int64
@@ -429,7 +429,7 @@ func switchServer(nc *nats.Conn, err error, log zerolog.Logger) {
 }
 
 // LeaveCutOffServers makes a connection other than the store's own leave a server that does not reach JetStream: one
-// that is cut off from the rest of its cluster, whose clients are not heard there. It returns when nc is closed.
+// that is cut off from the rest of its cluster, whose clients get no answers there. It returns when nc is closed.
 func LeaveCutOffServers(nc *nats.Conn, log zerolog.Logger) { stay(nc, log, beatEvery, hopAfter) }
 
 // stay is LeaveCutOffServers with the interval of its requests and the time without an answer after which it leaves.
@@ -456,7 +456,7 @@ func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 
 // alive reports whether a daemon shows signs of life. All daemons count as alive while our own heartbeats do not get
 // through or do not come back to us, or have done so only for a short while: neither an outage of the server nor a
-// suspension of this process, during which it heard nobody, may make jobs change hands.
+// suspension of this process, during which it received no heartbeats, may make jobs change hands.
 func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -495,20 +495,20 @@ func (l *JetStream) retries(code string) (time.Duration, bool) {
 func (l *JetStream) forget(rec message.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone = append(l.gone, rec)
+	l.forgotten = append(l.forgotten, rec)
 }
 
 // sweep implements Store.
 func (l *JetStream) sweep(ctx context.Context) {
 	_ = l.tidy(ctx, 0) // the next sweep tries again
 	l.mu.Lock()
-	gone := l.gone
-	l.gone = nil
+	forgotten := l.forgotten
+	l.forgotten = nil
 	l.mu.Unlock()
-	for i := range gone {
-		if err := l.drop(ctx, &gone[i]); err != nil {
+	for i := range forgotten {
+		if err := l.drop(ctx, &forgotten[i]); err != nil {
 			l.mu.Lock()
-			l.gone = append(l.gone, gone[i:]...)
+			l.forgotten = append(l.forgotten, forgotten[i:]...)
 			l.mu.Unlock()
 			return
 		}

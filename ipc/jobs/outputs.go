@@ -42,9 +42,9 @@ type Outputs struct {
 // output is one file: in memory, or at path.
 type output struct {
 	message.File
-	path   string
-	staged bool // path is in the stage folder and is removed with the job
-	gone   bool // it was lost
+	path    string
+	staged  bool // path is in the stage folder and is removed with the job
+	missing bool // its file was lost or removed
 }
 
 // NewOutputs creates the folders and clears what an earlier run has left in the stage, unless cfg.Keep is set.
@@ -123,17 +123,17 @@ func (s *Outputs) staged(job string, i int, ref message.OutputRef) string {
 }
 
 // Adopt takes over the files of a job from an earlier run: under the names in its record or else from the stage. Files
-// in neither place count as gone.
+// in neither place count as missing.
 func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 	list := make([]output, len(refs))
 	for i, ref := range refs {
-		list[i] = output{File: message.File{Ref: ref}, gone: true}
+		list[i] = output{File: message.File{Ref: ref}, missing: true}
 		name := filepath.Join(filepath.FromSlash(ref.Subfolder), ref.Filename)
 		if dir := s.folder(ref.Type); ref.Filename != "" && dir != "" && filepath.IsLocal(name) {
-			list[i].path, list[i].gone = filepath.Join(dir, name), false
+			list[i].path, list[i].missing = filepath.Join(dir, name), false
 		} else if path := s.staged(job, i, ref); s.cfg.Stage != "" && ref.Filename == "" {
 			if _, err := os.Stat(path); err == nil {
-				list[i].path, list[i].staged, list[i].gone = path, true, false
+				list[i].path, list[i].staged, list[i].missing = path, true, false
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
 
 // commit gives one file its final name in dir.
 func (f *output) commit(dir string) error {
-	if f.gone {
+	if f.missing {
 		return fmt.Errorf("a file of node %s was lost before it had a name", f.Ref.Node)
 	}
 	var ref files.FileRef
@@ -219,7 +219,7 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 		return nil, fault.New(fault.Expired, "the files of job %s are gone", job)
 	}
 	f := list[i]
-	if f.gone {
+	if f.missing {
 		return nil, fault.New(fault.Expired, "file %d of job %s is gone", i, job)
 	}
 	if f.path == "" {

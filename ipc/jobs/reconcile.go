@@ -136,13 +136,13 @@ func (j *Table) republish(ctx context.Context) {
 		j.mu.Lock()
 		rec := e.rec.Clone()
 		j.mu.Unlock()
-		told, err := j.store.endPublished(ctx, rec)
+		published, err := j.store.endPublished(ctx, rec)
 		if err != nil {
 			return
 		}
-		if !told {
+		if !published {
 			j.cfg.Log.Warn().Str("job", ev.Job).Str("type",
-				ev.Type).Msg("the end of the job was lost on its way; it is told again")
+				ev.Type).Msg("the stream lacks the terminal event of the job; it is published again")
 			j.cfg.OnEvent(ev)
 			continue
 		}
@@ -166,27 +166,27 @@ func (j *Table) reconcile(ctx context.Context) {
 		j.handBack(ctx, rec, cause)
 	}
 	for _, rec := range silent {
-		if err := j.tell(ctx, rec); err != nil {
-			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the end of the job cannot be told yet")
+		if err := j.appendEnd(ctx, rec); err != nil {
+			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the terminal event of the job cannot be logged yet")
 			return
 		}
 	}
 	j.sweep(ctx, now)
 }
 
-// tell adds the terminal event to the log of an ended job: from the stream, or made anew if the daemon that should have
-// sent it no longer can.
-func (j *Table) tell(ctx context.Context, rec message.Record) error {
-	told, err := j.store.endPublished(ctx, rec)
-	if err != nil || !told && rec.Owner != j.store.Owner() && j.store.alive(rec.Owner) {
+// appendEnd adds the terminal event to the log of an ended job: from the stream, or made anew if the daemon that should
+// have sent it no longer can.
+func (j *Table) appendEnd(ctx context.Context, rec message.Record) error {
+	published, err := j.store.endPublished(ctx, rec)
+	if err != nil || !published && rec.Owner != j.store.Owner() && j.store.alive(rec.Owner) {
 		return err
 	}
 	j.mu.Lock()
-	if e := j.jobs[rec.Job]; e != nil && told {
+	if e := j.jobs[rec.Job]; e != nil && published {
 		e.cold = true // the event did not arrive here
 	}
 	j.mu.Unlock()
-	if err := j.rewarm(ctx, rec.Job); err != nil || told {
+	if err := j.rewarm(ctx, rec.Job); err != nil || published {
 		return err
 	}
 	j.Append(rec.Job, -1, terminalOf(rec))
@@ -286,8 +286,8 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 	d.Outputs.Sweep()
 	if n := len(running) + len(tied); n > 0 {
 		d.Log.Info().Int("running", len(running)).Int("tied",
-			len(tied)).Msg("jobs of the daemon's last life: running ones wait again, those of clients that are gone are " +
-			"cancelled")
+			len(tied)).Msg("jobs from before the restart: running ones are queued again, those of clients that are gone " +
+			"are cancelled")
 	}
 	return nil
 }
@@ -300,11 +300,11 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 			d.Outputs.Drop(rec.Job)
 		}
 	}
-	told, err := d.Jobs.store.endPublished(ctx, rec)
+	published, err := d.Jobs.store.endPublished(ctx, rec)
 	if err != nil {
 		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
 	}
-	if told {
+	if published {
 		return nil
 	}
 	if err := d.Jobs.reopen(ctx, rec.Job); err != nil {

@@ -120,9 +120,9 @@ func (l *JetStream) announce(ctx context.Context) error {
 // noticed records a heartbeat or a note of a daemon.
 func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
-	gone := e.Operation() != jetstream.KeyValuePut
+	deleted := e.Operation() != jetstream.KeyValuePut
 	var n resourceNote
-	if isNote && !gone {
+	if isNote && !deleted {
 		if err := wire.Read(e.Value(), wire.JSON, wire.DefaultLimits(), &n); err != nil {
 			l.cfg.Log.Warn().Err(err).Str("daemon", owner).Msg("its list of files cannot be read")
 			return
@@ -131,7 +131,7 @@ func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case gone:
+	case deleted:
 		delete(l.seen, owner)
 		delete(l.places, owner)
 	case isNote:
@@ -193,11 +193,11 @@ func (l *JetStream) admit(needed []files.NeededFile) *fault.Error {
 			memory = max(memory, needed[i].Bytes)
 		}
 	}
-	here := l.cfg.Resources.Lacks(needed, memory)
-	if here == nil {
+	localErr := l.cfg.Resources.Lacks(needed, memory)
+	if localErr == nil {
 		return nil
 	}
-	why := []string{"this daemon: " + here.Error()}
+	why := []string{"this daemon: " + localErr.Error()}
 	for _, o := range owners {
 		err := others[o].lacks(needed, memory)
 		if err == nil {

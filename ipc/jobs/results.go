@@ -113,16 +113,16 @@ func (j *Table) surplus() []message.Record {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var kept []*tracked
+	var withFiles []*tracked
 	for _, e := range j.jobs {
 		mine := e.rec.Owner == j.store.Owner()
 		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
-			kept = append(kept, e)
+			withFiles = append(withFiles, e)
 		}
 	}
-	slices.SortFunc(kept, func(a, b *tracked) int { return b.since.Compare(a.since) })
+	slices.SortFunc(withFiles, func(a, b *tracked) int { return b.since.Compare(a.since) })
 	now, sum := j.cfg.Now(), int64(0)
-	for i, e := range kept {
+	for i, e := range withFiles {
 		for _, ref := range e.rec.Outputs {
 			sum += int64(ref.Bytes)
 		}
@@ -130,7 +130,7 @@ func (j *Table) surplus() []message.Record {
 		old := j.cfg.KeepResults > 0 && now.Sub(e.since) > j.cfg.KeepResults
 		if over || old {
 			var out []message.Record
-			for _, e := range slices.Backward(kept[i:]) {
+			for _, e := range slices.Backward(withFiles[i:]) {
 				out = append(out, e.rec)
 			}
 			return out
@@ -142,16 +142,16 @@ func (j *Table) surplus() []message.Record {
 // Drop removes the files of a job, those with final names too. A file that is not as the job made it belongs to
 // somebody else by now and stays.
 func (s *Outputs) Drop(job string) {
-	kept := slices.Clone(s.of(job))
-	for i := range kept {
-		f := &kept[i]
+	outputs := slices.Clone(s.of(job))
+	for i := range outputs {
+		f := &outputs[i]
 		if f.path != "" {
 			if data, err := os.ReadFile(f.path); err == nil && message.Checksum(data) == f.Ref.CRC32C {
 				_ = os.Remove(f.path)
 			}
 		}
-		f.Data, f.gone = nil, true
+		f.Data, f.missing = nil, true
 	}
 	s.Forget(job)
-	s.put(job, kept)
+	s.put(job, outputs)
 }

@@ -42,21 +42,21 @@ func TestFoldersStayInTheLog(t *testing.T) {
 		v, _ := bad.Get(id)
 		refusal.NodeErrors[id] = v.(*pyjson.Object)
 	}
-	told := fault.From(j.ExplainMissing(refusal)).Details
+	details := fault.From(j.ExplainMissing(refusal)).Details
 	for _, name := range []string{"gone.safetensors", "other.safetensors"} {
 		e := l.admit([]files.NeededFile{{Kind: "vae", Name: name, Bytes: 7, Hash: "y"}})
 		if e == nil {
 			t.Fatalf("%s is taken", name)
 		}
-		told += e.Details
+		details += e.Details
 	}
 	for _, want := range []string{"no daemon has gone.safetensors", "daemon b on far", "has other contents"} {
-		if !strings.Contains(told, want) {
+		if !strings.Contains(details, want) {
 			t.Errorf("the client is not told %q", want)
 		}
 	}
-	if strings.Contains(told, dir) || strings.Contains(told, "/srv") {
-		t.Errorf("folders reach the client: %s", told)
+	if strings.Contains(details, dir) || strings.Contains(details, "/srv") {
+		t.Errorf("folders reach the client: %s", details)
 	}
 	if text := log.String(); !strings.Contains(text, dir) || !strings.Contains(text, "/srv/secret/models") {
 		t.Errorf("the log does not say where files were looked for: %s", text)

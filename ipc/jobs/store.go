@@ -16,7 +16,7 @@ type Store interface {
 	// Owner is the name under which this daemon takes jobs, the same after a restart; empty if no others share the
 	// store.
 	Owner() string
-	// open loads every job in the store into the table and from then on tells it what other daemons do with them.
+	// open loads every job in the store into the table and from then on the changes that other daemons make.
 	open(ctx context.Context, j *Table) error
 	// alive reports whether the daemon with that name shows signs of life.
 	alive(owner string) bool

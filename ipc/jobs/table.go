@@ -188,19 +188,19 @@ func (j *Table) room(from string) error {
 	if j.closed {
 		return ErrClosed
 	}
-	waiting, own := len(j.queue), 0
+	waiting, fromClient := len(j.queue), 0
 	for id, a := range j.coming {
 		if j.jobs[id] == nil {
 			waiting++
 			if a.from == from {
-				own++
+				fromClient++
 			}
 		}
 	}
 	if waiting >= j.cfg.MaxQueued {
 		return ErrFull
 	}
-	if limit := j.cfg.MaxPerClient; limit > 0 && own+j.load(from) >= limit {
+	if limit := j.cfg.MaxPerClient; limit > 0 && fromClient+j.load(from) >= limit {
 		return ErrCrowd
 	}
 	return nil

@@ -237,8 +237,8 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 func TestForget(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	var gone []string
-	j := New(Config{Keep: 2, OnForget: func(id string) { gone = append(gone, id) }})
+	var forgotten []string
+	j := New(Config{Keep: 2, OnForget: func(id string) { forgotten = append(forgotten, id) }})
 	for i := range 4 {
 		id := fmt.Sprint(i)
 		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id}, "h"); err != nil {
@@ -248,8 +248,8 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(gone) != 2 || gone[0] != "0" || gone[1] != "1" {
-		t.Errorf("forgot %v, want [0 1]", gone)
+	if len(forgotten) != 2 || forgotten[0] != "0" || forgotten[1] != "1" {
+		t.Errorf("forgot %v, want [0 1]", forgotten)
 	}
 	j.Close()
 	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "x"}, "h"); !errors.Is(err, ErrClosed) {

@@ -44,7 +44,7 @@ func (j *Table) first() (string, <-chan struct{}) {
 }
 
 // wants reports whether this daemon could run one of the waiting jobs, of which it checks the first 64. It also returns
-// true if more are waiting, or none: the table may not have heard of a job yet.
+// true if more are waiting, or none: a new job may not be in the table yet.
 func (j *Table) wants() bool {
 	j.mu.Lock()
 	waiting := make([]message.Record, 0, min(len(j.queue), 64))
@@ -134,9 +134,9 @@ func (j *Table) start(ctx context.Context, id string, rev uint64, worker string)
 func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.RunRequest) (*message.RunRequest, error) {
 	j.mu.Lock()
 	e := j.jobs[rec.Job]
-	here := e != nil && e.req != nil
+	hasRequest := e != nil && e.req != nil
 	j.mu.Unlock()
-	if here || have != nil {
+	if hasRequest || have != nil {
 		return have, nil
 	}
 	return j.store.request(ctx, rec)
@@ -146,10 +146,10 @@ func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.Run
 func (j *Table) logSkipped(id string, why error) {
 	j.mu.Lock()
 	e := j.entry(id)
-	said := e.left
+	logged := e.left
 	e.left = true
 	j.mu.Unlock()
-	if !said {
+	if !logged {
 		j.cfg.Log.Info().Err(why).Str("job", id).Msg("the job waits for another daemon")
 	}
 }

@@ -126,8 +126,8 @@ func (g *Group) Announce(ctx context.Context, m Member, files func() map[string]
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), beat)
-			_ = g.kv.Delete(gone, g.key(m)) // otherwise it expires
+			deletion, cancel := context.WithTimeout(context.WithoutCancel(ctx), beat)
+			_ = g.kv.Delete(deletion, g.key(m)) // otherwise it expires
 			cancel()
 			return
 		}

@@ -58,10 +58,10 @@ func TestMembersComeAndGo(t *testing.T) {
 	await(t, "nobody is there", lists, func(l []members.Member) bool { return len(l) == 0 })
 	a := members.Member{Address: "a.example:7117", Version: "1.2", Devices: "cuda:0-3", Ranks: 4}
 	b := members.Member{Address: "[::1]:7118", Version: "1.1", Devices: "cpu", Ranks: 1}
-	here, leave := context.WithCancel(t.Context())
+	memberCtx, leave := context.WithCancel(t.Context())
 	go join("others").Announce(t.Context(), b, nil, nil)
 	copied := atomic.Bool{}
-	go join("cards").Announce(here, a, func() map[string]string {
+	go join("cards").Announce(memberCtx, a, func() map[string]string {
 		return map[string]string{"loras/a": fmt.Sprint(copied.Load())}
 	}, nil)
 	a.Files = map[string]string{"loras/a": "false"}

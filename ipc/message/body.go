@@ -237,10 +237,10 @@ func Hash(req *RunRequest, workflow string) string {
 // (from), if known, or else the name that the request gives in client (text, or a map with id). Clients without a name
 // are counted together.
 func ClientName(from string, req *RunRequest) string {
-	own, _ := req.Client.(string)
+	given, _ := req.Client.(string)
 	if c, ok := req.Client.(*pyjson.Object); ok {
-		own, _ = c.At("id").(string)
+		given, _ = c.At("id").(string)
 	}
-	name := cmp.Or(from, own)
+	name := cmp.Or(from, given)
 	return name[:min(len(name), 128)]
 }

@@ -138,8 +138,8 @@ func TestEditorGraphs(t *testing.T) {
 		if got := string(w.JSON()); got != want || req.ObjectInfo != nil {
 			t.Errorf("%s: got %s, want %s; object_info left: %v", name, got, want, req.ObjectInfo != nil)
 		}
-		if kept, _ := req.ExtraPNG.Get("workflow"); pyjson.Repr(kept) != pyjson.Repr(g) {
-			t.Errorf("%s: the picture would carry %v", name, kept)
+		if saved, _ := req.ExtraPNG.Get("workflow"); pyjson.Repr(saved) != pyjson.Repr(g) {
+			t.Errorf("%s: the picture would carry %v", name, saved)
 		}
 	}
 	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Code != fault.MissingNodeType {

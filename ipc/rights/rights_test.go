@@ -268,7 +268,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := bob.SubscribeSync("_INBOX.bob.>")
+	inbox, err := bob.SubscribeSync("_INBOX.bob.>")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	if _, _, err := client.List(wiretest.Context(t), g.Client(t, "alice"), "", 1); err != nil {
 		t.Fatal(err)
 	}
-	for _, sub := range []*nats.Subscription{heard, own} {
+	for _, sub := range []*nats.Subscription{heard, inbox} {
 		if m, err := sub.NextMsg(100 * time.Millisecond); err == nil {
 			t.Errorf("bob read %q", m.Data)
 		}

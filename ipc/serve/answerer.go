@@ -173,7 +173,7 @@ func (a *Answerer) Fail(r *Reply, err error) {
 	a.Sent(r.Fail(err))
 }
 
-// Sent logs the error of a reply that could not be sent: the client is gone, so there is nobody to tell.
+// Sent logs the error of a reply that could not be sent: its client is gone.
 func (a *Answerer) Sent(err error) {
 	if err != nil {
 		a.cfg.Log.Debug().Err(err).Msg("reply not sent")

@@ -97,7 +97,7 @@ func (r *Reply) Fail(err error) error {
 type long interface{ Short() any }
 
 func (r *Reply) put(v any, failure *fault.Error, end bool) error {
-	b, beside, err := r.encode(v)
+	b, cargo, err := r.encode(v)
 	if err != nil {
 		failure = fault.From(err)
 		whole, err := wire.Encode(wire.BodyOf(failure), r.Enc)
@@ -107,8 +107,8 @@ func (r *Reply) put(v any, failure *fault.Error, end bool) error {
 		b = [][]byte{whole}
 	}
 	var fds []int
-	if beside != nil {
-		fds = beside.FDs()
+	if cargo != nil {
+		fds = cargo.FDs()
 	}
 	var failed error
 	if end {
@@ -116,8 +116,8 @@ func (r *Reply) put(v any, failure *fault.Error, end bool) error {
 	} else {
 		failed = r.Send(b, fds, failure, false)
 	}
-	if beside != nil {
-		beside.Done(failed == nil)
+	if cargo != nil {
+		cargo.Done(failed == nil)
 	}
 	return failed
 }
@@ -125,7 +125,7 @@ func (r *Reply) put(v any, failure *fault.Error, end bool) error {
 // encode returns the parts of a message and the cargo beside it, if any. Large bytes go beside; if the message is still
 // too long, small ones do too. If that does not help, the message is replaced by its short form, if it has one, with
 // nothing beside.
-func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
+func (r *Reply) encode(v any) (b [][]byte, cargo bulk.Cargo, err error) {
 	n := 0
 	done := func(v any, place wire.Carry, least int) bool {
 		b, err = wire.EncodeBeside(v, r.Enc, place, least)
@@ -138,11 +138,11 @@ func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
 		}
 	} else {
 		for _, least := range []int{wire.BulkBytes, wire.SmallBytes} {
-			beside = r.Beside(bulk.HoldOf(v))
-			if done(v, beside.Put, least) && err == nil {
-				return b, beside, nil
+			cargo = r.Beside(bulk.HoldOf(v))
+			if done(v, cargo.Put, least) && err == nil {
+				return b, cargo, nil
 			}
-			if beside.Done(false); err != nil {
+			if cargo.Done(false); err != nil {
 				return nil, nil, err
 			}
 		}

@@ -70,7 +70,7 @@ func TestHandleLeases(t *testing.T) {
 			&message.ExecRequest{Class: "Use", Inputs: pyjson.NewObject("model", pyjson.NewObject(message.HandleKey, id))},
 			&message.ExecReply{})
 	}
-	gone := func(err error) bool {
+	expired := func(err error) bool {
 		var e *fault.Error
 		return errors.As(err, &e) && e.Public() == fault.NoHandle && e.Status() == 404 && !e.Retryable()
 	}
@@ -81,7 +81,7 @@ func TestHandleLeases(t *testing.T) {
 			t.Fatalf("a handle that is used every 40 s of its minute, after %s: %v", time.Duration(passed.Load()), err)
 		}
 	}
-	if err := use(unused); !gone(err) {
+	if err := use(unused); !expired(err) {
 		t.Errorf("a handle after its lease: got %v, want 404 %s", err, fault.NoHandle)
 	}
 	if n := len(runner.Handles()); n != 2 {
@@ -99,7 +99,7 @@ func TestHandleLeases(t *testing.T) {
 	}
 	passed.Add(int64(30 * time.Minute))
 	for _, id := range []string{used, next, unused} {
-		if err := use(id); !gone(err) {
+		if err := use(id); !expired(err) {
 			t.Errorf("half an hour later: got %v, want 404 %s", err, fault.NoHandle)
 		}
 	}

@@ -105,12 +105,12 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 func (n *NATS) logTLSErrors(c *nats.Conn) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	said := ""
+	lastLogged := ""
 	for c.IsReconnecting() {
 		err := c.LastError()
-		if told := wire.Trusted(err); told != err && told.Error() != said { //nolint:errorlint // whether it is the same
-			said = told.Error()
-			n.cfg.Log.Error().Err(told).Msg("no connection to NATS; trying on")
+		if cause := wire.Trusted(err); cause != err && cause.Error() != lastLogged { //nolint:errorlint // is it the same?
+			lastLogged = cause.Error()
+			n.cfg.Log.Error().Err(cause).Msg("no connection to NATS; connecting again")
 		}
 		select {
 		case <-n.closed:

@@ -50,22 +50,22 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 		return err == nil && rec.Dropped > 0
 	})
 	for i := range 5 {
-		id, gone := fmt.Sprint("r", i), i < 3
+		id, dropped := fmt.Sprint("r", i), i < 3
 		rec, err := client.Status(wiretest.Context(t), c, id)
-		if err != nil || rec.State != message.Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
-			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
+		if err != nil || rec.State != message.Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != dropped {
+			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, dropped)
 		}
 		files, err := client.Fetch(wiretest.Context(t), c, id)
 		var e *fault.Error
-		if gone && (!errors.As(err, &e) || e.Public() != fault.Expired) || !gone && (err != nil || len(files) != 1) {
-			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)
+		if dropped && (!errors.As(err, &e) || e.Public() != fault.Expired) || !dropped && (err != nil || len(files) != 1) {
+			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, dropped)
 		}
 		end, err := client.Follow(wiretest.Context(t), c, id, 0, true, &client.Collector{})
-		if gone && (!errors.As(err, &e) || e.Public() != fault.Expired) || !gone && (err != nil || end == nil) {
-			t.Errorf("%s: who follows it with its files is told %+v, %v; want them gone: %v", id, end, err, gone)
+		if dropped && (!errors.As(err, &e) || e.Public() != fault.Expired) || !dropped && (err != nil || end == nil) {
+			t.Errorf("%s: who follows it with its files is told %+v, %v; want them gone: %v", id, end, err, dropped)
 		}
 		_, err = os.Stat(filepath.Join(out, fmt.Sprintf("fake_%05d_.png", i+1)))
-		if want := !gone || i == 1; (err == nil) != want {
+		if want := !dropped || i == 1; (err == nil) != want {
 			t.Errorf("file of %s: %v, want it there: %v", id, err, want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 // TestHeartbeatsWhileFilesAreFetched: a client hears something while its files come from another daemon, and the
 // transfer ends when the client is gone.
 func TestHeartbeatsWhileFilesAreFetched(t *testing.T) {
-	enough, gone := make(chan struct{}), errors.New("nobody listens")
+	enough, sendErr := make(chan struct{}), errors.New("nobody listens")
 	r := ipctest.NewTunedRig(t, func(c *serve.ServiceConfig) {
 		c.Fetch = func(ctx context.Context, job string) ([]message.File, error) {
 			select {
@@ -101,7 +101,7 @@ func TestHeartbeatsWhileFilesAreFetched(t *testing.T) {
 		t.Errorf("%d heartbeats, files %v, %v", beats, files, err)
 	}
 	enough = nil // what is fetched next never comes
-	left := func([][]byte, []int, *fault.Error, bool) error { return gone }
+	left := func([][]byte, []int, *fault.Error, bool) error { return sendErr }
 	files, err = r.Service.FetchFiles(ctx, &serve.Reply{Enc: wire.JSON, Limit: 1 << 20, Send: left}, "j")
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the client is gone: files %v, %v", files, err)

@@ -95,8 +95,8 @@ func (a *Answerer) runSample(ctx context.Context, cancel context.CancelCauseFunc
 	switch {
 	case errors.Is(cause, errGone):
 		a.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
-		gone := fault.New(fault.Cancelled, "the client that the run was tied to went away")
-		ended(&message.SampleReply{Type: message.SampleCancelled, Error: gone})
+		failure := fault.New(fault.Cancelled, "the client that the run was tied to went away")
+		ended(&message.SampleReply{Type: message.SampleCancelled, Error: failure})
 		return nil
 	case err == nil:
 	case errors.Is(cause, errAsked):

@@ -193,8 +193,8 @@ func TestEveryFieldOfSample(t *testing.T) {
 			t.Errorf("plan: it ran as %v", done.Metrics["plan"])
 		}
 	}
-	_, kept := run("mask of zeros", base(func(q *message.SampleRequest) { q.Mask = full(0, 1, 1, 8, 8) }))
-	if rel := apart(kept, latent); rel > 1e-5 {
+	_, masked := run("mask of zeros", base(func(q *message.SampleRequest) { q.Mask = full(0, 1, 1, 8, 8) }))
+	if rel := apart(masked, latent); rel > 1e-5 {
 		t.Errorf("a mask of zeros: the latent changed by %.2g", rel)
 	}
 	var pictures int

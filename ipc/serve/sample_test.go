@@ -326,9 +326,9 @@ func TestConditioningTableIsTrue(t *testing.T) {
 	}
 	_, rows, _ := strings.Cut(string(page), "How a ComfyUI conditioning becomes model_conds")
 	rows, _, _ = strings.Cut(rows, "A patch: {key")
-	var told []string
+	var documented []string
 	for _, row := range regexp.MustCompile(`(?m)^- ([a-z0-9_, ]+) \[`).FindAllStringSubmatch(rows, -1) {
-		told = append(told, strings.Split(row[1], ", ")...)
+		documented = append(documented, strings.Split(row[1], ", ")...)
 	}
 	refusal := func(key string, shape ...int) string {
 		q := smallSample("euler")
@@ -344,15 +344,15 @@ func TestConditioningTableIsTrue(t *testing.T) {
 	}
 	_, list, _ := strings.Cut(refusal("made_up", 1), "the keys are ")
 	known := strings.Split(list, ", ")
-	slices.Sort(told)
+	slices.Sort(documented)
 	slices.Sort(known)
-	if told = slices.Compact(told); !slices.Equal(told, known) {
-		t.Errorf("the page tells of %v, the code of %v", told, known)
+	if documented = slices.Compact(documented); !slices.Equal(documented, known) {
+		t.Errorf("the page tells of %v, the code of %v", documented, known)
 	}
 	shapes := map[string][]int{
 		"c_crossattn": {1, 2, 3}, "encoder_hidden_states_t5": {1, 2, 3}, "guidance": {1}, "c_concat": {1, 1, 2, 2},
 	}
-	for _, key := range told {
+	for _, key := range documented {
 		shape := shapes[key]
 		if shape == nil {
 			shape = []int{1, 2}

@@ -35,7 +35,7 @@ func TestRunOverFrames(t *testing.T) {
 		}
 		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3",
 			"Picture "+strconv.Itoa(size))})
-		if told, _ := evs[0].Data["titles"].(*pyjson.Object); told == nil || told.Len() != 2 {
+		if titles, _ := evs[0].Data["titles"].(*pyjson.Object); titles == nil || titles.Len() != 2 {
 			t.Errorf("%d bytes: the first event has titles %v", size, evs[0].Data["titles"])
 		}
 		want := "queued execution_start executing progress progress progress executing executed metrics executing " +
@@ -124,15 +124,16 @@ func TestRefusals(t *testing.T) {
 
 func TestHostileFrames(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
-	here, there := net.Pipe()
+	clientEnd, serverEnd := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- (&serve.Stdio{In: there, Out: there}).Serve(context.Background(), context.Background(), r.Service.Answerer)
+		carrier := &serve.Stdio{In: serverEnd, Out: serverEnd}
+		done <- carrier.Serve(context.Background(), context.Background(), r.Service.Answerer)
 	}()
 	send := func(b []byte) *pyjson.Object {
 		t.Helper()
-		go func() { _, _ = here.Write(b) }()
-		body, err := wire.ReadFrame(here)
+		go func() { _, _ = clientEnd.Write(b) }()
+		body, err := wire.ReadFrame(clientEnd)
 		if err != nil {
 			t.Fatalf("no answer: %v", err)
 		}
@@ -164,7 +165,7 @@ func TestHostileFrames(t *testing.T) {
 	if err := <-done; !errors.Is(err, wire.ErrFrameTooLarge) {
 		t.Errorf("the connection ended with %v, want %v", err, wire.ErrFrameTooLarge)
 	}
-	_ = here.Close()
+	_ = clientEnd.Close()
 }
 
 func TestTiedRunEndsWithItsConnection(t *testing.T) {

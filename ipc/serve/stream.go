@@ -50,7 +50,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		default:
 			err = s.sendEvent(ctx, r.Reply, st, it.Event)
 		}
-		if _, told := errors.AsType[*fault.Error](err); told {
+		if _, isFault := errors.AsType[*fault.Error](err); isFault {
 			return err
 		}
 		if err != nil {
@@ -63,10 +63,10 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 
 // listens cancels the stream when the client no longer listens. It asks at fixed times, because a job with many events
 // leaves no silence in which to ask.
-func (s *Service) listens(ctx context.Context, alive func() bool, gone context.CancelCauseFunc) {
+func (s *Service) listens(ctx context.Context, alive func() bool, cancel context.CancelCauseFunc) {
 	for range wire.Every(ctx, s.cfg.Heartbeat) {
 		if !alive() {
-			gone(errGone)
+			cancel(errGone)
 			return
 		}
 	}
@@ -90,7 +90,7 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 		switch {
 		case errors.Is(err, jobs.ErrNoJob):
 			return fault.New(fault.NoJob, "job %q was forgotten before its files were sent", st.Job)
-		case err != nil: // a client that is told so asks again
+		case err != nil: // the client repeats the request after this code
 			return fault.New(fault.Draining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
 		}
 		if ev.Type != message.EventSuccess && rec.Dropped > 0 {

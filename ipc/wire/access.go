@@ -134,7 +134,7 @@ func (a Access) user(server string) (string, error) {
 	first, _, _ := strings.Cut(server, ",")
 	u, err := url.Parse(strings.TrimSpace(first))
 	if err != nil || u.User == nil {
-		//nolint:nilerr // a bare host:port is no URL and names nobody; what is wrong with it is told by the connection
+		//nolint:nilerr // a bare host:port is no URL and names nobody; the error of connecting says what is wrong with it
 		return "", nil
 	}
 	if _, hasPassword := u.User.Password(); !hasPassword {

@@ -127,12 +127,12 @@ func (p *packer) add(b []byte) {
 func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	p, ref, data := enc.Writer().(*packer), t.Ref, t.Data
 	if p.put != nil && len(data) >= p.least {
-		beside, err := p.put(data)
+		placed, err := p.put(data)
 		if err != nil {
 			return err
 		}
-		if beside != nil {
-			ref, data = beside, nil
+		if placed != nil {
+			ref, data = placed, nil
 		}
 	}
 	head, err := EncodeMsgpack(struct {

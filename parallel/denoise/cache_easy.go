@@ -73,7 +73,7 @@ func (c *easyCache) resized(s *latentPart, entry int) bool {
 		return false
 	}
 	c.meter, c.first, c.size = meter{threshold: c.meter.threshold}, -1, [2]int{}
-	clear(s.kept)
+	clear(s.differences)
 	return true
 }
 

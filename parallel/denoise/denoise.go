@@ -102,14 +102,14 @@ func (d *denoiser) open(budget int64) error {
 			in.Residuals = append(in.Residuals, r)
 		}
 		for _, c := range e.Control {
-			told := e.Entry
-			told.References, told.Biases, told.Prefix = nil, nil, dit.Array{}
-			told.Hint, told.Mode = tokensOf(c.Hint, c.Net.Spec), c.Mode
+			entry := e.Entry
+			entry.References, entry.Biases, entry.Prefix = nil, nil, dit.Array{}
+			entry.Hint, entry.Mode = tokensOf(c.Hint, c.Net.Spec), c.Mode
 			if c.Patch || c.Net.Spec.Follows {
-				told = dit.Entry{Hint: told.Hint}
+				entry = dit.Entry{Hint: entry.Hint}
 			}
 			in.Control = append(in.Control, rank.ControlInput{
-				Model: c.Net.Key, Entry: told, Strength: c.Strength, Start: c.SigmaStart, End: c.SigmaEnd, Patch: c.Patch,
+				Model: c.Net.Key, Entry: entry, Strength: c.Strength, Start: c.SigmaStart, End: c.SigmaEnd, Patch: c.Patch,
 			})
 			d.session.Nets = d.session.Nets || !c.Patch
 		}
@@ -119,12 +119,12 @@ func (d *denoiser) open(budget int64) error {
 	if d.req.Profile {
 		o.Profile = time.Now().UnixNano()
 	}
-	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
+	sigmas, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
 	if err != nil {
 		return fault.Bad("sampler", "%v", err)
 	}
-	d.expected = len(ahead)
-	for _, s := range ahead {
+	d.expected = len(sigmas)
+	for _, s := range sigmas {
 		if s > 0 {
 			o.Timesteps = append(o.Timesteps, d.req.Sampling.Timestep(s))
 		}

@@ -21,8 +21,8 @@ type latentPart struct {
 	evaluations, predicted int
 
 	// of what a step cache may answer: output minus input, [B, n], by prediction or under guidedKey
-	kept   map[int][]float32
-	uncond []float32 // the last unconditional prediction beside a guided one
+	differences map[int][]float32
+	uncond      []float32 // the last unconditional prediction beside a guided one
 }
 
 // question is a part's request for one evaluation.
@@ -97,13 +97,13 @@ func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 
 // knows reports whether the part has kept a difference for each of the entries.
 func (s *latentPart) knows(entries []int) bool {
-	return !slices.ContainsFunc(entries, func(i int) bool { return s.kept[i] == nil })
+	return !slices.ContainsFunc(entries, func(i int) bool { return s.differences[i] == nil })
 }
 
 // reuse answers a prediction from the cache: input + kept difference, [B, n].
 func (s *latentPart) reuse(entry int, input []float32) []float32 {
 	out := make([]float32, len(input))
-	for i, v := range s.kept[entry] {
+	for i, v := range s.differences[entry] {
 		out[i] = input[i] + v
 	}
 	return out
@@ -111,13 +111,13 @@ func (s *latentPart) reuse(entry int, input []float32) []float32 {
 
 // keep stores the difference between a prediction's output and its input.
 func (s *latentPart) keep(entry int, input, output []float32) {
-	v := s.kept[entry]
+	v := s.differences[entry]
 	if v == nil {
-		if s.kept == nil {
-			s.kept = map[int][]float32{}
+		if s.differences == nil {
+			s.differences = map[int][]float32{}
 		}
 		v = make([]float32, len(input))
-		s.kept[entry] = v
+		s.differences[entry] = v
 	}
 	for i, o := range output {
 		v[i] = o - input[i]

@@ -74,8 +74,8 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 			}
 		}
 	}
-	own := newLayout(c, p, gridOf(a.H, a.W, p))
-	want := own.read(1, c*a.H*a.W, dit.Range{End: own.grid.Tokens()}, own.toVector(1, crop))
+	areaLayout := newLayout(c, p, gridOf(a.H, a.W, p))
+	want := areaLayout.read(1, c*a.H*a.W, dit.Range{End: areaLayout.grid.Tokens()}, areaLayout.toVector(1, crop))
 	if !slices.Equal(rows, want) {
 		t.Fatalf("rows of the area = %v, want %v", rows, want)
 	}

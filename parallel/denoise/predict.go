@@ -10,10 +10,10 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
 	if mask != nil {
-		kept := d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
+		noised := d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
 		in = make([]float32, len(x))
 		for i, w := range mask {
-			in[i] = float32(x[i]*w) + float32(kept[i]*(1-w))
+			in[i] = float32(x[i]*w) + float32(noised[i]*(1-w))
 		}
 	}
 	branches, a, err := s.predict(ev, in, sigma)
@@ -47,17 +47,17 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 // it is longer, and then by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
 func (s *latentPart) normed(x0, positive []float32) []float32 {
 	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
-	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
+	out, squares, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
 	for b := 0; b < len(x0); b += s.n {
-		clear(own)
+		clear(squares)
 		clear(want)
 		at := func(i int) int { return int(s.d.whole.order[s.from+i]) % plane }
 		for i := range s.n {
-			own[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
+			squares[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
 			want[at(i)] += float64(positive[b+i]) * float64(positive[b+i])
 		}
 		for i := range s.n {
-			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(own[at(i)]))+1e-8), 1)
+			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(squares[at(i)]))+1e-8), 1)
 			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
 		}
 	}

@@ -46,12 +46,12 @@ func TestWires(t *testing.T) {
 			t.Errorf("%s: got %.6f s a byte and %v s, want %.6f and %v", c.name, w.PerByte, w.Latency, c.perByte, c.latency)
 		}
 	}
-	own := f
-	own.Hosts, own.PerHost, own.Places = 1, 7, []int{3, 1, 4} // three ranks send a third each, and one sends all
-	if w := own.Wire([][]int{span(0, 4)}, ToAll); !near(w.PerByte, 1./2, 1e-12) || w.Latency != 7 {
+	uneven := f
+	uneven.Hosts, uneven.PerHost, uneven.Places = 1, 7, []int{3, 1, 4} // three ranks send a third each, and one sends all
+	if w := uneven.Wire([][]int{span(0, 4)}, ToAll); !near(w.PerByte, 1./2, 1e-12) || w.Latency != 7 {
 		t.Errorf("all-to-all of hosts of three ranks and one: got %.6f s a byte and %v s", w.PerByte, w.Latency)
 	}
-	inside, across := own.Wire([][]int{span(4, 3)}, ToAll), own.Wire([][]int{span(3, 2)}, ToNext)
+	inside, across := uneven.Wire([][]int{span(4, 3)}, ToAll), uneven.Wire([][]int{span(3, 2)}, ToNext)
 	if inside.Latency != 1 || across.Latency != 7 {
 		t.Errorf("%v s on the third host and %v s to it, want that of its link and of the network", inside.Latency,
 			across.Latency)

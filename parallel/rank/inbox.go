@@ -12,14 +12,14 @@ type call struct {
 
 // peekable is an inbox whose calls can be looked at before their turn.
 type peekable struct {
-	inbox <-chan call
-	ahead []call
+	inbox  <-chan call
+	peeked []call
 }
 
 // next takes the oldest call. ok is false once the inbox is closed and empty.
 func (p *peekable) next() (call call, ok bool) {
-	if len(p.ahead) > 0 {
-		call, p.ahead = p.ahead[0], p.ahead[1:]
+	if len(p.peeked) > 0 {
+		call, p.peeked = p.peeked[0], p.peeked[1:]
 		return call, true
 	}
 	call, ok = <-p.inbox
@@ -28,16 +28,16 @@ func (p *peekable) next() (call call, ok bool) {
 
 // peek returns the command of the i-th waiting call, nil if there is none yet.
 func (p *peekable) peek(i int) *Command {
-	for len(p.ahead) <= i {
+	for len(p.peeked) <= i {
 		select {
 		case call, ok := <-p.inbox:
 			if !ok {
 				return nil
 			}
-			p.ahead = append(p.ahead, call)
+			p.peeked = append(p.peeked, call)
 		default:
 			return nil
 		}
 	}
-	return &p.ahead[i].command
+	return &p.peeked[i].command
 }

@@ -30,11 +30,12 @@ func newLane(lanes []dit.Range, stages, at, blocks int) lane {
 
 // LaneStore is what the lanes of one stage share. Outputs of blocks that a later block of the stage reads are addressed
 // by entry, block and token like the K/V store: a micro-step's up lane reads what its down lane wrote, and the next
-// evaluation of the same tokens starts only after that. An up lane also lends its K/V stores to its down lane.
+// evaluation of the same tokens starts only after that. In spread evaluations the down lane writes into the K/V stores
+// of its up lane.
 type LaneStore struct {
 	mu      sync.Mutex
 	outputs map[skipKey]engine.Tensor // [B, rows of this rank's share of the picture, E]
-	lent    map[entryKey]attention
+	stores  map[entryKey]attention    // of up lanes
 }
 
 // entryKey is an entry of a session.
@@ -51,7 +52,7 @@ type skipKey struct {
 
 // NewLaneStore makes an empty LaneStore.
 func NewLaneStore() *LaneStore {
-	return &LaneStore{outputs: map[skipKey]engine.Tensor{}, lent: map[entryKey]attention{}}
+	return &LaneStore{outputs: map[skipKey]engine.Tensor{}, stores: map[entryKey]attention{}}
 }
 
 func (s *LaneStore) put(k skipKey, output engine.Tensor) {
@@ -67,24 +68,24 @@ func (s *LaneStore) output(k skipKey) engine.Tensor {
 	return s.outputs[k]
 }
 
-func (s *LaneStore) lend(k entryKey, m attention) {
+func (s *LaneStore) putStore(k entryKey, m attention) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lent[k] = m
+	s.stores[k] = m
 }
 
-// borrowed returns what lend was called with, or nil.
-func (s *LaneStore) borrowed(k entryKey) attention {
+// store returns what putStore has stored, or nil.
+func (s *LaneStore) store(k entryKey) attention {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lent[k]
+	return s.stores[k]
 }
 
 // len returns the number of outputs and stores that are kept.
 func (s *LaneStore) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.outputs) + len(s.lent)
+	return len(s.outputs) + len(s.stores)
 }
 
 // forget drops what a session kept.
@@ -92,5 +93,5 @@ func (s *LaneStore) forget(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.outputs, func(k skipKey, _ engine.Tensor) bool { return k.id == id })
-	maps.DeleteFunc(s.lent, func(k entryKey, _ attention) bool { return k.id == id })
+	maps.DeleteFunc(s.stores, func(k entryKey, _ attention) bool { return k.id == id })
 }

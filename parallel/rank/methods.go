@@ -4,18 +4,18 @@ import "patchbay/parallel/plan"
 
 // newAttention returns the method by which the ranks of a plan attend to one entry.
 func newAttention(p plan.Plan, l lane, lanes *LaneStore, entry entryKey) attention {
-	kept, elsewhere := func() attention { return &stored{} }, attention(&spare{})
+	newStore, elsewhere := func() attention { return &stored{} }, attention(&spare{})
 	if p.KV8 {
-		kept, elsewhere = func() attention { return &stored8{} }, &passing{}
+		newStore, elsewhere = func() attention { return &stored8{} }, &passing{}
 	}
 	var m attention
 	switch {
 	case p.Spread && l.up:
-		m = &lending{kept(), lanes, entry}
+		m = &sharedStore{newStore(), lanes, entry}
 	case p.Spread:
-		m = &spread{kept: kept, elsewhere: elsewhere, lane: l, lanes: lanes, entry: entry}
+		m = &spread{newStore: newStore, elsewhere: elsewhere, lane: l, lanes: lanes, entry: entry}
 	case p.Pipe > 1:
-		m = kept()
+		m = newStore()
 	case p.InOrder():
 		m = &passing{}
 	default:

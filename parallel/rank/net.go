@@ -77,8 +77,8 @@ func (n *net) prepareOn(base *network) error {
 }
 
 // take takes the memory of an entry: for its strength, and for its outputs that blocks of this lane need.
-func (n *net) take(base *network, e *controlled, own *sessionEntry) {
-	_, wide, _ := n.rows(wholeEvaluation(), own)
+func (n *net) take(base *network, e *controlled, netEntry *sessionEntry) {
+	_, wide, _ := n.rows(wholeEvaluation(), netEntry)
 	e.rows = wide.Image
 	width := base.model.Spec().Width
 	e.gate = base.gate(e.Strength)
@@ -111,7 +111,7 @@ func (n *network) gate(strength float32) engine.Tensor {
 // evaluate runs the net for its entries among those of an evaluation, and leaves the outputs in controlled.outputs. Of
 // a net that follows it begins the runs.
 func (n *net) evaluate(env dit.Env, c *EvaluateCommand, runs []*entryRun) error {
-	own, measuring := EvaluateCommand{Index: c.Index, Timestep: c.Timestep, Whole: true}, env.Arena.Measuring()
+	netCommand, measuring := EvaluateCommand{Index: c.Index, Timestep: c.Timestep, Whole: true}, env.Arena.Measuring()
 	for k, e := range n.on {
 		at := slices.Index(c.Entries, e.entry)
 		if e.works = measuring || at >= 0 && c.Sigma <= e.Start && c.Sigma >= e.End; !e.works {
@@ -119,7 +119,7 @@ func (n *net) evaluate(env dit.Env, c *EvaluateCommand, runs []*entryRun) error 
 		}
 		if n.follows != nil {
 			base := runs[slices.IndexFunc(runs, func(r *entryRun) bool { return r.entry == e.entry })]
-			e.run, e.next = n.begin(env, k, &own), 0
+			e.run, e.next = n.begin(env, k, &netCommand), 0
 			n.follows.Follow(e.run.state, base.state)
 			n.follows.Embed(env, e.run.state, engine.Tensor{})
 			continue
@@ -128,12 +128,12 @@ func (n *net) evaluate(env dit.Env, c *EvaluateCommand, runs []*entryRun) error 
 		if !measuring {
 			x = c.Latents[at]
 		}
-		own.Entries, own.Inputs = append(own.Entries, k), append(own.Inputs, x)
+		netCommand.Entries, netCommand.Inputs = append(netCommand.Entries, k), append(netCommand.Inputs, x)
 	}
 	if n.follows != nil {
 		return nil
 	}
-	return n.run(env, &own)
+	return n.run(env, &netCommand)
 }
 
 // run evaluates the net for some of its entries.

@@ -178,8 +178,8 @@ func (n *network) pass(c *EvaluateCommand) *pass {
 }
 
 // rows returns what the ranks of the sequence compute of an entry in an evaluation (ring outside), the part of this
-// rank, and what it keeps of that between products.
-func (n *network) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wide, kept dit.Rows) {
+// rank (wide), and the part of that which it keeps between products (narrow).
+func (n *network) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wide, narrow dit.Rows) {
 	p, ulysses := n.pass(c), n.comms[plan.AxisUlysses]
 	all = c.Rows(e.size, p.places)
 	for i, r := range c.Rows(e.image, p.places) {

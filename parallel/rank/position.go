@@ -14,13 +14,13 @@ import (
 type Position struct {
 	device engine.Marker // nil: calls have run when they return
 
-	mu    sync.Mutex
-	moves int64 // grows with every step forward
-	busy  bool  // a command is being worked on
-	micro plan.Micro
-	doing string
-	begun int64  // blocks begun, without those that a cancellation stopped
-	ahead []note // issued and not known to have run, oldest first; the device is at the first
+	mu      sync.Mutex
+	moves   int64 // grows with every step forward
+	busy    bool  // a command is being worked on
+	micro   plan.Micro
+	doing   string
+	begun   int64  // blocks begun, without those that a cancellation stopped
+	pending []note // issued and not known to have run, oldest first; the device is at the first
 }
 
 // note is a place in the schedule that the device will come to.
@@ -81,7 +81,7 @@ func (p *Position) note(f func()) {
 	f()
 	if p.device != nil && p.busy {
 		p.device.Mark(p.moves)
-		p.ahead = append(p.ahead, note{p.moves, p.micro, p.doing})
+		p.pending = append(p.pending, note{p.moves, p.micro, p.doing})
 		p.reach()
 	}
 }
@@ -89,8 +89,8 @@ func (p *Position) note(f func()) {
 // reach drops the notes that the device has passed. The caller must hold p.mu.
 func (p *Position) reach() {
 	at := p.device.Marked()
-	for len(p.ahead) > 1 && p.ahead[1].mark <= at {
-		p.ahead = p.ahead[1:]
+	for len(p.pending) > 1 && p.pending[1].mark <= at {
+		p.pending = p.pending[1:]
 	}
 }
 
@@ -107,9 +107,9 @@ func (p *Position) read() Progress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	moves, micro, doing := p.moves, p.micro, p.doing
-	if p.device != nil && len(p.ahead) > 0 {
+	if p.device != nil && len(p.pending) > 0 {
 		p.reach()
-		moves, micro, doing = p.device.Marked(), p.ahead[0].micro, p.ahead[0].doing
+		moves, micro, doing = p.device.Marked(), p.pending[0].micro, p.pending[0].doing
 	}
 	place := fmt.Sprintf("evaluation %d, patch %d, %s", micro.Evaluation, micro.Patch, doing)
 	if micro.Whole {

@@ -14,17 +14,17 @@ type prefetcher struct {
 	running bool // a gather, beside what the rank computes; there is at most one
 	plan    *plan.Gathers
 	open    int  // unit that may be read, -1: none
-	ahead   bool // gathers run beside what the rank computes
+	overlap bool // gathers run beside what the rank computes
 }
 
 // newPrefetcher makes the prefetcher of a session; nil if the model holds all its weights.
-func newPrefetcher(shards *dit.Shards, c comm.Comm, ahead bool) *prefetcher {
+func newPrefetcher(shards *dit.Shards, c comm.Comm, overlap bool) *prefetcher {
 	if shards == nil {
 		return nil
 	}
 	return &prefetcher{
 		shards: shards, comm: c, plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }),
-		open: -1, ahead: ahead,
+		open: -1, overlap: overlap,
 	}
 }
 
@@ -48,7 +48,7 @@ func (g *prefetcher) use(unit, next int) {
 	g.open = unit
 	for _, u := range todo {
 		g.start(u)
-		if !g.ahead {
+		if !g.overlap {
 			g.wait()
 		}
 	}

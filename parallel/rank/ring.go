@@ -34,20 +34,20 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 			before[r+1] = before[r] + n
 		}
 	}
-	here := s.arena.Alloc(q.DType, most*b*2*h*d)
+	current := s.arena.Alloc(q.DType, most*b*2*h*d)
 	next := s.arena.Alloc(q.DType, most*b*2*h*d)
 	part := s.arena.Alloc(q.DType, b, l, h, g, d)
 	lse, lse2 := s.arena.Alloc(engine.F32, g, b, h, l), s.arena.Alloc(engine.F32, g, b, h, l)
 	view := func(t engine.Tensor, n int) engine.Tensor {
 		return t.Slice(0, 0, n*b*2*h*d).Split(0, b, n, 2, h, d)
 	}
-	own := view(here, k.Dim(1))
-	s.ops.Copy(own.Index(2, 0), k)
-	s.ops.Copy(own.Index(2, 1), v)
+	ownKV := view(current, k.Dim(1))
+	s.ops.Copy(ownKV.Index(2, 0), k)
+	s.ops.Copy(ownKV.Index(2, 1), v)
 	for step := range size {
 		place := (me + size - step) % size
 		n := s.gathered(place, a.ImageOnly)
-		kv := view(here, n)
+		kv := view(current, n)
 		o, sums := part, lse2
 		if step == 0 {
 			o, sums = out, lse
@@ -58,8 +58,8 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 		}
 		if step < size-1 {
 			from := s.gathered((me+size-step-1)%size, a.ImageOnly)
-			s.ring.SendRecv(next.Slice(0, 0, from*b*2*h*d), (me+size-1)%size, here.Slice(0, 0, n*b*2*h*d), (me+1)%size)
-			here, next = next, here
+			s.ring.SendRecv(next.Slice(0, 0, from*b*2*h*d), (me+size-1)%size, current.Slice(0, 0, n*b*2*h*d), (me+1)%size)
+			current, next = next, current
 		}
 	}
 }

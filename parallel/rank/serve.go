@@ -30,7 +30,7 @@ func (r *Rank) serve(inbox <-chan call) {
 		return nil
 	})
 	for {
-		if r.scheduler != nil && len(r.calls.ahead) == 0 {
+		if r.scheduler != nil && len(r.calls.peeked) == 0 {
 			r.scheduler.Block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
 		}
 		call, ok := r.calls.next()

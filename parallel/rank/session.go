@@ -65,8 +65,8 @@ func (s *session) values(c *EvaluateCommand, entry int) int {
 	if e.p == nil {
 		return 0
 	}
-	_, _, kept := s.rows(c, e)
-	return s.open.Batch * kept.Len() * s.model.Spec().Width
+	_, _, narrow := s.rows(c, e)
+	return s.open.Batch * narrow.Len() * s.model.Spec().Width
 }
 
 // lookAhead posts receives for commands that are waiting.
@@ -74,7 +74,7 @@ func (s *session) lookAhead() {
 	if s.stages.in == nil || s.peek == nil || s.replays.recording {
 		return
 	}
-	for i := s.stages.ahead; i < plan.PostsAhead; i++ {
+	for i := s.stages.posted; i < plan.PostsAhead; i++ {
 		c := s.peek(i)
 		if c == nil || c.Session != s.id || c.Evaluate == nil || c.Evaluate.Whole {
 			return

@@ -109,7 +109,7 @@ func (w *watched) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 
 // between returns the bytes that a rank keeps in its arena between blocks of one evaluation, and its peak inside
 // blocks, from a recording pass at a timestep whose modulations are ready.
-func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, peak int) {
+func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (resident, peak int) {
 	t.Helper()
 	model, err := f.load(engine.NewRecorder(), p.Held(nil, plan.Coord{Tensor: rank}))
 	if err != nil {

@@ -15,10 +15,10 @@ type skips struct {
 // reserve takes memory for an entry. Spread evaluations need the rows of this rank for the blocks of other lanes, too.
 func (s *skips) reserve(n *network, entry int, e *sessionEntry) {
 	spec, spreads := n.model.Spec(), n.open.Plan.Spread && !n.lane.up
-	_, _, kept := n.rows(wholeEvaluation(), e)
+	_, _, narrow := n.rows(wholeEvaluation(), e)
 	tokens := dit.Range{End: e.grid.Tokens()}
 	if n.open.Plan.Pipe == 1 {
-		tokens = dit.Range{End: kept.Image.Len()}
+		tokens = dit.Range{End: narrow.Image.Len()}
 	}
 	var outputs map[int]engine.Tensor
 	if plan.Skips(spec) && spreads {
@@ -33,18 +33,18 @@ func (s *skips) reserve(n *network, entry int, e *sessionEntry) {
 			output := n.env.Arena.Alloc(n.env.DType, n.open.Batch, tokens.Len(), spec.Width)
 			n.lanes.put(skipKey{entryKey{n.id, entry}, b.Skip}, output)
 			if outputs != nil {
-				outputs[b.Skip] = output.Slice(1, kept.Image.Start, kept.Image.End)
+				outputs[b.Skip] = output.Slice(1, narrow.Image.Start, narrow.Image.End)
 			}
 		} else if b.Skip >= 0 && outputs != nil {
-			outputs[b.Skip] = n.env.Arena.Alloc(n.env.DType, n.open.Batch, kept.Image.Len(), spec.Width)
+			outputs[b.Skip] = n.env.Arena.Alloc(n.env.DType, n.open.Batch, narrow.Image.Len(), spec.Width)
 		}
 	}
 }
 
 // output returns the place of a block's output for the rows of a run; zero: no block of this stage reads it.
 func (s *skips) output(n *network, run *entryRun, block int) engine.Tensor {
-	if kept := s.spread[run.entry]; run.whole && kept != nil {
-		return kept[block]
+	if outputs := s.spread[run.entry]; run.whole && outputs != nil {
+		return outputs[block]
 	}
 	t := n.lanes.output(skipKey{entryKey{n.id, run.entry}, block})
 	if t.IsZero() || n.open.Plan.Pipe == 1 {

@@ -13,21 +13,21 @@ import (
 
 // spread is the method of a rank that runs all blocks in spread evaluations and those of its stage in others.
 type spread struct {
-	kept      func() attention
-	own       attention // for the blocks of this lane
-	lent      attention // for those of the up lane of this stage; nil: not borrowed yet
-	elsewhere attention // for those of other stages
+	newStore  func() attention // makes a method that stores keys and values
+	thisLane  attention        // for the blocks of this lane
+	upLane    attention        // for those of the up lane of this stage; nil: not looked up yet
+	elsewhere attention        // for those of other stages
 	lane      lane
 	lanes     *LaneStore
 	entry     entryKey
 }
 
 // Reserve implements attention. In a folded pipeline the down lane of a stage runs spread evaluations, and keys and
-// values of the blocks that its up lane owns go into the up lane's store, which it lends: both lanes are on one device,
-// and never work at the same time.
+// values of the blocks that its up lane owns go into the up lane's store: both lanes are on one device, and never work
+// at the same time.
 func (m *spread) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
-	m.own = m.kept()
-	keys = m.own.Reserve(env, e)
+	m.thisLane = m.newStore()
+	keys = m.thisLane.Reserve(env, e)
 	other, back := e, e
 	other.blocks, back.blocks = nil, nil
 	for b := range e.spec.Blocks {
@@ -41,8 +41,8 @@ func (m *spread) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	m.elsewhere.Reserve(env, other)
 	if env.Arena.Measuring() { // the up lane and its memory are not there
 		env.Arena = engine.NewMeasuringArena("lent")
-		m.lent = m.kept()
-		m.lent.Reserve(env, back)
+		m.upLane = m.newStore()
+		m.upLane.Reserve(env, back)
 	}
 	return keys
 }
@@ -51,12 +51,12 @@ func (m *spread) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 func (m *spread) Attend(s *sequence, a dit.Attention, h heads) {
 	switch {
 	case !s.whole || m.lane.held.Has(a.Block):
-		m.own.Attend(s, a, h)
+		m.thisLane.Attend(s, a, h)
 	case m.lane.back.Has(a.Block):
-		if m.lent == nil {
-			m.lent = m.lanes.borrowed(m.entry)
+		if m.upLane == nil {
+			m.upLane = m.lanes.store(m.entry)
 		}
-		m.lent.Attend(s, a, h)
+		m.upLane.Attend(s, a, h)
 	default:
 		m.elsewhere.Attend(s, a, h)
 	}
@@ -78,16 +78,16 @@ func (m *spare) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	return e.inOrder()
 }
 
-// lending is the method of an up lane: the down lane of its stage uses it in spread evaluations.
-type lending struct {
+// sharedStore is the method of an up lane: the down lane of its stage uses it in spread evaluations.
+type sharedStore struct {
 	attention
 	lanes *LaneStore
 	entry entryKey
 }
 
 // Reserve implements attention.
-func (m *lending) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
+func (m *sharedStore) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	keys = m.attention.Reserve(env, e)
-	m.lanes.lend(m.entry, m.attention)
+	m.lanes.putStore(m.entry, m.attention)
 	return keys
 }

@@ -36,7 +36,7 @@ func (s *slots) advance() []engine.Tensor {
 type stageExchange struct {
 	pipe    comm.Comm
 	in, out *slots // nil: SendRecv
-	ahead   int    // micro-steps whose receives are posted
+	posted  int    // micro-steps whose receives are posted
 }
 
 // newStageExchange allocates slots for entries of the given numbers of values; nil: no slots.
@@ -57,7 +57,7 @@ func (l *stageExchange) post(entries, values []int) {
 	for k, e := range entries {
 		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
 	}
-	l.ahead++
+	l.posted++
 }
 
 // receive fills the rows of all entries of a micro-step.
@@ -69,7 +69,7 @@ func (l *stageExchange) receive(whole bool, entries []int, rows []engine.Tensor)
 		}
 		return
 	}
-	if l.ahead == 0 {
+	if l.posted == 0 {
 		values := make([]int, len(rows))
 		for k, x := range rows {
 			values[k] = x.Len()
@@ -79,7 +79,7 @@ func (l *stageExchange) receive(whole bool, entries []int, rows []engine.Tensor)
 	for _, x := range rows {
 		l.pipe.Await(x, from)
 	}
-	l.ahead--
+	l.posted--
 }
 
 // send sends the rows of all entries of a micro-step to the next stage.

@@ -58,9 +58,9 @@ func (s *scattered) each(whole, part engine.Tensor, of dit.Rows, visit func(whol
 			for t, p := range s.parts {
 				counts[t] = rows(p).Len() * e
 			}
-			own := rows(me).Len()
-			visit(whole.Index(0, b).Slice(0, at, at+n), part.Index(0, b).Slice(0, mine, mine+own), counts)
-			at, mine = at+n, mine+own
+			local := rows(me).Len()
+			visit(whole.Index(0, b).Slice(0, at, at+n), part.Index(0, b).Slice(0, mine, mine+local), counts)
+			at, mine = at+n, mine+local
 		}
 		stream(of.Text.Len(), func(r dit.Rows) dit.Range { return r.Text })
 		stream(of.Image.Len(), func(r dit.Rows) dit.Range { return r.Image })
