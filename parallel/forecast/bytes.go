@@ -26,16 +26,16 @@ func (v *volume) add(calls, values int64) {
 func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, g, u, r := int64(o.Spec.HeadDim), int64(o.Spec.Group()), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
-	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
+	localHeads, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
 	mine := int64(attended(rows[c.SequenceRank(o.plan)], imageOnly))
 	if u > 1 {
 		group := int64(o.gathered(rows, c.Ring, imageOnly))
-		v[plan.AxisUlysses].add(2, int64(b)*d*((g+2)*mine*(all-own)+(group-mine)*g*own))
+		v[plan.AxisUlysses].add(2, int64(b)*d*((g+2)*mine*(all-localHeads)+(group-mine)*g*localHeads))
 	}
 	if r == 1 {
 		return
 	}
-	row := int64(b) * 2 * own * d
+	row := int64(b) * 2 * localHeads * d
 	if o.stored() {
 		v[plan.AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
 		return
@@ -71,7 +71,7 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows [
 // L in a scatter, (L - l) E values.
 func (o *Partition) scattered(v *volume, c plan.Coord, work *blockWork, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
-	each := func(list []dit.Rows, values func(all, own int) int64) {
+	each := func(list []dit.Rows, values func(all, rows int) int64) {
 		for _, all := range list {
 			r, k := streams(all, mine), o.plan.Kept(mine, c.Tensor)
 			if r.Text.Len() > 0 {
@@ -82,8 +82,8 @@ func (o *Partition) scattered(v *volume, c plan.Coord, work *blockWork, mine dit
 			}
 		}
 	}
-	each(work.gathers, func(_, own int) int64 { return (t - 1) * int64(own) * e })
-	each(work.sums, func(all, own int) int64 { return int64(all-own) * e })
+	each(work.gathers, func(_, rows int) int64 { return (t - 1) * int64(rows) * e })
+	each(work.sums, func(all, rows int) int64 { return int64(all-rows) * e })
 }
 
 // sends reports whether lane k passes its rows on to another lane. The last one returns its result to the leader.

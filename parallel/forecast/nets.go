@@ -22,19 +22,19 @@ type Net struct {
 
 // beside returns a net as a workload of its own, and the plan by which ranks compute it (plan.Plan.ForNets).
 func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
-	own := Workload{
+	beside := Workload{
 		Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations,
 		Unlike: true, // entries with nets are evaluated one by one
 		net:    n, base: w.Spec,
 	}
 	branches := w.branches()
 	for k, i := range n.Entries {
-		own.Text = append(own.Text, w.Text[i]+valueOf(n.Types, k))
-		own.Branches = append(own.Branches, branches[i])
+		beside.Text = append(beside.Text, w.Text[i]+valueOf(n.Types, k))
+		beside.Branches = append(beside.Branches, branches[i])
 	}
 	p = p.ForNets()
 	p.Shard, p.KV8 = false, false
-	return own, p
+	return beside, p
 }
 
 // addNets adds the weights of nets to those of all ranks.

@@ -142,11 +142,11 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 	if text > 0 {
 		l.gemm += text * c.recorded(at, n, true, false).text
 	}
-	kept := 1.0
+	share := 1.0
 	if c.plan.Scatter { // element-wise work is on the rows kept
-		kept = 1 / float64(c.plan.Tensor)
+		share = 1 / float64(c.plan.Tensor)
 	}
-	l.bytes += (text + image) * e * kept * rowPasses * float64(c.cluster.Device.ValueBytes)
+	l.bytes += (text + image) * e * share * rowPasses * float64(c.cluster.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
@@ -159,17 +159,17 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 // addAttention adds one attention over the whole sequence.
 func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
 	d, g, value := float64(c.Spec.HeadDim), float64(c.Spec.Group()), float64(c.cluster.Device.ValueBytes)
-	own := float64(c.heads(at)[at.Ulysses].Len())
+	heads := float64(c.heads(at)[at.Ulysses].Len())
 	keys := c.Sequence(entry).Image
 	if !imageOnly {
 		keys += c.Sequence(entry).Text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
-	l.attention += 4 * float64(b*queries) * float64(keys) * own * g * d
+	l.attention += 4 * float64(b*queries) * float64(keys) * heads * g * d
 	if c.plan.KV8 { // every row is read or written once in 8 bits and once in the type of activations
-		l.bytes += 2 * float64(b*keys) * own * d * (1 + value)
+		l.bytes += 2 * float64(b*keys) * heads * d * (1 + value)
 	}
-	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * g * d * mergePasses * value
+	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * heads * g * d * mergePasses * value
 }
 
 // addExchanges adds the exchanges of rank at in block n.
