@@ -167,7 +167,7 @@ func (j *Table) reconcile(ctx context.Context) {
 	}
 	for _, rec := range silent {
 		if err := j.appendEnd(ctx, rec); err != nil {
-			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the terminal event of the job cannot be logged yet")
+			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the terminal event of the job cannot be added to its log yet")
 			return
 		}
 	}

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"patchbay/fault"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/scope"
 )
 
 // Search is a question to the planner: which plan runs this workload fastest on these devices?
@@ -92,26 +95,38 @@ func (s Search) answer(c Candidate) *Choice {
 // It returns the plans that fit, fastest first, and the others, smallest first. Errors are those of Weigh.
 func (s Search) ranked() (fit, not []Candidate, err error) {
 	var queue []timed
-	var add func(p plan.Plan)
+	var add func(t timed)
 	reject := func(c Candidate) {
 		not = append(not, c)
 		for _, p := range s.lastResort(c.Plan) {
-			add(p)
+			add(s.bounded(p))
 		}
 	}
-	add = func(p plan.Plan) {
-		o := NewPartition(s.Workload, p)
-		if c := s.least(o); c.Fits {
-			queue = append(queue, s.bounded(c, o))
+	add = func(t timed) {
+		if t.Fits {
+			queue = append(queue, t)
 		} else {
-			reject(c)
+			reject(t.Candidate)
 		}
 	}
 	byBound := func() {
 		slices.SortStableFunc(queue, func(a, b timed) int { return cmp.Compare(a.Seconds, b.Seconds) })
 	}
-	for _, p := range s.plans(s.Cluster.Ranks()) {
-		add(p)
+	plans := s.plans(s.Cluster.Ranks())
+	all, next, g := make([]timed, len(plans)), atomic.Int64{}, scope.New(nil)
+	for range runtime.GOMAXPROCS(0) {
+		g.Go("bounds of plans", func() error {
+			for i := next.Add(1) - 1; i < int64(len(plans)); i = next.Add(1) - 1 {
+				all[i] = s.bounded(plans[i])
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for _, t := range all {
+		add(t)
 	}
 	byBound()
 	best := Candidate{Seconds: math.Inf(1)}
@@ -155,10 +170,13 @@ type timed struct {
 	beside float64 // seconds of nets
 }
 
-// bounded returns a candidate with a bound of its time.
-func (s Search) bounded(c Candidate, o *Partition) timed {
-	t := timed{c, newCosts(o, s.Cluster), s.netSeconds(c.Plan)}
-	t.Seconds, t.Bound = t.costs.bound()+t.beside, true
+// bounded returns a plan with a bound of its memory and, if that fits, of its time.
+func (s Search) bounded(p plan.Plan) (t timed) {
+	o := NewPartition(s.Workload, p)
+	if t.Candidate = s.least(o); t.Fits {
+		t.costs, t.beside = newCosts(o, s.Cluster), s.netSeconds(p)
+		t.Seconds, t.Bound = t.costs.bound()+t.beside, true
+	}
 	return t
 }
 
