@@ -101,3 +101,21 @@ func TestWorkspaceNeedsMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestStagesHoldTheirParameters compares the weights of stages that own theirs with plan.HeldParams, which counts what
+// a loader reads.
+func TestStagesHoldTheirParameters(t *testing.T) {
+	for _, model := range []string{"flux-dev", "hunyuandit", "z-image-turbo"} {
+		s := searchFor(t, model, 1024, 20, "4xH100-nvlink")
+		p, err := plan.Parse("pipe=4,patches=4,shard=on")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lanes := NewPartition(s.Workload, p).Lanes
+		for rank, got := range WeightsByRank(s.Workload, p, 1) {
+			if want := plan.HeldParams(s.Spec, p.Held(lanes, plan.Mesh{Plan: p}.At(rank))); got != want {
+				t.Errorf("%s: stage %d holds %d parameters, its loader reads %d", model, rank, got, want)
+			}
+		}
+	}
+}

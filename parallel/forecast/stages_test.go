@@ -252,3 +252,18 @@ func TestStagesFollowTheDevice(t *testing.T) {
 		t.Errorf("with attention eight times slower the stages are still %v", slow)
 	}
 }
+
+// TestEndsHaveTheirCosts checks what embedding and head of PixArt cost where multiply-adds alone count: 4096 tokens of
+// 2 x 2 latents, from 4 channels to 1152 values and back to 8 channels, for both entries.
+func TestEndsHaveTheirCosts(t *testing.T) {
+	s := searchFor(t, "pixart-alpha", 1024, 20, "2xL40-pcie")
+	p, err := plan.Parse("pipe=2,patches=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ends := NewPartition(s.Workload, p).blockSeconds()
+	const product = 2. * 2 * 4096 * 4 * 1152
+	if want := [2]float64{product * 4, product * 8}; ends != want {
+		t.Errorf("embedding and head cost %v, want %v", ends, want)
+	}
+}
