@@ -23,7 +23,6 @@ import (
 	"patchbay/node/graph"
 )
 
-// demoFlags are the flags of demo.
 type demoFlags struct {
 	prompt, plan, out string
 	devices           daemon.Config // see settings.Devices

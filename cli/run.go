@@ -26,7 +26,6 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// runFlags are the flags of run.
 type runFlags struct {
 	settings.Target
 	sets  []string

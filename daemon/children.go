@@ -42,16 +42,13 @@ type children struct {
 	at    []*remote.Process
 }
 
-// Changed implements parallel.Processes.
 func (c *children) Changed(ranks int) bool { return ranks > c.started }
 
-// Missing implements parallel.Processes.
 func (c *children) Missing() []string { return nil }
 
 // Survey implements parallel.Processes. It is empty: they have the devices of this process.
 func (c *children) Survey() hardware.Survey { return hardware.Survey{} }
 
-// Start implements parallel.Processes.
 func (c *children) Start(ranks int) ([]process.Process, error) {
 	c.started = ranks
 	all := make([]int, ranks)
@@ -61,10 +58,8 @@ func (c *children) Start(ranks int) ([]process.Process, error) {
 	return c.gather(all)
 }
 
-// On implements parallel.Divisible.
 func (c *children) On(places []int) parallel.Processes { return &childSubset{c, places} }
 
-// All implements parallel.Divisible.
 func (c *children) All() (all []process.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,10 +77,8 @@ type childSubset struct {
 	places []int
 }
 
-// Changed implements parallel.Processes.
 func (s *childSubset) Changed(int) bool { return false }
 
-// Start implements parallel.Processes.
 func (s *childSubset) Start(int) ([]process.Process, error) { return s.gather(s.places) }
 
 // gather connects the processes at some places to each other, and starts those that do not run.

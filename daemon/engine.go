@@ -44,7 +44,6 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 	return ops, err
 }
 
-// close closes all devices.
 func (o *opened) close() error {
 	var errs []error
 	for _, device := range o.of {

@@ -149,7 +149,6 @@ type knownFiles struct {
 // recall is for how many opens files are remembered whose weights are not resident (or not yet).
 const recall = 64
 
-// open implements remote.Config.Open.
 func (o *opener) open(key string, model []byte) (process.Weights, error) {
 	var m portableModel
 	if err := msgpack.Unmarshal(model, &m); err != nil {

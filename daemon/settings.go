@@ -18,7 +18,6 @@ import (
 // InputError is a setting that is refused before anything is started.
 type InputError = wire.InputError
 
-// refuse returns an *InputError.
 func refuse(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 
 // Config is the configuration of a daemon or worker: defaults, then environment, then flags. It is logged when the
@@ -208,7 +207,6 @@ func (c *Config) forRank(device string, memory int64) *Config {
 	return &child
 }
 
-// program returns the path of this program.
 func program() string {
 	if self, err := os.Executable(); err == nil {
 		return self

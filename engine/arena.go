@@ -65,7 +65,6 @@ func (a *Arena) Release(mark int) {
 // Peak returns the largest number of bytes that were in use at once.
 func (a *Arena) Peak() int { return a.peak }
 
-// Measuring reports whether the arena only measures.
 func (a *Arena) Measuring() bool { return a.measuring }
 
 // ArenaError is the panic value of a full arena.

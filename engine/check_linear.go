@@ -52,7 +52,6 @@ func CheckLinear(y, x Tensor, w *Weight, e Epilogue) {
 	}
 }
 
-// failProduct is fail for products with a weight.
 func failProduct(op, rule string, y, x Tensor, w *Weight, residual, gate Tensor) {
 	shapes, bias := Tensor{}, Tensor{}
 	if w != nil {

@@ -115,10 +115,8 @@ func (r *Recorder) Alloc(bytes int) (Buf, error) {
 	return Buf{}, nil
 }
 
-// Free notes the call.
 func (r *Recorder) Free(Buf) { r.Calls["Free"]++ }
 
-// Sync notes the call.
 func (r *Recorder) Sync() error { r.Calls["Sync"]++; return nil }
 
 // Pack checks m and returns a Packed without memory.
@@ -134,7 +132,6 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 	}, nil
 }
 
-// Upload notes the call.
 func (r *Recorder) Upload(dst Tensor, src []float32) {
 	r.Through.Upload(dst, src)
 	r.Uploads += len(src)
@@ -169,7 +166,6 @@ func (r *Recorder) Attention(o, q, k, v Tensor, a AttentionArgs) {
 	r.Attentions = append(r.Attentions, AttentionOf(o, q, k, v, a))
 }
 
-// Gather notes the call.
 func (r *Recorder) Gather(y, table Tensor, ids []int32) {
 	r.Through.Gather(y, table, ids)
 	r.Gathered = max(r.Gathered, len(ids))
@@ -183,13 +179,11 @@ func (r *Recorder) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
 	})
 }
 
-// GroupNormStats notes the call.
 func (r *Recorder) GroupNormStats(stats, x Tensor, groups int) {
 	r.Through.GroupNormStats(stats, x, groups)
 	r.Groups = max(r.Groups, x.Dim(0)*groups)
 }
 
-// GroupNormApply notes the call.
 func (r *Recorder) GroupNormApply(y, x, stats, w, b Tensor, count int, eps float32, act Act) {
 	r.Through.GroupNormApply(y, x, stats, w, b, count, eps, act)
 	r.Groups = max(r.Groups, x.Dim(0)*stats.Dim(1))
@@ -206,8 +200,6 @@ func (r *Recorder) Replay(_ string, moving []Tensor, f func([]Tensor) error) (bo
 	return false, f(moving)
 }
 
-// Between makes the call.
 func (r *Recorder) Between(call func()) { call() }
 
-// Drop does nothing.
 func (r *Recorder) Drop() {}

@@ -38,7 +38,6 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap returns the error that caused this one, or nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
 // Public returns the code that clients see.

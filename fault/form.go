@@ -73,7 +73,6 @@ func (e *Error) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// EncodeMsgpack writes the form.
 func (e *Error) EncodeMsgpack(enc *msgpack.Encoder) error { return enc.Encode(e.Form()) }
 
 // DecodeMsgpack reads the form.

@@ -47,7 +47,6 @@ func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	return p, err
 }
 
-// question returns the planner's search for a request.
 func (e *Leader) question(r *request.Request, p plan.Plan) forecast.Search {
 	s := e.search(r.Model, r.Workload(), p)
 	s.Flat = r.HasArea()

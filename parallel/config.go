@@ -95,7 +95,6 @@ func (c *Config) fits(p plan.Plan) error {
 	return nil
 }
 
-// transport returns Transport or its default.
 func (c *Config) transport() comm.Transport {
 	if c.Transport == nil {
 		return comm.Local{}

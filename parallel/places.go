@@ -81,7 +81,6 @@ func (s *places) take(ctx context.Context, turn *Turn, size func(due, free int) 
 	return nil, fault.Cancel(ctx.Err())
 }
 
-// give takes places back.
 func (s *places) give(back []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

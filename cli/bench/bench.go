@@ -109,7 +109,6 @@ func (f *timing) clocked(what string, run func() error) (sample, error) {
 	return summarise(what, times), nil
 }
 
-// print shows a report.
 func (r *report) print(out io.Writer, asJSON bool) error {
 	if asJSON {
 		return console.PrintIndented(out, r)

@@ -21,7 +21,6 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// commFlags are the flags of bench comm.
 type commFlags struct {
 	timing
 	ranks   int
@@ -132,7 +131,6 @@ func (f *commFlags) open(ranks bool) (*site, error) {
 	return s, s.onGPUs(&f.devices)
 }
 
-// sized applies --size to a site.
 func (f *commFlags) sized(s *site) error {
 	if f.size == "" {
 		return nil
@@ -206,7 +204,6 @@ func (s *site) time(t trial.Trial, who []int) ([]float64, error) {
 	return t.Run(context.Background(), s.by, comm.Group{Team: s.team, Ranks: who}, ops)
 }
 
-// onGPUs opens the GPUs of a site.
 func (s *site) onGPUs(devices *daemon.Config) error {
 	cfg, release, err := devices.EngineConfig()
 	if err != nil {

@@ -19,7 +19,6 @@ import (
 	"patchbay/parallel/request"
 )
 
-// stepFlags are the flags of bench step.
 type stepFlags struct {
 	timing
 	plan.Trial

@@ -14,7 +14,6 @@ import (
 	"patchbay/parallel"
 )
 
-// textFlags are the flags of bench text.
 type textFlags struct {
 	timing
 	tokens int

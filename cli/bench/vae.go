@@ -15,7 +15,6 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// vaeFlags are the flags of bench vae.
 type vaeFlags struct {
 	timing
 	size         string

@@ -38,7 +38,6 @@ func (e *ExitError) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
 // Report prints an error, unless that was done already, and returns the exit code of the program.

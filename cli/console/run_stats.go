@@ -41,7 +41,6 @@ type samplingRun struct {
 	Total int `json:"spans_total"`
 }
 
-// rankWork is what one rank did.
 type rankWork struct {
 	Micro int                     `json:"micro_steps"`
 	Text  int                     `json:"text_tokens"`
@@ -72,7 +71,6 @@ func (r *rankWork) UnmarshalJSON(text []byte) error {
 // span is a profile.Span as it is transmitted: [rank, layer, operation, start us, duration us, bytes].
 type span profile.Span
 
-// UnmarshalJSON reads a span.
 func (s *span) UnmarshalJSON(text []byte) error {
 	err := json.Unmarshal(text, &[]any{&s.Rank, &s.Layer, &s.Op, &s.Start, &s.Took, &s.Bytes})
 	s.Start, s.Took = s.Start*time.Microsecond, s.Took*time.Microsecond

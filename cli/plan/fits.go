@@ -53,7 +53,6 @@ func (f *Flags) fits(out io.Writer) error {
 	return nil
 }
 
-// fitting returns the rows of one model and kind of file.
 func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error) {
 	one := *f
 	one.Model = model

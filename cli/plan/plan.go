@@ -169,7 +169,6 @@ func (f *Flags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// Search returns the search that the flags describe.
 func (f *Flags) Search() (forecast.Search, error) {
 	var s forecast.Search
 	if f.Model == "" || f.Devices == "" {

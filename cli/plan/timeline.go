@@ -10,7 +10,6 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// timeline draws a simulation.
 type timeline struct{ *forecast.Simulation }
 
 // text draws who does what when, with one row for each stage and one for the samplers' handover, columns characters

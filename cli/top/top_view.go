@@ -34,7 +34,6 @@ type (
 	tick struct{}
 )
 
-// Init implements tea.Model.
 func (m topModel) Init() tea.Cmd { return m.fetch }
 
 func (m topModel) fetch() tea.Msg {
@@ -42,7 +41,6 @@ func (m topModel) fetch() tea.Msg {
 	return pollResult{s, err}
 }
 
-// Update implements tea.Model.
 func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.KeyMsg:
@@ -63,7 +61,6 @@ func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// View implements tea.Model.
 func (m topModel) View() string {
 	if m.now.at.IsZero() && m.err == nil {
 		return "asking ...\n"

@@ -116,7 +116,6 @@ func panelAddr(p *engine.Packed) C.uint64_t {
 	return C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))) + C.uint64_t(headerBytes)
 }
 
-// headerOf returns the header of a packed matrix.
 func headerOf(p *engine.Packed) *packedHeader {
 	return (*packedHeader)(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))
 }

@@ -16,7 +16,6 @@ type TaskPanic struct {
 	Stack []byte
 }
 
-// Error returns the value and the stack.
 func (p *TaskPanic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) }
 
 // Unwrap returns the value where it is an error.

@@ -193,7 +193,6 @@ func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArg
 	}
 }
 
-// MergeAttention implements engine.Ops.
 func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 	const op = "MergeAttention"
 	engine.CheckMergeAttention(out, lse, o2, lse2)

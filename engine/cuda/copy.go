@@ -96,7 +96,6 @@ func (o *Ops) Upsample2x(y, x engine.Tensor) {
 	}
 }
 
-// Gather implements engine.Ops.
 func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	engine.CheckGather(y, table, ids)
 	if y.Len() == 0 {
@@ -128,7 +127,6 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	o.flat(typed(kGather, y.DType), y.Len(), unsafe.Pointer(&o.args.gather))
 }
 
-// MeanRows implements engine.Ops.
 func (o *Ops) MeanRows(y, x engine.Tensor) {
 	engine.CheckMeanRows(y, x)
 	o.args.mean = C.struct_pb_mean{
@@ -139,13 +137,11 @@ func (o *Ops) MeanRows(y, x engine.Tensor) {
 	o.flat(typed(kMean, y.DType), y.Len(), unsafe.Pointer(&o.args.mean))
 }
 
-// Quantise implements engine.Ops.
 func (o *Ops) Quantise(q, scale, x engine.Tensor) {
 	engine.CheckQuantise(q, scale, x)
 	o.quantise("Quantise", kQuantise, q, scale, x)
 }
 
-// Dequantise implements engine.Ops.
 func (o *Ops) Dequantise(y, q, scale engine.Tensor) {
 	engine.CheckDequantise(y, q, scale)
 	o.quantise("Dequantise", kDequantise, q, scale, y)

@@ -101,7 +101,6 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 	return replayed, nil
 }
 
-// Between implements engine.Replayer.
 func (o *Ops) Between(call func()) {
 	c := o.graphs.within
 	if c == nil {
@@ -113,7 +112,6 @@ func (o *Ops) Between(call func()) {
 	o.begin(c)
 }
 
-// Drop implements engine.Replayer.
 func (o *Ops) Drop() {
 	for _, g := range o.graphs.of {
 		if g.pieces != nil {
@@ -145,7 +143,6 @@ func (o *Ops) forget(execs []driver.Exec) error {
 	return errors.Join(errs...)
 }
 
-// free frees all graphs.
 func (g *graphs) free(o *Ops) error {
 	o.Drop()
 	var errs []error

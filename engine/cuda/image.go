@@ -113,7 +113,6 @@ func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	o.flat(kGroupSum, 2*items, unsafe.Pointer(a))
 }
 
-// GroupNormApply implements engine.Ops.
 func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps float32, act engine.Act) {
 	const op = "GroupNormApply"
 	engine.CheckGroupNormApply(y, x, stats, w, b, count, act)

@@ -26,7 +26,6 @@ type left struct {
 // fewRows is the most rows for which a product takes one warp per feature; see few in linear.cu.
 const fewRows = 8
 
-// Linear implements engine.Ops.
 func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	engine.CheckLinear(y, x, w, e)
 	if y.Len() == 0 {
@@ -215,7 +214,6 @@ func (o *Ops) multiply(a *C.struct_pb_linear, l left, r right) {
 // tiles describes the tensor-core kernels from kLinear256 on: rows and features of a block, and its threads.
 var tiles = [...]struct{ m, n, threads int }{{128, 256, 256}, {128, 128, 128}, {64, 64, 128}, {128, 128, 256}}
 
-// Fix implements engine.Fixer.
 func (o *Ops) Fix(on bool) { o.fixed = on }
 
 // few reports whether a product of so many rows takes one warp per feature.

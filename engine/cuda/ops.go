@@ -98,7 +98,6 @@ func (o *Ops) Close() error {
 // Name returns "cuda".
 func (*Ops) Name() string { return "cuda" }
 
-// Device returns the device of the stream.
 func (o *Ops) Device() *Device { return o.dev }
 
 // chosen counts how calls were computed: products of linear layers and convolutions by cuBLASLt and by our kernels,
@@ -109,7 +108,6 @@ type chosen struct {
 	attended, attendedKernels, unplanned, attentionMismatches int64
 }
 
-// Chosen implements engine.Chooser.
 func (o *Ops) Chosen() map[string]int64 {
 	return map[string]int64{
 		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.kernels,

@@ -110,14 +110,12 @@ func (o *Ops) pointwise(d engine.DType) {
 	o.flat(typed(kPointwise, d), int(a.r.rows)*((int(a.r.cols)+7)/8), unsafe.Pointer(a))
 }
 
-// Fill implements engine.Ops.
 func (o *Ops) Fill(dst engine.Tensor, v float32) {
 	engine.CheckFill(dst)
 	o.into("Fill", C.PB_FILL, dst).value = C.float(v)
 	o.pointwise(dst.DType)
 }
 
-// Add implements engine.Ops.
 func (o *Ops) Add(y, x, b engine.Tensor) {
 	engine.CheckAdd(y, x, b)
 	a := o.into("Add", C.PB_ADD, y, x, b)
@@ -125,7 +123,6 @@ func (o *Ops) Add(y, x, b engine.Tensor) {
 	o.pointwise(y.DType)
 }
 
-// GatedAdd implements engine.Ops.
 func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 	engine.CheckGatedAdd(y, x, gate, r, bias)
 	a := o.into("GatedAdd", C.PB_GATED, y, x, gate, r, bias)
@@ -134,7 +131,6 @@ func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 	o.pointwise(y.DType)
 }
 
-// Activate implements engine.Ops.
 func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
 	engine.CheckActivate(y, x, act)
 	a := o.into("Activate", C.PB_ACT, y, x)
@@ -142,7 +138,6 @@ func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
 	o.pointwise(y.DType)
 }
 
-// ActivateMul implements engine.Ops.
 func (o *Ops) ActivateMul(y, x, b engine.Tensor, act engine.Act) {
 	engine.CheckActivateMul(y, x, b, act)
 	a := o.into("ActivateMul", C.PB_ACT_MUL, y, x, b)
@@ -161,7 +156,6 @@ func (o *Ops) norm(y engine.Tensor) {
 	o.launch(typed(kNorm, y.DType), int(a.r.rows), 1, 1, size, normScratch, unsafe.Pointer(a))
 }
 
-// LayerNorm implements engine.Ops.
 func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
 	engine.CheckLayerNorm(y, x, w, b)
 	if y.Len() == 0 {
@@ -177,7 +171,6 @@ func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
 	o.norm(y)
 }
 
-// RMSNorm implements engine.Ops.
 func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 	engine.CheckRMSNorm(y, x, w)
 	if y.Len() == 0 {
@@ -190,7 +183,6 @@ func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 	o.norm(y)
 }
 
-// AdaLN implements engine.Ops.
 func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 	engine.CheckAdaLN(y, x, shift, scale)
 	if y.Len() == 0 {

@@ -163,7 +163,6 @@ func (s Span) View(scratch *[]byte) []byte {
 	return dst
 }
 
-// ReadAt implements io.ReaderAt.
 func (s Span) ReadAt(dst []byte, at int64) (n int, err error) {
 	defer Catch(&err)
 	if at < 0 || at > int64(s.n) {

@@ -62,7 +62,6 @@ func (t *Table[E]) Size() int64 { return t.size }
 // Names returns the names of the entries in sorted order. The caller must not change the slice.
 func (t *Table[E]) Names() []string { return t.names }
 
-// Entry returns the entry of that name and whether there is one.
 func (t *Table[E]) Entry(name string) (E, bool) {
 	e, ok := t.entries[name]
 	return e, ok

@@ -44,7 +44,6 @@ type Event struct {
 	n int
 }
 
-// Stream adds a stream to the device.
 func (d *Device) Stream() *Stream {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +85,6 @@ func (s *Stream) Fail(err error) {
 	}
 }
 
-// Device returns the stream's device.
 func (s *Stream) Device() *Device { return s.d }
 
 // Locked calls f while no call runs, and then wakes all waiting goroutines.

@@ -116,7 +116,6 @@ func (h *header) readMetadata(r *reader, n uint64) error {
 	return nil
 }
 
-// readInfos reads n tensor infos.
 func (h *header) readInfos(r *reader, n uint64) error {
 	seen := map[string]bool{}
 	for i := range n {

@@ -43,7 +43,6 @@ type reader struct {
 	short bool // more bytes of the file were needed
 }
 
-// take returns the next n bytes.
 func (r *reader) take(n uint64, what string) ([]byte, error) {
 	if left := uint64(len(r.data) - r.at); n > left {
 		r.short = true
@@ -188,7 +187,6 @@ func (r *reader) array(depth int) (any, error) {
 	return r.fixed(kind, n, true)
 }
 
-// list reads n values.
 func list[T any](n uint64, read func() (T, error)) ([]T, error) {
 	out := make([]T, n)
 	for i := range out {

@@ -125,7 +125,6 @@ func (o *Ops) Sync() error { return o.inner.Sync() }
 // Pack packs a weight; it is not measured.
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return o.inner.Pack(m, c) }
 
-// Download implements engine.Ops.
 func (o *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	defer o.span("Download")()
 	return o.inner.Download(dst, src)

@@ -9,7 +9,6 @@ import (
 // queryTile is the number of queries that share one widened copy of a head's keys and values.
 const queryTile = 64
 
-// Attention implements engine.Ops.
 func (*Ops) Attention(o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	engine.CheckAttention(o, q, k, v, a)
 	heads, lq, lk, d := q.Dim(2), q.Dim(1), k.Dim(1), q.Dim(3)

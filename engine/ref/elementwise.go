@@ -36,13 +36,11 @@ func activate(v []float64, act engine.Act) {
 	}
 }
 
-// Activate implements engine.Ops.
 func (*Ops) Activate(y, x engine.Tensor, act engine.Act) {
 	engine.CheckActivate(y, x, act)
 	eachRow(y, x, func(_ int, v []float64) { activate(v, act) })
 }
 
-// ActivateMul implements engine.Ops.
 func (*Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
 	engine.CheckActivateMul(y, a, b, act)
 	eachRow(y, a, func(i int, v []float64) {
@@ -55,7 +53,6 @@ func (*Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
 	})
 }
 
-// Add implements engine.Ops.
 func (*Ops) Add(y, a, b engine.Tensor) {
 	engine.CheckAdd(y, a, b)
 	if !engine.SameShape(a, b) {
@@ -73,7 +70,6 @@ func (*Ops) Add(y, a, b engine.Tensor) {
 	})
 }
 
-// GatedAdd implements engine.Ops.
 func (*Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 	engine.CheckGatedAdd(y, x, gate, r, bias)
 	offset := vector(bias, x.Dim(2), 0)

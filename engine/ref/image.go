@@ -28,7 +28,6 @@ func (*Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	})
 }
 
-// GroupNormStats implements engine.Ops.
 func (*Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	engine.CheckGroupNormStats(stats, x, groups)
 	pixels, size := x.Dim(1)*x.Dim(2), x.Dim(3)/groups
@@ -49,7 +48,6 @@ func (*Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	})
 }
 
-// GroupNormApply implements engine.Ops.
 func (*Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps float32, act engine.Act) {
 	engine.CheckGroupNormApply(y, x, stats, w, b, count, act)
 	groups, channels, pixels := stats.Dim(1), x.Dim(3), x.Dim(1)*x.Dim(2)
@@ -71,7 +69,6 @@ func (*Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps float
 	})
 }
 
-// Upsample2x implements engine.Ops.
 func (*Ops) Upsample2x(y, x engine.Tensor) {
 	engine.CheckUpsample2x(y, x)
 	height, width := y.Dim(1), y.Dim(2)

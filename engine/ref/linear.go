@@ -2,7 +2,6 @@ package ref
 
 import "patchbay/engine"
 
-// Linear implements engine.Ops.
 func (*Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	engine.CheckLinear(y, x, w, e)
 	batch, perItem := 1, x.Dim(0)
@@ -37,7 +36,6 @@ func addRow(v []float64, residual engine.Tensor, i, n int) {
 	}
 }
 
-// Gather implements engine.Ops.
 func (*Ops) Gather(y, table engine.Tensor, ids []int32) {
 	engine.CheckGather(y, table, ids)
 	line := make([]float64, y.Dim(1))
@@ -47,7 +45,6 @@ func (*Ops) Gather(y, table engine.Tensor, ids []int32) {
 	}
 }
 
-// MeanRows implements engine.Ops.
 func (*Ops) MeanRows(y, x engine.Tensor) {
 	engine.CheckMeanRows(y, x)
 	line, sum := make([]float64, x.Dim(2)), make([]float64, x.Dim(2))

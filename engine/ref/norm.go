@@ -30,7 +30,6 @@ func rms(v []float64, eps float32) {
 	}
 }
 
-// LayerNorm implements engine.Ops.
 func (*Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
 	engine.CheckLayerNorm(y, x, w, b)
 	scale, shift := vector(w, x.Dim(-1), 1), vector(b, x.Dim(-1), 0)
@@ -42,7 +41,6 @@ func (*Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
 	})
 }
 
-// AdaLN implements engine.Ops.
 func (*Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 	engine.CheckAdaLN(y, x, shift, scale)
 	shifts, scales := modulation(shift, x.Dim(0), x.Dim(2), 0), modulation(scale, x.Dim(0), x.Dim(2), 0)
@@ -55,7 +53,6 @@ func (*Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 	})
 }
 
-// RMSNorm implements engine.Ops.
 func (*Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 	engine.CheckRMSNorm(y, x, w)
 	scale := vector(w, x.Dim(-1), 1)
@@ -67,7 +64,6 @@ func (*Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 	})
 }
 
-// QKNormRoPE implements engine.Ops.
 func (*Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
 	engine.CheckQKNormRoPE(dq, dk, dv, q, k, v, n, r)
 	if !q.IsZero() {

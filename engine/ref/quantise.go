@@ -42,7 +42,6 @@ func (*Ops) Quantise(q, scale, x engine.Tensor) {
 	}
 }
 
-// Dequantise implements engine.Ops.
 func (*Ops) Dequantise(y, q, scale engine.Tensor) {
 	engine.CheckDequantise(y, q, scale)
 	line := make([]float64, y.Dim(-1))

@@ -91,7 +91,6 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	return p, nil
 }
 
-// Upload implements engine.Ops.
 func (*Ops) Upload(dst engine.Tensor, src []float32) {
 	engine.CheckUpload(dst, len(src))
 	size := dst.DType.Size()
@@ -106,7 +105,6 @@ func (*Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	return engine.NewPending(nil)
 }
 
-// Copy implements engine.Ops.
 func (*Ops) Copy(dst, src engine.Tensor) {
 	engine.CheckCopy(dst, src)
 	cols, step, from := dst.Dim(-1), dst.Stride(-1), src.Stride(-1)
@@ -132,7 +130,6 @@ func copyElement(dst engine.Tensor, d int, src engine.Tensor, s int) {
 	engine.Narrow(dst.Buf.Host[d*dst.DType.Size():], v[:], dst.DType)
 }
 
-// Fill implements engine.Ops.
 func (*Ops) Fill(dst engine.Tensor, v float32) {
 	engine.CheckFill(dst)
 	line := make([]float64, dst.Dim(-1))

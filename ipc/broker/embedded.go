@@ -233,19 +233,14 @@ func (l *natsLog) line(ev *zerolog.Event, format string, v []any) {
 // Noticef implements server.Logger; the server's notices are our debug lines.
 func (l *natsLog) Noticef(format string, v ...any) { l.line(l.log.Debug(), format, v) }
 
-// Warnf implements server.Logger.
 func (l *natsLog) Warnf(format string, v ...any) { l.line(l.log.Warn(), format, v) }
 
-// Errorf implements server.Logger.
 func (l *natsLog) Errorf(format string, v ...any) { l.line(l.log.Error(), format, v) }
 
-// Debugf implements server.Logger.
 func (l *natsLog) Debugf(format string, v ...any) { l.line(l.log.Debug(), format, v) }
 
-// Tracef implements server.Logger.
 func (l *natsLog) Tracef(format string, v ...any) { l.line(l.log.Trace(), format, v) }
 
-// Fatalf implements server.Logger.
 func (l *natsLog) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	l.last = strings.TrimSpace(fmt.Sprintf(format, v...))

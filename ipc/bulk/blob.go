@@ -382,7 +382,6 @@ type NATSCargo struct {
 	refs  []*wire.Ref
 }
 
-// Put implements Cargo.
 func (c *NATSCargo) Put(data []byte) (*wire.Ref, error) {
 	ref, err := c.Offer(data)
 	if ref != nil {

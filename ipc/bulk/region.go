@@ -113,7 +113,6 @@ func (r *Region) Release() {
 	}
 }
 
-// find returns the offset of b in the region, if b lies there.
 func (r *Region) find(b []byte) (offset int, ok bool) {
 	if len(b) == 0 || len(r.data) == 0 {
 		return 0, false

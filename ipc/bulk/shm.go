@@ -91,7 +91,6 @@ func NewShmCargo(h *Hold) *ShmCargo {
 	return c
 }
 
-// Put implements Cargo.
 func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 	for _, r := range c.known {
 		if at, ok := r.find(data); ok {
@@ -132,7 +131,6 @@ func (c *ShmCargo) FDs() []int {
 	return c.list
 }
 
-// Done implements Cargo.
 func (c *ShmCargo) Done(bool) {
 	if c.copyFD >= 0 {
 		_ = unix.Close(c.copyFD)

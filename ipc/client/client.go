@@ -203,7 +203,6 @@ func NewFrameClient(r io.Reader, w io.Writer, closing func() error) *FrameClient
 // Gone is closed when the stream has ended.
 func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 
-// Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
 	if body == nil { // any other body names its job itself
 		of := map[string]string{}
@@ -250,7 +249,6 @@ func (c *FrameClient) drop(tag int64) {
 	delete(c.pending, tag)
 }
 
-// Close implements Client.
 func (c *FrameClient) Close() error {
 	err := c.close()
 	<-c.gone

@@ -64,7 +64,6 @@ func (l *Lasting) Close() error {
 	return c.Close()
 }
 
-// Ask implements Client.
 func (l *Lasting) Ask(ctx context.Context, verb, job string, body any) (*Replies, error) {
 	if verb == message.VerbCancel {
 		l.mu.Lock()
@@ -121,7 +120,6 @@ func (l *Lasting) revive(ctx context.Context, c Client, job string) error {
 	return Retry(ctx, c, job)
 }
 
-// follow is Follow.
 func (l *Lasting) follow(ctx context.Context, ask message.JobRequest, col *Collector) (*message.Event, error) {
 	return l.attend(ctx, ask.Job, col, func() (*message.Event, error) {
 		return collect(ctx, l, message.VerbStatus, ask.Job, ask, col)

@@ -86,7 +86,6 @@ func (c *NATSClient) unplugged(*nats.Conn, error) {
 	}
 }
 
-// Close implements Client.
 func (c *NATSClient) Close() error {
 	c.mu.Lock()
 	if c.blobs != nil {
@@ -100,7 +99,6 @@ func (c *NATSClient) Close() error {
 	return nil
 }
 
-// Ask implements Client.
 func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
 	stream := message.VerbOf(verb).Stream(nil)
 	if q, ok := body.(message.JobRequest); ok {

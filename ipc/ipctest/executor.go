@@ -29,7 +29,6 @@ type Fake struct {
 	Started chan string // receives the id of every job that starts, if not nil
 }
 
-// Name returns Label.
 func (f *Fake) Name() string { return f.Label }
 
 // Ready returns at once.
@@ -119,7 +118,6 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 	return nil, fault.New(fault.NoNodeType, "no class %q", req.Class)
 }
 
-// Free does nothing.
 func (f *Fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	return &message.FreeReply{Freed: len(req.Handles)}, nil
 }

@@ -125,7 +125,6 @@ func (g *guardedServer) Login(user string) (string, wire.Access) {
 	return "nats://" + user + ":pass-" + user + "@" + g.addr, wire.Access{}
 }
 
-// Client returns a connection of a user.
 func (g *guardedServer) Client(t *testing.T, user string) *client.NATSClient {
 	t.Helper()
 	c, err := client.DialNATSAs(g.Login(user))

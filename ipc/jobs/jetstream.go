@@ -467,7 +467,6 @@ func (l *JetStream) alive(owner string) bool {
 	return time.Since(l.seen[owner]) < deadAfter
 }
 
-// heard implements Store.
 func (l *JetStream) heard(owner string, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -477,7 +476,6 @@ func (l *JetStream) heard(owner string, since time.Time) bool {
 // Up reports whether the connection to the server is up.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 
-// returned implements Store.
 func (l *JetStream) returned() <-chan struct{} { return l.back }
 
 // memoryOnly implements Store: records and queue are on the server, and its daemons share them.
@@ -491,14 +489,12 @@ func (l *JetStream) retries(code string) (time.Duration, bool) {
 	return pause, ok
 }
 
-// forget implements Store.
 func (l *JetStream) forget(rec message.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgotten = append(l.forgotten, rec)
 }
 
-// sweep implements Store.
 func (l *JetStream) sweep(ctx context.Context) {
 	_ = l.tidy(ctx, 0) // the next sweep tries again
 	l.mu.Lock()

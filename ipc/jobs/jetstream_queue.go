@@ -71,7 +71,6 @@ func (l *JetStream) offer(ctx context.Context, rec message.Record, first bool) e
 	return l.enqueue(ctx, rec)
 }
 
-// remind implements Store.
 func (l *JetStream) remind(ctx context.Context, waiting []message.Record, now time.Time) error {
 	if len(waiting) == 0 { // references of ended jobs may be stuck in the queue all the same
 		info, err := l.queue.Info(ctx)
@@ -124,7 +123,6 @@ func (r reference) giveBack() {
 // givenBack is the pause before a reference that was given back more than once is delivered again.
 const givenBack = 500 * time.Millisecond
 
-// next implements Store.
 func (l *JetStream) next(ctx context.Context, j *Table) (reference, error) {
 	select {
 	case l.turn <- struct{}{}:

@@ -206,7 +206,6 @@ func pieceKey(rec message.Record, i int) string {
 	return fmt.Sprintf("%s.%s.%d", rec.Job, rec.Hash[:min(16, len(rec.Hash))], i)
 }
 
-// request implements Store.
 func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	var body []byte
 	for i := range rec.Pieces {
@@ -233,7 +232,6 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	return req, nil
 }
 
-// get implements Store.
 func (l *JetStream) get(ctx context.Context, job string) (message.Record, error) {
 	value, rev, err := l.latest(ctx, message.JobBucket, job)
 	if err != nil {
@@ -252,7 +250,6 @@ func (l *JetStream) latest(ctx context.Context, bucket, key string) ([]byte, uin
 	return m.Data, m.Seq, err
 }
 
-// storedMessage is one message of a stream.
 type storedMessage struct {
 	Subject string `json:"subject"`
 	Seq     uint64 `json:"seq"`

@@ -220,7 +220,6 @@ func (l *JetStream) absent(ctx context.Context, id string) bool {
 	return errors.Is(err, ErrNoJob)
 }
 
-// requestMissing implements Store.
 func (l *JetStream) requestMissing(ctx context.Context, rec message.Record) error {
 	info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+"."+rec.Job+".>"))
 	if err != nil {

@@ -87,7 +87,6 @@ func (s *Outputs) Stage(job string, files []message.File) error {
 	return nil
 }
 
-// of returns the files of a job.
 func (s *Outputs) of(job string) []output {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -167,7 +167,6 @@ func (l *JetStream) ModelsElsewhere(kind string) []string {
 	return out
 }
 
-// lacks implements Store.
 func (l *JetStream) lacks(rec message.Record) error {
 	return l.cfg.Resources.Lacks(rec.Files, rec.Memory)
 }

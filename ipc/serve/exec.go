@@ -108,7 +108,6 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	return owner, nil
 }
 
-// inTurn returns each executor in turn.
 func (s *Service) inTurn() jobs.Executor {
 	return s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
 }

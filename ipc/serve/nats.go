@@ -120,7 +120,6 @@ func (n *NATS) logTLSErrors(c *nats.Conn) {
 	}
 }
 
-// Name implements Carrier.
 func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 
 // Stay makes the connections leave servers that do not reach the job store (jobs.Stay). It returns at once.

@@ -98,7 +98,6 @@ func (ended) Err() error { return context.Canceled }
 // logged receives the lines of a log.
 type logged func(line string)
 
-// Write implements io.Writer.
 func (f logged) Write(b []byte) (int, error) {
 	f(string(b))
 	return len(b), nil

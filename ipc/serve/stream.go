@@ -146,7 +146,6 @@ func heartbeat(job string) message.Heartbeat {
 	return message.Heartbeat{Type: message.ReplyHeartbeat, Job: job, TS: time.Now().UnixMilli()}
 }
 
-// sendFiles sends the files of a job.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
 	if rec.Dropped > 0 && len(rec.Outputs) > 0 {
 		return fault.New(fault.Expired, "the files of job %s were dropped at %s: results are kept for a time and up "+

@@ -63,7 +63,6 @@ func Start(name string, cmd *exec.Cmd, fd int, begin func(*exec.Cmd) error) (*Ch
 	return c, ours, nil
 }
 
-// PID returns the process id.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
 // Dead is closed when the program has ended and Cause is set.
@@ -137,7 +136,6 @@ type tail struct {
 
 const tailSize = 8 << 10
 
-// Write implements io.Writer.
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,10 +12,8 @@ import (
 // InputError is a setting that a program cannot start with. The command line then exits with the code for bad input.
 type InputError struct{ Err error }
 
-// Error returns the text of Err.
 func (e *InputError) Error() string { return e.Err.Error() }
 
-// Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
 // TextLog is the environment variable that makes a worker log text for people: its daemon sets it if the daemon's own

@@ -89,13 +89,11 @@ func (p *packer) encode(v any) error {
 	return nil
 }
 
-// WriteByte implements io.ByteWriter.
 func (p *packer) WriteByte(c byte) error {
 	p.buf = append(p.buf, c)
 	return nil
 }
 
-// Write implements io.Writer.
 func (p *packer) Write(b []byte) (int, error) {
 	// 0xc6 is the header of a byte string (bin 32); text has another one
 	if at := len(p.buf) - 5; len(b) >= p.least && p.put != nil && at >= 0 && p.buf[at] == 0xc6 {
@@ -156,7 +154,6 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return nil
 }
 
-// Tensor implements array.Packer.
 func (p *packer) Tensor(enc *msgpack.Encoder, t *array.Tensor) error {
 	return (&Tensor{Tensor: *t}).EncodeMsgpack(enc)
 }

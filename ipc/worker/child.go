@@ -156,21 +156,18 @@ func (c *Child) lost(p *childProcess, err error) error {
 	return p.Cause()
 }
 
-// Exec implements Executor.
 func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (out *message.ExecReply, err error) {
 	out = &message.ExecReply{}
 	out.Hold, err = c.ask(ctx, message.VerbExec, req, out)
 	return out, err
 }
 
-// Free implements Executor.
 func (c *Child) Free(ctx context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	out := &message.FreeReply{}
 	_, err := c.ask(ctx, message.VerbFree, req, out)
 	return out, err
 }
 
-// Load implements Executor.
 func (c *Child) Load(ctx context.Context, req *message.LoadRequest) (*message.LoadReply, error) {
 	out := &message.LoadReply{}
 	_, err := c.ask(ctx, message.VerbLoad, req, out)

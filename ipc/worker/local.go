@@ -62,13 +62,10 @@ func (l *Local) giveBack() {
 	}
 }
 
-// Name implements Executor.
 func (l *Local) Name() string { return l.name }
 
-// Ready implements Executor.
 func (l *Local) Ready(ctx context.Context) error { return ctx.Err() }
 
-// Run implements Executor.
 func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	defer l.begin()()
 	w := task.Graph
@@ -157,7 +154,6 @@ func timingsOf(t graph.Timings) map[string]any {
 // orEmpty returns a copy of s that is never null in a message.
 func orEmpty[T any](s []T) []T { return append([]T{}, s...) }
 
-// Exec implements Executor.
 func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
 	defer l.begin()()
 	inputs := map[string]any{}
@@ -189,7 +185,6 @@ func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 	return out, nil
 }
 
-// Free implements Executor.
 func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	out := &message.FreeReply{}
 	if len(req.Handles)+len(req.Models) == 0 {

@@ -14,7 +14,6 @@ import (
 // pictureEvery is the least time between two JPEG previews of a run: 5 a second.
 const pictureEvery = 200 * time.Millisecond
 
-// Sample implements Executor.
 func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
@@ -57,7 +56,6 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 	return out, nil
 }
 
-// Load implements Executor.
 func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
 	defer l.begin()()
 	file, err := q.Model.Resolve(message.TensorReader{})

@@ -57,7 +57,6 @@ func NewChild(cfg ChildConfig) *Child {
 	return &Child{cfg: cfg, up: make(chan struct{})}
 }
 
-// Name implements Executor.
 func (c *Child) Name() string { return c.cfg.Name }
 
 // PID returns the process id of the worker, 0 while there is none.
@@ -197,7 +196,6 @@ func (c *Child) drop(p *childProcess) {
 	}
 }
 
-// Ready implements Executor.
 func (c *Child) Ready(ctx context.Context) error {
 	_, err := c.next(ctx)
 	return err

@@ -84,7 +84,6 @@ func WithBorrowed(all []family.Family, set, model *weights.Set) (*weights.Set, e
 	return weights.FromMap(whole), nil
 }
 
-// tensors returns the tensors of a set by name.
 func tensors(set *weights.Set) map[string]weights.Stored {
 	all := map[string]weights.Stored{}
 	for _, key := range set.Names() {
@@ -363,17 +362,14 @@ type copiedBlocks struct {
 // Spec describes the model.
 func (m copiedBlocks) Spec() *dit.Spec { return m.spec }
 
-// PrepareBlock implements dit.Model.
 func (m copiedBlocks) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	m.Model.PrepareBlock(env, p, m.blocks[i])
 }
 
-// ModulateBlock implements dit.Model.
 func (m copiedBlocks) ModulateBlock(env dit.Env, mod *dit.Modulation, i int) {
 	m.Model.ModulateBlock(env, mod, m.blocks[i])
 }
 
-// Block implements dit.Model.
 func (m copiedBlocks) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	m.Model.Block(env, m.blocks[i], s, skip)
 }

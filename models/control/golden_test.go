@@ -177,7 +177,6 @@ type counting struct {
 	bytes int64
 }
 
-// Pack implements engine.Ops.
 func (c *counting) Pack(m engine.Matrix, n int) (*engine.Packed, error) {
 	p, err := c.Ops.Pack(m, n)
 	if err == nil {
@@ -186,7 +185,6 @@ func (c *counting) Pack(m engine.Matrix, n int) (*engine.Packed, error) {
 	return p, err
 }
 
-// Alloc implements engine.Ops.
 func (c *counting) Alloc(n int) (engine.Buf, error) {
 	c.bytes += int64(n)
 	return c.Ops.Alloc(n)

@@ -47,7 +47,6 @@ type Model struct {
 	mem       *weights.Loaded
 }
 
-// Feeds implements dit.Control.
 func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 
 // Prepare embeds the hints, which do not depend on the timestep, besides what the family prepares. The type of a union
@@ -122,7 +121,6 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	}
 }
 
-// Output implements dit.Control.
 func (m *Model) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) {
 	list := m.extra.Outputs
 	if k >= len(list) {

@@ -98,7 +98,6 @@ func (n *Net) patchOptions() weights.Options {
 	}}
 }
 
-// loadPatch loads a patch that patchOf describes.
 func (n *Net) loadPatch(ops engine.Ops, set *weights.Set) (dit.Model, error) {
 	m := &Patch{spec: &n.Spec, net: &layered{Blocks: make([]behind, len(n.Spec.Blocks))}}
 	var err error

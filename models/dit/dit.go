@@ -25,20 +25,16 @@ type Range struct{ Start, End int }
 // Len returns End - Start.
 func (r Range) Len() int { return r.End - r.Start }
 
-// Has reports whether i is in the interval.
 func (r Range) Has(i int) bool { return i >= r.Start && i < r.End }
 
 // Rows names the tokens that one call computes, as global positions in the text and in the image sequence. Either may
 // be empty.
 type Rows struct{ Text, Image Range }
 
-// TextOnly returns the text rows of r.
 func (r Rows) TextOnly() Rows { return Rows{Text: r.Text} }
 
-// ImageOnly returns the image rows of r.
 func (r Rows) ImageOnly() Rows { return Rows{Image: r.Image} }
 
-// Len returns the number of rows.
 func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
 
 // Grid is the token grid of one latent, with odd latents already padded to whole tokens. Frames are stacked vertically,

@@ -15,7 +15,6 @@ func (f Floats) MarshalBinary() ([]byte, error) {
 	return engine.FromF32(f, len(f)).Buf.Host, nil
 }
 
-// UnmarshalBinary implements encoding.BinaryUnmarshaler.
 func (f *Floats) UnmarshalBinary(b []byte) error {
 	if len(b)%4 != 0 {
 		return fmt.Errorf("a vector of %d bytes: want a multiple of 4", len(b))

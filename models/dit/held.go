@@ -19,7 +19,6 @@ type Held struct {
 	Part, Parts int
 }
 
-// Has reports whether block i is held.
 func (h Held) Has(i int) bool {
 	return h.Blocks == nil || slices.ContainsFunc(h.Blocks, func(r Range) bool { return r.Has(i) })
 }

@@ -229,7 +229,6 @@ func (l *Loaded[N]) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 // PrepareBlock does nothing, as joint attention needs nothing per block. Families with cross-attention have their own.
 func (l *Loaded[N]) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
-// Shards implements dit.Model.
 func (l *Loaded[N]) Shards() *dit.Shards { return l.shards }
 
 // Close frees the memory of the weights.

@@ -74,7 +74,6 @@ func encoders() []family.Encoder {
 // minText is the number of rows that shorter texts are filled up to.
 const minText = 512
 
-// Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,

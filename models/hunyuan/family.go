@@ -82,7 +82,6 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	}, nil
 }
 
-// Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,

@@ -106,7 +106,6 @@ func (m *ModelSampling) Timestep(sigma float32) float32 {
 	return float32(at)
 }
 
-// Sigma returns the sigma of a timestep.
 func (m *ModelSampling) Sigma(timestep float32) float32 {
 	switch m.line {
 	case lineFlux:

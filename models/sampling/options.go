@@ -82,7 +82,6 @@ func names[T any](list []T, of func(T) string) []string {
 	return out
 }
 
-// convert returns value as the option's type.
 func (o Option) convert(value any) (any, error) {
 	switch o.Default.(type) {
 	case bool:

@@ -50,7 +50,6 @@ func detectEmbedder(set *weights.Set, _ map[string]string) (family.Config, error
 	return c, nil
 }
 
-// Describe implements family.Config.
 func (c embedConfig) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "sd3", Width: c.hidden, Heads: c.hidden / headDim, PatchSize: embedPatch, Channels: c.channels,
@@ -91,7 +90,6 @@ func (m *embedder) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *
 	})
 }
 
-// ModulateBlock computes the modulation of block i.
 func (m *embedder) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Blocks[i].Mod)
 }

@@ -72,7 +72,6 @@ func (e *encoder) Close() { e.free() }
 // Bytes returns the memory of the part, if the backend reports it.
 func (e *encoder) Bytes() int64 { return e.net.Bytes() }
 
-// Run implements dit.Task.
 func (e *encoder) Run(env dit.TaskEnv, question []byte) ([]byte, error) {
 	var decoded prompt
 	if err := msgpack.Unmarshal(question, &decoded); err != nil {

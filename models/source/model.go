@@ -198,7 +198,6 @@ type Weights struct {
 	Loader *Loader
 }
 
-// Load implements process.Weights.
 func (w Weights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 	return w.Loader.Load(ops, w.Model, held)
 }

@@ -51,7 +51,6 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	})
 }
 
-// Adapt implements Net.Adapt.
 func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	b.loaded, err = b.adapt(ops, additions)
 	return &b, err

@@ -116,7 +116,6 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	})
 }
 
-// Adapt implements Net.Adapt.
 func (c CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	c.loaded, err = c.adapt(ops, additions)
 	return &c, err

@@ -208,7 +208,6 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	return c, nil
 }
 
-// Adapt implements Net.Adapt.
 func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	m.loaded, err = m.adapt(ops, additions)
 	return &m, err

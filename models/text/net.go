@@ -222,7 +222,6 @@ func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) 
 	return err
 }
 
-// adapt returns the weights with the additions.
 func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W], error) {
 	w, memory, err := weights.Adapt(ops, &l.weights, l.options, additions)
 	if err != nil {

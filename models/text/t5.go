@@ -156,7 +156,6 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	return c, nil
 }
 
-// Adapt implements Net.Adapt.
 func (t T5) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	t.loaded, err = t.adapt(ops, additions)
 	return &t, err

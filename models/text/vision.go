@@ -270,7 +270,6 @@ func see(env Env, g visionGrid, memory func(*engine.Arena) eyeWork, run func(Env
 	return rows, g.y, g.x, nil
 }
 
-// See implements VisionTower.See.
 func (m *vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, visionPatch, visionWindow)
 	if err != nil {

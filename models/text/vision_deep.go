@@ -97,7 +97,6 @@ func (m *deepVision) positions(g visionGrid) []float32 {
 	return out
 }
 
-// See implements VisionTower.See.
 func (m *deepVision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, deepPatch, max(p.Y, p.X, 1))
 	if err != nil {

@@ -41,7 +41,6 @@ func (t *addedToken) check() error {
 	return nil
 }
 
-// join adds the tokens to a vocabulary.
 func join(vocab map[string]int32, added []addedToken) error {
 	for i := range added {
 		if err := added[i].check(); err != nil {

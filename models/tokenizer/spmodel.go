@@ -105,7 +105,6 @@ func (p *scoredPiece) field(f protoField) error {
 	return nil
 }
 
-// add appends a piece.
 func (m *spModel) add(p scoredPiece) error {
 	n := len(m.pieces)
 	switch {
@@ -150,7 +149,6 @@ func (m *spModel) normalizerField(f protoField) error {
 	return nil
 }
 
-// tokenizer builds the Tokenizer.
 func (m *spModel) tokenizer() (*Tokenizer, error) {
 	unknown, end := None, None
 	ids, err := pieceIDs(m.pieces)

@@ -82,7 +82,6 @@ func newTokenizer(kind string, pieces map[string]int32, m model) (*Tokenizer, er
 	return &Tokenizer{Kind: kind, Size: size, Start: None, End: None, pieces: pieces, model: m}, nil
 }
 
-// idOr returns the id of piece, or None.
 func (t *Tokenizer) idOr(piece string) int {
 	if id, ok := t.pieces[piece]; ok {
 		return int(id)

@@ -22,7 +22,6 @@ type unigram struct {
 	bytes   *[256]int32 // ids of the byte pieces, nil without byte fallback
 }
 
-// scoredPiece is one piece of a vocabulary.
 type scoredPiece struct {
 	piece string
 	score float64

@@ -22,7 +22,6 @@ type LowRank struct {
 	Scale float32
 }
 
-// rank returns R.
 func (a LowRank) rank() int { return a.Down.Shape[0] }
 
 // fits describes what is wrong with the shapes for a stored matrix [n, k], "" if nothing is.

@@ -14,7 +14,6 @@ type blocks struct {
 	from   func(row int) int // where a row is in the pieces; nil: in its place
 }
 
-// rowBytes returns the number of bytes in a row.
 func (b *blocks) rowBytes() int { return b.k / b.form.Elements * b.form.Bytes }
 
 // rows returns rows [first, first+n).

@@ -88,7 +88,6 @@ func Paths(path string) ([]string, error) {
 	return p.files(), nil
 }
 
-// Set returns all tensors.
 func (f *File) Set() *Set { return f.set }
 
 // Metadata returns the strings that the checkpoint carries about itself. The map must not be changed.

@@ -81,13 +81,11 @@ func (s *Set) view(f func(name string, t Stored) (as string, made Stored, keep b
 // Names returns all names in sorted order. The slice must not be changed.
 func (s *Set) Names() []string { return s.names }
 
-// Has reports whether there is a tensor of that name.
 func (s *Set) Has(name string) bool {
 	_, ok := s.tensors[name]
 	return ok
 }
 
-// Get returns the tensor of that name.
 func (s *Set) Get(name string) (Stored, bool) {
 	t, ok := s.tensors[name]
 	return t, ok

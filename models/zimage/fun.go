@@ -198,19 +198,16 @@ func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32) *dit.Modulation {
 	return dit.NewModulation(m.Spec())
 }
 
-// ModulateBlock computes the modulation of block i.
 func (m *Fun) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	m.block(i).Of.modulate(env, out, i)
 }
 
-// Follow implements dit.Follower.
 func (m *Fun) Follow(s, base *dit.State) {
 	lt, li := base.Wide.Text.Len(), s.Wide.Image.Len()
 	s.RoPE = engine.RoPE{Cos: base.RoPE.Cos.Slice(0, lt, lt+li), Sin: base.RoPE.Sin.Slice(0, lt, lt+li)}
 	s.M.Vector = base.M.Vector.Slice(0, base.Step, base.Step+1)
 }
 
-// Feeds implements dit.Control.
 func (m *Fun) Feeds(base *dit.Spec) [][]int {
 	out, first := make([][]int, len(m.steps)), 0
 	for base.Blocks[first].Kind == dit.Cross {
@@ -254,7 +251,6 @@ func (m *Fun) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 		dit.Attention{Block: i, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true})
 }
 
-// Output implements dit.Control.
 func (m *Fun) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) {
 	if out.Dim(1) > 0 {
 		env.Ops.Linear(out, s.ImageRows(), m.block(k).After.Linear, engine.Epilogue{Gate: gate})

@@ -106,7 +106,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 	return out
 }
 
-// ModulateBlock computes the modulation of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	if !m.Held.Has(i) {
 		return

@@ -147,7 +147,6 @@ func imagePad(c *graph.Call) ([]any, error) {
 	return []any{out, mask}, nil
 }
 
-// filled returns n copies of v.
 func filled(n int, v float32) []float32 { return slices.Repeat([]float32{v}, n) }
 
 // inverted returns 1 - v.

@@ -80,7 +80,6 @@ func (c *Call) Seed(name string) uint64 {
 	return uint64(Arg[int64](c, name))
 }
 
-// Float returns a FLOAT input.
 func (c *Call) Float(name string) float64 {
 	switch n := c.in[name].(type) {
 	case int64:

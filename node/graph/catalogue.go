@@ -359,7 +359,6 @@ func (in Input) With(options ...any) Input {
 	return in
 }
 
-// AsOptional returns the input as an optional one.
 func (in Input) AsOptional() Input {
 	in.Optional = true
 	return in

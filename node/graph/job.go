@@ -66,5 +66,4 @@ type Timings struct {
 	Steps   []float64 // every step of every sampling node, in order
 }
 
-// seconds returns the seconds since start.
 func seconds(start time.Time) float64 { return time.Since(start).Seconds() }

@@ -68,17 +68,12 @@ func (c *Call) Mask(name string) *picture.Mask {
 	return m
 }
 
-// Image returns an IMAGE input.
 func (c *Call) Image(name string) *picture.Image { return Arg[*picture.Image](c, name) }
 
-// Model returns a MODEL input.
 func (c *Call) Model(name string) *value.Model { return Arg[*value.Model](c, name) }
 
-// Conditioning returns a CONDITIONING input.
 func (c *Call) Conditioning(name string) value.Conditioning { return Arg[value.Conditioning](c, name) }
 
-// VAE returns a VAE input.
 func (c *Call) VAE(name string) *value.VAE { return Arg[*value.VAE](c, name) }
 
-// Sigmas returns a SIGMAS input.
 func (c *Call) Sigmas(name string) value.Sigmas { return Arg[value.Sigmas](c, name) }

@@ -371,7 +371,6 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 	return in, nil
 }
 
-// newCall returns the Call of one execution of a node.
 func (x *execution) newCall(id string, k *Class, in map[string]any) *Call {
 	return &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, of: x, ui: map[string]any{}}
 }

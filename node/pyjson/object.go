@@ -50,7 +50,6 @@ func (o *Object) Get(key string) (any, bool) {
 	return v, ok
 }
 
-// Has reports whether a key is there.
 func (o *Object) Has(key string) bool {
 	_, ok := o.Get(key)
 	return ok
@@ -89,7 +88,6 @@ func (o *Object) SetAll(pairs ...any) {
 	}
 }
 
-// Len returns the number of keys.
 func (o *Object) Len() int { return len(o.Keys()) }
 
 // Keys returns the keys in order, none of a nil object; the slice is the object's own and must not be changed.

@@ -46,7 +46,6 @@ func (e *encoder) set(file *weights.File, dtype engine.DType) *weights.Set {
 	return file.Set().Prefix(e.prefix).For(dtype)
 }
 
-// key identifies the encoder.
 func (e *encoder) key() string { return e.file.Key() + " " + e.prefix }
 
 // Add adds the encoders of one file. It returns an error if the file holds none.

@@ -31,7 +31,6 @@ func (s *Store) use(req *request.Model) func() {
 // encoderParts is a text encoder split over ranks, one part per rank.
 type encoderParts []text.Net
 
-// Bytes returns the memory of all parts.
 func (p encoderParts) Bytes() (sum int64) {
 	for _, net := range p {
 		sum += net.Bytes()

@@ -83,7 +83,6 @@ type Traffic struct {
 	Posted int64
 }
 
-// Add adds the counts of o.
 func (t *Traffic) Add(o Traffic) {
 	t.Calls, t.Bytes, t.Wait, t.Posted = t.Calls+o.Calls, t.Bytes+o.Bytes, t.Wait+o.Wait, t.Posted+o.Posted
 }
@@ -113,5 +112,4 @@ func (e *Error) Error() string {
 	return e.Text
 }
 
-// Unwrap returns the cause of an abort.
 func (e *Error) Unwrap() error { return e.Cause }

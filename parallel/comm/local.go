@@ -26,7 +26,6 @@ type Local struct {
 	Block func(ready func() bool)
 }
 
-// Connect implements Transport.
 func (l Local) Connect(g Group, ops []engine.Ops) ([]Comm, error) {
 	h := &hub{calls: make([]*Call, len(ops))}
 	h.Rendezvous = NewRendezvous(g, len(ops), func() string { return h.mail.Standing(h.calls) })
@@ -39,7 +38,6 @@ func (l Local) Connect(g Group, ops []engine.Ops) ([]Comm, error) {
 	return out, nil
 }
 
-// Interruptible implements Transport.
 func (Local) Interruptible() bool { return true }
 
 // localEnd is one rank's end of a group.
@@ -50,7 +48,6 @@ type localEnd struct {
 	begun   chan any          // receives the panic value of the collective started by Begin, or nil
 }
 
-// Run implements Comm.
 func (l *localEnd) Run(c *Call) {
 	defer l.Spent(time.Now())
 	l.collective(c)
@@ -72,7 +69,6 @@ func (l *localEnd) Begin(c *Call) {
 	go run()
 }
 
-// Fetched implements Comm.
 func (l *localEnd) Fetched() {
 	defer l.Spent(time.Now())
 	if v := <-l.begun; v != nil {
@@ -151,14 +147,12 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 	l.Sent(src.Len(), src.DType)
 }
 
-// Post implements Comm.
 func (l *localEnd) Post(slot engine.Tensor, from int) {
 	defer l.Spent(time.Now())
 	in := NewSide[struct{}](slot)
 	l.Do(func() error { return l.hub.mail.Post(from, l.rank, in) })
 }
 
-// Await implements Comm.
 func (l *localEnd) Await(dst engine.Tensor, from int) {
 	defer l.Spent(time.Now())
 	into := NewMessage(dst)

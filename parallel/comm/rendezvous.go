@@ -93,16 +93,12 @@ type Seat struct {
 // NewSeat returns the Seat of a rank.
 func NewSeat(at *Rendezvous, rank int) Seat { return Seat{Rendezvous: at, rank: rank} }
 
-// Rank implements Comm.
 func (s *Seat) Rank() int { return s.rank }
 
-// Size implements Comm.
 func (s *Seat) Size() int { return len(s.waits) }
 
-// Abort implements Comm.
 func (s *Seat) Abort(cause error) { s.End(cause) }
 
-// Waiting implements Comm.
 func (s *Seat) Waiting() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +108,6 @@ func (s *Seat) Waiting() string {
 // SetWaiting records what the rank waits for without using Wait, "" when it no longer does.
 func (s *Seat) SetWaiting(what string) { s.Locked(func() { s.waits[s.rank] = what }) }
 
-// Traffic implements Comm.
 func (s *Seat) Traffic() Traffic {
 	s.mu.Lock()
 	defer s.mu.Unlock()

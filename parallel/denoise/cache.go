@@ -18,7 +18,6 @@ type stepCache interface {
 	Learn(s *latentPart, x []float32, outputs map[int][]float32, seen *request.CacheChange)
 }
 
-// newStepCache makes the cache of a rule.
 func newStepCache(rule request.CacheRule, d *denoiser, g *gauge) stepCache {
 	return [...]func() stepCache{
 		request.CacheEasy: func() stepCache { return &easyCache{gauge: g, d: d, first: -1} },

@@ -5,7 +5,6 @@ import "patchbay/parallel/request"
 // lazyCache is ComfyUI's LazyCache: an answer replaces everything from the latent to its guided prediction.
 type lazyCache struct{ *gauge }
 
-// Decide implements stepCache.
 func (c *lazyCache) Decide(s *latentPart, q question, open bool, seen *request.CacheChange) answer {
 	if open && c.small(s, c.whole, q.x, seen) {
 		return answer{cached: cachedGuided, reused: true}
@@ -13,7 +12,6 @@ func (c *lazyCache) Decide(s *latentPart, q question, open bool, seen *request.C
 	return answer{run: q.active, cached: cachedGuided}
 }
 
-// Learn implements stepCache.
 func (c *lazyCache) Learn(s *latentPart, x []float32, outputs map[int][]float32, seen *request.CacheChange) {
 	x0 := outputs[guidedKey]
 	sum, n := s.size(x0, c.elementsOf(s, c.whole).covered)

@@ -62,7 +62,6 @@ func (m *meter) learn(x, y []float32, norm float32, seen *request.CacheChange) {
 	m.input, m.output, m.norm = x, y, norm
 }
 
-// meanDistance returns the mean of |a - b|.
 func meanDistance(a, b []float32) float32 {
 	sum := 0.0
 	for i, v := range a {

@@ -211,7 +211,6 @@ func mix(g request.Guider, n int, x0 [][]float32) (guided, uncond []float32) {
 	return out, neg
 }
 
-// lerp returns a + (b - a)*s.
 func lerp(a, b []float32, s float32) []float32 {
 	out := make([]float32, len(a))
 	for i := range out {

@@ -150,7 +150,6 @@ func (o *Partition) ends(c plan.Coord, k int) (out [plan.AxisCount]comm.Comm) {
 	return out
 }
 
-// session returns the command that opens the session of the ranks at c.
 func (o *Partition) session(c plan.Coord, valueBytes int) rank.OpenCommand {
 	out := rank.OpenCommand{
 		Plan: o.plan, DType: engine.BF16, Batch: o.batch[c.Data].Len(), Text: o.jointText(),

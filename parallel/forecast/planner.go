@@ -331,7 +331,6 @@ func (s Search) Weigh(p plan.Plan) (Candidate, error) {
 	return s.candidate(p, list), nil
 }
 
-// candidate makes a candidate of a plan and the memory of its ranks.
 func (s Search) candidate(p plan.Plan, ranks []Memory) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
 	room := func(m Memory, on *hardware.Device) int64 { return on.Free() - m.Total() }

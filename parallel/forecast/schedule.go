@@ -139,7 +139,6 @@ func (s *schedule) run() (seconds float64, err error) {
 	return s.end, nil
 }
 
-// name returns the name of an actor.
 func (s *schedule) name(i int) string {
 	if i >= len(s.lane) {
 		return fmt.Sprintf("sampler %d", i-len(s.lane))

@@ -109,7 +109,6 @@ func (w Workload) merged(p plan.Plan) Workload {
 	return w
 }
 
-// branches returns the branch of each entry.
 func (w *Workload) branches() []int {
 	if w.Branches != nil {
 		return w.Branches
@@ -344,7 +343,6 @@ func (o *Partition) Stage(k int) int {
 	return 2*o.plan.Pipe - 2 - k
 }
 
-// lanesOf returns the lanes of the stage of c.
 func (o *Partition) lanesOf(c plan.Coord) (out []int) {
 	for k := range o.Lanes {
 		if o.Stage(k) == c.Pipe {

@@ -64,7 +64,6 @@ func (m *Machine) Kind(name string) (Device, error) {
 		strings.Join(names(m.kinds(), func(d Device) string { return d.Name }), ", "))
 }
 
-// kinds returns the device of each kind.
 func (m *Machine) kinds() []Device { return append([]Device{m.Device}, m.Others...) }
 
 // For returns a copy of m with d as Device. Other devices with the name of d are left out.

@@ -22,7 +22,6 @@ type Wire struct{ PerByte, Latency float64 } // seconds
 // Seconds returns the time of one exchange in which each member sends the given number of bytes.
 func (w Wire) Seconds(bytes float64) float64 { return w.Latency + bytes*w.PerByte }
 
-// hostOf returns the host of a rank and the rank's place there.
 func (f *Cluster) hostOf(rank int) (host, place int) {
 	for i, n := range f.Places {
 		if rank < n {

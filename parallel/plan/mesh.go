@@ -81,7 +81,6 @@ func (m Mesh) Along(a Axis, c Coord) (ranks []int, at int) {
 	return ranks, at
 }
 
-// StageCount returns the number of stages.
 func (m Mesh) StageCount() int {
 	if m.Stages > 0 {
 		return m.Stages

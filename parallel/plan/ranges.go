@@ -18,7 +18,6 @@ func Balanced(n, parts int) []dit.Range {
 	return out
 }
 
-// behind returns r shifted by at.
 func behind(at int, r dit.Range) dit.Range { return dit.Range{Start: at + r.Start, End: at + r.End} }
 
 // sequenceRows divides a sequence of lt text and li image tokens among ranks in proportion to shares, text and image

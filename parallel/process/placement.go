@@ -170,7 +170,6 @@ func (p *placements) total() (n int64) {
 	return n
 }
 
-// drop frees placement i.
 func (p *placements) drop(i int) {
 	p.models[i].model.Close()
 	p.models = slices.Delete(p.models, i, i+1)

@@ -217,7 +217,6 @@ func (h *Local) placesOf(rank int) (*placements, error) {
 	return h.places[where], nil
 }
 
-// Acquire implements Process.
 func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err error) {
 	parts, order, extra := map[*placements][]Need{}, []*placements(nil), map[*placements]int64{}
 	for _, n := range need {
@@ -253,27 +252,21 @@ func (h *Local) each(f func(p *placements)) {
 	}
 }
 
-// Resident implements Process.
 func (h *Local) Resident() (list []Resident) {
 	h.each(func(p *placements) { list = append(list, p.list()...) })
 	return list
 }
 
-// Evict implements Process.
 func (h *Local) Evict(key string) { h.each(func(p *placements) { p.evict(key) }) }
 
-// Places implements Process.
 func (h *Local) Places() int { return h.cfg.Places }
 
-// Interruptible implements Process.
 func (h *Local) Interruptible() bool {
 	return h.cfg.Transport == nil || h.cfg.Transport.Interruptible()
 }
 
-// Err implements Process.
 func (h *Local) Err() error { return nil }
 
-// Close implements Process.
 func (h *Local) Close() {
 	h.Evict("")
 	h.each(func(p *placements) { rank.CloseOps(p.ops) })

@@ -19,7 +19,6 @@ type subteam struct {
 	scheduler *scope.Scheduler
 }
 
-// Join implements Process.
 func (h *Local) Join(t TeamSpec) (Subteam, error) { return h.JoinOver(h.cfg.Transport, t) }
 
 // JoinOver is Join with another transport than that of the Config.
@@ -79,13 +78,11 @@ func (c *subteam) start(l *rank.Port, name string) {
 	})
 }
 
-// Members implements Subteam.
 func (c *subteam) Members() []Member { return c.members }
 
 // Silent implements Subteam: positions of members of this process are never outdated.
 func (c *subteam) Silent() bool { return false }
 
-// Close implements Subteam.
 func (c *subteam) Close() <-chan struct{} {
 	for _, l := range c.ports {
 		l.Close()

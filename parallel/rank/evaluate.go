@@ -129,7 +129,6 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	return s.download(env, predictions), nil
 }
 
-// stage issues the blocks of a stage.
 func (s *session) stage(env dit.Env, blocks dit.Range, runs []*entryRun) error {
 	return s.blocks(blocks, func(b int) {
 		s.lookAhead()

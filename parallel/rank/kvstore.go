@@ -15,7 +15,6 @@ type stored struct {
 	rows map[attentionKey]engine.Tensor // [B, L, 2, K/P, D] in the type of activations
 }
 
-// Reserve implements attention.
 func (m *stored) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	m.size, m.rows = e.size, map[attentionKey]engine.Tensor{}
 	e.each(func(at attentionKey, rows int) { m.rows[at] = e.alloc(env, rows) })
@@ -49,19 +48,16 @@ type passing struct {
 	heads int
 }
 
-// Reserve implements attention.
 func (m *passing) Reserve(_ dit.Env, e extent) (keys []dit.Rows) {
 	m.size, m.heads = e.size, e.heads
 	return e.inOrder()
 }
 
-// Attend implements attention.
 func (m *passing) Attend(s *sequence, a dit.Attention, h heads) {
 	kv := m.take(s, a)
 	s.toAll(kv, a, h, s.fill(kv, a, h))
 }
 
-// take takes the memory of one attention.
 func (m *passing) take(s *sequence, a dit.Attention) kvRows {
 	return kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), attended(m.size, a), 2, m.heads, a.Q.Dim(3)), m.size.Text}
 }

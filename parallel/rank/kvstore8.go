@@ -19,7 +19,6 @@ type rows8 struct {
 	scale engine.Tensor // [B, L, 2, K/P] f32
 }
 
-// Reserve implements attention.
 func (m *stored8) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	m.rows = map[attentionKey]rows8{}
 	e.each(func(at attentionKey, rows int) {
@@ -31,7 +30,6 @@ func (m *stored8) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	return m.passing.Reserve(env, e)
 }
 
-// Attend implements attention.
 func (m *stored8) Attend(s *sequence, a dit.Attention, h heads) {
 	kv, r := m.take(s, a), m.rows[attentionKey{a.Block, a.Index}]
 	fresh, n, from := s.fresh(kv, a), kv.t.Dim(1), 0

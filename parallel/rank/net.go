@@ -55,7 +55,6 @@ func newNet(base *network, m dit.Control) *net {
 	return n
 }
 
-// attach gives the net an entry of the model.
 func (n *net) attach(base *network, entry int, c ControlInput) {
 	grid := base.entries[entry].grid
 	n.open.Entries = append(n.open.Entries, EntryInput{

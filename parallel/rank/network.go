@@ -252,7 +252,6 @@ func (n *network) blocks(of dit.Range, issue func(b int)) error {
 	return nil
 }
 
-// block runs block b of one entry.
 func (n *network) block(env dit.Env, run *entryRun, b int, skip engine.Tensor) {
 	mark := env.Arena.Mark()
 	if run.fresh {

@@ -85,7 +85,6 @@ func (r *Rank) Memory() (session, activations, exchange int) {
 // both are 0.
 func (r *Rank) StoredRows() (sessions, skips int) { return len(r.sessions), r.lanes.len() }
 
-// End returns the rank's end on an axis.
 func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }
 
 // cancel makes the session's running and later evaluations stop before their next block. It is safe for concurrent use.

@@ -12,7 +12,6 @@ type ringAttention struct{}
 // Reserve implements attention. Keys are in the order of the ranks.
 func (ringAttention) Reserve(_ dit.Env, e extent) (keys []dit.Rows) { return e.ranks }
 
-// Attend implements attention.
 func (ringAttention) Attend(s *sequence, a dit.Attention, h heads) {
 	q, k, v := h.fresh()
 	s.over(a, h.results(), q, k, v)

@@ -47,7 +47,6 @@ func (m *spread) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	return keys
 }
 
-// Attend implements attention.
 func (m *spread) Attend(s *sequence, a dit.Attention, h heads) {
 	switch {
 	case !s.whole || m.lane.held.Has(a.Block):
@@ -65,7 +64,6 @@ func (m *spread) Attend(s *sequence, a dit.Attention, h heads) {
 // spare is stored for blocks whose keys and values nobody reads later: they share memory, one after the other.
 type spare struct{ stored }
 
-// Reserve implements attention.
 func (m *spare) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	m.size, m.rows = e.size, map[attentionKey]engine.Tensor{}
 	var shared []engine.Tensor
@@ -85,7 +83,6 @@ type sharedStore struct {
 	entry entryKey
 }
 
-// Reserve implements attention.
 func (m *sharedStore) Reserve(env dit.Env, e extent) (keys []dit.Rows) {
 	keys = m.attention.Reserve(env, e)
 	m.lanes.putStore(m.entry, m.attention)

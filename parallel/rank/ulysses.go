@@ -12,7 +12,6 @@ import (
 // in the order of the ranks, which does not affect attention because they are rotated before.
 type ulyssesAttention struct{ attention }
 
-// Attend implements attention.
 func (m ulyssesAttention) Attend(s *sequence, a dit.Attention, _ heads) {
 	h := &exchanged{s: s, a: a, heads: s.plan.GroupHeads(a.K.Dim(2))}
 	m.attention.Attend(s, a, h)

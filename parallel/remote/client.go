@@ -78,12 +78,10 @@ type apartError struct {
 	cause  error
 }
 
-// Error implements error.
 func (e *apartError) Error() string {
 	return e.client.name + " does not meet the others: " + e.cause.Error()
 }
 
-// Unwrap returns the cause.
 func (e *apartError) Unwrap() error { return e.cause }
 
 // Exchange says how ranks on GPUs of several processes exchange.
@@ -241,19 +239,15 @@ func (c *Process) ask(q *call) (answer, error) {
 	return a, nil
 }
 
-// String returns the name of the process for errors.
 func (c *Process) String() string { return c.name }
 
-// Places implements process.Process.
 func (c *Process) Places() int { return c.places }
 
 // Site returns what the process has reported about its devices.
 func (c *Process) Site() hardware.Site { return c.site }
 
-// Interruptible implements process.Process.
 func (c *Process) Interruptible() bool { return !c.uninterruptible }
 
-// Err implements process.Process.
 func (c *Process) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,13 +270,11 @@ func (c *Process) Acquire(key string, w process.Weights, need []process.Need) (l
 	return a.Loaded, err
 }
 
-// Resident implements process.Process.
 func (c *Process) Resident() []process.Resident {
 	a, _ := c.ask(&call{Resident: true}) // a process that has ended has none
 	return a.Resident
 }
 
-// Evict implements process.Process.
 func (c *Process) Evict(key string) { _, _ = c.ask(&call{Evict: &key}) }
 
 // Close implements process.Process. The process ends when the connection to its leader does.
@@ -291,7 +283,6 @@ func (c *Process) Close() {
 	_ = c.run.Wait()
 }
 
-// Join implements process.Process.
 func (c *Process) Join(t process.TeamSpec) (process.Subteam, error) {
 	team := &subteam{client: c, status: make([]rank.Progress, len(t.Local))}
 	for i := range t.Local {
@@ -311,17 +302,14 @@ type subteam struct {
 	status  []rank.Progress // guarded by client.mu
 }
 
-// Members implements process.Subteam.
 func (w *subteam) Members() []process.Member { return w.members }
 
-// Silent implements process.Subteam.
 func (w *subteam) Silent() bool {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	return w.client.lost == nil && time.Since(w.client.heard) > 2*pulse
 }
 
-// Close implements process.Subteam.
 func (w *subteam) Close() <-chan struct{} {
 	ended := make(chan struct{})
 	w.client.run.Go("end of members", func() error {
@@ -338,7 +326,6 @@ type member struct {
 	at int // place in Team.Local
 }
 
-// Send implements process.Member.
 func (m *member) Send(c rank.Command) (<-chan rank.Reply, error) {
 	done := make(chan rank.Reply, 1)
 	err := m.client.post(&call{Command: &command{m.at, c}}, func(a answer) {
@@ -354,10 +341,8 @@ func (m *member) Send(c rank.Command) (<-chan rank.Reply, error) {
 	return done, nil
 }
 
-// Cancel implements process.Member.
 func (m *member) Cancel(session uint64) { m.tell(&call{Cancel: &cancel{m.at, session}}) }
 
-// Abort implements process.Member.
 func (m *member) Abort(cause error) { m.tell(&call{Abort: &abort{m.at, cause.Error()}}) }
 
 // tell sends a call without an answer. It ignores errors: a process that has ended needs no call.

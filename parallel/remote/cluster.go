@@ -58,14 +58,12 @@ func (c *Cluster) Close() {
 	_ = c.looking.Wait()
 }
 
-// Changed implements parallel.Processes.
 func (c *Cluster) Changed(int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.back
 }
 
-// Missing implements parallel.Processes.
 func (c *Cluster) Missing() (out []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +75,6 @@ func (c *Cluster) Missing() (out []string) {
 	return out
 }
 
-// Survey implements parallel.Processes.
 func (c *Cluster) Survey() hardware.Survey {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -167,7 +167,6 @@ type ending struct {
 	timer *time.Timer
 }
 
-// Read implements net.Conn.
 func (e *ending) Read(b []byte) (int, error) {
 	n, err := e.Conn.Read(b)
 	if err != nil {
@@ -219,7 +218,6 @@ func (p *peers) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// Accept implements net.Listener.
 func (p *peers) Accept() (net.Conn, error) {
 	p.mu.Lock()
 	until := p.until
@@ -232,8 +230,6 @@ func (p *peers) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (p *peers) Close() error { return nil }
 
-// Addr implements net.Listener.
 func (p *peers) Addr() net.Addr { return p.address }

@@ -114,7 +114,6 @@ func (n *Network) lead(address string) (*Process, error) {
 	return c, err
 }
 
-// host returns the address without the scheme.
 func (c *Process) host() string { return strings.TrimPrefix(c.address, scheme+":") }
 
 // dialHost connects to another host of a mesh, by the address that a leader has for it.

@@ -224,7 +224,6 @@ type nested struct {
 	within comm.Transport
 }
 
-// Connect implements comm.Transport.
 func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	if slices.Contains(ops, nil) {
 		return n.Transport.Connect(g, ops)
@@ -232,7 +231,6 @@ func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return n.within.Connect(g, ops)
 }
 
-// member calls f with a member.
 func (s *server) member(at int, f func(process.Member) error) error {
 	all := s.members()
 	if at < 0 || at >= len(all) {

@@ -24,10 +24,8 @@ type timedConn struct {
 // hangError says that the process at the other end of a working connection has stopped responding.
 type hangError struct{ text string }
 
-// Error implements error.
 func (e *hangError) Error() string { return e.text }
 
-// Read implements io.Reader.
 func (p timedConn) Read(b []byte) (n int, err error) {
 	for _, limit := range []time.Duration{p.limit, again} {
 		_ = p.SetReadDeadline(time.Now().Add(limit))
@@ -38,7 +36,6 @@ func (p timedConn) Read(b []byte) (n int, err error) {
 	return 0, &hangError{fmt.Sprintf("it has said nothing for %v", p.limit)}
 }
 
-// Write implements io.Writer.
 func (p timedConn) Write(b []byte) (done int, err error) {
 	for limit := p.limit; ; limit = again {
 		_ = p.SetWriteDeadline(time.Now().Add(limit))

@@ -78,7 +78,6 @@ func LatentOf(shape []int, data []float32) (l Latent, ok bool) {
 	return l, false
 }
 
-// Grid returns the latent's token grid.
 func (l Latent) Grid(spec *dit.Spec) dit.Grid { return spec.FrameTokens(l.T, l.Y, l.X) }
 
 // Len returns B*C*Y*X.
@@ -191,7 +190,6 @@ type Area struct{ H, W, Y, X int }
 // LoadFunc makes a function process.Weights, for weights that are not in files: in tests, or in this process's memory.
 type LoadFunc func(ops engine.Ops, held dit.Held) (dit.Model, error)
 
-// Load implements process.Weights.
 func (f LoadFunc) Load(ops engine.Ops, held dit.Held) (dit.Model, error) { return f(ops, held) }
 
 // Model names a diffusion model with its adapters and says how to load its weights. Equal keys share weights.

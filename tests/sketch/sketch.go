@@ -71,7 +71,6 @@ func detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	return c, nil
 }
 
-// Describe describes a sketch.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "sketch", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: channels, ContextDim: c.Context,

@@ -47,7 +47,6 @@ func (dev *Device) MakeExec(g Graph, x *Exec) error {
 	return err
 }
 
-// DropGraph frees a graph.
 func (dev *Device) DropGraph(g Graph) error {
 	return try(func(e *C.pb_error) { C.pb_graph_drop(dev.c, C.uint64_t(g), e) })
 }

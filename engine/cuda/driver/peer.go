@@ -79,7 +79,6 @@ func (s *Stream) Inbox(bytes int) (engine.Buf, error) {
 	return engine.Buf{Dev: s.inbox.all[len(s.inbox.all)-1]}, nil
 }
 
-// free frees all of it.
 func (in *inbox) free(dev *Device) error {
 	var errs []error
 	for _, at := range in.all {

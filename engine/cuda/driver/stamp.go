@@ -64,7 +64,6 @@ func (c *clock) read(dev *Device) error {
 	return nil
 }
 
-// free returns the events to the device.
 func (c *clock) free(dev *Device) {
 	if c.last != 0 {
 		dev.timed.put(c.last)

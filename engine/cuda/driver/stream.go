@@ -37,7 +37,6 @@ type Stream struct {
 	broken atomic.Pointer[error] // see Break
 }
 
-// NewStream makes a stream on the device.
 func (dev *Device) NewStream() (*Stream, error) {
 	s := &Stream{dev: dev, done: make(chan *Pinned, 64)}
 	s.up.dev = dev
@@ -73,7 +72,6 @@ func (s *Stream) Close() error {
 	return errors.Join(append(errs, s.dev.freeStream(s.aloft), s.dev.freeStream(s.at))...)
 }
 
-// Device returns the device of the stream.
 func (s *Stream) Device() *Device { return s.dev }
 
 // Handle returns the CUstream, for the shims of libraries on top of the driver.

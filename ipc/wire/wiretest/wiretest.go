@@ -192,7 +192,6 @@ func HoldsOddNumber(v any) bool {
 	})
 }
 
-// anyValue reports whether f holds for v or any value inside it.
 func anyValue(v any, f func(any) bool) bool {
 	if f(v) {
 		return true

@@ -215,7 +215,6 @@ func OpenResults() (Results, error) {
 	return out, nil
 }
 
-// Close closes the files.
 func (f Results) Close() (err error) {
 	for _, file := range f.files {
 		err = errors.Join(err, file.Close())

@@ -164,7 +164,6 @@ func (m *member) as(d engine.DType, v ...float32) engine.Tensor {
 // none returns memory for n f32, filled with NaN.
 func (m *member) none(n int) engine.Tensor { return m.empty(engine.F32, n) }
 
-// read downloads a tensor.
 func (m *member) read(t engine.Tensor) []float32 {
 	out := make([]float32, t.Len())
 	if len(out) == 0 {

@@ -73,7 +73,6 @@ type side struct {
 // way holds messages in order: those sent but not received, and the receives that wait for one.
 type way struct{ sent, wanted []*side }
 
-// end is one rank's end.
 type end struct {
 	group              *group
 	rank               int
@@ -212,7 +211,6 @@ func (e *end) streams() []*late.Stream {
 	return out
 }
 
-// Run implements comm.Comm.
 func (e *end) Run(c *comm.Call) { e.collective(e.stream, c) }
 
 // Begin implements comm.Comm on a stream of its own.

@@ -35,7 +35,6 @@ func (e *end) Begin(c *comm.Call) {
 	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
 
-// Fetched implements comm.Comm.
 func (e *end) Fetched() {
 	e.do(func() error {
 		if err := e.met("what was begun"); err != nil {

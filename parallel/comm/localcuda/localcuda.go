@@ -64,7 +64,6 @@ type group struct {
 	ready []driver.Point
 }
 
-// end is one rank's end.
 type end struct {
 	comm.Seat
 	group    *group

@@ -59,7 +59,6 @@ func (g *group) move(from, to int, out, in *side) error {
 	return g.failed(s)
 }
 
-// Offer implements comm.Comm.
 func (e *end) Offer(slot, src engine.Tensor, to int) {
 	out := comm.NewSide[points](src)
 	e.do(func() error {
@@ -96,7 +95,6 @@ func (e *end) vacate(slot engine.Tensor, to int) error {
 	return nil
 }
 
-// Post implements comm.Comm.
 func (e *end) Post(slot engine.Tensor, from int) {
 	in := comm.NewSide[points](slot)
 	e.do(func() (err error) {
@@ -110,7 +108,6 @@ func (e *end) Post(slot engine.Tensor, from int) {
 	})
 }
 
-// Await implements comm.Comm.
 func (e *end) Await(dst engine.Tensor, from int) {
 	into := comm.NewMessage(dst)
 	e.do(func() error {

@@ -8,7 +8,6 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// Run implements comm.Comm.
 func (e *end) Run(c *comm.Call) {
 	e.counted(c)
 	e.collective(c, e.stream)
@@ -22,7 +21,6 @@ func (e *end) Begin(c *comm.Call) {
 	e.collective(c, on)
 }
 
-// Fetched implements comm.Comm.
 func (e *end) Fetched() {
 	e.alive()
 	if e.async != nil {
@@ -72,7 +70,6 @@ func (e *end) exchange(what string, on *cuda.Ops, dst, src []engine.Tensor) {
 	e.issue(what, all, rank, on, func() (bool, error) { return all.Exchange(rank, on.Stream, src, dst) })
 }
 
-// parts splits a tensor by counts.
 func parts(t engine.Tensor, counts []int) []engine.Tensor {
 	out, at := make([]engine.Tensor, len(counts)), 0
 	for i, n := range counts {

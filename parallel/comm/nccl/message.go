@@ -41,7 +41,6 @@ func (e *end) edges() []communicators {
 	return e.group.wires.edges
 }
 
-// Offer implements comm.Comm.
 func (e *end) Offer(slot, src engine.Tensor, to int) {
 	out := comm.NewSide[driver.Point](src)
 	e.compared(func(g *members) error {
@@ -81,7 +80,6 @@ func (e *end) vacate(slot engine.Tensor) {
 	})
 }
 
-// Post implements comm.Comm.
 func (e *end) Post(slot engine.Tensor, from int) {
 	in := comm.NewSide[driver.Point](slot)
 	e.compared(func(g *members) error {
@@ -100,7 +98,6 @@ func (e *end) Post(slot engine.Tensor, from int) {
 	in.Note = on.Record()
 }
 
-// Await implements comm.Comm.
 func (e *end) Await(dst engine.Tensor, from int) {
 	into := comm.NewMessage(dst)
 	var in *side

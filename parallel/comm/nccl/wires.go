@@ -38,7 +38,6 @@ type wires struct {
 	ends  sync.WaitGroup // running aborts
 }
 
-// cliques returns all communicators.
 func (w *wires) cliques() []communicators { return append([]communicators{w.all}, w.edges...) }
 
 // serve makes g the group that failures are reported to.

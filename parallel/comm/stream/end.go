@@ -79,7 +79,6 @@ func (e *end) part(c *comm.Call, from, n int) *frame {
 	return f
 }
 
-// Run implements comm.Comm.
 func (e *end) Run(c *comm.Call) {
 	defer e.Spent(time.Now())
 	staged, arrive := e.staged(c)
@@ -98,7 +97,6 @@ func (e *end) Begin(c *comm.Call) {
 	}()
 }
 
-// Fetched implements comm.Comm.
 func (e *end) Fetched() {
 	defer e.Spent(time.Now())
 	if v := <-e.over; v != nil {

@@ -61,7 +61,6 @@ func (e *end) Post(slot engine.Tensor, from int) {
 	e.posts[from] = append(e.posts[from], comm.NewMessage(slot))
 }
 
-// Await implements comm.Comm.
 func (e *end) Await(dst engine.Tensor, from int) {
 	defer e.Spent(time.Now())
 	in, posts := comm.NewMessage(dst), e.posts[from]
