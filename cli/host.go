@@ -17,7 +17,7 @@ func hostCmd(version string) *cobra.Command {
 	cfg := daemon.Config{Version: version}
 	var listen, newKey string
 	var places int
-	var group daemon.Membership
+	var member daemon.Membership
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Offer this machine's devices to a daemon elsewhere",
@@ -36,7 +36,7 @@ name and compared by content. The VAE runs where the daemon is, and so do text e
 				return err
 			}
 			log := console.Logger(cmd.ErrOrStderr(), cfg.Log)
-			return daemon.RunHost(cmd.Context(), &cfg, listen, places, group, log, func(err error) {
+			return daemon.RunHost(cmd.Context(), &cfg, listen, places, member, log, func(err error) {
 				log.Error().Err(err).Msg("the host begins anew")
 				self, failed := os.Executable()
 				if failed == nil {
@@ -50,9 +50,9 @@ name and compared by content. The VAE runs where the daemon is, and so do text e
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", daemon.HostPort), "address for daemons and other hosts")
 	f.IntVar(&places, "ranks", 0, "how many ranks run here at most (default: one, or one a GPU)")
-	f.StringVar(&group.Group, "join", "", "be a member of this group, for daemons with --hosts group:NAME on the NATS "+
-		"server of --nats")
-	f.StringVar(&group.Address, "address", "", "HOST:PORT by which others reach this machine, for --join "+
+	f.StringVar(&member.Cluster, "join", "", "be a member of this cluster, for daemons with --hosts cluster:NAME on the "+
+		"NATS server of --nats")
+	f.StringVar(&member.Address, "address", "", "HOST:PORT by which others reach this machine, for --join "+
 		"(default: its name)")
 	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "NATS server of --join")
 	settings.Access(f, &cfg.Access)

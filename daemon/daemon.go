@@ -6,7 +6,7 @@
 // finds devices, transport.go how their ranks exchange data. children.go starts a process for each rank,
 // portable_model.go and hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are
 // the other side. On it worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder,
-// members.go hosts that come and go, metrics.go counts and health, run.go serves and shuts down. complete.go checks
+// register.go hosts that come and go, metrics.go counts and health, run.go serves and shuts down. complete.go checks
 // settings, daemon.go opens everything in order. collector.go relaxes garbage collection while payloads arrive.
 package daemon
 

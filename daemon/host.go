@@ -30,9 +30,9 @@ func NewKeyFile(path string) error {
 }
 
 // RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done or a
-// signal comes, and announces them in a group, if one is given. hung is called when a rank does not come back: only the
-// end of the process helps then.
-func RunHost(parent context.Context, cfg *Config, listen string, places int, group Membership, log zerolog.Logger,
+// signal comes, and announces them in a cluster, if one is given. hung is called when a rank does not come back: only
+// the end of the process helps then.
+func RunHost(parent context.Context, cfg *Config, listen string, places int, member Membership, log zerolog.Logger,
 	hung func(error),
 ) error {
 	ctx, stop := signal.NotifyContext(parent, syscall.SIGTERM, syscall.SIGINT)
@@ -48,10 +48,10 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 		return refuse("--transport nccl: NCCL neither encrypts nor authenticates what machines exchange: add " +
 			"--trusted-network where nobody else is on their network, or want --transport auto")
 	}
-	if group.Group != "" && cfg.NATS == "" {
-		return refuse("--join %s: --nats is missing: the server of the daemon that leads", group.Group)
+	if member.Cluster != "" && cfg.NATS == "" {
+		return refuse("--join %s: --nats is missing: the server of the daemon that leads", member.Cluster)
 	}
-	if _, err := remote.Address(group.Address, HostPort); group.Address != "" && err != nil {
+	if _, err := remote.Address(member.Address, HostPort); member.Address != "" && err != nil {
 		return refuse("--address %w", err)
 	}
 	key, err := readKey(cfg.ClusterKey)
@@ -76,7 +76,7 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 			log.Info().Stringer("from", who).AnErr("cause", cause).Msg(what)
 		},
 	}
-	leave, err := group.join(ctx, cfg, l, places, log)
+	leave, err := member.join(ctx, cfg, l, places, log)
 	if err != nil {
 		return &InputError{Err: errors.Join(err, l.Close())}
 	}

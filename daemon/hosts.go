@@ -34,6 +34,9 @@ func parseHosts(text string) ([]string, error) {
 	}
 	var out []string
 	for _, part := range parts {
+		if name, ok := strings.CutPrefix(part, "group:"); ok {
+			return nil, fmt.Errorf("--hosts %s: machines join a cluster now: want cluster:%s", text, name)
+		}
 		if name, devices, ok := strings.Cut(part, ":cuda:"); ok {
 			return nil, fmt.Errorf("--hosts %s: the host says what it computes on: want %s here, and `patchbay host --devices "+
 				"cuda:%s` there", text, name, devices)
@@ -80,10 +83,10 @@ func (c *Config) checkHosts() error {
 		return nil
 	}
 	var err error
-	if group, ok := groupOf(c.Hosts); !ok {
+	if cluster, ok := clusterOf(c.Hosts); !ok {
 		_, err = parseHosts(c.Hosts)
-	} else if !wire.ValidID(group) {
-		err = fmt.Errorf("--hosts %s: the name of a group is 1 to 64 of A-Z a-z 0-9 _ -", c.Hosts)
+	} else if !wire.ValidID(cluster) {
+		err = fmt.Errorf("--hosts %s: the name of a cluster is 1 to 64 of A-Z a-z 0-9 _ -", c.Hosts)
 	}
 	switch {
 	case err != nil:
@@ -154,9 +157,9 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 // Bench connects the machines of --hosts, for measurements between them: all must be there, and serve nobody else.
 func (c *Config) Bench() (*remote.Bench, error) {
 	err := c.checkHosts()
-	if group, ok := groupOf(c.Hosts); ok && err == nil {
+	if cluster, ok := clusterOf(c.Hosts); ok && err == nil {
 		err = fmt.Errorf("--hosts %s: all must be there to be measured: name those of %s, as in a,b:%d, or list them in a "+
-			"file, @FILE", c.Hosts, group, HostPort)
+			"file, @FILE", c.Hosts, cluster, HostPort)
 	}
 	if err != nil {
 		return nil, &InputError{Err: err}

@@ -126,8 +126,8 @@ const (
 // HostPort is the default port of hosts.
 const HostPort = 7117
 
-// groupOf returns the group that --hosts names in place of a list, and whether it does.
-func groupOf(hosts string) (string, bool) { return strings.CutPrefix(hosts, "group:") }
+// clusterOf returns the cluster that --hosts names in place of a list, and whether it does.
+func clusterOf(hosts string) (string, bool) { return strings.CutPrefix(hosts, "cluster:") }
 
 // Home returns the folder for everything that no setting places elsewhere.
 func Home() string {

@@ -24,7 +24,7 @@ type daemon struct {
 	nats     *serve.NATS
 	socket   *serve.Socket // nil: off
 	children []*worker.Child
-	unfollow func() // stops following a group of hosts; nil: none is followed
+	unfollow func() // stops following a cluster of hosts; nil: none is followed
 	owner    string // the daemon's name
 	version  string // of the program
 	meter    *meter.Meter

@@ -45,7 +45,7 @@ func sameNoun() map[string]string {
 		"parallel/comm/deferred.group":  "the state that its ends share",
 		"parallel/comm/localcuda.group": "the state that its ends share", "engine/deferred.Event": "CUDA's word",
 		"models/control.Patch": "a model patch", "models/dit.Patch": "a model patch", "models/family.Patch": "a model patch",
-		"node/value.Patch": "a model patch", "ipc/members.Group": "hosts that joined, until one register has them",
+		"node/value.Patch": "a model patch",
 	}
 }
 

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/daemon"
-	"patchbay/ipc/members"
+	"patchbay/ipc/register"
+	"patchbay/ipc/wire"
 	"patchbay/tests/harness"
 )
 
@@ -27,7 +30,7 @@ func TestHostsJoin(t *testing.T) {
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	s := harness.Start(t, program, "", "--hosts", "group:cards", "--cluster-key", key, "--patience", "5s")
+	s := harness.Start(t, program, "", "--hosts", "cluster:cards", "--cluster-key", key, "--patience", "5s")
 	_, err := s.Picture("none", "", 3)
 	if err == nil || !strings.Contains(err.Error(), "no host has joined yet") {
 		t.Errorf("without hosts: %v", err)
@@ -36,12 +39,15 @@ func TestHostsJoin(t *testing.T) {
 	if b, err := os.ReadFile(daemon.RuntimePath(s.Store)); err != nil || json.Unmarshal(b, &now) != nil {
 		t.Fatal(err)
 	}
-	group, err := members.Join(t.Context(), members.Config{URL: now.NATS, Group: "cards"})
+	const address = "old.example:7117"
+	old, err := register.Join(t.Context(), now.NATS, wire.Access{}, nil, register.Config{
+		Name: register.HostName("cards", address), Log: zerolog.Nop(),
+		Note: func() register.Machine { return register.Machine{Address: address, Version: "0.1"} },
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer group.Close()
-	go group.Announce(t.Context(), members.Member{Address: "old.example:7117", Version: "0.1"}, nil, nil)
+	defer old.Close()
 	join := []string{"--join", "cards", "--nats", now.NATS}
 	_, b := startMachine(t, program, key, harness.DemoModels(t), join...), startMachine(t, program, key,
 		harness.DemoModels(t), join...)
@@ -53,7 +59,7 @@ func TestHostsJoin(t *testing.T) {
 		}
 	}
 	s.Until("two hosts have joined", listed(2))
-	s.Logged("a host of another version is left out: install the same on both", "old.example:7117")
+	s.Logged("a host of another version is left out: install the same on both", address)
 	want, err := harness.Start(t, program, "").Picture("here", "ulysses=2", 4)
 	if err != nil {
 		t.Fatal(err)

@@ -93,7 +93,7 @@ func Schedule(f *pflag.FlagSet, c *daemon.Config) {
 // Hosts adds the flags for ranks on other machines.
 func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not "+
-		"here; @FILE has one a line and may change while jobs run; group:NAME are those that join it (patchbay host --join)")
+		"here; @FILE has one a line and may change while jobs run; cluster:NAME are those that have joined it (host --join)")
 	ClusterKey(f, c)
 }
 

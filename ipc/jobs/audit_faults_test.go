@@ -210,7 +210,7 @@ func lose(ctx context.Context, t *testing.T, l *JetStream, how string) {
 	t.Helper()
 	subject := func(id string) string { return "$KV." + message.JobBucket + "." + id }
 	old, err := l.get(ctx, "done")
-	last := l.records.heard.Load()
+	last := l.records.Heard.Load()
 	if how == "one" {
 		for _, id := range []string{"waits", "done"} {
 			err = errors.Join(err, l.recordStream.Purge(ctx, jetstream.WithPurgeSubject(subject(id))))

@@ -134,7 +134,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	e.Start()
 	ctx := wiretest.Context(t)
 	for ; ; time.Sleep(10 * time.Millisecond) { // the connection is restored within a moment
-		if _, err := storeOf(j).daemons.Put(ctx, "a", []byte("x")); err == nil {
+		if err := storeOf(j).machines.Beat(ctx); err == nil {
 			break
 		} else if ctx.Err() != nil {
 			t.Fatalf("a heartbeat after the restart: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,9 +17,14 @@ import (
 )
 
 // frozen is the store of a daemon that was stopped: its table hears nothing of what others do.
-type frozen struct{ *JetStream }
+type frozen struct {
+	*JetStream
+	gone *atomic.Value // the name of a daemon that it believes gone
+}
 
 func (frozen) open(context.Context, *Table) error { return nil }
+
+func (f frozen) alive(owner string) bool { return f.gone.Load() != owner && f.JetStream.alive(owner) }
 
 // frozenTable returns the table of a daemon that hears records and events from the test, in an order of its choice.
 func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
@@ -29,7 +35,7 @@ func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	l.table = New(Config{Store: frozen{l}, OnEvent: j.cfg.OnEvent})
+	l.table = New(Config{Store: frozen{l, new(atomic.Value)}, OnEvent: j.cfg.OnEvent})
 	return l.table
 }
 
@@ -131,13 +137,7 @@ func knowsAt(j *Table, id string, rev uint64) bool {
 }
 
 // muteDaemon makes the table's store believe that the daemon of the other store has been gone for long.
-func muteDaemon(silent *JetStream, j *Table) {
-	l := j.store.(frozen).JetStream
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.seen, silent.Owner())
-	l.steady = time.Now().Add(-time.Hour)
-}
+func muteDaemon(silent *JetStream, j *Table) { j.store.(frozen).gone.Store(silent.Owner()) }
 
 // inStream waits until the stream has n-1 events or more and returns those that daemon a did not publish itself.
 func inStream(ctx context.Context, t *testing.T, j *Table, id string, n int) []message.Event {
@@ -216,24 +216,5 @@ func TestEndHasOneName(t *testing.T) {
 	}
 	if a, b := name(1000, 0), name(2000, 0); a == b {
 		t.Errorf("two ends are both %q", a)
-	}
-}
-
-// TestPausedDaemonTakesNothing checks that a daemon that was itself stopped, and so heard nobody, takes all others for
-// alive until its own heartbeats have come through for a while again.
-func TestPausedDaemonTakesNothing(t *testing.T) {
-	t.Parallel()
-	l := &JetStream{cfg: JetStreamConfig{Owner: "a"}, seen: map[string]time.Time{}}
-	now := time.Now()
-	l.steady, l.beaten, l.seen["a"] = now.Add(-time.Hour), now, now
-	if l.alive("b") {
-		t.Error("a daemon that was never heard is thought alive")
-	}
-	l.beaten = now.Add(-deadAfter)
-	if !l.alive("b") {
-		t.Error("after a pause of this process another daemon is thought gone")
-	}
-	if l.beaten, l.seen["a"] = now, now.Add(-deadAfter); !l.alive("b") {
-		t.Error("another daemon is thought gone by one that does not hear its own heartbeats")
 	}
 }

@@ -13,15 +13,13 @@ import (
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
+	"patchbay/ipc/register"
 	"patchbay/ipc/wire"
 )
 
 // Times and sizes of the JetStream store.
 const (
-	ackWait        = 5 * time.Second       // covers fetching a reference up to the swap to running, nothing slower
-	beatEvery      = 3 * time.Second       // heartbeat of a daemon
-	deadAfter      = 12 * time.Second      // a daemon without a heartbeat for this long loses its running jobs
-	silence        = deadAfter - beatEvery // a longer gap between our own heartbeats: this process was suspended
+	ackWait        = 5 * time.Second // covers fetching a reference up to the swap to running, nothing slower
 	keepEvents     = 24 * time.Hour
 	keepDead       = 30 * 24 * time.Hour
 	eventBytes     = 512 << 20
@@ -51,7 +49,8 @@ type JetStream struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
-	jobs, requests, daemons     jetstream.KeyValue
+	machines                    *register.Register
+	jobs, requests              jetstream.KeyValue
 	queue, events               jetstream.Stream
 	recordStream, requestStream jetstream.Stream     // the streams behind jobs and requests
 	classes                     []jetstream.Consumer // high, normal, low
@@ -72,34 +71,26 @@ type JetStream struct {
 	tidied        time.Time            // when requests were last scanned; guarded by tidying
 	orphanedSince map[string]time.Time // jobs that have pieces of a request but no record, and since when
 
-	mu     sync.Mutex
-	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
-	places map[string]resourceNote // what daemons have announced that they have
-	// What announce has written. Only beat uses these.
-	has           []byte
-	looked, noted time.Time
-
+	mu        sync.Mutex
 	forgotten []message.Record // jobs that the table has forgotten and the store still has
 	used      int64            // size of the store's files in bytes
 	limit     int64            // upper bound of used; 0: not known
 	// refusedAt is when the server refused a write for lack of room, refusedWith how many bytes were used then.
 	refusedAt   time.Time
 	refusedWith int64
-	steady      time.Time // since when our own heartbeats have got through; zero: they do not
-	beaten      time.Time // when the last heartbeat got through
 	failing     time.Time // since when heartbeats fail at the current server; zero: they get through
 
-	// State of the watches of records and daemons, of audit and of health.
-	records, nodes following
-	audited        time.Time            // when all records were last compared; watchOver only, as the next three
-	leader         string               // of the stream of records at that time
-	behind         time.Time            // since when the watch of the records has lagged behind the stream
-	reused         uint64               // first lost sequence number that the server assigns again; 0: none known
-	doubtful       bool                 // the next audit must compare all records
-	renumbered     map[string][2]uint64 // old and new revision of records that were lost and written again, by job
-	restored       int                  // records that the server had lost and that were written again
-	trouble        []string             // what is wrong with the replicas of streams
-	copies         int                  // replicas of the stream of records
+	// State of the watch of the records, of audit and of health.
+	records    *wire.Watch
+	audited    time.Time            // when all records were last compared; watchOver only, as the next three
+	leader     string               // of the stream of records at that time
+	behind     time.Time            // since when the watch of the records has lagged behind the stream
+	reused     uint64               // first lost sequence number that the server assigns again; 0: none known
+	doubtful   bool                 // the next audit must compare all records
+	renumbered map[string][2]uint64 // old and new revision of records that were lost and written again, by job
+	restored   int                  // records that the server had lost and that were written again
+	trouble    []string             // what is wrong with the replicas of streams
+	copies     int                  // replicas of the stream of records
 }
 
 // OpenJetStream connects and creates missing streams and buckets. If the server has no JetStream, the error says what
@@ -107,8 +98,7 @@ type JetStream struct {
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	l := &JetStream{
 		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
-		back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{},
-		records: following{again: make(chan struct{}, 1)}, nodes: following{again: make(chan struct{}, 1)},
+		back: make(chan struct{}, 1), records: wire.NewWatch(),
 	}
 	var err error
 	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),
@@ -159,7 +149,7 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, p := range message.Priorities() {
-		c, err := insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		c, err := wire.Insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
 			return l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
 				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
@@ -174,16 +164,19 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		return err
 	}
 	measured := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.measure(ctx) }
-	if _, err := insist(ctx, measured); err != nil {
+	if _, err := wire.Insist(ctx, measured); err != nil {
+		return err
+	}
+	rc := register.Config{Name: l.cfg.Owner, Replicas: n, Log: l.cfg.Log}
+	if l.cfg.Resources != nil {
+		rc.Note = l.cfg.Resources.note
+	}
+	if l.machines, err = register.Open(ctx, l.js, rc); err != nil {
 		return err
 	}
 	requests := l.requests
 	l.wg.Go(func() { l.beat(requests) })
-	return l.follow(ctx, l.daemons, &l.nodes, func(e jetstream.KeyValueEntry) {
-		if e != nil {
-			l.noticed(e)
-		}
-	})
+	return nil
 }
 
 // makeQueue creates the stream of references and returns the replica count of every stream: the configured one or, if
@@ -233,12 +226,14 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 
 // stream creates a stream or updates its configuration.
 func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.CreateOrUpdateStream(ctx, cfg) })
+	return wire.Insist(ctx, func(ctx context.Context) (jetstream.Stream, error) {
+		return l.js.CreateOrUpdateStream(ctx, cfg)
+	})
 }
 
 // existing looks up a stream.
 func (l *JetStream) existing(ctx context.Context, name string) (jetstream.Stream, error) {
-	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, name) })
+	return wire.Insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, name) })
 }
 
 // noPlace reports whether too few servers exist for a stream, or too few that have room for it.
@@ -289,7 +284,7 @@ func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 	}
 }
 
-// makeBuckets creates the buckets of records, requests and daemons.
+// makeBuckets creates the buckets of records and requests.
 func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 	for _, b := range []struct {
 		kv  *jetstream.KeyValue
@@ -303,15 +298,10 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 			Bucket:      message.RequestBucket,
 			Description: "what every job asks for, in pieces",
 		}},
-		// on disk: in memory it would not outlive the server
-		{&l.daemons, jetstream.KeyValueConfig{
-			Bucket: message.DaemonBucket, Description: "heartbeats of daemons",
-			TTL: 10 * deadAfter,
-		}},
 	} {
 		b.cfg.Replicas = n
 		var err error
-		if *b.kv, err = insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
+		if *b.kv, err = wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
 			return l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
 		}); err != nil {
 			return err
@@ -324,6 +314,9 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 	l.requestStream, err = l.existing(ctx, "KV_"+message.RequestBucket)
 	return err
 }
+
+// Machines returns the register in which this daemon announces itself.
+func (l *JetStream) Machines() *register.Register { return l.machines }
 
 // Owner is the name under which this daemon takes jobs.
 func (l *JetStream) Owner() string { return l.cfg.Owner }
@@ -343,54 +336,27 @@ func (l *JetStream) GiveUp() { l.end() }
 
 // Close ends the connection. Nothing is written after it.
 func (l *JetStream) Close() {
-	l.farewell()
 	l.end()
+	if l.machines != nil {
+		l.wg.Wait() // no heartbeat may follow the removal
+		l.machines.Close()
+	}
 	_ = l.nc.FlushTimeout(time.Second)
 	l.nc.Close()
 	l.wg.Wait()
 }
 
-// farewell removes this daemon from the bucket of live daemons.
-func (l *JetStream) farewell() {
-	if l.daemons == nil || !l.nc.IsConnected() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-	defer cancel()
-	l.end()
-	l.wg.Wait() // no heartbeat may follow the deletion
-	if l.daemons.Delete(ctx, l.cfg.Owner) == nil {
-		_ = l.daemons.Delete(ctx, l.cfg.Owner+hasSuffix)
-	}
-}
-
 // beat sends the heartbeat of this daemon and maintains the reserve among the requests.
 func (l *JetStream) beat(requests jetstream.KeyValue) {
-	tick := time.NewTicker(beatEvery)
+	tick := time.NewTicker(register.BeatEvery)
 	defer tick.Stop()
 	for {
 		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
-		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
+		err := l.machines.Beat(ctx)
 		if err == nil {
-			err = l.announce(ctx)
 			_ = l.reserve(ctx, requests) // tried again at the next beat
 		}
 		cancel()
-		l.mu.Lock()
-		switch {
-		case err != nil:
-			l.steady, l.has = time.Time{}, nil // the server may come back without the note
-		case l.steady.IsZero() || time.Since(l.beaten) > silence:
-			l.steady = time.Now()
-		}
-		if err == nil {
-			l.beaten = time.Now()
-		}
-		deaf := err == nil && time.Since(l.seen[l.cfg.Owner]) > deadAfter && time.Since(l.steady) > deadAfter
-		l.mu.Unlock()
-		if deaf { // the watch does not deliver our own heartbeats
-			l.nodes.anew()
-		}
 		l.hop(err)
 		select {
 		case <-l.ctx.Done():
@@ -430,7 +396,9 @@ func switchServer(nc *nats.Conn, err error, log zerolog.Logger) {
 
 // LeaveCutOffServers makes a connection other than the store's own leave a server that does not reach JetStream: one
 // that is cut off from the rest of its cluster, whose clients get no answers there. It returns when nc is closed.
-func LeaveCutOffServers(nc *nats.Conn, log zerolog.Logger) { stay(nc, log, beatEvery, hopAfter) }
+func LeaveCutOffServers(nc *nats.Conn, log zerolog.Logger) {
+	stay(nc, log, register.BeatEvery, hopAfter)
+}
 
 // stay is LeaveCutOffServers with the interval of its requests and the time without an answer after which it leaves.
 func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
@@ -454,24 +422,9 @@ func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 	}
 }
 
-// alive reports whether a daemon shows signs of life. All daemons count as alive while our own heartbeats do not get
-// through or do not come back to us, or have done so only for a short while: neither an outage of the server nor a
-// suspension of this process, during which it received no heartbeats, may make jobs change hands.
-func (l *JetStream) alive(owner string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter || time.Since(l.beaten) > silence ||
-		time.Since(l.seen[l.cfg.Owner]) > silence {
-		return true
-	}
-	return time.Since(l.seen[owner]) < deadAfter
-}
+func (l *JetStream) alive(owner string) bool { return l.machines.Alive(owner) }
 
-func (l *JetStream) heard(owner string, since time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.seen[owner].After(since)
-}
+func (l *JetStream) heard(owner string, since time.Time) bool { return l.machines.Heard(owner, since) }
 
 // Up reports whether the connection to the server is up.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }

@@ -9,12 +9,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/register"
 	"patchbay/ipc/wire"
 )
 
@@ -118,66 +118,8 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 // storeStreams returns the names of all streams of the store, that of the records first.
 func storeStreams() []string {
 	return []string{
-		"KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket,
+		"KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.MachineBucket,
 		message.QueueStream, message.EventStream, message.DeadStream,
-	}
-}
-
-// following is the state of the watch of a bucket.
-type following struct {
-	again chan struct{} // holds a token if the watch must start again
-	heard atomic.Uint64 // the highest revision that the watch has delivered
-}
-
-// anew makes the watch start again: it delivers everything that is in the bucket.
-func (w *following) anew() {
-	select {
-	case w.again <- struct{}{}:
-	default:
-	}
-}
-
-// follow calls f with every entry of a bucket until the store is closed, and with nil after those that existed when
-// the watch started. It returns once the watch has started; ctx bounds that.
-func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *following,
-	f func(jetstream.KeyValueEntry),
-) error {
-	watch, err := insist(ctx, func(context.Context) (jetstream.KeyWatcher, error) { return kv.WatchAll(l.ctx) })
-	if err != nil {
-		return err
-	}
-	l.wg.Go(func() {
-		for {
-			listen(l.ctx, watch, w, f)
-			_ = watch.Stop()
-			for first := true; first || err != nil; first = false {
-				if wire.Pause(l.ctx, 100*time.Millisecond) != nil {
-					return
-				}
-				watch, err = kv.WatchAll(l.ctx)
-			}
-		}
-	})
-	return nil
-}
-
-// listen calls f with the entries of a watch until it ends or must start again.
-func listen(ctx context.Context, watch jetstream.KeyWatcher, w *following, f func(jetstream.KeyValueEntry)) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.again:
-			return
-		case e, ok := <-watch.Updates():
-			if !ok {
-				return
-			}
-			f(e)
-			if e != nil && e.Revision() > w.heard.Load() {
-				w.heard.Store(e.Revision())
-			}
-		}
 	}
 }
 
@@ -203,7 +145,7 @@ func (l *JetStream) watchOver(j *Table) {
 // audit compares the records in the store with those of the table: if the server was away, if the stream has another
 // leader or ends before something that was in it, and at intervals. It writes again what the server has lost.
 func (l *JetStream) audit(ctx context.Context, j *Table) {
-	known, heard := j.written(), l.records.heard.Load() // read first: the server has had all of it
+	known, heard := j.written(), l.records.Heard.Load() // read first: the server has had all of it
 	info, err := l.recordStream.Info(ctx)
 	if err != nil {
 		return // the server is away
@@ -221,16 +163,16 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 		l.cfg.Log.Error().Uint64("was", newest).Uint64("is", last).Str("leader", leader).Msg(
 			"the NATS server has lost records that it had acknowledged")
 		l.reused = last + 1
-		l.records.heard.Store(last)
-		l.records.anew()
+		l.records.Heard.Store(last)
+		l.records.Again()
 	case last <= heard:
 		l.behind = time.Time{}
 	case l.behind.IsZero():
 		l.behind = time.Now()
-	case time.Since(l.behind) > deadAfter:
+	case time.Since(l.behind) > register.DeadAfter:
 		l.behind = time.Time{}
-		l.records.heard.Store(last)
-		l.records.anew()
+		l.records.Heard.Store(last)
+		l.records.Again()
 	}
 	l.mu.Lock()
 	doubt := l.doubtful || last < newest || leader != l.leader || time.Since(l.audited) > compareAll

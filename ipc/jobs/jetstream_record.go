@@ -104,20 +104,6 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	return rec, created, err
 }
 
-// insist repeats an idempotent request until ctx ends if the request or its answer gets lost on the way.
-func insist[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
-	for {
-		try, cancel := context.WithTimeout(ctx, serverPatience)
-		out, err := request(try)
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrReconnectBufExceeded) &&
-			!errors.Is(err, nats.ErrDisconnected) {
-			return out, err
-		}
-		_ = wire.Pause(ctx, 50*time.Millisecond)
-	}
-}
-
 // full returns why the store cannot take new jobs; nil if it can or this is not known.
 func (l *JetStream) full() error {
 	if l.cfg.Full == nil {
@@ -153,7 +139,7 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	}
 	size, last := min(requestPiece, int(l.nc.MaxPayload())/2), uint64(0)
 	for at := 0; at < len(body); at += size {
-		seq, err := insist(ctx, func(ctx context.Context) (uint64, error) {
+		seq, err := wire.Insist(ctx, func(ctx context.Context) (uint64, error) {
 			return l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])
 		})
 		if err != nil {
@@ -167,7 +153,9 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	if err != nil {
 		return rec, false, err
 	}
-	rec.Rev, err = insist(ctx, func(ctx context.Context) (uint64, error) { return l.jobs.Create(ctx, rec.Job, value) })
+	rec.Rev, err = wire.Insist(ctx, func(ctx context.Context) (uint64, error) {
+		return l.jobs.Create(ctx, rec.Job, value)
+	})
 	if err == nil {
 		return rec, true, nil
 	}
@@ -425,7 +413,7 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 	loaded := make(chan struct{})
 	begin, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
-	if err := l.follow(begin, l.jobs, &l.records, func(e jetstream.KeyValueEntry) {
+	if err := l.records.Start(begin, l.ctx, l.jobs, l.wg.Go, func(e jetstream.KeyValueEntry) {
 		l.watched(e, j, loaded)
 	}); err != nil {
 		return fmt.Errorf("watch records: %w", err)

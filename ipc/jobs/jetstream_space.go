@@ -15,6 +15,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // The files of a store are bounded, by the server or by the limits of its account. Most of them are requests. New jobs
@@ -78,7 +79,7 @@ func (l *JetStream) spaceFor(ctx context.Context, n int) error {
 	tight := l.tight(n)
 	l.mu.Unlock()
 	if tight {
-		_, err := insist(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.tidy(ctx, n) })
+		_, err := wire.Insist(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.tidy(ctx, n) })
 		if err != nil {
 			return fmt.Errorf("make room for the job: %w", err)
 		}

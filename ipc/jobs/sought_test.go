@@ -9,7 +9,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/fault"
+	"patchbay/ipc/register"
 	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -20,15 +22,32 @@ func TestFoldersStayInTheLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var log bytes.Buffer
+	url := jetstreamServer(t, false).URL
+	daemon := func(name string, note func() register.Machine) *register.Register {
+		m, err := register.Join(t.Context(), url, wire.Access{}, nil, register.Config{Name: name, Note: note}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		return m.Register
+	}
+	daemon("b", func() register.Machine {
+		return register.Machine{Machine: "far", Folders: []string{"/srv/secret/models"}, Files: []files.NeededFile{
+			{Kind: "vae", Name: "other.safetensors", Bytes: 5, Hash: "x"},
+		}}
+	})
+	machines := daemon("a", nil)
+	for ctx := wiretest.Context(t); len(machines.Daemons()) == 0; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Fatal("daemon a does not hear of daemon b")
+		}
+	}
 	l := &JetStream{
 		cfg: JetStreamConfig{
 			Owner: "a", Log: zerolog.New(&log),
 			Resources: &Resources{Index: files.NewIndex(files.Roots{Models: []string{dir}, Input: dir + "/input"})},
 		},
-		seen: map[string]time.Time{"b": time.Now()},
-		places: map[string]resourceNote{"b": {Host: "far", Folders: []string{"/srv/secret/models"}, Files: []files.NeededFile{
-			{Kind: "vae", Name: "other.safetensors", Bytes: 5, Hash: "x"},
-		}}},
+		machines: machines,
 	}
 	j := New(Config{Store: l})
 	bad, err := wire.Decode([]byte(`{"1":{"errors":[{"type":"value_not_in_list",

@@ -92,7 +92,7 @@ func verbSubjects(admin bool) []string {
 func DurableStreams() []string {
 	return []string{
 		message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket,
-		"KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "KV_" + message.HostBucket,
+		"KV_" + message.RequestBucket, "KV_" + message.MachineBucket,
 	}
 }
 

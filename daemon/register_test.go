@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/jobs"
-	"patchbay/ipc/members"
+	"patchbay/ipc/register"
 	"patchbay/node/files"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestListOfMembers(t *testing.T) {
 	d := &daemon{version: "1", log: zerolog.Nop()}
 	file := filepath.Join(t.TempDir(), "hosts")
-	if err := d.write(file, []members.Member{
+	if err := d.write(file, []register.Machine{
 		{Address: "a:7117", Version: "1"},
 		{Address: "b c:7117", Version: "1"},
 		{Address: "d\n@x:7117", Version: "1"},
@@ -55,14 +55,13 @@ func TestMembersWithOtherFiles(t *testing.T) {
 		}
 		return files.Roots{Models: []string{dir}}
 	}
-	theirs := fileDigests(files.NewIndex(roots("a")))()
-	if len(theirs) != 3 {
-		t.Fatalf("the host says of itself %v, want three files", theirs)
+	m := (&Config{Version: "1"}).hostNote(files.NewIndex(roots("a")), "a:7117", 1)
+	if len(m.Files) != 3 || m.Folders != nil {
+		t.Fatalf("the host says of itself %+v, want three files and no folder", m)
 	}
 	var log bytes.Buffer
 	d := &daemon{version: "1", log: zerolog.New(&log), place: &jobs.Resources{Index: files.NewIndex(roots("b"))}}
-	m := members.Member{Address: "a:7117", Version: "1", Files: theirs}
-	if err := d.write(filepath.Join(t.TempDir(), "hosts"), []members.Member{m}); err != nil {
+	if err := d.write(filepath.Join(t.TempDir(), "hosts"), []register.Machine{m}); err != nil {
 		t.Fatal(err)
 	}
 	named := `"host":"a:7117","file":"loras/other.safetensors"`

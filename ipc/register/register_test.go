@@ -1,0 +1,194 @@
+package register_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/message"
+	"patchbay/ipc/register"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/tests/natsserver"
+)
+
+func TestMain(m *testing.M) { ipctest.Main(m) }
+
+// join announces a machine on a server. Close stops its heartbeats without a word if it is called with the connection.
+func join(t *testing.T, url, name string, note func() register.Machine) *register.Member {
+	t.Helper()
+	m, err := register.Join(t.Context(), url, wire.Access{}, nil, register.Config{
+		Name: name, Note: note, Log: zerolog.Nop(),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// await reads c until it has the wanted list.
+func await(t *testing.T, what string, c <-chan []register.Machine, want ...register.Machine) {
+	t.Helper()
+	late := time.After(2 * time.Minute) // a guard: what dies is gone after 12 s, and a note is written every 10 s
+	var last []register.Machine
+	for {
+		select {
+		case last = <-c:
+			if len(last) == 0 && len(want) == 0 || reflect.DeepEqual(last, want) {
+				return
+			}
+		case <-late:
+			t.Fatalf("%s: the last list is %+v", what, last)
+		}
+	}
+}
+
+// host returns the register's name and the note of a host.
+func host(cluster, address string) (string, register.Machine) {
+	note := register.Machine{V: 1, Address: address, Version: "1", Devices: "cpu", Ranks: 1}
+	return register.HostName(cluster, address), note
+}
+
+// TestHostsComeAndGo checks that a host that joins a cluster is listed there and in no other and not among the daemons,
+// that a change of its files is, that one that leaves disappears at once, and that one that dies silently disappears
+// once its heartbeats have stopped.
+func TestHostsComeAndGo(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("long: a host that dies is given 12 s; TestDaemonsAndHosts has the lists")
+	}
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	leader := join(t, e.URL, register.LeaderName("d"), nil)
+	lists := make(chan []register.Machine, 1000)
+	go leader.FollowHosts(t.Context(), "cards", func(now []register.Machine) { lists <- now })
+	await(t, "nobody is there", lists)
+	name, a := host("cards", "a.example:7117")
+	var copied atomic.Bool
+	withFile := func() register.Machine {
+		m := a
+		m.Files = []files.NeededFile{{Kind: "loras", Name: "x", Hash: fmt.Sprint(copied.Load())}}
+		return m
+	}
+	before := withFile()
+	leaving := join(t, e.URL, name, withFile)
+	await(t, "one has joined", lists, before)
+	copied.Store(true)
+	after := withFile()
+	await(t, "a file of it is another one", lists, after)
+	name, b := host("cards", "[::1]:7118")
+	nc, err := nats.Connect(e.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := register.Open(t.Context(), js, register.Config{
+		Name: name, Note: func() register.Machine { return b }, Log: zerolog.Nop(),
+	})
+	if err == nil {
+		err = silent.Beat(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "two have joined", lists, b, after)
+	leaving.Close()
+	await(t, "one has left", lists, b)
+	nc.Close() // it says nothing any more
+	silent.Close()
+	await(t, "one says nothing any more", lists)
+}
+
+// TestDaemonsAndHosts checks who is listed where, also for a machine that comes later.
+func TestDaemonsAndHosts(t *testing.T) {
+	t.Parallel()
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	d := join(t, e.URL, "d-1", func() register.Machine { return register.Machine{Machine: "one", Memory: 5} })
+	for _, cluster := range []string{"cards", "others"} {
+		name, m := host(cluster, cluster+".example:7117")
+		join(t, e.URL, name, func() register.Machine { return m })
+	}
+	join(t, e.URL, register.LeaderName("d-2"), nil)
+	late := join(t, e.URL, "d-3", func() register.Machine { return register.Machine{Machine: "three"} })
+	heard := make(chan []register.Machine, 1000)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go late.FollowHosts(ctx, "cards", func(now []register.Machine) { heard <- now })
+	_, cards := host("cards", "cards.example:7117")
+	await(t, "a host of the cluster", heard, cards)
+	for deadline := time.Now().Add(time.Minute); len(d.Daemons()) != 1 || len(late.Daemons()) != 1; {
+		if time.Now().After(deadline) {
+			t.Fatalf("daemons know %v and %v", d.Daemons(), late.Daemons())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if got := late.Daemons()["d-1"]; got.Machine != "one" || got.Memory != 5 {
+		t.Errorf("d-1 is %+v", got)
+	}
+	if err := late.Daemons()["d-1"].Lacks(nil, 6); err == nil || !strings.Contains(err.Error(), "6 bytes") {
+		t.Errorf("a job that needs too much memory: %v", err)
+	}
+}
+
+// TestLongNote checks that a note that is longer than a message still says where a host is.
+func TestLongNote(t *testing.T) {
+	t.Parallel()
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	name, m := host("cards", "a.example:7117")
+	m.Files = []files.NeededFile{{Kind: "loras", Name: strings.Repeat("x", 2<<20)}}
+	join(t, e.URL, name, func() register.Machine { return m })
+	leader := join(t, e.URL, register.LeaderName("d"), nil)
+	lists := make(chan []register.Machine, 1000)
+	go leader.FollowHosts(t.Context(), "cards", func(now []register.Machine) { lists <- now })
+	m.Files = nil
+	await(t, "without its files", lists, m)
+}
+
+// TestReplicasStay checks that a machine that does not say how many replicas the bucket has leaves them alone: a host
+// must not take away the copies that daemons have asked for.
+func TestReplicasStay(t *testing.T) {
+	t.Parallel()
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	nc, err := nats.Connect(e.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
+		Bucket: message.MachineBucket, Description: "as daemons made it",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	name, m := host("cards", "a.example:7117")
+	join(t, e.URL, name, func() register.Machine { return m })
+	s, err := js.Stream(t.Context(), "KV_"+message.MachineBucket)
+	if err != nil || s.CachedInfo().Config.Description != "as daemons made it" {
+		t.Errorf("the bucket was changed: %+v, %v", s.CachedInfo().Config, err)
+	}
+}
+
+// TestNoJetStream checks that joining fails on a server without JetStream.
+func TestNoJetStream(t *testing.T) {
+	t.Parallel()
+	e := natsserver.Start(t, natsserver.Inside(""))
+	_, err := register.Join(t.Context(), e.URL, wire.Access{}, nil, register.Config{Name: "d"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "no JetStream") {
+		t.Errorf("a server without JetStream: %v", err)
+	}
+}
