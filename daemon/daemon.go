@@ -209,6 +209,10 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 			d.embedded.OnRecovered(d.store.Returned)
 		} else {
 			d.nats.Stay()
+			// the server inside hears nobody before this daemon does
+			if err = d.store.Machines().Alone(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	d.jobs = jobs.New(jc)

@@ -10,6 +10,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
+	"patchbay/ipc/register"
 	"patchbay/ipc/serve"
 )
 
@@ -28,7 +29,16 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	alive, stopChildren := context.WithCancel(keep)
 	defer stopChildren()
 	var children, carriers sync.WaitGroup
-	failed := make(chan error, 3+len(d.children))
+	failed := make(chan error, 4+len(d.children))
+	if d.store != nil {
+		children.Go(func() {
+			select {
+			case <-d.store.Machines().Rival():
+				failed <- register.RivalError(d.owner)
+			case <-alive.Done():
+			}
+		})
+	}
 	for _, c := range d.children {
 		children.Go(func() {
 			if err := c.Supervise(alive); err != nil {

@@ -92,7 +92,7 @@ func TestBenchHosts(t *testing.T) {
 		{[]string{"--transport", "nccl"}, "add --trusted-network"},
 		{[]string{"--transport", "nccl", "--trusted-network"}, "host " + a.address + " does not meet the others"},
 		{[]string{"--hosts", b.address}, "want 2 to 64 ranks together, and there are 1"},
-		{[]string{"--hosts", "group:g"}, "name those of g"},
+		{[]string{"--hosts", "cluster:g"}, "name those of g"},
 		{[]string{"--hosts", a.address + ",127.0.0.1:1"}, "host 127.0.0.1:1: connect: connection refused"},
 		{[]string{"--cluster-key", key + "x"}, "--new-key FILE` makes one"},
 	} {

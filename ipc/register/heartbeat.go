@@ -20,8 +20,9 @@ const (
 // Beat writes the heartbeat of this machine and, if it has changed or noteEvery has passed, its note. The caller calls
 // it every BeatEvery, from one goroutine.
 func (r *Register) Beat(ctx context.Context) error {
-	_, err := r.bucket.Put(ctx, r.cfg.Name, []byte(time.Now().UTC().Format(time.RFC3339)))
+	revision, err := r.bucket.Put(ctx, r.cfg.Name, r.heartbeat().text())
 	if err == nil {
+		r.began(revision)
 		err = r.announce(ctx)
 	}
 	r.mu.Lock()

@@ -2,7 +2,7 @@
 // Each keeps a heartbeat alive in a bucket of a NATS server, and beside it a note of what it has. Who may use a machine
 // is settled among the machines themselves.
 //
-// Reading order: register, machine, heartbeat, join.
+// Reading order: register, machine, heartbeat, rival, join.
 package register
 
 import (
@@ -56,13 +56,15 @@ type Register struct {
 	// What Beat, which one goroutine calls, has written.
 	note          []byte
 	looked, noted time.Time
+
+	rivals rivals
 }
 
 // Open creates the bucket, if it is not there, and follows it until Close. ctx bounds the call.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Register, error) {
 	r := &Register{
 		cfg: cfg, js: js, watch: wire.NewWatch(), known: make(chan struct{}), heard: map[string]time.Time{},
-		notes: map[string]Machine{},
+		notes: map[string]Machine{}, rivals: newRivals(),
 	}
 	var err error
 	if cfg.Replicas == 0 {
@@ -90,11 +92,12 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Register, e
 	return r, nil
 }
 
-// Close ends what the register has started, and removes the entry of this machine. No Beat may follow.
+// Close ends what the register has started, and removes the entry of this machine unless a rival uses it. No Beat may
+// follow.
 func (r *Register) Close() {
 	r.end()
 	r.wg.Wait()
-	if !r.js.Conn().IsConnected() {
+	if !r.js.Conn().IsConnected() || r.rivals.there() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
@@ -107,9 +110,7 @@ func (r *Register) Close() {
 // take takes in an entry of the bucket.
 func (r *Register) take(e jetstream.KeyValueEntry) {
 	if e == nil {
-		select {
-		case <-r.known:
-		default:
+		if !r.complete() {
 			close(r.known)
 		}
 		return
@@ -131,6 +132,7 @@ func (r *Register) take(e jetstream.KeyValueEntry) {
 		delete(r.notes, name)
 	case isNote:
 		r.notes[name] = m
+	case name == r.cfg.Name && !r.isOurs(e):
 	default:
 		r.heard[name] = time.Now()
 	}

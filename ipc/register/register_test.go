@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,6 +35,21 @@ func join(t *testing.T, url, name string, note func() register.Machine) *registe
 	}
 	t.Cleanup(m.Close)
 	return m
+}
+
+// connect returns a connection to a server.
+func connect(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
 }
 
 // await reads c until it has the wanted list.
@@ -86,14 +102,7 @@ func TestHostsComeAndGo(t *testing.T) {
 	after := withFile()
 	await(t, "a file of it is another one", lists, after)
 	name, b := host("cards", "[::1]:7118")
-	nc, err := nats.Connect(e.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc, js := connect(t, e.URL)
 	silent, err := register.Open(t.Context(), js, register.Config{
 		Name: name, Note: func() register.Machine { return b }, Log: zerolog.Nop(),
 	})
@@ -145,15 +154,16 @@ func TestDaemonsAndHosts(t *testing.T) {
 // TestLongNote checks that a note that is longer than a message still says where a host is.
 func TestLongNote(t *testing.T) {
 	t.Parallel()
-	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	e := natsserver.Start(t, natsserver.JetStream(t)) // messages of 1 MiB
 	name, m := host("cards", "a.example:7117")
 	m.Files = []files.NeededFile{{Kind: "loras", Name: strings.Repeat("x", 2<<20)}}
+	short := m
+	short.Files = nil
 	join(t, e.URL, name, func() register.Machine { return m })
 	leader := join(t, e.URL, register.LeaderName("d"), nil)
 	lists := make(chan []register.Machine, 1000)
 	go leader.FollowHosts(t.Context(), "cards", func(now []register.Machine) { lists <- now })
-	m.Files = nil
-	await(t, "without its files", lists, m)
+	await(t, "without its files", lists, short)
 }
 
 // TestReplicasStay checks that a machine that does not say how many replicas the bucket has leaves them alone: a host
@@ -161,15 +171,7 @@ func TestLongNote(t *testing.T) {
 func TestReplicasStay(t *testing.T) {
 	t.Parallel()
 	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
-	nc, err := nats.Connect(e.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, js := connect(t, e.URL)
 	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{
 		Bucket: message.MachineBucket, Description: "as daemons made it",
 	}); err != nil {
@@ -180,6 +182,76 @@ func TestReplicasStay(t *testing.T) {
 	s, err := js.Stream(t.Context(), "KV_"+message.MachineBucket)
 	if err != nil || s.CachedInfo().Config.Description != "as daemons made it" {
 		t.Errorf("the bucket was changed: %+v, %v", s.CachedInfo().Config, err)
+	}
+}
+
+// TestRivals checks that of two processes under one name the one that began later is told, and the other is not; that
+// a third learns of the first before it has written anything; and that one that follows a process that has died, whose
+// heartbeat is still there, is told of nobody.
+func TestRivals(t *testing.T) {
+	t.Parallel()
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	_, js := connect(t, e.URL)
+	open := func() *register.Register {
+		t.Helper()
+		r, err := register.Open(t.Context(), js, register.Config{Name: "d-1", Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := open()
+	if err := first.Alone(t.Context()); err != nil {
+		t.Errorf("the first process is told: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var beats sync.WaitGroup
+	beats.Go(func() {
+		for ctx.Err() == nil && first.Beat(ctx) == nil {
+			_ = wire.Pause(ctx, time.Millisecond)
+		}
+	})
+	second, third := open(), open()
+	for range 2 { // the second heartbeat says since when
+		if err := second.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := third.Alone(t.Context()); err == nil || !strings.Contains(err.Error(), "d-1") {
+		t.Errorf("a process that has written nothing is told %v", err)
+	}
+	select {
+	case <-second.Rival():
+	case <-time.After(time.Minute):
+		t.Error("the second process is not told")
+	}
+	for began := time.Now(); !first.Heard("d-1", began); time.Sleep(time.Millisecond) {
+		// what the second wrote before has been read then
+	}
+	stop()
+	beats.Wait()
+	second.Close()
+	third.Close()
+	select {
+	case <-first.Rival():
+		t.Error("the first process is told of those that came later")
+	default:
+	}
+	kv, err := js.KeyValue(t.Context(), message.MachineBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Get(t.Context(), "d-1"); err != nil {
+		t.Errorf("a rival has removed the heartbeat of the first process: %v", err)
+	}
+	first.Close()
+	if _, err := kv.Put(t.Context(), "d-1", []byte("2026-01-01T00:00:00Z died 5")); err != nil {
+		t.Fatal(err)
+	}
+	last := open()
+	defer last.Close()
+	if err := last.Alone(t.Context()); err != nil {
+		t.Errorf("after the end of the other: %v", err)
 	}
 }
 
