@@ -235,7 +235,10 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 // a daemon that was frozen and has lost the job.
 func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool, error) {
 	end, at, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
-	if end == nil || err != nil || end.Attempt < rec.Attempt {
+	if end == nil && err == nil {
+		return l.aged(ctx, rec)
+	}
+	if err != nil || end.Attempt < rec.Attempt {
 		return false, err
 	}
 	if len(rec.Causes) == 0 {
@@ -243,6 +246,20 @@ func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool,
 	}
 	again, after, err := l.last(ctx, rec.Job, message.EventRetrying)
 	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
+}
+
+// aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and all that
+// it keeps are younger than the end of the job.
+func (l *JetStream) aged(ctx context.Context, rec message.Record) (bool, error) {
+	info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject(rec.Job, "*")))
+	if err != nil {
+		return false, fmt.Errorf("list events of job %s: %w", rec.Job, err)
+	}
+	oldest := time.Now().Add(-keepEvents)
+	if info.State.Msgs > 0 && info.State.FirstTime.After(oldest) {
+		oldest = info.State.FirstTime
+	}
+	return len(info.State.Subjects) == 0 && time.UnixMilli(rec.Finished).Before(oldest), nil
 }
 
 // last returns the newest event of a type of a job and its sequence number in the stream; nil if there is none.

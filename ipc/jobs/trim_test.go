@@ -1,11 +1,13 @@
 package jobs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
@@ -88,5 +90,75 @@ func TestARetryHasFilesOfItsOwn(t *testing.T) {
 	j.Append("p", -1, message.Event{Type: message.EventError})
 	if rec, err := j.Retry(ctx, "p"); err != nil || len(rec.Outputs) != 0 || rec.Dropped != 0 {
 		t.Errorf("got %d files, dropped at %d, %v; want neither", len(rec.Outputs), rec.Dropped, err)
+	}
+}
+
+// TestRestartLongAfterTheEnd checks that a daemon that starts when the stream has dropped the events of a job as too
+// old leaves the job alone: its end is not told again, its record keeps its revision, and its age counts from its end,
+// also when its files are dropped meanwhile.
+func TestRestartLongAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	e := jetstreamServer(t, false)
+	ctx := wiretest.Context(t)
+	outputs, err := NewOutputs(OutputsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, end := durable(t, e, "a")
+	j.cfg.Now = func() time.Time { return time.Now().Add(-25 * time.Hour) }
+	for _, id := range []string{"told", "untold"} {
+		mustCreate(t, j, &message.RunRequest{ID: id})
+		rec, _, _, err := j.Take(ctx, "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		(&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).finish(rec, &Outcome{}, nil)
+	}
+	j.cfg.Now = time.Now
+	mustCreate(t, j, &message.RunRequest{ID: "later"})
+	end()
+	// the stream forgets by age all that "told" had, and of "untold", as by a crash, the end alone
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, Owner: "other", Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, subject := range []string{
+		message.EventSubject("told", "*"), message.EventSubject("untold", message.EventSuccess),
+	} {
+		if err := l.events.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j, end = durable(t, e, "a")
+	before, err := j.Get("told")
+	if err != nil {
+		t.Fatal(err)
+	}
+	untold, err := j.Get("untold")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := j.Get("told"); err != nil || rec.Rev != before.Rev {
+		t.Errorf("the record was written again: revision %d after %d, %v", rec.Rev, before.Rev, err)
+	}
+	if rec, err := j.Get("untold"); err != nil || rec.Rev == untold.Rev {
+		t.Errorf("an end that was never told is not told: %v", err)
+	}
+	if _, err := j.Update(ctx, "told", before.Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
+		t.Fatal(err)
+	}
+	j.cfg.KeepFor = 24 * time.Hour
+	j.sweep(ctx, time.Now())
+	if _, err := j.Get("told"); !errors.Is(err, ErrNoJob) {
+		t.Errorf("a job that ended 25 hours ago is kept for 24: %v", err)
+	}
+	end() // publishes what waits, in order
+	if info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject("told", "*"))); err != nil ||
+		len(info.State.Subjects) > 0 {
+		t.Errorf("events that were told a day ago are told again: %v, %v", info.State.Subjects, err)
 	}
 }
