@@ -46,7 +46,9 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.checkAccess(); err != nil {
 		return err
 	}
-	c.Store = cmp.Or(c.Store, filepath.Join(Home(), "store"))
+	if err := inHome(&c.Store, "--store", "store"); err != nil {
+		return err
+	}
 	c.Socket = cmp.Or(c.Socket, DefaultSocket())
 	c.Temp = filepath.Join(c.Store, "temp")
 	if err := c.checkJobs(); err != nil {
@@ -73,7 +75,10 @@ func (c *Config) Complete() error {
 	if len(c.Models) == 0 && c.ComfyUI == "" {
 		c.Models = filepath.SplitList(os.Getenv("PATCHBAY_MODELS"))
 		if len(c.Models) == 0 {
-			c.Models = []string{filepath.Join(Home(), "models")}
+			c.Models = []string{""}
+			if err := inHome(&c.Models[0], "--models", "models"); err != nil {
+				return err
+			}
 		}
 	}
 	if c.ComfyUI != "" {
@@ -90,7 +95,9 @@ func (c *Config) Complete() error {
 		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
-	c.Input, c.Output = cmp.Or(c.Input, filepath.Join(Home(), "input")), cmp.Or(c.Output, filepath.Join(Home(), "output"))
+	if err := cmp.Or(inHome(&c.Input, "--input", "input"), inHome(&c.Output, "--output", "output")); err != nil {
+		return err
+	}
 	if err := c.CheckDevices(); err != nil {
 		return err
 	}

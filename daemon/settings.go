@@ -141,6 +141,16 @@ func Home() string {
 	return filepath.Join(dir, ".local", "share", "patchbay")
 }
 
+// inHome makes an empty setting the folder of a name in Home. It refuses where there is no home, as in a service
+// without HOME: Home is in the folder for temporary files then, which others can write to and which is cleared.
+func inHome(setting *string, flag, name string) error {
+	if _, err := os.UserHomeDir(); err != nil && *setting == "" && os.Getenv("PATCHBAY_HOME") == "" {
+		return refuse("%s is missing, and there is no home for its default: set HOME or PATCHBAY_HOME, or name it", flag)
+	}
+	*setting = cmp.Or(*setting, filepath.Join(Home(), name))
+	return nil
+}
+
 // DefaultSocket returns the path where the daemon listens and clients connect by default.
 func DefaultSocket() string {
 	if s := os.Getenv("PATCHBAY_SOCKET"); s != "" {

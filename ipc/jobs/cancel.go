@@ -109,8 +109,8 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 				cause = r.Error.Text
 			}
 			r.Outputs, r.Dropped = nil, 0 // those files have their names and do not belong to the next attempt
-			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,
-				0, false, r.Attempt
+			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel = message.Queued, nil, nil, 0, 0, false
+			r.Earlier, r.HandedBack = r.Attempt, 0
 		})
 		if errors.Is(err, errConflict) {
 			continue

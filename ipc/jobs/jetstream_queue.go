@@ -248,8 +248,8 @@ func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool,
 	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
 }
 
-// aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and all that
-// it keeps are younger than the end of the job.
+// aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and all
+// that it keeps are younger than the end of the job.
 func (l *JetStream) aged(ctx context.Context, rec message.Record) (bool, error) {
 	info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject(rec.Job, "*")))
 	if err != nil {

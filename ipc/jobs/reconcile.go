@@ -34,7 +34,7 @@ func (j *Table) again(rec message.Record, failure *fault.Error) (retry, counts b
 	case failure.Public() == fault.Draining:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
-	return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
+	return rec.Counted() < j.cfg.MaxAttempts, true
 }
 
 // requeued prepares a record for its next attempt. After an attempt that counts, the job pauses for the time that the
@@ -47,7 +47,7 @@ func (j *Table) requeued(r *message.Record, failure *fault.Error, counts bool) {
 	case !counts:
 		r.HandedBack++
 	case first > 0:
-		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
+		n := min(max(0, r.Counted()-1), 8)
 		r.NotBefore = j.cfg.Now().Add(min(first<<n, longestPause)).UnixMilli()
 	}
 }

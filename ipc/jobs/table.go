@@ -291,17 +291,29 @@ func (j *Table) List(state message.State, limit int) ([]message.Record, map[mess
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	counts := map[message.State]int{}
-	var out []message.Record
+	var found []*tracked
 	for _, e := range j.jobs {
 		counts[e.rec.State]++
 		if state == "" || e.rec.State == state {
-			out = append(out, j.view(e))
+			found = append(found, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b message.Record) int {
-		return cmp.Or(cmp.Compare(b.Created, a.Created), cmp.Compare(b.Job, a.Job))
+	slices.SortFunc(found, func(a, b *tracked) int {
+		return cmp.Or(cmp.Compare(b.rec.Created, a.rec.Created), cmp.Compare(b.rec.Job, a.rec.Job))
 	})
-	return out[:min(limit, len(out))], counts
+	places := make(map[string]int, len(j.queue)) // looked up once: the queue may be as long as the list
+	for i, id := range j.queue {
+		places[id] = i
+	}
+	var out []message.Record
+	for _, e := range found[:min(limit, len(found))] {
+		r := e.rec.Clone()
+		if r.State == message.Queued {
+			r.Position = places[r.Job]
+		}
+		out = append(out, r)
+	}
+	return out, counts
 }
 
 // Update changes a record if it is still at rev and returns the new one, or errConflict. A disallowed change of state

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
@@ -160,5 +162,74 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 	if info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject("told", "*"))); err != nil ||
 		len(info.State.Subjects) > 0 {
 		t.Errorf("events that were told a day ago are told again: %v, %v", info.State.Subjects, err)
+	}
+}
+
+// TestRetriedOften checks that a job that was retried by hand more often than a daemon may be lost outlives a restart
+// of its daemon, and still has all the attempts that a new job has.
+func TestRetriedOften(t *testing.T) {
+	t.Parallel()
+	e := jetstreamServer(t, false)
+	ctx := wiretest.Context(t)
+	outputs, err := NewOutputs(OutputsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, end := durable(t, e, "a")
+	mustCreate(t, j, &message.RunRequest{ID: "p"})
+	const retries = maxHandedBack + 5
+	for range retries {
+		rec, _, _, err := j.Take(ctx, "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		(&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).finish(rec, nil, fault.New(fault.BadRequest, "no"))
+		if _, err := j.Retry(ctx, "p"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, _, err := j.Take(ctx, "w"); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	j, _ = durable(t, e, "a")
+	if err := (&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := j.Get("p")
+	if err != nil || rec.State != message.Queued || rec.Attempt != retries+1 || rec.Counted() != 0 {
+		t.Errorf("after the restart the job is %s in attempt %d, of which %d count, %v", rec.State, rec.Attempt,
+			rec.Counted(), err)
+	}
+}
+
+// TestListOfMany checks that a list shows the newest jobs and their places in the queue.
+func TestListOfMany(t *testing.T) {
+	t.Parallel()
+	j := New(Config{MaxQueued: 100})
+	created := time.UnixMilli(1_000_000)
+	j.cfg.Now = func() time.Time { created = created.Add(time.Millisecond); return created }
+	for i := range 20 {
+		mustCreate(t, j, &message.RunRequest{ID: fmt.Sprintf("p%02d", i)})
+	}
+	list, counts := j.List(message.Queued, 3)
+	for i, rec := range list {
+		if want := 19 - i; rec.Job != fmt.Sprintf("p%02d", want) || rec.Position != want {
+			t.Errorf("%d is %s at place %d of the queue, want p%02d at %d", i, rec.Job, rec.Position, want, want)
+		}
+	}
+	if len(list) != 3 || counts[message.Queued] != 20 {
+		t.Errorf("%d jobs are listed of %v", len(list), counts)
+	}
+}
+
+// BenchmarkList lists 10 of 10,000 waiting jobs.
+func BenchmarkList(b *testing.B) {
+	j := New(Config{MaxQueued: 20_000})
+	for i := range 10_000 {
+		mustCreate(b, j, &message.RunRequest{ID: fmt.Sprint("p", i)})
+	}
+	for b.Loop() {
+		j.List("", 10)
 	}
 }

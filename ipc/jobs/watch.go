@@ -40,7 +40,7 @@ func (j *Table) clock(e *tracked, r message.Record) {
 	if e.rec.Job == "" {
 		age := now.UnixMilli() - max(r.Created, r.Started, r.Finished)
 		e.since = now.Add(-time.Duration(max(age, 0)) * time.Millisecond)
-	} else if !r.State.Final() || r.Finished != e.rec.Finished { // what is noted later about an ended job makes it no younger
+	} else if !r.State.Final() || r.Finished != e.rec.Finished { // what is noted after its end makes a job no younger
 		e.since = now
 	}
 	e.paused = now.Add(until(r.NotBefore, now, longestPause))

@@ -83,7 +83,8 @@ type Record struct {
 	// daemon that runs the job or ran it last, and has its files; while queued, the daemon that accepted it
 	Owner     string `json:"owner,omitempty"`
 	NotBefore int64  `json:"not_before,omitempty"` // Unix milliseconds; a retry waits until then
-	// attempts that do not count against the limit, because their daemon ended or a manual retry followed
+	// attempts that do not count against the limit: those that a manual retry followed, and later ones whose daemon ended
+	Earlier    int      `json:"earlier_attempts,omitempty"`
 	HandedBack int      `json:"handed_back,omitempty"`
 	Causes     []string `json:"causes,omitempty"` // why the latest attempts ended
 	Tied       bool     `json:"tied,omitempty"`   // ends with the connection of its client
@@ -96,6 +97,9 @@ const (
 	maxCauses = 10
 	maxCause  = 2000
 )
+
+// Counted returns the number of attempts that count against the limit, the current one among them.
+func (r *Record) Counted() int { return r.Attempt - r.Earlier - r.HandedBack }
 
 // Because adds a cause to r.Causes: why the current attempt ended.
 func (r *Record) Because(cause string) {
