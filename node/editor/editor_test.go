@@ -123,7 +123,7 @@ func TestValuesByName(t *testing.T) {
 				{"id": 2, "type": "EmptyImage", "widgets_values": [64]}],
 			"links": [[1, -10, 0, 1, 0, "INT"], [2, -10, 1, 1, 1, "INT"]]}]}}`,
 		map[string]string{
-			"1":   `EmptyImage {"width": 32, "height": 48, "batch_size": 2, "color": 7}`,
+			"1": `EmptyImage {"width": 32, "height": 48, "batch_size": 2, "color": 7}`,
 			"2": `KSampler {"seed": 42, "steps": 4, "cfg": 8.0, "sampler_name": "euler", "scheduler": "simple", ` +
 				`"denoise": 0.5}`,
 			"3":   `ResizeImageMaskNode {"resize_type": "scale width", "resize_type.width": 99, "scale_method": "lanczos"}`,
