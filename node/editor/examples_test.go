@@ -16,7 +16,7 @@ func texts(t *testing.T, path string) (prompt, workflow *pyjson.Object) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, extra, err := picture.WorkflowFromPNG(data)
+	text, extra, err := picture.WorkflowFrom(data)
 	if err != nil {
 		return nil, nil
 	}
