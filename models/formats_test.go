@@ -364,8 +364,13 @@ func TestDiffusersRefusesWithReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Load(ref.New(), dit.Held{}); err == nil ||
-		!strings.Contains(err.Error(), "transformer_blocks.0.stranger.weight") {
-		t.Errorf("a tensor that nobody knows: got error %v", err)
+	if _, err := d.Load(ref.New(), dit.Held{}); err != nil ||
+		!slices.Equal(d.Unused, []string{"transformer_blocks.0.stranger.weight"}) {
+		t.Errorf("a tensor that nobody knows: unused %q, error %v", d.Unused, err)
+	}
+	tensors["img_in_patch.weight"] = tensors["transformer_blocks.0.stranger.weight"]
+	if _, err = models.OpenDiffusion(weights.FromMap(tensors), config); err == nil ||
+		!strings.Contains(err.Error(), "looks like chroma radiance") {
+		t.Errorf("a relative that is not supported: got error %v", err)
 	}
 }

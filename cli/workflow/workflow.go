@@ -23,7 +23,7 @@ import (
 // maxFlowFile bounds the bytes of a workflow file.
 const maxFlowFile = 64 << 20
 
-// Read reads a workflow from a JSON file, from a PNG that ComfyUI or this program saved, or from in for "-". JSON may
+// Read reads a workflow from a JSON file, from a picture that ComfyUI or this program saved, or from in for "-". JSON may
 // be a graph in API format or in the editor's, the body of ComfyUI's POST /prompt, or our own envelope.
 func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
@@ -31,9 +31,10 @@ func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, erro
 	if err != nil {
 		return nil, nil, console.BadInput(err)
 	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // a byte order mark
 	var extra *pyjson.Object
-	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
-		prompt, texts, err := picture.WorkflowFromPNG(data)
+	if picture.HasTexts(data) {
+		prompt, texts, err := picture.WorkflowFrom(data)
 		if err != nil {
 			return nil, nil, bad(err)
 		}

@@ -17,6 +17,9 @@ type Diffusion struct {
 	Latent   latent.Format // of the latents that the model reads; metadata may override scale and shift
 	Sampling Sampling      // what sigma means unless the workflow overrides it
 	Traits
+	Unused []string // names in the file that the model does not know and Load leaves out; set by Open
+	unused func() []string
+	spare  bool // unknown names are no error
 	// Declare lists all tensors of the model with the names and shapes of the original checkpoint.
 	Declare func() ([]weights.Declared, error)
 	// Load reads the held part of the weights with ops. The set that was described must still be open.

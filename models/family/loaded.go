@@ -66,7 +66,8 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 // Describe completes the description of a model. net returns the empty struct of its weights, from which the numbers of
 // parameters follow. Describe also sets HeadDim, Outline, OutChannels where it is 0 (to Channels) and Variant where
 // it is empty (to the family's name). build makes the model from its loaded weights. The result's Load reports missing,
-// unexpected and misshapen tensors of the whole model in one *weights.MismatchError.
+// unexpected and misshapen tensors of the whole model in one *weights.MismatchError; unexpected ones are none for models
+// that Open returns.
 func Describe[N any](
 	set *weights.Set, d Diffusion, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
 ) (*Diffusion, error) {
@@ -83,6 +84,7 @@ func Describe[N any](
 	load := func(ops engine.Ops, set *weights.Set, held dit.Held) (l Loaded[N], err error) {
 		o := options
 		o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
+		o.Spare = d.spare
 		o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
 		l = Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
 		if l.mem, err = weights.Load(ops, set, l.Net, o); err == nil {
@@ -94,6 +96,14 @@ func Describe[N any](
 		return load(weights.Shapes(), weights.Undefined(declared), held)
 	}, build)}
 	d.Spec = spec
+	d.unused = func() []string {
+		d.spare = true
+		l, err := load(weights.Shapes(), set, dit.Held{})
+		if err != nil {
+			return nil // Load says what is missing
+		}
+		return l.mem.Unused
+	}
 	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		l, err := load(ops, set, held)
 		if err != nil {

@@ -111,7 +111,7 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	}
 	c.weights.Layer = make([]clipLayer, c.Config.Layers)
 	return c, c.load(ops, set, weights.Options{
-		Model: part.Kind, Dims: c.Config.dims(),
+		Spare: true, Model: part.Kind, Dims: c.Config.dims(),
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
 	})
 }

@@ -120,7 +120,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 		c.Layers, ignore = n, append(ignore, lastNorm)
 	}
 	opt := weights.Options{
-		Model: part.Kind, Ignore: ignore, Ranks: min(len(ops), c.KVHeads),
+		Spare: true, Model: part.Kind, Ignore: ignore, Ranks: min(len(ops), c.KVHeads),
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "Q": c.Heads * c.HeadDim, "K": c.KVHeads * c.HeadDim, "F": c.MLP, "V": c.Vocab,
 		},

@@ -20,6 +20,8 @@ type Net interface {
 	Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error)
 	// Bytes returns the bytes of the weights as far as the backend reports them.
 	Bytes() int64
+	// Unused names the tensors in the file that the encoder does not know.
+	Unused() []string
 	// Close frees the weights.
 	Close()
 }
@@ -182,6 +184,16 @@ func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) (
 	return k.open(ops, set, config)
 }
 
+// Unused names the tensors in set that the encoder that OpenParts makes of it does not know. Nothing is loaded; if
+// OpenParts would fail, there are none.
+func Unused(kind string, set *weights.Set, config []byte) []string {
+	parts, err := OpenParts([]engine.Ops{weights.Shapes()}, kind, set, config)
+	if err != nil {
+		return nil
+	}
+	return parts[0].Unused()
+}
+
 // Parts returns the number of parts that OpenParts makes of an encoder for that many Ops, without loading anything.
 func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
 	if !KindOf(kind).lm {
@@ -232,6 +244,9 @@ func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W
 
 // Bytes returns the bytes of the weights as far as the backend reports them.
 func (l *loaded[W]) Bytes() int64 { return l.memory.Bytes() }
+
+// Unused names the tensors in the file that the encoder does not know.
+func (l *loaded[W]) Unused() []string { return l.memory.Unused }
 
 // Close frees the weights.
 func (l *loaded[W]) Close() { l.memory.Close() }

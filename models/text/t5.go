@@ -100,7 +100,7 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 		ignore = append(ignore, "encoder.embed_tokens.weight") // a copy of the same table
 	}
 	c := t.Config
-	return t, t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: map[string]int{
+	return t, t.load(ops, set, weights.Options{Spare: true, Model: part.Kind, Ignore: ignore, Dims: map[string]int{
 		"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads,
 	}})
 }

@@ -64,8 +64,8 @@ type Exchange struct {
 }
 
 // Open loads an autoencoder from set, which may be a whole checkpoint: names may begin with "first_stage_model." or
-// "vae.". config is the JSON of the file's metadata "config", empty if there is none. Missing and unexpected names are
-// reported all at once (*weights.MismatchError). The caller must close the result.
+// "vae.". config is the JSON of the file's metadata "config", empty if there is none. Missing names are
+// reported all at once (*weights.MismatchError), unknown ones are left out (Unused). The caller must close the result.
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
 	if err == nil && set.Has(packedAnchor) {
@@ -80,7 +80,7 @@ func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	}
 	v := &VAE{Config: cfg, layers: newLayers(cfg)}
 	if v.loaded, err = weights.Load(ops, set, &v.layers,
-		weights.Options{Model: "vae", Ignore: []string{"loss.", "model_ema."}}); err != nil {
+		weights.Options{Spare: true, Model: "vae", Ignore: []string{"loss.", "model_ema."}}); err != nil {
 		return nil, err
 	}
 	if err := v.layers.check(cfg); err != nil {
@@ -88,6 +88,16 @@ func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 		return nil, err
 	}
 	return v, nil
+}
+
+// Unused names the tensors of the autoencoder in set that Open does not know. Nothing is loaded; if Open would fail,
+// there are none.
+func Unused(set *weights.Set, config []byte) []string {
+	v, err := Open(weights.Shapes(), set, config)
+	if err != nil {
+		return nil
+	}
+	return v.loaded.Unused
 }
 
 // Latents returns the number of latent channels of the autoencoder in a set as accepted by Open. No weights are loaded.

@@ -17,6 +17,8 @@ type Loaded struct {
 	owned  []engine.Buf // memory of small tensors, or of units in parts
 	bytes  int64
 	shards *dit.Shards
+
+	Unused []string // names in the file that the model does not know (Options.Spare)
 }
 
 // Shards says how weights that were loaded in parts are brought together; nil: all bytes are here.
@@ -50,7 +52,7 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	if err := p.check(set); err != nil {
 		return nil, err
 	}
-	l := &Loaded{ops: ops}
+	l := &Loaded{ops: ops, Unused: p.unused}
 	f := filler{ops: ops, set: set, opt: opt, loaded: l, files: map[*datafile.File]bool{}}
 	if err := f.load(p.items); err != nil {
 		l.Close()

@@ -30,6 +30,7 @@ type Options struct {
 	// Part and Parts select the part of every block's bytes that is loaded (dit.Held); Parts 0 or 1: all.
 	Part, Parts int
 	Ignore      []string // prefixes of names in a file that may stay unused
+	Spare       bool     // other names that the model does not know stay unused too: they are in Loaded.Unused, no error
 }
 
 // Declared is one tensor that a struct declares.
@@ -63,8 +64,9 @@ type item struct {
 }
 
 type planner struct {
-	opt   Options
-	items []item
+	opt    Options
+	items  []item
+	unused []string
 }
 
 func isWeight(f reflect.Value) bool { return f.Type() == reflect.TypeFor[*engine.Weight]() }
@@ -214,6 +216,9 @@ func (p *planner) check(set *Set) error {
 		if !used[name] && !ignored {
 			bad.Unexpected = append(bad.Unexpected, name)
 		}
+	}
+	if p.opt.Spare {
+		p.unused, bad.Unexpected = bad.Unexpected, nil
 	}
 	slices.Sort(bad.Missing)
 	bad.Missing = slices.Compact(bad.Missing)

@@ -84,7 +84,7 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 	if red < 1000 || blue < 4000 {
 		t.Errorf("%d red and %d pale blue pixels of 16384, want a big red heart on pale blue", red, blue)
 	}
-	prompt, _, err := picture.WorkflowFromPNG(result.Outputs[0].Data)
+	prompt, _, err := picture.WorkflowFrom(result.Outputs[0].Data)
 	if err != nil || !bytes.Equal(prompt, demoWorkflow(t).JSON()) {
 		t.Errorf("the workflow inside the picture differs: %v\n%s", err, prompt)
 	}

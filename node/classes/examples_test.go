@@ -178,7 +178,7 @@ func exampleIn(t *testing.T, path string) *graph.Workflow {
 		t.Fatal(err)
 	}
 	if bytes.HasPrefix(data, []byte("\x89PNG")) {
-		if data, _, err = picture.WorkflowFromPNG(data); err != nil {
+		if data, _, err = picture.WorkflowFrom(data); err != nil {
 			return nil
 		}
 	}

@@ -120,6 +120,7 @@ func clipLoader(row graph.Class, textType string, fields ...string) graph.Class 
 				return nil, err
 			}
 		}
+		warnSpare(c, clip.Name, clip)
 		return []any{clip}, clip.Check(c.Class.Name, "type")
 	}
 	return reading(row, files.KindText, fields...)
@@ -169,6 +170,9 @@ func opened[T any](kind, field string, open func(files.Header) (T, error)) func(
 		var out T
 		err := fromFile(c, kind, field, func(h files.Header) (err error) {
 			out, err = open(h)
+			if u, ok := any(out).(spare); ok && err == nil {
+				warnSpare(c, h.Name, u)
+			}
 			return err
 		})
 		return []any{out}, err
@@ -221,6 +225,9 @@ func loadCheckpoint(c *graph.Call) (out []any, err error) {
 		}
 		v, err := value.OpenVAE(h)
 		out = []any{m, clip, v}
+		if err == nil {
+			warnSpare(c, h.Name, m, clip, v)
+		}
 		return err
 	})
 	return out, err
@@ -318,5 +325,19 @@ func warnUnused(c *graph.Call, names []string, of int, modelOnly bool) {
 	if len(odd) > 0 {
 		c.Warn("node %s: %d of %d tensors of %s fit; %d fit nothing here and are not used: %s", c.ID, of-len(names), of,
 			c.Str("lora_name"), len(odd), fault.List(odd))
+	}
+}
+
+// spare is a handle that knows which tensors in its file the model does not know.
+type spare interface{ Unused() []string }
+
+// warnSpare warns of tensors in a file that belong to none of the models that are read from it, as ComfyUI does.
+func warnSpare(c *graph.Call, file string, of ...spare) {
+	var names []string
+	for _, u := range of {
+		names = append(names, u.Unused()...)
+	}
+	if len(names) > 0 {
+		c.Warn("node %s: %d tensors of %s are unknown and not used: %s", c.ID, len(names), file, fault.List(names))
 	}
 }

@@ -89,10 +89,10 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 		bytes.Contains(without.Outputs[0].Data, []byte("LoadImage")) {
 		t.Error("the workflow is in the wrong picture")
 	}
-	if _, extra, err := picture.WorkflowFromPNG(with.Outputs[0].Data); err != nil || extra["workflow"] == nil {
+	if _, extra, err := picture.WorkflowFrom(with.Outputs[0].Data); err != nil || extra["workflow"] == nil {
 		t.Errorf("extra info: %v, %v", extra, err)
 	}
-	if _, _, err := picture.WorkflowFromPNG(without.Outputs[0].Data); err == nil ||
+	if _, _, err := picture.WorkflowFrom(without.Outputs[0].Data); err == nil ||
 		!strings.Contains(err.Error(), "prompt") {
 		t.Errorf("a picture without a workflow: %v", err)
 	}

@@ -39,7 +39,8 @@ type node struct {
 	id, kind, title string
 	mode, order     int64
 	inputs, outputs []port
-	values          any // widgets_values: a list, or an object by name
+	values          any            // widgets_values: a list, or an object by name
+	named           *pyjson.Object // values by name: widgets_values_named, or else widgets_values if it is an object
 	properties      *pyjson.Object
 }
 
@@ -72,6 +73,9 @@ func parse(o *pyjson.Object) *canvas {
 			id: key(n.At("id")), kind: n.Text("type"), title: n.Text("title"), mode: integer(n.At("mode")),
 			inputs: ports(n.At("inputs")), outputs: ports(n.At("outputs")), values: n.At("widgets_values"),
 			properties: n.In("properties"), order: integer(n.At("order")),
+		}
+		if b.named = n.In("widgets_values_named"); b.named == nil {
+			b.named, _ = b.values.(*pyjson.Object)
 		}
 		c.nodes = append(c.nodes, b)
 		c.byID[b.id] = b

@@ -95,26 +95,51 @@ func refused(n *node, format string, args ...any) *fault.Error {
 }
 
 // readInstanceValues reads the values that an instance holds for widgets inside it: those that properties.proxyWidgets
-// names or, without that, those of its inputs that stand for widgets, in order.
+// names or, without that, those of its inputs that stand for widgets, in order. Values that it holds by name win,
+// unless proxies share the name.
 func (c *conversion) readInstanceValues(f *frame) {
 	values := list(f.instance.values)
+	value := func(i int, name string) any {
+		if v, ok := f.instance.named.Get(name); ok {
+			return v
+		}
+		if i < len(values) {
+			return values[i]
+		}
+		return nil
+	}
 	proxies, listed := f.instance.properties.At("proxyWidgets").([]any)
 	if !listed {
 		i := 0
-		for slot := range f.inputs {
-			if _, isWidget := c.promoted(f, slot); isWidget && i < len(values) {
-				f.given[f.inputs[slot].name] = values[i]
-				i++
+		for slot, p := range f.inputs {
+			if _, isWidget := c.promoted(f, slot); !isWidget {
+				continue
 			}
+			if v := value(i, p.name); v != nil || i < len(values) {
+				f.given[p.name] = v
+			}
+			i++
 		}
 		return
 	}
+	count := map[string]int{}
+	for _, v := range proxies {
+		if pair := list(v); len(pair) >= 2 {
+			count[str(pair[1])]++
+		}
+	}
 	for i, v := range proxies {
 		pair := list(v)
-		if len(pair) < 2 || i >= len(values) || values[i] == nil {
+		if len(pair) < 2 {
 			continue
 		}
-		c.setInstanceValue(f, key(pair[0]), str(pair[1]), values[i])
+		name := str(pair[1])
+		if count[name] > 1 {
+			name = "" // no value has this name
+		}
+		if v := value(i, name); v != nil {
+			c.setInstanceValue(f, key(pair[0]), str(pair[1]), v)
+		}
 	}
 }
 

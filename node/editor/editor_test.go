@@ -82,14 +82,56 @@ func TestWidgetsGetTheirNames(t *testing.T) {
 		"links": [[1, 1, 0, 2, 0, "CLIP"], [2, 2, 0, 4, 0, "CONDITIONING"], [3, 3, 0, 4, 1, "LATENT"],
 			[4, 7, 0, 4, 2, "INT"]]}`,
 		map[string]string{
-			"1": `CLIPLoader {"clip_name": "t5.safetensors", "type": "flux"}`,
+			"1": `CLIPLoader {"clip_name": "t5.safetensors", "type": "flux", "device": "default"}`,
 			"2": `CLIPTextEncode {"text": "a red fox \n{x} end", "clip": ["1", 0]}`,
 			"3": `EmptyLatentImage {"width": 64, "height": 128, "batch_size": 1}`,
 			"7": `PrimitiveInt {"value": 9}`,
 			"4": `KSampler {"seed": 42, "steps": ["7", 0], "cfg": 1.5, "sampler_name": "euler", "scheduler": "simple", ` +
 				`"denoise": 0.5, "positive": ["2", 0], "latent_image": ["3", 0]}`,
 			"5": `LoadImageMask {"image": "x.png", "channel": "red"}`,
-			"6": `KSamplerAdvanced {"noise_seed": 3, "steps": 5}`,
+			"6": `KSamplerAdvanced {"add_noise": "enable", "noise_seed": 3, "steps": 5, "cfg": 8.0, "sampler_name": "euler", ` +
+				`"scheduler": "simple", "start_at_step": 0, "end_at_step": 10000, "return_with_leftover_noise": "disable"}`,
+		})
+}
+
+// TestValuesByName checks that widgets_values_named wins over the list, that a widget that is in neither has its default
+// although the list goes on, and that the inputs of a choice, which the names leave out, come from the list. The same
+// holds for primitives and for instances of subgraphs.
+func TestValuesByName(t *testing.T) {
+	compare(t, `{"nodes": [
+		{"id": 1, "type": "EmptyImage", "widgets_values": [64, 64, 1, 0],
+			"widgets_values_named": {"width": 32, "height": 48, "batch_size": 2, "color": 7}},
+		{"id": 2, "type": "KSampler", "widgets_values": [42, "randomize", 4, "euler", "simple", 0.5],
+			"widgets_values_named": {"seed": 42, "control_after_generate": "randomize", "steps": 4,
+				"sampler_name": "euler", "scheduler": "simple", "denoise": 0.5}},
+		{"id": 3, "type": "ResizeImageMaskNode", "widgets_values": ["scale width", 99, "area"],
+			"widgets_values_named": {"resize_type": "scale width", "scale_method": "lanczos"}},
+		{"id": 4, "type": "PrimitiveNode", "widgets_values": [7, "fixed"], "widgets_values_named": {"value": 9}},
+		{"id": 5, "type": "RepeatLatentBatch", "widgets_values": [2], "inputs": [
+			{"name": "amount", "type": "INT", "link": 1, "widget": {"name": "amount"}}]},
+		{"id": 6, "type": "sub", "widgets_values": [1, 2], "widgets_values_named": {"width": 16},
+			"inputs": [{"name": "width", "type": "INT", "widget": {"name": "width"}},
+				{"name": "height", "type": "INT", "widget": {"name": "height"}}]},
+		{"id": 7, "type": "sub", "widgets_values": [5, 6, 7], "widgets_values_named": {"batch_size": 3, "color": 8},
+			"properties": {"proxyWidgets": [["1", "batch_size"], ["1", "color"], ["2", "color"]]}}],
+		"links": [[1, 4, 0, 5, 0, "INT"]],
+		"definitions": {"subgraphs": [{"id": "sub", "inputs": [
+			{"name": "width", "type": "INT", "linkIds": [1]}, {"name": "height", "type": "INT", "linkIds": [2]}],
+			"nodes": [{"id": 1, "type": "EmptyImage", "widgets_values": [64, 64, 1, 0], "inputs": [
+				{"name": "width", "type": "INT", "link": 1, "widget": {"name": "width"}},
+				{"name": "height", "type": "INT", "link": 2, "widget": {"name": "height"}}]},
+				{"id": 2, "type": "EmptyImage", "widgets_values": [64]}],
+			"links": [[1, -10, 0, 1, 0, "INT"], [2, -10, 1, 1, 1, "INT"]]}]}}`,
+		map[string]string{
+			"1": `EmptyImage {"width": 32, "height": 48, "batch_size": 2, "color": 7}`,
+			"2": `KSampler {"seed": 42, "steps": 4, "cfg": 8.0, "sampler_name": "euler", "scheduler": "simple", ` +
+				`"denoise": 0.5}`,
+			"3":   `ResizeImageMaskNode {"resize_type": "scale width", "resize_type.width": 99, "scale_method": "lanczos"}`,
+			"5":   `RepeatLatentBatch {"amount": 9}`,
+			"6:1": `EmptyImage {"width": 16, "height": 2, "batch_size": 1, "color": 0}`,
+			"6:2": `EmptyImage {"width": 64, "height": 512, "batch_size": 1, "color": 0}`,
+			"7:1": `EmptyImage {"width": 64, "height": 64, "batch_size": 3, "color": 6}`,
+			"7:2": `EmptyImage {"width": 64, "height": 512, "batch_size": 1, "color": 7}`,
 		})
 }
 
@@ -177,7 +219,7 @@ func TestSubgraphs(t *testing.T) {
 			return fmt.Sprintf(`CLIPTextEncode {"text": "%s", "clip": ["1", 0]}`, text)
 		}
 		compare(t, fmt.Sprintf(nested, c.values, c.properties), map[string]string{
-			"1": `CLIPLoader {"clip_name": "t5.safetensors", "type": "flux"}`,
+			"1": `CLIPLoader {"clip_name": "t5.safetensors", "type": "flux", "device": "default"}`,
 			"3": `SaveLatent {"filename_prefix": "p", "samples": ["2:9", 0]}`, "2:7:5": encode(c.first),
 			"2:8:5": encode(c.second),
 			"2:9": `KSampler {"seed": ` + c.seed + `, "steps": 4, "cfg": 1, "sampler_name": "euler", "scheduler": "simple", ` +
@@ -239,7 +281,8 @@ func FuzzConvert(f *testing.F) {
 }
 
 // TestComfyUIExamplesConvert converts the workflow text of every PNG below the folder PATCHBAY_COMFYUI_EXAMPLES that
-// also has a prompt, and compares the two. The object_info that PATCHBAY_OBJECT_INFO names describes the classes.
+// also has a prompt, and compares the two, without the inputs that the class got later. The object_info that
+// PATCHBAY_OBJECT_INFO names describes the classes.
 func TestComfyUIExamplesConvert(t *testing.T) {
 	dir, info := os.Getenv("PATCHBAY_COMFYUI_EXAMPLES"), os.Getenv("PATCHBAY_OBJECT_INFO")
 	if dir == "" || info == "" {
@@ -267,8 +310,8 @@ func TestComfyUIExamplesConvert(t *testing.T) {
 			t.Logf("%s: %v", path, failure)
 		case failure != nil:
 			t.Errorf("%s: %v", path, failure)
-		case bare(got) != bare(prompt):
-			t.Errorf("%s\n got %s\nwant %s", path, bare(got), bare(prompt))
+		case bare(got, prompt) != bare(prompt, prompt):
+			t.Errorf("%s\n got %s\nwant %s", path, bare(got, prompt), bare(prompt, prompt))
 		default:
 			equal++
 		}

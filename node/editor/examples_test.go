@@ -16,7 +16,7 @@ func texts(t *testing.T, path string) (prompt, workflow *pyjson.Object) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, extra, err := picture.WorkflowFromPNG(data)
+	text, extra, err := picture.WorkflowFrom(data)
 	if err != nil {
 		return nil, nil
 	}
@@ -25,9 +25,9 @@ func texts(t *testing.T, path string) (prompt, workflow *pyjson.Object) {
 	return prompt, workflow
 }
 
-// bare returns a prompt with sorted keys, without titles and without the value of the upload button, which editors of
-// 2023 included.
-func bare(prompt *pyjson.Object) string {
+// bare returns a prompt with sorted keys, without titles, without inputs that recorded lacks and without the value of
+// the upload button, which editors of 2023 included.
+func bare(prompt, recorded *pyjson.Object) string {
 	out := pyjson.NewObject()
 	for _, id := range slices.Sorted(slices.Values(prompt.Keys())) {
 		n := prompt.At(id).(*pyjson.Object)
@@ -37,7 +37,7 @@ func bare(prompt *pyjson.Object) string {
 			if f, ok := v.(float64); ok && f == float64(int64(f)) {
 				v = int64(f)
 			}
-			if name != "upload" && name != "choose file to upload" {
+			if recorded.In(id).In("inputs").Has(name) && name != "upload" && name != "choose file to upload" {
 				inputs.Set(name, v)
 			}
 		}

@@ -106,6 +106,9 @@ func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
 		if v, ok := f.host[[2]string{n.id, "value"}]; ok {
 			return &origin{value: v}
 		}
+		if v, ok := n.named.Get("value"); ok {
+			return &origin{value: v}
+		}
 		if values := list(n.values); len(values) > 0 {
 			return &origin{value: values[0]}
 		}

@@ -18,18 +18,18 @@ var widgetTypes = map[string]bool{
 // dynamicCombo is the type of a choice that adds inputs of its own, named "choice.input".
 const dynamicCombo = "COMFY_DYNAMICCOMBO_V3"
 
-// reader assigns widgets_values to names, in the order in which the editor creates the widgets of a class.
+// reader assigns the values that a node stores to names, in the order in which the editor creates the widgets of a
+// class.
 type reader struct {
-	values []any
-	named  *pyjson.Object // values by name, if the node stores them so
+	values []any          // by position
+	named  *pyjson.Object // by name; they win
 	out    *pyjson.Object
 }
 
-// widgetsOf returns the values of a node's widgets by name, in the order of its object_info entry. Inputs that were
-// added after the graph was saved are left out, as in the prompts of that time; validation fills them in.
+// widgetsOf returns the values of a node's widgets by name, in the order of its object_info entry. Widgets without a
+// stored value, because the class got them after the graph was saved, have their defaults.
 func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
-	r := &reader{values: list(n.values), out: pyjson.NewObject()}
-	r.named, _ = n.values.(*pyjson.Object)
+	r := &reader{values: list(n.values), named: n.named, out: pyjson.NewObject()}
 	uploads := false
 	for _, group := range []string{"required", "optional"} {
 		specs := entry.In("input").In(group)
@@ -86,12 +86,14 @@ func (r *reader) take(name string, spec any) {
 	if !widgetTypes[kind] || options.At("forceInput") == true {
 		return
 	}
-	value, given := r.next(name)
-	if !given {
-		return
+	value, stored := r.next(name)
+	if !stored {
+		if value = initial(kind, spec, options); value == nil {
+			return
+		}
 	}
 	r.out.Set(name, value)
-	if r.named == nil && controlled(name, kind, options) {
+	if stored && controlled(name, kind, options) {
 		r.skipControl(kind)
 	}
 	if kind == dynamicCombo {
@@ -99,17 +101,48 @@ func (r *reader) take(name string, spec any) {
 	}
 }
 
-// next returns the value of the next widget, or the one that is stored under name.
+// next returns the stored value of a widget. Values by name are complete except for the inputs of choices: any other
+// widget without a name among them has no place in the list either.
 func (r *reader) next(name string) (any, bool) {
-	if r.named != nil {
-		return r.named.Get(name)
+	value, stored := r.named.Get(name)
+	if (stored || r.named.Len() == 0 || strings.Contains(name, ".")) && len(r.values) > 0 {
+		if !stored {
+			value, stored = r.values[0], true
+		}
+		r.values = r.values[1:]
 	}
-	if len(r.values) == 0 {
-		return nil, false
+	return value, stored
+}
+
+// initial returns the value with which the editor creates a widget: the default of its input, or else that of its type;
+// nil if there is none.
+func initial(kind string, spec any, options *pyjson.Object) any {
+	if v := options.At("default"); v != nil {
+		return v
 	}
-	v := r.values[0]
-	r.values = r.values[1:]
-	return v, true
+	switch kind {
+	case "INT", "FLOAT":
+		return int64(0)
+	case "STRING", "MARKDOWN":
+		return ""
+	case "BOOLEAN":
+		return false
+	case "COLOR":
+		return "#000000"
+	case "COMBO", dynamicCombo:
+		choices, bare := list(spec)[0].([]any)
+		if !bare {
+			choices = list(options.At("options"))
+		}
+		if len(choices) == 0 {
+			return nil
+		}
+		if o, ok := choices[0].(*pyjson.Object); ok {
+			return o.At("key")
+		}
+		return choices[0]
+	}
+	return nil
 }
 
 // controlled reports whether the editor adds a control_after_generate widget after an input.

@@ -82,7 +82,7 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prompt, extra, err := picture.WorkflowFromPNG(saved)
+	prompt, extra, err := picture.WorkflowFrom(saved)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -289,6 +289,11 @@ func (t turned) at(x, y int) []float32 {
 
 // orientation returns the EXIF orientation of a file, 1 if there is none.
 func orientation(format string, data []byte) int {
+	return tiffOrientation(exif(format, data))
+}
+
+// exif returns the TIFF structure of a file's EXIF data, nil if there is none.
+func exif(format string, data []byte) []byte {
 	switch format {
 	case "JPEG":
 		for i := 2; i+4 <= len(data) && data[i] == 0xff; {
@@ -297,26 +302,26 @@ func orientation(format string, data []byte) int {
 				break
 			}
 			if seg := data[i+4 : i+2+n]; data[i+1] == 0xe1 && bytes.HasPrefix(seg, []byte("Exif\x00\x00")) {
-				return tiffOrientation(seg[6:])
+				return seg[6:]
 			}
 			i += 2 + n
 		}
 	case "PNG":
 		for _, c := range pngChunks(data) {
 			if c.id == "eXIf" {
-				return tiffOrientation(c.data)
+				return c.data
 			}
 		}
 	case "WebP":
 		for _, c := range riffChunks(data[12:]) {
 			if c.id == "EXIF" {
-				return tiffOrientation(bytes.TrimPrefix(c.data, []byte("Exif\x00\x00")))
+				return bytes.TrimPrefix(c.data, []byte("Exif\x00\x00"))
 			}
 		}
 	case "TIFF":
-		return tiffOrientation(data)
+		return data
 	}
-	return 1
+	return nil
 }
 
 // tiffOrientation returns the orientation that a TIFF structure has, 1 if none.

@@ -238,7 +238,7 @@ func TestReadsRewrittenTexts(t *testing.T) {
 		[2]string{"prompt", `{"1": {"class_type": "A", "inputs": {"text": "??"}}}`})
 	at := bytes.Index(data, []byte("??"))
 	copy(data[at:], "é") // two bytes in UTF-8; the checksum is wrong now
-	prompt, _, err := WorkflowFromPNG(data)
+	prompt, _, err := WorkflowFrom(data)
 	if err != nil || !strings.Contains(string(prompt), `"é"`) {
 		t.Errorf("got %q, %v; want the text é", prompt, err)
 	}

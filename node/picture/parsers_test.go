@@ -75,7 +75,7 @@ func pngTarget(tb testing.TB) *hammer.Target[texts] {
 			{Data: packed.Bytes()},
 		},
 		Parse: func(in hammer.Input) (texts, error) {
-			prompt, extra, err := WorkflowFromPNG(in.Data)
+			prompt, extra, err := WorkflowFrom(in.Data)
 			return texts{prompt, extra}, err
 		},
 		Check: func(_ hammer.Input, out texts, refused error) error {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"patchbay/fault"
@@ -136,11 +137,53 @@ func paeth(a, b, c byte) byte {
 
 func abs(v int) int { return max(v, -v) }
 
-// WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures. prompt is the JSON text
+// HasTexts reports whether a file is of a format in which ComfyUI stores workflows: PNG, WebP or JPEG.
+func HasTexts(data []byte) bool { return textFormat(data) != "" }
+
+func textFormat(data []byte) string {
+	for _, c := range codecs()[:3] {
+		if c.is(data) {
+			return c.name
+		}
+	}
+	return ""
+}
+
+// exifTexts returns the texts "key:value" of a WebP or JPEG, as ComfyUI's SaveAnimatedWEBP writes them.
+func exifTexts(b []byte) (out []textChunk) {
+	if len(b) < 8 {
+		return nil
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if b[0] == 'M' {
+		order = binary.BigEndian
+	}
+	at := uint64(order.Uint32(b[4:]))
+	if at+2 > uint64(len(b)) {
+		return nil
+	}
+	end := at + 2 + 12*uint64(order.Uint16(b[at:]))
+	for e, total := at+2, uint64(0); e < end && e+12 <= uint64(len(b)); e += 12 {
+		n, from := uint64(order.Uint32(b[e+4:])), uint64(order.Uint32(b[e+8:]))
+		if total += n; order.Uint16(b[e+2:]) != 2 || from+n > uint64(len(b)) || total > maxTexts {
+			continue // no text, or one that is cut off
+		}
+		key, value, _ := strings.Cut(strings.TrimRight(string(b[from:from+n]), "\x00"), ":")
+		out = append(out, textChunk{key: key, value: value})
+	}
+	return out
+}
+
+// WorkflowFrom reads the workflow that ComfyUI (and this program) stores in its pictures. prompt is the JSON text
 // of the API-format graph, or else of the graph in the editor's format. extra holds all other texts that are JSON, by
 // key ("workflow"). It returns an error that lists the texts if there is neither graph.
-func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err error) {
-	texts, err := readTexts(data)
+func WorkflowFrom(data []byte) (prompt []byte, extra map[string]any, err error) {
+	var texts []textChunk
+	if format := textFormat(data); format == "WebP" || format == "JPEG" {
+		texts = exifTexts(exif(format, data))
+	} else {
+		texts, err = readTexts(data)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

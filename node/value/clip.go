@@ -28,6 +28,7 @@ type Clip struct {
 	parts            []encoder
 	TokenizerOptions map[string]int   // T5TokenizerOptions
 	Loras            []source.Adapter // adapters, in the order in which they were added
+	unused           []string
 	seeing
 	Layer int // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: the default of the type
 }
@@ -60,12 +61,17 @@ func (c *Clip) Add(h files.Header) error {
 	}
 	c.Name += h.Name
 	for _, p := range found {
-		c.parts = append(c.parts, encoder{
+		e := encoder{
 			kind: p.Kind, prefix: p.Prefix, name: h.Name, file: h.File, config: files.Config(h.Weights, p.Kind),
-		})
+		}
+		c.parts = append(c.parts, e)
+		c.unused = append(c.unused, text.Unused(e.kind, h.Weights.Set().Prefix(e.prefix), e.config)...)
 	}
 	return nil
 }
+
+// Unused names the tensors in the files that the encoders do not know.
+func (c *Clip) Unused() []string { return c.unused }
 
 // Check returns an error unless the encoders that the type needs are there, once each; field is the input that names
 // the type. A single encoder may override the type with that of its own family (family.Encoder.Under).

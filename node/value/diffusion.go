@@ -19,7 +19,7 @@ func OpenModel(h files.Header) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.file = h.File
+	m.file, m.unused = h.File, d.Unused
 	m.narrow, m.half = widths(set)
 	m.wide, m.blocks = set.WideBytes(), set.HasBlocks()
 	return m, nil
@@ -36,3 +36,6 @@ func NewModel(name, key string, d *family.Diffusion, bytes int64, weights proces
 		bytes: bytes, Weights: weights, declare: d.Declare,
 	}, nil
 }
+
+// Unused names the tensors in the file that the model does not know.
+func (m *Model) Unused() []string { return m.unused }

@@ -34,6 +34,7 @@ type Model struct {
 	Weights process.Weights // nil: those of the file
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
+	unused  []string                           // names in the file that it does not know
 	bytes   int64
 	wide    int64            // bytes of the weights on devices (weights.Set.WideBytes); 0: unknown
 	blocks  bool             // some weights are block-quantized

@@ -19,7 +19,11 @@ type VAE struct {
 	Channels int    // of the latents it takes
 	Frames   bool   // a batch of pictures is a video, each picture a frame (Wan 2.1)
 	file     source.File
+	unused   []string
 }
+
+// Unused names the tensors in the file that the autoencoder does not know.
+func (v *VAE) Unused() []string { return v.unused }
 
 // PixelSpace is ComfyUI's built-in autoencoder for models that work on pixels: values in -1..1, no compression.
 const PixelSpace = "pixel_space"
@@ -32,7 +36,8 @@ func OpenVAE(h files.Header) (*VAE, error) {
 		return nil, fault.New(fault.WrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
 			models.GuessKind(set))
 	}
-	return &VAE{Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File}, nil
+	return &VAE{Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
+		unused: vae.Unused(set, files.Config(h.Weights, "vae"))}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need returns.

@@ -1,0 +1,134 @@
+package classes
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"testing"
+
+	"patchbay/fault"
+	"patchbay/node/editor"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+	"patchbay/tests/golden"
+)
+
+// TestMissingWidgetsHaveTheirDefaults drops the last value, and then all values, from the widgets_values of every class
+// as ComfyUI 0.33.0's object_info describes it: the graph still converts to the defaults recorded there, and validation
+// has nothing against them.
+func TestMissingWidgetsHaveTheirDefaults(t *testing.T) {
+	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
+	check(t, err)
+	decoded, err := pyjson.Decode(raw)
+	check(t, err)
+	recorded, cat, swept := decoded.(*pyjson.Object).In("classes"), All(), 0
+	describe := func(class string) *pyjson.Object {
+		o, _ := cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object)
+		return o
+	}
+	for _, class := range cat.Classes() {
+		entry := cmp.Or(recorded.In(class), describe(class)) // of classes that no server was asked about
+		names, defaults, values := widgetDefaults(cat.Class(class), entry)
+		if len(names) == 0 {
+			continue
+		}
+		swept++
+		for _, left := range []int{len(values) - 1, 0} {
+			g := pyjson.NewObject("links", []any{[]any{int64(1), int64(1), int64(0), int64(2), int64(0), "*"}}, "nodes", []any{
+				pyjson.NewObject("id", int64(1), "type", class, "widgets_values", values[:left]),
+				pyjson.NewObject("id", int64(2), "type", "PreviewAny", "inputs", []any{
+					pyjson.NewObject("name", "source", "type", "*", "link", int64(1)),
+				}),
+			})
+			api, failure := editor.Convert(g, describe)
+			if failure != nil {
+				t.Errorf("%s with %d of %d values: %v", class, left, len(values), failure)
+				continue
+			}
+			in := api.In("1").In("inputs")
+			for i, name := range names {
+				if got, want := pyjson.Repr(in.At(name)), pyjson.Repr(defaults[i]); !in.Has(name) || got != want {
+					t.Errorf("%s with %d of %d values: %s is %s, want the default %s", class, left, len(values), name, got, want)
+				}
+			}
+			w, failure := graph.ParseWorkflow(api)
+			if failure != nil {
+				t.Fatal(failure)
+			}
+			_, failure = graph.Validate(cat, files.Roots{}, graph.Job{Workflow: w})
+			for _, e := range errorsOf(failure, "1") {
+				if name := e.In("extra_info").Text("input_name"); slices.Contains(names, name) {
+					t.Errorf("%s with %d of %d values: %s is refused: %s", class, left, len(values), name, pyjson.Dump(e))
+				}
+			}
+		}
+	}
+	if t.Logf("%d classes", swept); swept < 120 {
+		t.Errorf("%d classes with widgets, want at least 120", swept)
+	}
+}
+
+// widgetDefaults returns the names and defaults of the widgets in the object_info entry of a class, except for lists of
+// files, and the values that the editor stores for all of them. Of a choice with inputs of its own, those of the first
+// alternative follow.
+func widgetDefaults(k *graph.Class, entry *pyjson.Object) (names []string, defaults, values []any) {
+	var add func(specs *pyjson.Object, prefix string)
+	add = func(specs *pyjson.Object, prefix string) {
+		for _, name := range specs.Keys() {
+			spec, _ := specs.At(name).([]any)
+			options := pyjson.NewObject()
+			if len(spec) > 1 {
+				options, _ = spec[1].(*pyjson.Object)
+			}
+			choices, isList := spec[0].([]any)
+			if !isList {
+				choices, _ = options.At("options").([]any)
+			}
+			v := options.At("default")
+			in := k.Input(prefix + name)
+			switch {
+			case options.At("forceInput") == true:
+				continue
+			case in != nil && in.Files != "":
+				values = append(values, "a file")
+				continue
+			case v != nil:
+			case len(choices) > 0:
+				v = choices[0]
+			default:
+				zero, isWidget := map[any]any{"INT": int64(0), "FLOAT": int64(0), "STRING": "", "BOOLEAN": false}[spec[0]]
+				if !isWidget {
+					continue
+				}
+				v = zero
+			}
+			first, dynamic := v.(*pyjson.Object)
+			if dynamic = dynamic && len(choices) > 0; dynamic {
+				v = first.At("key")
+			}
+			names, defaults, values = append(names, prefix+name), append(defaults, v), append(values, v)
+			if dynamic {
+				add(first.In("inputs").In("required"), name+".")
+				add(first.In("inputs").In("optional"), name+".")
+			}
+		}
+	}
+	add(entry.In("input").In("required"), "")
+	add(entry.In("input").In("optional"), "")
+	return names, defaults, values
+}
+
+// errorsOf returns the errors of one node in a failed validation.
+func errorsOf(failure *fault.Error, id string) (out []*pyjson.Object) {
+	if failure == nil {
+		return nil
+	}
+	v, _ := pyjson.Decode(pyjson.Dump(failure.NodeErrors[id]))
+	o, _ := v.(*pyjson.Object)
+	list, _ := o.At("errors").([]any)
+	for _, e := range list {
+		out = append(out, e.(*pyjson.Object))
+	}
+	return out
+}
