@@ -112,3 +112,16 @@ func TestTensorsByHashAreRefused(t *testing.T) {
 		delete(fields, "data")
 	}
 }
+
+// TestTensorsInTwoPlacesAreRefused checks that a tensor is taken with data or a reference to as many bytes, not with
+// both.
+func TestTensorsInTwoPlacesAreRefused(t *testing.T) {
+	const ref, data = `"ref": {"kind": "shm", "bytes": 2}`, `"data": "AQI="`
+	for fields, ok := range map[string]bool{ref: true, data: true, ref + ", " + data: false} {
+		message := `{"x": {"$tensor": {"dtype": "u8", "shape": [2], ` + fields + `}}}`
+		_, err := wire.Decode([]byte(message), wire.JSON, wire.DefaultLimits())
+		if ok && err != nil || !ok && (err == nil || !strings.Contains(err.Error(), "tensor has data and a ref")) {
+			t.Errorf("%s: got %v, want it taken: %v", fields, err, ok)
+		}
+	}
+}
