@@ -26,7 +26,7 @@ func doctorCmd(version string) *cobra.Command {
 	var t settings.Target
 	var cfg daemon.Config
 	cmd := &cobra.Command{
-		Use:   "doctor [FILE|PNG|-]",
+		Use:   "doctor [FILE|PICTURE|-]",
 		Short: "Check this machine, the folders, the daemon, or all that a workflow needs",
 		Long: `doctor looks at the machine, at the header of every model file, and at the daemon. With a workflow it says all
 that is missing for it at once: node classes, model files and tokenizers, where each was looked for and where people get

@@ -42,10 +42,10 @@ type runFlags struct {
 func runCmd() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run FILE|PNG|-",
+		Use:   "run FILE|PICTURE|-",
 		Short: "Run a workflow and save its pictures",
 		Long: `run sends a workflow to the daemon, shows its progress and saves its pictures. FILE is a workflow in API
-format, PNG a picture that ComfyUI or Patchbay has saved (the workflow is inside), - reads standard input. With --local
+format, PICTURE one that ComfyUI or Patchbay has saved (the workflow is inside), - reads standard input. With --local
 it starts a worker of its own and needs no daemon.
 
 Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 130 cancelled with Ctrl-C (which cancels

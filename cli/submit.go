@@ -24,7 +24,7 @@ func submitCmd() *cobra.Command {
 	var deadline, ttl time.Duration
 	var asJSON, front, reuse bool
 	cmd := &cobra.Command{
-		Use:   "submit FILE|PNG|-",
+		Use:   "submit FILE|PICTURE|-",
 		Short: "Queue a workflow and print its job id",
 		Long: "submit queues a workflow and returns at once. watch shows its progress, get fetches its pictures, " +
 			"cancel ends it.",

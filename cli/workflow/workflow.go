@@ -23,8 +23,8 @@ import (
 // maxFlowFile bounds the bytes of a workflow file.
 const maxFlowFile = 64 << 20
 
-// Read reads a workflow from a JSON file, from a picture that ComfyUI or this program saved, or from in for "-". JSON may
-// be a graph in API format or in the editor's, the body of ComfyUI's POST /prompt, or our own envelope.
+// Read reads a workflow from a JSON file, from a picture that ComfyUI or this program saved, or from in for "-". JSON
+// may be a graph in API format or in the editor's, the body of ComfyUI's POST /prompt, or our own envelope.
 func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
 	data, err := readAll(path, in)

@@ -106,8 +106,8 @@ func named(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.
 }
 
 // Open describes the diffusion model in a set, alone or inside a full checkpoint. meta is the file's metadata. changes
-// are applied to the tensors first, under the original names. Tensors that the model does not know are Diffusion.Unused,
-// unless they mark an unsupported relative. If no family matches, the error says what the file looks
+// are applied to the tensors first, under the original names. Tensors that the model does not know are
+// Diffusion.Unused, unless they mark an unsupported relative. If no family matches, the error says what the file looks
 // like and what is supported.
 func Open(all []Family, set *weights.Set, meta map[string]string, changes ...weights.Change) (*Diffusion, error) {
 	f, as, model, err := named(all, set)

@@ -47,7 +47,8 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	}
 	b.weights.Layer = make([]bertLayer, b.Config.Layers)
 	return b, b.load(ops, set, weights.Options{
-		Spare: true, Model: "bert", Dims: b.Config.dims(), Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
+		Spare: true, Model: "bert", Dims: b.Config.dims(),
+		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
 	})
 }
 

@@ -36,8 +36,10 @@ func OpenVAE(h files.Header) (*VAE, error) {
 		return nil, fault.New(fault.WrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
 			models.GuessKind(set))
 	}
-	return &VAE{Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
-		unused: vae.Unused(set, files.Config(h.Weights, "vae"))}, nil
+	return &VAE{
+		Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
+		unused: vae.Unused(set, files.Config(h.Weights, "vae")),
+	}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need returns.
