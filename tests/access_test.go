@@ -46,7 +46,7 @@ func commands(flow string) [][]string {
 
 // passwords returns the environment variables in which the server looks for the passwords of its users.
 func passwords() []string {
-	return []string{rights.PasswordVariable("root") + "=r00t-passw0rd", rights.PasswordVariable("alice") + "=alice-passw0rd"}
+	return []string{rights.PasswordVariable("root") + "=r00t-pass", rights.PasswordVariable("alice") + "=alice-passw0rd"}
 }
 
 func passwordsAndKeys(t *testing.T, program, flow string) {
@@ -88,7 +88,7 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 		says string
 		args []string
 	}{
-		{"refuses this user", append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:gu3ss-passw0rd@", 1)}, certs...)},
+		{"refuses this user", append([]string{"--nats", strings.Replace(url, "tls://", "tls://a:gu3ss-pw@", 1)}, certs...)},
 		{"refuses this user", append([]string{"--nats", url}, certs...)},
 		{"certificate", []string{"--nats", strings.Replace(url, "tls://", "tls://alice:alice-passw0rd@", 1)}},
 		{"--tls-key go together", append([]string{"--nats", url}, certs[:4]...)},
@@ -147,8 +147,10 @@ func TestSecretsStayInside(t *testing.T) {
 			})
 			n.Start()
 			byFlag.Logged("NATS connection is back", n.URL)
-			mistaken := []string{at("127.0.0.1:1"), at("127.0.0.1:port"), at("127.0.0.1%zz"), login + "127.0.0.1:1",
-				"nats://127.0.0.1:1," + login + "127.0.0.1:2", "nats://alice:/" + secret + "@127.0.0.1:1"}
+			mistaken := []string{
+				at("127.0.0.1:1"), at("127.0.0.1:port"), at("127.0.0.1%zz"), login + "127.0.0.1:1",
+				"nats://127.0.0.1:1," + login + "127.0.0.1:2", "nats://alice:/" + secret + "@127.0.0.1:1",
+			}
 			for _, bad := range mistaken {
 				for _, line := range [][]string{
 					{"jobs"}, {"serve", "--socket", "off", "--store", t.TempDir(), "--models", harness.DemoModels(t)},

@@ -24,8 +24,8 @@ type usage struct {
 	secret string
 }
 
-// A secret of shortest bytes or more is in no other text by chance; one of more than longest bytes could be missed where
-// it is split over two writes.
+// A secret of shortest bytes or more is in no other text by chance; one of more than longest bytes could be missed
+// where it is split over two writes.
 const shortest, longest = 8, 4096
 
 // Secret registers a password or token that the test uses, and returns it. The test fails at its end if a program has
@@ -41,7 +41,10 @@ func Secret(t testing.TB, secret string) string {
 	if secrets.users[usage{t, secret}] {
 		return secret
 	}
-	secrets.users[usage{t, secret}], secrets.shown[secret] = true, secrets.shown[secret]
+	secrets.users[usage{t, secret}] = true
+	if _, known := secrets.shown[secret]; !known {
+		secrets.shown[secret] = ""
+	}
 	t.Cleanup(func() {
 		secrets.mu.Lock()
 		defer secrets.mu.Unlock()
