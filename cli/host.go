@@ -54,7 +54,7 @@ name and compared by content. The VAE runs where the daemon is, and so do text e
 		"NATS server of --nats")
 	f.StringVar(&member.Address, "address", "", "HOST:PORT by which others reach this machine, for --join "+
 		"(default: its name)")
-	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "NATS server of --join")
+	settings.NATS(f, &cfg, "NATS server of --join")
 	settings.Access(f, &cfg.Access)
 	f.StringVar(&newKey, "new-key", "", "write a new secret to this file, and end")
 	settings.ClusterKey(f, &cfg)

@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,7 +52,7 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "URL of an external NATS server")
+	settings.NATS(f, &cfg, "URL of an external NATS server")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
 	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
 	f.StringVar(&cfg.UsersFile, "users-file", "",

@@ -40,10 +40,28 @@ def setting(name: str, preset: str = "") -> str:
 
 
 def address_of(given: str = "") -> str:
-    """Return the address that counts: the node's, else $PATCHBAY_DAEMON, else the setting, else the socket of this
-    user's daemon.
+    """Return the address that counts: $PATCHBAY_DAEMON, else the setting, else the socket of this user's daemon.
+
+    A workflow may name one of these. Others are refused, as workflows come from strangers, within pictures too, and an
+    address gets prompts, latents and LoRA weights; unless $PATCHBAY_DAEMON_FROM_WORKFLOW lets workflows choose.
     """
-    return given.strip() or os.environ.get("PATCHBAY_DAEMON", "") or setting("Daemon") or default_socket()
+    given = given.strip()
+    trusted = [a for a in (os.environ.get("PATCHBAY_DAEMON", ""), setting("Daemon"), default_socket()) if a]
+    if not given:
+        return trusted[0]
+    if given not in trusted and os.environ.get("PATCHBAY_DAEMON_FROM_WORKFLOW", "").lower() not in ("1", "true"):
+        raise RuntimeError(
+            f"Patchbay: the workflow names the daemon {shown(given)}, which neither PATCHBAY_DAEMON nor Settings > "
+            f"Patchbay has: nothing was sent to it. Empty the field `daemon`, put the address there if you trust it, "
+            f"or start ComfyUI with PATCHBAY_DAEMON_FROM_WORKFLOW=1 to let every workflow choose"
+        )
+    return given
+
+
+def shown(address: str) -> str:
+    """Return an address without the user, password and token of a URL."""
+    scheme, found, rest = address.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if found else address
 
 
 def worker_command() -> list[str]:
@@ -94,7 +112,10 @@ class Connections:
 
     def check(self, given: str) -> str:
         """Return what is wrong with the daemon at an address, in words; empty if it answers."""
-        address = address_of(given)
+        try:
+            address = address_of(given)
+        except RuntimeError as err:
+            return str(err)
         try:
             probe = self._make(address) if address != START else self.get(address)
         except (ConnectionLostError, OSError, RuntimeError, ImportError) as err:
@@ -102,13 +123,13 @@ class Connections:
         try:
             speaks = probe.version(CHECK_SECONDS)
         except (PatchbayError, ConnectionLostError, TimeoutError, OSError) as err:
-            return f"Patchbay: the daemon at {address} does not answer: {err}"
+            return f"Patchbay: the daemon at {shown(address)} does not answer: {err}"
         finally:
             if address != START:
                 probe.close()
         if speaks != PROTOCOL:
             other = f"speaks protocol {speaks}, this node {PROTOCOL}: install both of one release"
-            return f"Patchbay: the daemon at {address} {other}"
+            return f"Patchbay: the daemon at {shown(address)} {other}"
         return ""
 
 
@@ -119,20 +140,20 @@ def missing(address: str, err: Exception) -> str:
     why = str(err).removeprefix(f"no daemon at {address}: ")
     advice = f"Start one with `patchbay serve --comfyui {folder_paths.base_path}`"
     advice += ", or set the address in Settings > Patchbay or in PATCHBAY_DAEMON"
-    return f"Patchbay: no daemon at {address} ({why}). {advice}"
+    return f"Patchbay: no daemon at {shown(address)} ({why}). {advice}"
 
 
 def explain(err: Exception, address: str) -> Exception:
     """Return an error of the client as one that ComfyUI shows on the node."""
-    text = str(err)
+    text, place = str(err), shown(address)
     if isinstance(err, ConnectionLostError):
         if "no daemon at" in text:
             return RuntimeError(missing(address, err))
-        return RuntimeError(f"Patchbay: the connection to the daemon at {address} was lost: {err}. Queue again")
+        return RuntimeError(f"Patchbay: the connection to the daemon at {place} was lost: {err}. Queue again")
     if isinstance(err, RefusedError):
         advice = f" [{err.input}]" if err.input and err.input not in text else ""
         if err.code == "no_such_model":
-            advice += f". The daemon at {address} must have the file in its models folder too"
+            advice += f". The daemon at {place} must have the file in its models folder too"
         if err.code == "unsupported_format":
             advice += ". Use ComfyUI's own loader for this model"
         return RuntimeError(f"Patchbay: {text}{advice}")
@@ -144,7 +165,7 @@ def explain(err: Exception, address: str) -> Exception:
     if isinstance(err, (BusyError, WorkerLostError)):
         return RuntimeError(f"Patchbay: {text}. Queue again")
     if isinstance(err, TimeoutError):
-        return RuntimeError(f"Patchbay: the daemon at {address} does not answer: {err}")
+        return RuntimeError(f"Patchbay: the daemon at {place} does not answer: {err}")
     return RuntimeError(f"Patchbay: {text}") if isinstance(err, PatchbayError) else err
 
 

@@ -20,16 +20,13 @@ import nodes as stock
 
 from .client import CancelledError, RefusedError
 from .client.client import Client
-from .daemon import CONNECTIONS, START, address_of, explain
+from .daemon import CONNECTIONS, address_of, explain
 from .message import array
 from .offload import install
 from .proxy import KEY, build, build_patch, source_of
 from .status import LAST, tell
 
-WHERE = (
-    "Socket file or NATS URL of the daemon; empty: as in the settings; "
-    f"{START}: start the installed program for this ComfyUI"
-)
+WHERE = "Leave it empty: Settings > Patchbay or PATCHBAY_DAEMON names the daemon; no other address is accepted"
 DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
 PLAN = (
     "PATCHBAY_PLAN",
@@ -42,6 +39,7 @@ PLAN = (
 
 def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:
     """Return the proxy MODEL of a file in one of ComfyUI's folders."""
+    address_of(daemon)
     patcher = install(build(folder_paths.get_full_path_or_raise(folder, name), name))
     patcher.set_attachments(KEY, replace(source_of(patcher), daemon=daemon, plan=plan))
     return patcher

@@ -11,6 +11,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,8 @@ func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string
 		return &InputError{Err: err}
 	}
 	defer unlock()
-	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
+	log.Info().Str("version", version).Str("nats", cmp.Or(wire.Redact(cfg.NATS), "inside")).Interface("config", cfg).Msg(
+		"daemon starts")
 	d := &daemon{cfg: cfg, log: log, version: version, meter: meter.New()}
 	if err := d.open(parent); err != nil {
 		d.close()

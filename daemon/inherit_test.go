@@ -15,7 +15,7 @@ func TestSettingsReachChildren(t *testing.T) {
 	filled := 0
 	fill(t, reflect.ValueOf(&c).Elem(), &filled)
 	c.Placement, c.Limits.Queued, c.Limits.Err = placementChildren, false, nil // the flags that were read
-	inBoth := map[string]string{"Version": "of the child"}
+	inBoth := map[string]string{"Version": "of the child", "NATS": ""}         // which may contain a password
 	for name, child := range map[string]struct {
 		settings  *Config
 		differing map[string]string

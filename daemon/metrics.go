@@ -3,12 +3,12 @@ package daemon
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
+	"patchbay/ipc/wire"
 )
 
 // runningShown bounds the running jobs that stats looks at.
@@ -42,16 +42,12 @@ func (d *daemon) stats() message.Stats {
 // faults lists what keeps jobs from being accepted and run.
 func (d *daemon) faults() []string {
 	var out []string
-	server := d.cfg.NATS
-	if u, err := url.Parse(server); err == nil {
-		server = u.Redacted()
-	}
 	switch {
 	case d.nats.Up() && (d.store == nil || d.store.Up()):
 	case d.embedded != nil:
 		out = append(out, "nats: the server inside does not answer")
 	default:
-		out = append(out, "nats: not connected to "+server)
+		out = append(out, "nats: not connected to "+wire.Redact(d.cfg.NATS))
 	}
 	up := 0
 	for _, c := range d.children {

@@ -20,10 +20,10 @@ type InputError = wire.InputError
 
 func refuse(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 
-// Config is the configuration of a daemon or worker: defaults, then environment, then flags. It is logged when the
-// process starts.
+// Config is the configuration of a daemon or worker: defaults, then environment, then flags. Its JSON form is logged
+// when the process starts, and is in the command line of processes that it starts: it has no secrets.
 type Config struct {
-	NATS      string   `json:"nats,omitempty"`   // external server; empty: one embedded in the daemon
+	NATS      string   `json:"-"`                // external server, maybe with a password; empty: one inside
 	Listen    string   `json:"listen,omitempty"` // of the embedded server
 	TokenFile string   `json:"token_file,omitempty"`
 	Store     string   `json:"store,omitempty"`

@@ -3,6 +3,7 @@ package tests
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,7 @@ func commands(flow string) [][]string {
 
 // passwords returns the environment variables in which the server looks for the passwords of its users.
 func passwords() []string {
-	return []string{rights.PasswordVariable("root") + "=r00t", rights.PasswordVariable("alice") + "=wonderland"}
+	return []string{rights.PasswordVariable("root") + "=r00t-pass", rights.PasswordVariable("alice") + "=alice-passw0rd"}
 }
 
 func passwordsAndKeys(t *testing.T, program, flow string) {
@@ -72,11 +73,11 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	s.Until("the worker is up", func() bool {
 		code, _ := harness.Try(t, program, nil, append([]string{
 			"jobs", "--nats",
-			strings.Replace(url, "tls://", "tls://alice:wonderland@", 1),
+			strings.Replace(url, "tls://", "tls://alice:alice-passw0rd@", 1),
 		}, certs...)...)
 		return code == 0
 	})
-	alice := append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)
+	alice := append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:alice-passw0rd@", 1)}, certs...)
 	for _, line := range commands(flow) {
 		if code, out := harness.Try(t, program, nil, append(line, alice...)...); code != 0 ||
 			line[0] == "doctor" && !strings.Contains(out, "answers;") {
@@ -87,9 +88,9 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 		says string
 		args []string
 	}{
-		{"refuses this user", append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:guess@", 1)}, certs...)},
+		{"refuses this user", append([]string{"--nats", strings.Replace(url, "tls://", "tls://a:gu3ss-pw@", 1)}, certs...)},
 		{"refuses this user", append([]string{"--nats", url}, certs...)},
-		{"certificate", []string{"--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}},
+		{"certificate", []string{"--nats", strings.Replace(url, "tls://", "tls://alice:alice-passw0rd@", 1)}},
 		{"--tls-key go together", append([]string{"--nats", url}, certs[:4]...)},
 		{"exclude each other", append([]string{"--nats", url, "--nkey", daemonKey, "--creds", daemonKey}, certs...)},
 		{"does not allow", append(append([]string{}, alice...), "--inbox-prefix", "_INBOX.root")},
@@ -101,6 +102,66 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	}
 	if strings.Contains(s.Log.String(), "iolation") {
 		t.Errorf("the daemon lacks rights:\n%s", s.Log)
+	}
+}
+
+// TestSecretsStayInside starts daemons with a password or token in the URL of their server, loses that server, and asks
+// for whatever shows a server, also with wrong secrets and with URLs that cannot be parsed. The harness fails the test
+// if a program shows the secret, or a worker has it in its command line.
+func TestSecretsStayInside(t *testing.T) {
+	t.Parallel()
+	program := harness.Build(t)
+	for _, row := range []struct{ name, conf, login string }{
+		{"password", "authorization { user: alice, password: %q }\n", "alice:%s@"},
+		{"token", "authorization { token: %q }\n", "%s@"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			secret := harness.Secret(t, row.name+"-s3cret-0f-4lice")
+			login := fmt.Sprintf(row.login, secret)
+			n := natsserver.Start(t, natsserver.JetStream(t), fmt.Sprintf(row.conf, secret))
+			at := func(host string) string { return "nats://" + login + host }
+			url := at(strings.TrimPrefix(n.URL, "nats://"))
+			byFlag := harness.Start(t, program, "", "--nats", url, "--metrics", "127.0.0.1:0")
+			byVariable := harness.Start(t, program, fmt.Sprintf(`PATCHBAY_NATS_URL=%s exec "$@"`, url))
+			byVariable.Worker()
+			byFlag.Worker()
+			for _, line := range [][]string{
+				{"top", "--once"}, {"top", "--json"}, {"doctor"}, {"jobs"}, {"models"},
+			} {
+				if code, out := harness.Try(t, program, []string{"PATCHBAY_NATS_URL=" + url}, line...); code != 0 {
+					t.Errorf("%s: %d\n%s", line, code, out)
+				}
+			}
+			for _, command := range []string{"serve", "host", "run", "jobs"} {
+				if code, out := harness.Try(t, program, []string{"PATCHBAY_NATS_URL=" + url}, command, "--help"); code != 0 ||
+					!strings.Contains(out, "--nats") {
+					t.Errorf("%s --help: %d\n%s", command, code, out)
+				}
+			}
+			n.Kill()
+			byFlag.Logged("NATS connection lost")
+			byFlag.Until("the metrics say that the server is away", func() bool {
+				code, text := byFlag.Look("/healthz")
+				return code != http.StatusOK && strings.Contains(text, "not connected to "+n.URL)
+			})
+			n.Start()
+			byFlag.Logged("NATS connection is back", n.URL)
+			mistaken := []string{
+				at("127.0.0.1:1"), at("127.0.0.1:port"), at("127.0.0.1%zz"), login + "127.0.0.1:1",
+				"nats://127.0.0.1:1," + login + "127.0.0.1:2", "nats://alice:/" + secret + "@127.0.0.1:1",
+			}
+			for _, bad := range mistaken {
+				for _, line := range [][]string{
+					{"jobs"}, {"serve", "--socket", "off", "--store", t.TempDir(), "--models", harness.DemoModels(t)},
+				} {
+					if code, out := harness.Try(t, program, []string{"PATCHBAY_NATS_URL=" + bad}, line...); code != 3 && code != 2 ||
+						!strings.Contains(out, "127.0.0.1") {
+						t.Errorf("%s at %s: %d\n%s", line[0], bad, code, out)
+					}
+				}
+			}
+		})
 	}
 }
 
@@ -151,7 +212,7 @@ func usersInside(t *testing.T, program, flow string) {
 		return []string{"--nats", "tls://" + login + "127.0.0.1:" + port, "--tls-ca", filepath.Join(dir, "ca.pem")}
 	}
 	for _, line := range commands(flow) {
-		if code, out := harness.Try(t, program, nil, append(line, args("alice:wonderland@")...)...); code != 0 {
+		if code, out := harness.Try(t, program, nil, append(line, args("alice:alice-passw0rd@")...)...); code != 0 {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
 		}
 	}

@@ -83,7 +83,7 @@ func TestComfyUIInstallNode(t *testing.T) {
 }
 
 // TestComfyUINodesFindTheirClient checks that installed nodes can be imported, and that nodes that were copied from the
-// repository, without the client, say what to do.
+// repository, without the client, say what to do. Installed nodes contact no address that only a workflow names.
 func TestComfyUINodesFindTheirClient(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -104,5 +104,10 @@ func TestComfyUINodesFindTheirClient(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), c.says) {
 			t.Errorf("%s: %v, want %q\n%s", c.name, err, c.says, out)
 		}
+	}
+	out, err := exec.Command("python3", "comfyui/addresses.py", filepath.Join(tree, "custom_nodes"),
+		"patchbay").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "7 nodes") {
+		t.Errorf("addresses that a workflow names: %v\n%s", err, out)
 	}
 }

@@ -97,6 +97,13 @@ func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 	ClusterKey(f, c)
 }
 
+// NATS adds the flag of the NATS server of a daemon or host. Help does not show what the environment has, which may
+// contain a password.
+func NATS(f *pflag.FlagSet, c *daemon.Config, usage string) {
+	f.StringVar(&c.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), usage+" (default $PATCHBAY_NATS_URL)")
+	f.Lookup("nats").DefValue = ""
+}
+
 // ClusterKey adds the flags of the secret that hosts and their leaders share, and of a trusted network between them.
 func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.ClusterKey, "cluster-key", os.Getenv("PATCHBAY_CLUSTER_KEY"),

@@ -185,7 +185,7 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 	cluster, n := l.nc.ConnectedClusterName(), l.cfg.Replicas
 	if n > 1 && cluster == "" {
 		return 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option out, or "+
-			"give 1", n, l.nc.ConnectedUrlRedacted())
+			"give 1", n, wire.Redact(l.nc.ConnectedUrl()))
 	}
 	if cluster != "" {
 		if err := l.led(ctx); err != nil {
@@ -388,7 +388,7 @@ func (l *JetStream) hop(err error) {
 // switchServer makes a connection switch to another server of its list, if there is one.
 func switchServer(nc *nats.Conn, err error, log zerolog.Logger) {
 	if len(nc.Servers()) > 1 {
-		log.Warn().Err(err).Str("server", nc.ConnectedUrlRedacted()).Msg(
+		log.Warn().Err(err).Str("server", wire.Redact(nc.ConnectedUrl())).Msg(
 			"the NATS server does not reach the job store; another one is tried")
 		_ = nc.ForceReconnect()
 	}

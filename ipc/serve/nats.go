@@ -84,7 +84,7 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
-			log.Info().Str("server", c.ConnectedUrlRedacted()).Msg("NATS connection is back")
+			log.Info().Str("server", wire.Redact(c.ConnectedUrl())).Msg("NATS connection is back")
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
 	)

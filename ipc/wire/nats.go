@@ -86,11 +86,16 @@ func SenderOf(reply string) string {
 // randomInbox is the length of the random token of a default reply subject.
 const randomInbox = 22
 
-// Redact removes user names, passwords and tokens from a URL.
+// Redact removes user names, passwords and tokens from a URL, which may lack its scheme. Of several URLs, separated by
+// commas, it leaves those from the last one that has any: a comma before may be part of a password.
 func Redact(url string) string {
-	scheme, rest, ok := strings.Cut(url, "://")
-	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
-		return scheme + "://" + rest[at+1:]
+	at := strings.LastIndexByte(url, '@')
+	if at < 0 {
+		return url
 	}
-	return url
+	scheme, _, ok := strings.Cut(url[:at], "://")
+	if !ok {
+		return url[at+1:]
+	}
+	return scheme + "://" + url[at+1:]
 }

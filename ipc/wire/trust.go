@@ -6,21 +6,27 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
-// Trusted adds advice to the error of a connection to a NATS server that failed because of TLS. Other errors, and nil,
-// are returned unchanged.
+// Trusted adds advice to the error of a connection to a NATS server that failed because of TLS, and replaces that of a
+// URL that cannot be parsed, which repeats parts of it: a password with special characters is what parsing often fails
+// at. Other errors, and nil, are returned unchanged.
 func Trusted(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var alert tls.AlertError
+	var malformed *url.Error
 	advice := ""
 	switch {
+	case errors.As(err, &malformed):
+		return errors.New("it is no URL: want nats://HOST:PORT or nats://USER:PASSWORD@HOST:PORT, with special characters " +
+			"of the password written as in %2F for /")
 	case errors.As(err, &unknown):
 		advice = "its certificate is signed by an authority that is not trusted here: give the authority's by --tls-ca FILE"
 	case errors.As(err, &name):

@@ -95,8 +95,8 @@ func TestWidgetsGetTheirNames(t *testing.T) {
 }
 
 // TestValuesByName checks that widgets_values_named wins over the list, that a widget that is in neither has its
-// default although the list goes on, and that the inputs of a choice, which the names leave out, come from the list. The
-// same holds for primitives and for instances of subgraphs.
+// default although the list goes on, and that the inputs of a choice, which the names leave out, come from the list.
+// The same holds for primitives and for instances of subgraphs.
 func TestValuesByName(t *testing.T) {
 	compare(t, `{"nodes": [
 		{"id": 1, "type": "EmptyImage", "widgets_values": [64, 64, 1, 0],

@@ -269,9 +269,15 @@ async def other_ways(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
         print("NOT RUN way_nats: nats-py is not installed", flush=True)
     newer = await asyncio.start_unix_server(other_version, str(rig.base / "newer.sock"))
     ways["newer"] = str(rig.base / "newer.sock")
+    settings = rig.base / "user" / "default" / "comfy.settings.json"
+    before = json.loads(settings.read_text())
     for name, address in ways.items():
+        settings.write_text(json.dumps(before))
         graph = rig.graph(Case("flux-c"), True)
         graph["1"]["inputs"]["daemon"] = address
+        alone = str((await rig.run(graph)).get("refused", ""))
+        report.add("foreign_" + name, [f"got {alone}"] * ("the workflow names the daemon" not in alone))
+        settings.write_text(json.dumps({**before, "Patchbay.Daemon": address}))  # now the user names it too
         got = await rig.run(graph)
         if name in ("nowhere", "not_nats", "newer"):
             said, want = str(got.get("refused", "")), "speaks protocol 2" if name == "newer" else "patchbay serve"
@@ -280,6 +286,7 @@ async def other_ways(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
         else:
             report.add("way_" + name, [f"got {got.get('error') or got.get('refused')}"] * (not got["ok"])
                 + ["another picture"] * (not same(got)))
+    settings.write_text(json.dumps(before))
     newer.close()
 
 

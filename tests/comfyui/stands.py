@@ -28,7 +28,13 @@ class Stands(MetaPathFinder, Loader):
         pass
 
 
-sys.dont_write_bytecode = True
-sys.meta_path.insert(0, Stands())
-sys.path.insert(0, sys.argv[1])
-print(*importlib.import_module(sys.argv[2]).NODE_CLASS_MAPPINGS)
+def load(folder: str, package: str) -> Any:
+    """Return the node package."""
+    sys.dont_write_bytecode = True
+    sys.meta_path.insert(0, Stands())
+    sys.path.insert(0, folder)
+    return importlib.import_module(package)
+
+
+if __name__ == "__main__":
+    print(*load(sys.argv[1], sys.argv[2]).NODE_CLASS_MAPPINGS)

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,6 +100,7 @@ func (s *Server) Picture(id, plan string, seed int) ([]byte, error) {
 // Try runs a command and returns its exit code and what it printed.
 func Try(t *testing.T, program string, env []string, args ...string) (int, string) {
 	t.Helper()
+	secretsOf(t, slices.Concat(args, env))
 	cmd := exec.Command(program, args...)
 	cmd.Dir = t.TempDir() // run and get write pictures there
 	cmd.Env = append(append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET="), env...)
@@ -106,6 +108,7 @@ func Try(t *testing.T, program string, env []string, args ...string) (int, strin
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}
+	watch(string(out))
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 

@@ -60,6 +60,7 @@ func (s *Server) Look(path string) (int, string) {
 	if err != nil {
 		s.T.Fatal(err)
 	}
+	watch(string(text))
 	return r.StatusCode, string(text)
 }
 

@@ -104,7 +104,7 @@ func DemoModels(t testing.TB) string {
 	return filepath.Join(Root(t), "examples", "demo")
 }
 
-// Output collects what a process prints. It is safe for concurrent use.
+// Output collects what a process prints, and watches it for secrets. It is safe for concurrent use.
 type Output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -113,7 +113,10 @@ type Output struct {
 func (o *Output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.b.Write(b)
+	before := max(0, o.b.Len()-longest) // a secret may be split over two writes
+	n, err := o.b.Write(b)
+	watch(string(o.b.Bytes()[before:]))
+	return n, err
 }
 
 func (o *Output) String() string {
@@ -161,13 +164,20 @@ func StartIn(t testing.TB, program, wrap, models, store string, args ...string) 
 		program, "serve", "--socket", s.Socket, "--store", s.Store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.Out, "--log", "debug",
 	}, args...)
-	if !slices.Contains(args, "--nats") && !slices.Contains(args, "--listen") {
+	if !slices.Contains(args, "--nats") && !slices.Contains(args, "--listen") &&
+		!strings.Contains(wrap, "PATCHBAY_NATS_URL=") {
 		s.Line = append(s.Line, "--listen", "127.0.0.1:0")
 	}
 	if wrap != "" {
 		s.Line = append([]string{"sh", "-c", wrap, "sh"}, s.Line...)
 	}
-	t.Cleanup(func() { _ = s.Stop() })
+	secretsOf(t, s.Line)
+	t.Cleanup(func() {
+		if s.Ended != nil {
+			watchChildren(s.Cmd.Process.Pid)
+		}
+		_ = s.Stop()
+	})
 	s.Launch()
 	return s
 }
