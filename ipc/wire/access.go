@@ -94,7 +94,10 @@ func Connect(url string, access Access, inside nats.InProcessConnProvider, name 
 	if inside != nil {
 		opts = append(opts, nats.InProcessServer(inside))
 	}
-	nc, err := nats.Connect(url, append(append(opts, nats.Name(name), nats.MaxReconnects(-1)), more...)...)
+	// the library's own handler prints lines among those of the log; who has to know sets one, or waits for a request
+	opts = append(opts, nats.Name(name), nats.MaxReconnects(-1),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	nc, err := nats.Connect(url, append(opts, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s: %w", Redact(url), Trusted(err))
 	}
