@@ -155,13 +155,7 @@ func (j *Table) append(e *tracked, ev message.Event) {
 	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // EventMessage deduplicates by it, whoever makes the event
 		ev.TS = e.rec.Finished
 	}
-	if len(e.log) >= maxLog {
-		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
-		if len(e.log) >= maxLog {
-			e.log = slices.Delete(e.log, 1, maxLog/2)
-		}
-	}
-	e.log = append(e.log, ev)
+	e.log = append(bounded(e.log), ev)
 	j.cfg.OnEvent(ev)
 	if message.Terminal(ev.Type) {
 		e.ended = true
@@ -171,4 +165,17 @@ func (j *Table) append(e *tracked, ev message.Event) {
 		j.forget()
 	}
 	j.touch(e)
+}
+
+// bounded makes room for an event in a log that is full: it drops the progress, or if that is not enough the older half
+// but the first event, with which every log begins.
+func bounded(log []message.Event) []message.Event {
+	if len(log) < maxLog {
+		return log
+	}
+	log = slices.DeleteFunc(log, func(old message.Event) bool { return old.Type == message.EventProgress })
+	if len(log) >= maxLog {
+		log = slices.Delete(log, 1, maxLog/2)
+	}
+	return log
 }

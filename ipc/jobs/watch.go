@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"patchbay/ipc/message"
@@ -197,10 +196,7 @@ func (j *Table) Hear(ev message.Event) {
 		return
 	}
 	e.seq = ev.Seq
-	if len(log) > maxLog {
-		log = slices.Delete(log, 0, maxLog/2)
-	}
-	e.log = log
+	e.log = append(bounded(log[:len(log)-1]), ev)
 	if message.Terminal(ev.Type) && !e.ended {
 		e.ended = true
 		j.ended = append(j.ended, ev.Job)
