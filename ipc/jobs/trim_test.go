@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -176,6 +177,9 @@ func TestRetriedOften(t *testing.T) {
 		t.Fatal(err)
 	}
 	j, end := durable(t, e, "a")
+	repairs, stop := context.WithCancel(ctx)
+	defer stop()
+	go j.Reconcile(repairs) // a retry may come before the reference of the last attempt is gone
 	mustCreate(t, j, &message.RunRequest{ID: "p"})
 	const retries = maxHandedBack + 5
 	for range retries {
@@ -191,6 +195,7 @@ func TestRetriedOften(t *testing.T) {
 	if _, _, _, err := j.Take(ctx, "w"); err != nil {
 		t.Fatal(err)
 	}
+	stop()
 	end()
 	j, _ = durable(t, e, "a")
 	if err := (&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
