@@ -251,6 +251,9 @@ func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool,
 // aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and all
 // that it keeps are younger than the end of the job.
 func (l *JetStream) aged(ctx context.Context, rec message.Record) (bool, error) {
+	if rec.Finished == 0 {
+		return false, nil
+	}
 	info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject(rec.Job, "*")))
 	if err != nil {
 		return false, fmt.Errorf("list events of job %s: %w", rec.Job, err)
