@@ -96,6 +96,9 @@ func (tr *trial) keepRevisions() {
 	if _, err := js.UpdateStream(ctx, kept.Config); err != nil {
 		t.Fatal(err)
 	}
+	tr.until("all servers keep revisions", func(jetstream.JetStream) bool {
+		return tr.applied(kept.Config.Name, kept.Config.MaxMsgsPerSubject)
+	})
 }
 
 // join starts a daemon that connects to a list of servers.

@@ -2,8 +2,10 @@ package faults
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,10 +21,11 @@ import (
 
 // natsCluster is a cluster of three nats-server processes. The routes between them go over links that can be cut.
 type natsCluster struct {
-	t     *testing.T
-	nodes [3]*natsserver.Server
-	store [3]string // JetStream's store folders
-	links []*route
+	t       *testing.T
+	nodes   [3]*natsserver.Server
+	store   [3]string // JetStream's store folders
+	monitor [3]string // addresses of the servers' HTTP monitoring
+	links   []*route
 }
 
 // route relays connections from one server, or from a daemon, to another server while it is up.
@@ -50,9 +53,10 @@ func startCluster(t *testing.T, disks ...serverDisk) *natsCluster {
 func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsCluster {
 	c := &natsCluster{t: t}
 	dir := t.TempDir()
-	var clients, routes [3]net.Listener // they reserve the ports until the servers start
+	var clients, routes, monitors [3]net.Listener // they reserve the ports until the servers start
 	for i := range c.nodes {
-		clients[i], routes[i] = natsserver.FreePort(t), natsserver.FreePort(t)
+		clients[i], routes[i], monitors[i] = natsserver.FreePort(t), natsserver.FreePort(t), natsserver.FreePort(t)
+		c.monitor[i] = monitors[i].Addr().String()
 	}
 	for i := range c.nodes {
 		var to []string
@@ -69,14 +73,15 @@ func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsClus
 		}
 		c.store[i] = filepath.Join(disk.dir, fmt.Sprint("js", i))
 		// the address that a server advertises leads nowhere, or the others would bypass the links
-		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: %q }\n"+
+		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\nhttp: %q\njetstream { store_dir: %q, sync_interval: %q }\n"+
 			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, %s routes: [%s] }\n",
-			i, clients[i].Addr().String(), c.store[i], disk.sync, routes[i].Addr().String(), extra, strings.Join(to, ", "))
+			i, clients[i].Addr().String(), c.monitor[i], c.store[i], disk.sync, routes[i].Addr().String(), extra, strings.Join(to, ", "))
 		c.nodes[i] = natsserver.New(t, filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), clients[i].Addr().String(), conf)
 	}
 	for i, n := range c.nodes {
 		_ = clients[i].Close()
 		_ = routes[i].Close()
+		_ = monitors[i].Close()
 		n.Start()
 	}
 	c.ready()
@@ -95,6 +100,43 @@ func (c *natsCluster) ready() {
 		})
 		return err == nil && js.DeleteStream(ctx, "READY") == nil
 	})
+}
+
+// applied reports whether each server itself has the given number of messages a subject in the configuration of a
+// stream: the leader alone answers an update, the others learn of it up to a heartbeat later.
+func (c *natsCluster) applied(stream string, perSubject int64) bool {
+	for _, monitor := range c.monitor {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+monitor+"/jsz?streams=true&config=true", nil)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		var js struct {
+			Accounts []struct {
+				Streams []struct {
+					Name   string                 `json:"name"`
+					Config jetstream.StreamConfig `json:"config"`
+				} `json:"stream_detail"`
+			} `json:"account_details"`
+		}
+		err = json.NewDecoder(answer.Body).Decode(&js)
+		_ = answer.Body.Close()
+		found := false
+		for _, account := range js.Accounts {
+			for _, s := range account.Streams {
+				found = found || s.Name == stream && s.Config.MaxMsgsPerSubject == perSubject
+			}
+		}
+		if err != nil || !found {
+			return false
+		}
+	}
+	return true
 }
 
 func newRoute(t *testing.T, from, to int, address string) *route {
