@@ -248,21 +248,17 @@ func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool,
 	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
 }
 
-// aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and all
-// that it keeps are younger than the end of the job.
+// aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and the job
+// ended longer ago than it keeps events. Which events it still has proves nothing: a power failure takes the newest.
 func (l *JetStream) aged(ctx context.Context, rec message.Record) (bool, error) {
-	if rec.Finished == 0 {
+	if rec.Finished == 0 || time.Since(time.UnixMilli(rec.Finished)) < keepEvents {
 		return false, nil
 	}
 	info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject(rec.Job, "*")))
 	if err != nil {
 		return false, fmt.Errorf("list events of job %s: %w", rec.Job, err)
 	}
-	oldest := time.Now().Add(-keepEvents)
-	if info.State.Msgs > 0 && info.State.FirstTime.After(oldest) {
-		oldest = info.State.FirstTime
-	}
-	return len(info.State.Subjects) == 0 && time.UnixMilli(rec.Finished).Before(oldest), nil
+	return len(info.State.Subjects) == 0, nil
 }
 
 // last returns the newest event of a type of a job and its sequence number in the stream; nil if there is none.
