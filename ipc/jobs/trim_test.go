@@ -129,7 +129,8 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 	}
 	defer l.Close()
 	for _, subject := range []string{
-		message.EventSubject("told", "*"), message.EventSubject("untold", message.EventSuccess), message.EventSubject("lost", "*"),
+		message.EventSubject("told", "*"), message.EventSubject("untold", message.EventSuccess),
+		message.EventSubject("lost", "*"),
 	} {
 		if err := l.events.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
 			t.Fatal(err)

@@ -75,7 +75,8 @@ func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsClus
 		// the address that a server advertises leads nowhere, or the others would bypass the links
 		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\nhttp: %q\njetstream { store_dir: %q, sync_interval: %q }\n"+
 			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, %s routes: [%s] }\n",
-			i, clients[i].Addr().String(), c.monitor[i], c.store[i], disk.sync, routes[i].Addr().String(), extra, strings.Join(to, ", "))
+			i, clients[i].Addr().String(), c.monitor[i], c.store[i], disk.sync, routes[i].Addr().String(), extra,
+			strings.Join(to, ", "))
 		c.nodes[i] = natsserver.New(t, filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), clients[i].Addr().String(), conf)
 	}
 	for i, n := range c.nodes {
