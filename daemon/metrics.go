@@ -49,6 +49,11 @@ func (d *daemon) faults() []string {
 	default:
 		out = append(out, "nats: not connected to "+wire.Redact(d.cfg.NATS))
 	}
+	if d.store != nil && d.store.Up() {
+		if err := d.store.Fault(); err != nil {
+			out = append(out, "store: the NATS server keeps no jobs: "+err.Error())
+		}
+	}
 	up := 0
 	for _, c := range d.children {
 		if c.PID() != 0 {

@@ -40,6 +40,15 @@ type JetStreamConfig struct {
 	Log       zerolog.Logger
 }
 
+// handles are the streams, buckets and consumers of a store. The server finds each by its name, so that a handle works
+// for one that is made anew too.
+type handles struct {
+	jobs, requests              jetstream.KeyValue
+	queue, events               jetstream.Stream
+	recordStream, requestStream jetstream.Stream     // the streams behind jobs and requests
+	classes                     []jetstream.Consumer // high, normal, low
+}
+
 // JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: it
 // is authoritative, and its revision fences every change. The work-queue stream holds references that wake a daemon
 // up; losing or repeating one neither loses nor repeats a job. Acknowledgments prove nothing, and nothing relies on
@@ -49,11 +58,8 @@ type JetStream struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
-	machines                    *register.Register
-	jobs, requests              jetstream.KeyValue
-	queue, events               jetstream.Stream
-	recordStream, requestStream jetstream.Stream     // the streams behind jobs and requests
-	classes                     []jetstream.Consumer // high, normal, low
+	handles
+	machines *register.Register
 
 	turn  chan struct{} // semaphore of one: its holder asks the server for the next reference
 	hint  chan struct{}
@@ -79,6 +85,9 @@ type JetStream struct {
 	refusedAt   time.Time
 	refusedWith int64
 	failing     time.Time // since when heartbeats fail at the current server; zero: they get through
+	failed      int       // heartbeats since the last that got through
+	heartbeat   error     // what the last heartbeat failed with
+	broken      error     // why streams that are gone could not be made anew; nil: they were, or none is gone
 
 	// State of the watch of the records, of audit and of health.
 	records    *wire.Watch
@@ -123,7 +132,7 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 // consumer, and until then leave requests to it unanswered.
 const prepareTime = time.Minute
 
-// prepare creates streams, buckets and consumers, and starts the heartbeat.
+// prepare creates what is missing on the server, and starts the heartbeat.
 func (l *JetStream) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
@@ -131,34 +140,9 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if l.js, err = jetstream.New(l.nc); err != nil {
 		return err
 	}
-	n, err := l.makeQueue(ctx)
-	if err != nil {
+	var n int
+	if l.handles, n, err = l.makeStore(ctx); err != nil {
 		return err
-	}
-	if err := l.makeEvents(ctx, n); err != nil {
-		return err
-	}
-	if _, err = l.stream(ctx, jetstream.StreamConfig{
-		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n,
-		MaxAge: keepDead, MaxMsgsPerSubject: 16,
-		Description: "records of jobs that failed for good",
-	}); err != nil {
-		return err
-	}
-	if err := l.makeBuckets(ctx, n); err != nil {
-		return err
-	}
-	for _, p := range message.Priorities() {
-		c, err := wire.Insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
-			return l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
-				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
-			})
-		})
-		if err != nil {
-			return err
-		}
-		l.classes = append(l.classes, c)
 	}
 	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
 		return err
@@ -179,17 +163,57 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	return nil
 }
 
-// makeQueue creates the stream of references and returns the replica count of every stream: the configured one or, if
-// none is configured, the existing one, raised to 3 on a cluster, or 1 if the cluster has too few servers with room.
-func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
+// makeStore creates the streams, buckets and consumers that are missing, and returns them with their replica count.
+func (l *JetStream) makeStore(ctx context.Context) (h handles, n int, err error) {
+	if h.queue, n, err = l.makeQueue(ctx); err != nil {
+		return h, n, err
+	}
+	if h.events, err = l.makeEvents(ctx, n); err != nil {
+		return h, n, err
+	}
+	if _, err = l.stream(ctx, jetstream.StreamConfig{
+		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n,
+		MaxAge: keepDead, MaxMsgsPerSubject: 16,
+		Description: "records of jobs that failed for good",
+	}); err != nil {
+		return h, n, err
+	}
+	if h.jobs, h.recordStream, err = l.makeBucket(ctx, jetstream.KeyValueConfig{
+		Bucket: message.JobBucket, Description: "record of every job", LimitMarkerTTL: markerTime, Replicas: n,
+	}); err != nil {
+		return h, n, err
+	}
+	if h.requests, h.requestStream, err = l.makeBucket(ctx, jetstream.KeyValueConfig{
+		Bucket: message.RequestBucket, Description: "what every job asks for, in pieces", Replicas: n,
+	}); err != nil {
+		return h, n, err
+	}
+	for _, p := range message.Priorities() {
+		c, err := wire.Insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+			return h.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
+				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+			})
+		})
+		if err != nil {
+			return h, n, err
+		}
+		h.classes = append(h.classes, c)
+	}
+	return h, n, nil
+}
+
+// makeQueue creates the stream of references. It also returns the replica count of every stream: the configured one or,
+// if none is configured, the existing one, raised to 3 on a cluster, or 1 if the cluster has too few servers with room.
+func (l *JetStream) makeQueue(ctx context.Context) (jetstream.Stream, int, error) {
 	cluster, n := l.nc.ConnectedClusterName(), l.cfg.Replicas
 	if n > 1 && cluster == "" {
-		return 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option out, or "+
+		return nil, 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option out, or "+
 			"give 1", n, wire.Redact(l.nc.ConnectedUrl()))
 	}
 	if cluster != "" {
 		if err := l.led(ctx); err != nil {
-			return 0, fmt.Errorf("the NATS cluster %s has no leader: do most of its servers run, and see each other? %w",
+			return nil, 0, fmt.Errorf("the NATS cluster %s has no leader: do most of its servers run, and see each other? %w",
 				cluster, err)
 		}
 	}
@@ -203,8 +227,7 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 		}
 	}
 	for {
-		var err error
-		l.queue, err = l.stream(ctx, jetstream.StreamConfig{
+		queue, err := l.stream(ctx, jetstream.StreamConfig{
 			Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy,
 			Storage: jetstream.FileStorage, Replicas: n,
 			Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
@@ -216,10 +239,10 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 				"that run JetStream and have room; when it has, start the daemon again", n)
 			n = 1
 		case few:
-			return 0, fmt.Errorf("--replicas %d: the NATS cluster %s has not so many servers that run JetStream and have "+
+			return nil, 0, fmt.Errorf("--replicas %d: the NATS cluster %s has not so many servers that run JetStream and have "+
 				"room: %w", n, cluster, err)
 		default:
-			return n, err
+			return queue, n, err
 		}
 	}
 }
@@ -259,7 +282,7 @@ func (l *JetStream) led(ctx context.Context) error {
 }
 
 // makeEvents creates the stream of events, smaller if the server has no room for the usual size.
-func (l *JetStream) makeEvents(ctx context.Context, n int) error {
+func (l *JetStream) makeEvents(ctx context.Context, n int) (jetstream.Stream, error) {
 	ec := jetstream.StreamConfig{
 		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage,
 		Replicas: n, AllowDirect: true,
@@ -275,44 +298,26 @@ func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 		ec.PersistMode = jetstream.AsyncPersistMode
 	}
 	for {
-		var err error
-		l.events, err = l.stream(ctx, ec)
+		events, err := l.stream(ctx, ec)
 		if !noRoom(err) && !noPlace(err) || ec.MaxBytes < 1<<20 {
-			return err
+			return events, err
 		}
 		ec.MaxBytes /= 3 // a third at a time, so that it does not take all the room
 	}
 }
 
-// makeBuckets creates the buckets of records and requests.
-func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
-	for _, b := range []struct {
-		kv  *jetstream.KeyValue
-		cfg jetstream.KeyValueConfig
-	}{
-		{&l.jobs, jetstream.KeyValueConfig{
-			Bucket: message.JobBucket, Description: "record of every job",
-			LimitMarkerTTL: markerTime,
-		}},
-		{&l.requests, jetstream.KeyValueConfig{
-			Bucket:      message.RequestBucket,
-			Description: "what every job asks for, in pieces",
-		}},
-	} {
-		b.cfg.Replicas = n
-		var err error
-		if *b.kv, err = wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
-			return l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
-		}); err != nil {
-			return err
-		}
+// makeBucket creates a bucket and returns it with the stream behind it.
+func (l *JetStream) makeBucket(ctx context.Context,
+	cfg jetstream.KeyValueConfig,
+) (jetstream.KeyValue, jetstream.Stream, error) {
+	kv, err := wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
+		return l.js.CreateOrUpdateKeyValue(ctx, cfg)
+	})
+	if err != nil {
+		return nil, nil, err
 	}
-	var err error
-	if l.recordStream, err = l.existing(ctx, "KV_"+message.JobBucket); err != nil {
-		return err
-	}
-	l.requestStream, err = l.existing(ctx, "KV_"+message.RequestBucket)
-	return err
+	s, err := l.existing(ctx, "KV_"+cfg.Bucket)
+	return kv, s, err
 }
 
 // Machines returns the register in which this daemon announces itself.
@@ -374,9 +379,11 @@ const hopAfter = 6 * time.Second
 func (l *JetStream) hop(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.failed++
+	l.heartbeat = err
 	switch {
 	case err == nil:
-		l.failing = time.Time{}
+		l.failing, l.failed = time.Time{}, 0
 	case l.failing.IsZero() || l.nc.ConnectedUrl() == "":
 		l.failing = time.Now()
 	case time.Since(l.failing) > hopAfter && !noRoom(err):
@@ -428,6 +435,17 @@ func (l *JetStream) heard(owner string, since time.Time) bool { return l.machine
 
 // Up reports whether the connection to the server is up.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }
+
+// Fault returns why the server keeps no jobs although the connection is up; nil if it does. One heartbeat that fails
+// is no fault yet: the disk may be busy.
+func (l *JetStream) Fault() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken == nil && l.failed > 1 {
+		return l.heartbeat
+	}
+	return l.broken
+}
 
 func (l *JetStream) returned() <-chan struct{} { return l.back }
 

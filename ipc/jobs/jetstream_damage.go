@@ -147,6 +147,9 @@ func (l *JetStream) watchOver(j *Table) {
 func (l *JetStream) audit(ctx context.Context, j *Table) {
 	known, heard := j.written(), l.records.Heard.Load() // read first: the server has had all of it
 	info, err := l.recordStream.Info(ctx)
+	if errors.Is(err, jetstream.ErrStreamNotFound) && l.remake(ctx) == nil {
+		info, err = l.recordStream.Info(ctx)
+	}
 	if err != nil {
 		return // the server is away
 	}
@@ -335,14 +338,31 @@ func same(rec message.Record, value []byte) bool {
 	return err == nil && bytes.Equal(b, value)
 }
 
+// remake creates the streams, buckets and consumers that the server does not have any more: somebody has deleted them,
+// or the server runs on another folder. What was in them is lost, but audit writes the records again that this daemon
+// knows, and Reconcile the references to jobs that wait.
+func (l *JetStream) remake(ctx context.Context) error {
+	l.doubt()
+	_, _, err := l.makeStore(ctx)
+	l.mu.Lock()
+	l.broken = err
+	l.mu.Unlock()
+	l.cfg.Log.Error().Err(err).Msg("streams of the job store are gone from the NATS server; they are made anew")
+	return err
+}
+
 // health notes how many replicas the records have, which streams have no leader, and which servers are away or behind.
 func (l *JetStream) health(ctx context.Context) {
-	var trouble []string
+	var trouble, gone []string
 	copies, servers := 0, map[string][]string{}
 	for i, name := range storeStreams() {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
 		s, err := l.js.Stream(try, name)
 		cancel()
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			gone = append(gone, name)
+			continue
+		}
 		if err != nil {
 			trouble = append(trouble, name+" cannot be read: no server leads it")
 			continue
@@ -358,6 +378,18 @@ func (l *JetStream) health(ctx context.Context) {
 			if r.Offline || !r.Current { // a new leader cannot tell these apart
 				servers[r.Name] = append(servers[r.Name], name)
 			}
+		}
+	}
+	for _, c := range l.classes {
+		try, cancel := context.WithTimeout(ctx, serverPatience)
+		if _, err := c.Info(try); errors.Is(err, jetstream.ErrConsumerNotFound) {
+			gone = append(gone, "consumer "+c.CachedInfo().Name)
+		}
+		cancel()
+	}
+	if len(gone) > 0 {
+		if err := l.remake(ctx); err != nil {
+			trouble = append(trouble, fmt.Sprintf("%s: gone, and cannot be made anew: %v", strings.Join(gone, ", "), err))
 		}
 	}
 	for _, s := range slices.Sorted(maps.Keys(servers)) {

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc/wire"
 )
@@ -21,6 +24,12 @@ const (
 // it every BeatEvery, from one goroutine.
 func (r *Register) Beat(ctx context.Context) error {
 	revision, err := r.bucket.Put(ctx, r.cfg.Name, r.heartbeat().text())
+	if errors.Is(err, jetstream.ErrNoStreamResponse) { // the bucket is gone: deleted, or the server is on another folder
+		if _, err = r.create(ctx); err == nil {
+			r.watch.Again()
+			revision, err = r.bucket.Put(ctx, r.cfg.Name, r.heartbeat().text())
+		}
+	}
 	if err == nil {
 		r.began(revision)
 		err = r.announce(ctx)

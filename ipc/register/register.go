@@ -67,21 +67,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Register, e
 		notes: map[string]Machine{}, rivals: newRivals(),
 	}
 	var err error
-	if cfg.Replicas == 0 {
-		r.bucket, _ = wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
-			return js.KeyValue(ctx, message.MachineBucket)
-		})
-	}
-	if r.bucket == nil {
-		r.bucket, err = wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
-			return js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-				// on disk: in memory it would not outlive the server
-				Bucket: message.MachineBucket, Description: "heartbeats and notes of daemons and hosts",
-				TTL: 10 * DeadAfter, Replicas: cfg.Replicas,
-			})
-		})
-	}
-	if err != nil {
+	if r.bucket, err = r.create(ctx); err != nil {
 		return nil, err
 	}
 	r.ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -90,6 +76,25 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Register, e
 		return nil, err
 	}
 	return r, nil
+}
+
+// create returns the bucket, which it creates if it is not there.
+func (r *Register) create(ctx context.Context) (jetstream.KeyValue, error) {
+	if r.cfg.Replicas == 0 {
+		bucket, err := wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
+			return r.js.KeyValue(ctx, message.MachineBucket)
+		})
+		if err == nil {
+			return bucket, nil
+		}
+	}
+	return wire.Insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
+		return r.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+			// on disk: in memory it would not outlive the server
+			Bucket: message.MachineBucket, Description: "heartbeats and notes of daemons and hosts",
+			TTL: 10 * DeadAfter, Replicas: r.cfg.Replicas,
+		})
+	})
 }
 
 // Close ends what the register has started, and removes the entry of this machine unless a rival uses it. No Beat may

@@ -61,11 +61,11 @@ func (r *Register) heartbeat() heartbeat {
 	return heartbeat{time.Now(), r.rivals.process, r.rivals.since}
 }
 
-// began notes the revision of our first heartbeat.
+// began notes the revision of our first heartbeat in the bucket. A bucket that is made anew counts from 1 again.
 func (r *Register) began(revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.rivals.since == 0 {
+	if r.rivals.since == 0 || revision < r.rivals.since {
 		r.rivals.since = revision
 	}
 }
