@@ -208,8 +208,8 @@ func (l *JetStream) makeStore(ctx context.Context) (h handles, n int, err error)
 func (l *JetStream) makeQueue(ctx context.Context) (jetstream.Stream, int, error) {
 	cluster, n := l.nc.ConnectedClusterName(), l.cfg.Replicas
 	if n > 1 && cluster == "" {
-		return nil, 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option out, or "+
-			"give 1", n, wire.Redact(l.nc.ConnectedUrl()))
+		return nil, 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option "+
+			"out, or give 1", n, wire.Redact(l.nc.ConnectedUrl()))
 	}
 	if cluster != "" {
 		if err := l.led(ctx); err != nil {

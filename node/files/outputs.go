@@ -148,18 +148,43 @@ func place(outputDir string, out Output) (folder, sub, name string, err error) {
 		sub = ""
 	}
 	folder = filepath.Join(outputDir, filepath.FromSlash(sub))
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if inside, err := makeBelow(outputDir, folder); err != nil {
 		return "", "", "", writeFailure(out, err)
-	}
-	base, err := filepath.EvalSymlinks(outputDir)
-	if err != nil {
-		return "", "", "", writeFailure(out, err)
-	}
-	if real, err := filepath.EvalSymlinks(folder); err != nil || !within(base, real) {
+	} else if !inside {
 		return "", "", "", fault.New(fault.FileOutsideRoot,
 			"save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
 	}
 	return folder, sub, path.Base(prefix), nil
+}
+
+// makeBelow makes a folder below dir, and reports false, and makes nothing, if a link on the way leaves dir.
+func makeBelow(dir, folder string) (inside bool, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, err
+	}
+	base, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false, err
+	}
+	real, missing := "", ""
+	for { // up to the first folder that is there
+		if real, err = filepath.EvalSymlinks(folder); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		folder, missing = filepath.Dir(folder), filepath.Join(filepath.Base(folder), missing)
+	}
+	if err != nil || !within(base, real) || missing == "" {
+		return err == nil && within(base, real), err
+	}
+	root, err := os.OpenRoot(base) // it follows no link out of base that somebody makes meanwhile
+	if err != nil {
+		return false, err
+	}
+	below, err := filepath.Rel(base, filepath.Join(real, missing))
+	if err == nil {
+		err = root.MkdirAll(below, 0o755)
+	}
+	return true, errors.Join(err, root.Close())
 }
 
 // publishNext gives temp the next free name of the folder.

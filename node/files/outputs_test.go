@@ -93,13 +93,25 @@ func TestCommitStaysInTheFolder(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(folder, "link")); err != nil {
 		t.Fatal(err)
 	}
-	for _, prefix := range []string{"../x", "/tmp/x", "a/../../x", "link/x", "a\x00b", strings.Repeat("n", 300)} {
-		if ref, err := Commit(folder, Output{Prefix: prefix, Ext: ".png"}); err == nil {
-			t.Errorf("prefix %q was saved as %+v", prefix, ref)
+	for _, prefix := range []string{
+		"../x", "/tmp/x", "a/../../x", "link/x", "link/new/x", "a\x00b", strings.Repeat("n", 300),
+	} {
+		ref, err := Commit(folder, Output{Prefix: prefix, Ext: ".png"})
+		if err == nil || strings.HasPrefix(prefix, "link") && fault.From(err).Code != fault.FileOutsideRoot {
+			t.Errorf("prefix %q: saved as %+v, %v", prefix, ref, err)
 		}
 	}
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
 		t.Errorf("files outside: %v", left)
+	}
+	if err := os.Mkdir(filepath.Join(folder, "real"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(folder, "real"), filepath.Join(folder, "inner")); err != nil {
+		t.Fatal(err)
+	}
+	if ref, err := Commit(folder, Output{Prefix: "inner/new/x", Ext: ".png"}); err != nil || ref.Subfolder != "inner/new" {
+		t.Errorf("through a link that stays: %+v, %v", ref, err)
 	}
 }
 
