@@ -133,6 +133,9 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 // and password, which are returned as name:password.
 func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error) {
 	if cfg.Users != "" {
+		if err := cfg.unread(); err != nil {
+			return "", fmt.Errorf("users of the NATS server: %s: %w", cfg.Users, err)
+		}
 		from, err := server.ProcessConfigFile(cfg.Users)
 		if err != nil {
 			return "", fmt.Errorf("users of the NATS server: %w", err)

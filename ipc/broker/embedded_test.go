@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -60,6 +61,43 @@ func TestWhoIsLetIn(t *testing.T) {
 		}
 		if err == nil {
 			_ = c.Close()
+		}
+	}
+}
+
+// TestUsersFileSettings checks that a file of users is refused if it says something about who may connect that the
+// server inside does not read, with the name of the setting and what to do, and that other settings are named in the
+// log.
+func TestUsersFileSettings(t *testing.T) {
+	t.Parallel()
+	const list = "users = [ { user: u, password: p } ]"
+	const users = "authorization { timeout: 3, default_permissions: { publish: \"a\" }, " + list + " }\n"
+	for _, c := range []struct{ text, refused, logged string }{
+		{users, "", ""},
+		{users + "debug: false\nListen: \"0.0.0.0:4222\"\n", "", `"settings":["Listen","debug"]`},
+		{users + "accounts { A { users: [ { user: a, password: b } ] } }", "accounts: run nats-server", ""},
+		{users + "No_Auth_User: u", "no_auth_user: run nats-server", ""},
+		{users + "tls { cert_file: \"c\", key_file: \"k\" }", "tls: give --tls-cert", ""},
+		{"authorization { token: t, " + list + " }", "authorization.token: give --token-file", ""},
+		{"authorization { user: a, password: b, " + list + " }", "authorization.password: list it", ""},
+		{"authorization { auth_callout { issuer: A }, " + list + " }", "authorization.auth_callout: run nats-server", ""},
+		{"debug: true", "has no users", `"settings":["debug"]`},
+	} {
+		file := filepath.Join(t.TempDir(), "users.conf")
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Users: file, Log: zerolog.New(&log)})
+		if err == nil {
+			e.Close()
+		}
+		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: %v, want %q", c.text, err, c.refused)
+		}
+		if noted := strings.Contains(log.String(), `"settings"`); noted != (c.logged != "") ||
+			!strings.Contains(log.String(), c.logged) {
+			t.Errorf("%s: logged %s, want %s", c.text, log.String(), c.logged)
 		}
 	}
 }
