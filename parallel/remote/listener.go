@@ -5,12 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
 
-// mostGreeted bounds the connections whose other side is not known yet.
+// mostGreeted bounds the connections whose other side has not proved yet that it has the key.
 const mostGreeted = 64
+
+// strangers are the connections whose other side has not proved yet that it has the key, in the order they came.
+type strangers struct {
+	mu   sync.Mutex
+	list []net.Conn
+}
+
+// add notes a new connection. If there are too many, it closes the one that has been silent for longest: whoever has
+// the key proves it within milliseconds, so that silent connections, however many come, keep no machine of the cluster
+// out.
+func (s *strangers) add(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.list = append(s.list, c); len(s.list) > mostGreeted {
+		_ = s.list[0].Close()
+		s.list = s.list[1:]
+	}
+}
+
+// remove forgets a connection: its other side is known, or it has ended.
+func (s *strangers) remove(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = slices.DeleteFunc(s.list, func(other net.Conn) bool { return other == c })
+}
 
 // Listener offers a machine to leaders, one at a time.
 type Listener struct {
@@ -35,7 +61,7 @@ func (s *Listener) Serve(ctx context.Context, l net.Listener) {
 	s.Offer.Dial = func(address string) (net.Conn, error) { return s.Network.dialHost(ctx, address) }
 	defer context.AfterFunc(ctx, func() { s.close(l) })()
 	var all sync.WaitGroup
-	room := make(chan struct{}, mostGreeted)
+	var unknown strangers
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -45,15 +71,16 @@ func (s *Listener) Serve(ctx context.Context, l net.Listener) {
 			time.Sleep(100 * time.Millisecond) // e.g. no file descriptors are left
 			continue
 		}
-		room <- struct{}{}
+		unknown.add(conn)
 		all.Go(func() {
 			leads := false
 			c, purpose, err := s.Network.Accept(ctx, conn, func(p Purpose) string {
+				unknown.remove(conn)
 				no := s.admit(p)
 				leads = no == "" && p == ToLead
 				return no
 			})
-			<-room
+			unknown.remove(conn)
 			if err != nil {
 				if leads {
 					s.free()
