@@ -120,9 +120,9 @@ func widgetDefaults(k *graph.Class, entry *pyjson.Object) (names []string, defau
 	return names, defaults, values
 }
 
-// TestMissingFilesAreTheFirstOfTheirList leaves the values of every class with a list of files out of an editor graph. The
-// editor creates such a widget with the first entry, in Python's order of names; without any file the graph is refused
-// by name, but for a VAELoader, whose list always ends with pixel_space.
+// TestMissingFilesAreTheFirstOfTheirList leaves the values of every class with a list of files out of an editor graph.
+// The editor creates such a widget with the first entry, in Python's order of names; without any file the graph is
+// refused by name, but for a VAELoader, whose list always ends with pixel_space.
 func TestMissingFilesAreTheFirstOfTheirList(t *testing.T) {
 	base, cat, seen := t.TempDir(), All(), 0
 	full := files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input")}

@@ -160,8 +160,8 @@ func (c *Catalogue) ObjectInfo(roots files.Roots, class string) map[string]any {
 // Validation replaces it.
 const FirstFile = "<first file>"
 
-// WithoutFiles returns the object_info entry of a class, nil if there is none, in which FirstFile stands for the files of
-// every list.
+// WithoutFiles returns the object_info entry of a class, nil if there is none, in which FirstFile stands for the files
+// of every list.
 func (c *Catalogue) WithoutFiles(class string) *pyjson.Object {
 	if k := c.classes[class]; k != nil {
 		return k.info(nil)

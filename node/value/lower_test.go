@@ -171,8 +171,8 @@ func TestLowerLeavesItsInputs(t *testing.T) {
 }
 
 // TestMasksOfEntriesKeepTheirBatch checks that every picture of a batch gets the mask of its number. As in ComfyUI
-// (comfy/samplers.py, get_area_and_mult) masks beyond the batch are dropped, and fewer masks are repeated where they are
-// used.
+// (comfy/samplers.py, get_area_and_mult) masks beyond the batch are dropped, and fewer masks are repeated where they
+// are used.
 func TestMasksOfEntriesKeepTheirBatch(t *testing.T) {
 	m := tinyModel(t, "flux")
 	n := m.Spec.ContextDim
