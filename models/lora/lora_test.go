@@ -232,8 +232,8 @@ func TestBiasesOfPartsGoToTheirRows(t *testing.T) {
 	}
 }
 
-// TestBiasesCountWithTheStrength applies a file to a model's tensors and compares with the formula: a bias gets strength
-// times what the file adds, a norm becomes that of the file at any strength.
+// TestBiasesCountWithTheStrength applies a file to a model's tensors and compares with the formula: a bias gets
+// strength times what the file adds, a norm becomes that of the file at any strength.
 func TestBiasesCountWithTheStrength(t *testing.T) {
 	const keys, last = "transformer.transformer_blocks.1.attn.to_k", "transformer.norm_out.linear"
 	const norm = "single_blocks.0.norm.key_norm.scale"

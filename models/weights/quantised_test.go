@@ -294,9 +294,9 @@ func TestEmbeddingsOf8Bits(t *testing.T) {
 	}
 }
 
-// TestScalesOfWidthsThatAreNoMultipleOfATile reads layers whose scales fill their tiles of 128 rows and 4 groups only in
-// part. The scales are written in the order in which PyTorch's to_blocked writes them (torchao, mx_formats/utils.py):
-// tile after tile, along the rows first. All numbers are 1, so that every weight is its scale.
+// TestScalesOfWidthsThatAreNoMultipleOfATile reads layers whose scales fill their tiles of 128 rows and 4 groups only
+// in part. The scales are written in the order in which PyTorch's to_blocked writes them (torchao,
+// mx_formats/utils.py): tile after tile, along the rows first. All numbers are 1, so that every weight is its scale.
 func TestScalesOfWidthsThatAreNoMultipleOfATile(t *testing.T) {
 	const rows = 150
 	exponent := func(row, group int) int { return (row*5+group*3)%13 - 6 }
