@@ -32,7 +32,7 @@ func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
 		for _, in := range k.Declared(w, id) {
 			v, _ := w.Input(id, in.Name)
 			name, ok := v.(string)
-			if !ok || in.Files == "" || slices.Contains(in.Choices, name) {
+			if name = in.Named(&roots, name); !ok || in.Files == "" || slices.Contains(in.Choices, name) {
 				continue
 			}
 			c := fileCheck(&roots, in.Files, name)

@@ -86,3 +86,43 @@ func TestPauseBetweenAttempts(t *testing.T) {
 		}
 	}
 }
+
+// TestHandBacksAreNoAttempts follows records through the ends of their attempts. Three attempts (MaxAttempts) may lose
+// their worker; those that a stopping daemon hands back neither count among them nor pause, but there are 20 at most.
+func TestHandBacksAreNoAttempts(t *testing.T) {
+	t.Parallel()
+	j := New(Config{Store: &JetStream{}})
+	for _, c := range []struct {
+		name          string
+		ends          []string // codes of the attempts' ends, repeated from the front
+		attempts      int      // until the job fails
+		counted, back int
+	}{
+		{"only lost", []string{fault.WorkerLost}, 3, 3, 0},
+		{"only handed back", []string{fault.Draining}, 21, 1, 20},
+		{"handed back between", []string{fault.Draining, fault.Draining, fault.WorkerLost}, 9, 3, 6},
+		{"handed back after", []string{fault.WorkerLost, fault.WorkerLost, fault.Draining, fault.Draining}, 5, 3, 2},
+	} {
+		rec := message.Record{State: message.Running}
+		for retry := true; retry; {
+			code := c.ends[rec.Attempt%len(c.ends)]
+			rec.Attempt++
+			rec.NotBefore = 0
+			failure := fault.New(code, "it ended")
+			var counts bool
+			if retry, counts = j.again(rec, failure); retry {
+				j.requeued(&rec, failure, counts)
+				if pauses := rec.NotBefore > 0; pauses != (code == fault.WorkerLost) {
+					t.Errorf("%s: a pause after attempt %d, which ended with %s: %v", c.name, rec.Attempt, code, pauses)
+				}
+			}
+			if rec.Attempt > 100 {
+				break
+			}
+		}
+		if rec.Attempt != c.attempts || rec.Counted() != c.counted || rec.HandedBack != c.back {
+			t.Errorf("%s: %d attempts, of which %d count and %d were handed back; want %d, %d and %d", c.name, rec.Attempt,
+				rec.Counted(), rec.HandedBack, c.attempts, c.counted, c.back)
+		}
+	}
+}

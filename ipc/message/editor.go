@@ -7,7 +7,6 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/node/classes"
 	"patchbay/node/editor"
-	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
@@ -42,7 +41,7 @@ func convert(req *RunRequest, lim wire.Limits) *fault.Error {
 			if cat == nil {
 				cat = classes.All()
 			}
-			if entry, _ = cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object); entry == nil && info != nil {
+			if entry = cat.WithoutFiles(class); entry == nil && info != nil {
 				entry, _ = info.At(class).(*pyjson.Object)
 			}
 			seen[class] = entry

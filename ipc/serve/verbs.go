@@ -27,7 +27,6 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 		return nil, message.Receipt{}, err
 	}
 	req.From = message.ClientName(r.From, req)
-	req.About, req.Model = message.About(w)
 	req.Titles = message.Titles(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
@@ -41,6 +40,7 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 	if err != nil {
 		return nil, message.Receipt{}, err
 	}
+	req.About, req.Model = message.About(w)
 	req.Hold = r.hold.Retain() // the table releases it when the job has ended
 	workflow := string(w.JSON())
 	hash := message.Hash(req, workflow)

@@ -231,3 +231,59 @@ func TestBiasesOfPartsGoToTheirRows(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", m.Changes, want)
 	}
 }
+
+// TestBiasesCountWithTheStrength applies a file to a model's tensors and compares with the formula: a bias gets
+// strength times what the file adds, a norm becomes that of the file at any strength.
+func TestBiasesCountWithTheStrength(t *testing.T) {
+	const keys, last = "transformer.transformer_blocks.1.attn.to_k", "transformer.norm_out.linear"
+	const norm = "single_blocks.0.norm.key_norm.scale"
+	counting := func(n int, first float32) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = first + float32(i)
+		}
+		return v
+	}
+	file := weights.FromMap(merge(zeros(keys, 96, 96, 2), zeros(last, 192, 96, 2), map[string]weights.Stored{
+		keys + ".diff_b": tensor(counting(96, 1000), 96), keys + ".alpha": tensor([]float32{8}),
+		last + ".diff_b": tensor(counting(192, 2000), 192), norm: tensor(counting(16, 3000), 16),
+	}))
+	m, err := Match(file, fluxKeys(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := weights.FromMap(map[string]weights.Stored{
+		"double_blocks.1.img_attn.qkv.bias":     tensor(counting(288, 0), 288),
+		"final_layer.adaLN_modulation.1.bias":   tensor(counting(192, 0), 192),
+		"single_blocks.0.norm.key_norm.scale":   tensor(counting(16, 0), 16),
+		"double_blocks.0.img_attn.qkv.bias":     tensor(counting(288, 0), 288),
+		"single_blocks.0.norm.query_norm.scale": tensor(counting(16, 0), 16),
+	})
+	for _, strength := range []float32{1, 0.25, -0.5, 0} {
+		changes, err := GatherChanges(file, m.Changes, strength)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed, err := model.Changed(changes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range model.Names() {
+			s, _ := changed.Get(name)
+			for i, got := range s.F32() {
+				want := float32(i)
+				switch {
+				case name == norm:
+					want = 3000 + float32(i)
+				case name == "double_blocks.1.img_attn.qkv.bias" && i >= 96 && i < 192: // the rows of the keys
+					want += strength * float32(1000+i-96)
+				case name == "final_layer.adaLN_modulation.1.bias": // its halves change places
+					want += strength * float32(2000+(i+96)%192)
+				}
+				if got != want {
+					t.Fatalf("strength %v: element %d of %s is %v, want %v", strength, i, name, got, want)
+				}
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -111,6 +112,48 @@ func TestChangesOfTensors(t *testing.T) {
 	} {
 		if _, err := set.Changed([]Change{c}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestRotatedRowsReadAnyRange reads every range of a rotated int8 matrix, also those that begin or end within a group,
+// and compares with the product of each group with the matrix of the rotation: the Kronecker power of a regular
+// Hadamard matrix of order 4.
+func TestRotatedRowsReadAnyRange(t *testing.T) {
+	const n, k, group = 3, 48, 16
+	h := [4][4]float64{{1, 1, 1, -1}, {1, 1, -1, 1}, {1, -1, 1, 1}, {-1, 1, 1, 1}}
+	s := Stored{
+		DType: engine.I8, Shape: []int{n, k}, Data: make([]byte, n*k), Scales: []float32{0.5, 3, 0.125}, Rotated: group,
+	}
+	for i := range s.Data {
+		s.Data[i] = byte(i*89 + i/11)
+	}
+	want := make([]float64, n*k)
+	for i := range want {
+		first := i / group * group
+		for j := range group {
+			r := h[i%group/4][j/4] * h[i%4][j%4] / 4
+			want[i] += r * float64(int8(s.Data[first+j])) * float64(s.Scales[i/k])
+		}
+	}
+	wide, err := s.withColumns(k + 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lo := range n * k {
+		for hi := lo + 1; hi <= n*k; hi++ {
+			got := make([]float32, hi-lo)
+			s.wide(got, lo)
+			for i, v := range got {
+				if !(math.Abs(float64(v)-want[lo+i]) <= 1e-4) {
+					t.Fatalf("[%d, %d): element %d is %v, want %v", lo, hi, lo+i, v, want[lo+i])
+				}
+			}
+		}
+		got := make([]float32, 1)
+		wide.wide(got, lo/k*(k+5)+lo%k)
+		if !(math.Abs(float64(got[0])-want[lo]) <= math.Abs(want[lo])/256) {
+			t.Fatalf("widened: element %d is %v, want %v in bf16", lo, got[0], want[lo])
 		}
 	}
 }

@@ -294,6 +294,70 @@ func TestEmbeddingsOf8Bits(t *testing.T) {
 	}
 }
 
+// TestScalesOfWidthsThatAreNoMultipleOfATile reads layers whose scales fill their tiles of 128 rows and 4 groups only
+// in part. The scales are written in the order in which PyTorch's to_blocked writes them (torchao,
+// mx_formats/utils.py): tile after tile, along the rows first. All numbers are 1, so that every weight is its scale.
+func TestScalesOfWidthsThatAreNoMultipleOfATile(t *testing.T) {
+	const rows = 150
+	exponent := func(row, group int) int { return (row*5+group*3)%13 - 6 }
+	for _, c := range []struct {
+		format string
+		dtype  engine.DType
+		per    int  // inputs of a group
+		packed int  // numbers of a byte
+		ones   byte // a byte of ones
+		scale  func(exponent int) byte
+	}{
+		{"mxfp8", engine.F8E4M3, 32, 1, 0x38, func(e int) byte { return byte(127 + e) }},
+		{"nvfp4", engine.U8, 16, 2, 0x22, func(e int) byte { return byte((7 + e) << 3) }},
+	} {
+		for _, groups := range []int{1, 3, 4, 5, 6, 8, 10} {
+			var scales []byte
+			for tile := 0; tile < rows; tile += 128 {
+				for first := 0; first < groups; first += 4 {
+					for lane := range 32 {
+						for i := range 16 {
+							row, group := tile+i/4*32+lane, first+i%4
+							if row >= rows || group >= groups {
+								scales = append(scales, 0)
+								continue
+							}
+							scales = append(scales, c.scale(exponent(row, group)))
+						}
+					}
+				}
+			}
+			k := groups * c.per
+			mark := `{"format": "` + c.format + `"}`
+			s, ok := weights.FromMap(map[string]weights.Stored{
+				"x.weight": {
+					DType: c.dtype, Shape: []int{rows, k / c.packed},
+					Data: bytes.Repeat([]byte{c.ones}, rows*k/c.packed),
+				},
+				"x.weight_scale":   {DType: engine.U8, Shape: []int{len(scales)}, Data: scales},
+				"x.weight_scale_2": weights.Floats([]float32{1}, 1),
+				"x.comfy_quant":    {DType: engine.U8, Shape: []int{len(mark)}, Data: []byte(mark)},
+			}).Get("x.weight")
+			if !ok {
+				t.Fatal("no weight")
+			}
+			for _, part := range [][2]int{{0, rows}, {0, 1}, {100, 40}, {128, 22}, {149, 1}} {
+				cut, err := s.Rows(part[0], part[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, got := range cut.F32() {
+					row, col := part[0]+i/k, i%k
+					if want := float32(math.Pow(2, float64(exponent(row, col/c.per)))); got != want {
+						t.Fatalf("%s, %d groups, rows from %d on: element [%d, %d] is %v, want %v", c.format, groups, part[0], row,
+							col, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestQuantisationsThatAreNotRead checks that errors for unsupported quantizations name them, and the errors for
 // incomplete files.
 func TestQuantisationsThatAreNotRead(t *testing.T) {

@@ -3,7 +3,9 @@ package classes
 import (
 	"cmp"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/fault"
@@ -11,7 +13,9 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
 )
 
 // TestMissingWidgetsHaveTheirDefaults drops the last value, and then all values, from the widgets_values of every class
@@ -23,10 +27,7 @@ func TestMissingWidgetsHaveTheirDefaults(t *testing.T) {
 	decoded, err := pyjson.Decode(raw)
 	check(t, err)
 	recorded, cat, swept := decoded.(*pyjson.Object).In("classes"), All(), 0
-	describe := func(class string) *pyjson.Object {
-		o, _ := cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object)
-		return o
-	}
+	describe := cat.WithoutFiles
 	for _, class := range cat.Classes() {
 		entry := cmp.Or(recorded.In(class), describe(class)) // of classes that no server was asked about
 		names, defaults, values := widgetDefaults(cat.Class(class), entry)
@@ -117,6 +118,70 @@ func widgetDefaults(k *graph.Class, entry *pyjson.Object) (names []string, defau
 	add(entry.In("input").In("required"), "")
 	add(entry.In("input").In("optional"), "")
 	return names, defaults, values
+}
+
+// TestMissingFilesAreTheFirstOfTheirList leaves the values of every class with a list of files out of an editor graph.
+// The editor creates such a widget with the first entry, in Python's order of names; without any file the graph is
+// refused by name, but for a VAELoader, whose list always ends with pixel_space.
+func TestMissingFilesAreTheFirstOfTheirList(t *testing.T) {
+	base, cat, seen := t.TempDir(), All(), 0
+	full := files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input")}
+	for _, dir := range append(files.Kinds(), "../input") {
+		for _, ext := range []string{".safetensors", ".gguf", ".png", ".latent"} {
+			for _, name := range []string{"apple", "Zebra", "sub/Aardvark", "mole"} {
+				scratch.Touch(t, filepath.Join(full.Models[0], dir, filepath.FromSlash(name)+ext))
+			}
+		}
+	}
+	for _, class := range cat.Classes() {
+		k := cat.Class(class)
+		var lists []string
+		for _, in := range k.Inputs {
+			if in.Files != "" {
+				lists = append(lists, in.Name)
+			}
+		}
+		if lists == nil {
+			continue
+		}
+		seen++
+		g := pyjson.NewObject("links", []any{[]any{int64(1), int64(1), int64(0), int64(2), int64(0), "*"}}, "nodes", []any{
+			pyjson.NewObject("id", int64(1), "type", class), pyjson.NewObject("id", int64(2), "type", "PreviewAny", "inputs",
+				[]any{pyjson.NewObject("name", "source", "type", "*", "link", int64(1))}),
+		})
+		for _, roots := range []files.Roots{full, {}} {
+			api, failure := editor.Convert(g, cat.WithoutFiles)
+			if failure != nil {
+				t.Fatal(failure)
+			}
+			w, failure := graph.ParseWorkflow(api)
+			if failure != nil {
+				t.Fatal(failure)
+			}
+			_, failure = graph.Validate(cat, roots, graph.Job{Workflow: w})
+			text := ""
+			for _, e := range errorsOf(failure, "1") {
+				text += e.Text("details") + "\n"
+			}
+			for _, name := range lists {
+				v, _ := w.Input("1", name)
+				got, _ := v.(string)
+				switch stem, _, _ := strings.Cut(got, "."); {
+				case name == "vae_name" && roots.Input == "" && got == value.PixelSpace:
+				case roots.Input == "":
+					if want := name + ": '<first file>' not in []: the graph was saved without a file"; !strings.Contains(text, want) {
+						t.Errorf("%s without files: %s is %q: %s\nwant %s", class, name, got, text, want)
+					}
+				case stem != "Zebra" || strings.Contains(text, name):
+					t.Errorf("%s: %s is %q, want the first file, Zebra: %s", class, name, got, text)
+				}
+			}
+		}
+	}
+	if seen < 15 {
+		t.Errorf("%d classes with lists of files, want at least 15", seen)
+	}
+	t.Logf("%d classes", seen)
 }
 
 // errorsOf returns the errors of one node in a failed validation.

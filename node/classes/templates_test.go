@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"patchbay/node/editor"
-	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
@@ -38,10 +37,7 @@ func TestTemplatesValidate(t *testing.T) {
 		t.Skip("NOT RUN: PATCHBAY_TEMPLATES names no folder with ComfyUI's workflow templates")
 	}
 	cat := All()
-	describe := func(class string) *pyjson.Object {
-		o, _ := cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object)
-		return o
-	}
+	describe := cat.WithoutFiles
 	var all, good [2]int64 // by number, by use
 	lacking := map[string]int{}
 	list := templatesIn(t, dir)

@@ -11,18 +11,11 @@ import (
 	"patchbay/fault"
 	"patchbay/node/classes"
 	"patchbay/node/editor"
-	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
 // catalogue returns a function that describes the classes of this program.
-func catalogue() func(string) *pyjson.Object {
-	cat := classes.All()
-	return func(class string) *pyjson.Object {
-		o, _ := cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object)
-		return o
-	}
-}
+func catalogue() func(string) *pyjson.Object { return classes.All().WithoutFiles }
 
 func decoded(t *testing.T, text string) *pyjson.Object {
 	t.Helper()

@@ -156,7 +156,20 @@ func (c *Catalogue) ObjectInfo(roots files.Roots, class string) map[string]any {
 	return out
 }
 
-// info builds one object_info entry.
+// FirstFile stands for the first file of an input's list in a graph that was converted where the files are not known.
+// Validation replaces it.
+const FirstFile = "<first file>"
+
+// WithoutFiles returns the object_info entry of a class, nil if there is none, in which FirstFile stands for the files
+// of every list.
+func (c *Catalogue) WithoutFiles(class string) *pyjson.Object {
+	if k := c.classes[class]; k != nil {
+		return k.info(nil)
+	}
+	return nil
+}
+
+// info builds one object_info entry; with nil roots it is that of WithoutFiles.
 func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	input, order := pyjson.NewObject(), pyjson.NewObject()
 	for _, optional := range []bool{false, true} {
@@ -286,10 +299,25 @@ func (in *Input) config(newStyle bool, roots *files.Roots) []any {
 
 // choices returns the allowed values of a COMBO.
 func (in *Input) choices(roots *files.Roots) []any {
-	if in.Files == "" {
+	switch {
+	case in.Files == "":
 		return anys(in.Choices)
+	case roots == nil:
+		return anys(append([]string{FirstFile}, in.Choices...))
 	}
 	return anys(append(roots.List(in.Files), in.Choices...))
+}
+
+// Named returns the file that an input's value names: the value itself, or for FirstFile the first of the input's list,
+// as in ComfyUI's editor. It is FirstFile if there is none.
+func (in *Input) Named(roots *files.Roots, value string) string {
+	if in.Files == "" || value != FirstFile {
+		return value
+	}
+	if list := append(roots.List(in.Files), in.Choices...); len(list) > 0 {
+		return list[0]
+	}
+	return value
 }
 
 // Input returns a declared input, nil if there is none of that name.

@@ -41,7 +41,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		return nil, v.wrong(k, in, given, fault.InvalidInput, "Failed to convert an input value to a "+in.Type+" value",
 			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), why), "exception_message", why)
 	}
-	if slices.Contains(k.SelfChecked, in.Name) {
+	if slices.Contains(k.SelfChecked, in.Name) && val != FirstFile {
 		return val, nil
 	}
 	if p := v.limits(k, in, val); p != nil {
@@ -59,7 +59,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		allowed = fmt.Sprintf("(list of length %d)", len(choices))
 	}
 	p := v.wrong(k, in, val, fault.NotInList, messageNotInList,
-		fmt.Sprintf("%s: %s not in %s%s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed, pickled(in, val)))
+		fmt.Sprintf("%s: %s not in %s%s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed, unlisted(in, val)))
 	if len(choices) > 20 {
 		p.extra.Set("input_config", nil)
 	}
@@ -72,9 +72,13 @@ func (v *validation) wrong(k *Class, in *Input, val any, code, message, details 
 	return &problem{code, message, details, pyjson.NewObject(append(extra, more...)...)}
 }
 
-// pickled explains why a model file that Python would have to unpickle is in no list; "" for others.
-func pickled(in *Input, val any) string {
+// unlisted explains why a file is in no list: the graph names none and there is none, or Python would have to unpickle
+// it; "" for others.
+func unlisted(in *Input, val any) string {
 	name, _ := val.(string)
+	if in.Files != "" && name == FirstFile {
+		return ": the graph was saved without a file, for which the first one stands, and there is none"
+	}
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".pth", ".pt", ".ckpt", ".bin", ".pkl":
 		if in.Files != "" && in.Files != files.KindUpscale {

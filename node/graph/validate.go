@@ -292,6 +292,10 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 		val = inner
 		inputs.Set(in.Name, val)
 	}
+	if name, isText := val.(string); isText {
+		val = in.Named(v.roots, name)
+		inputs.Set(in.Name, val)
+	}
 	val, p := v.literal(k, in, val)
 	if p != nil {
 		r.errors = append(r.errors, *p)

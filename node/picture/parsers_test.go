@@ -66,14 +66,17 @@ func pngTarget(tb testing.TB) *hammer.Target[texts] {
 	writeChunk(&packed, "zTXt", append([]byte("prompt\x00\x00"), z.Bytes()...))
 	writeChunk(&packed, "iTXt", append([]byte("workflow\x00\x01\x00en\x00\x00"), z.Bytes()...))
 	writeChunk(&packed, "IEND", nil)
+	seeds := []hammer.Input{
+		{Data: EncodePNG(make([]byte, 12), 2, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A"}}`},
+			[2]string{"workflow", "狐"})},
+		{Data: []byte(pngSignature + "\x00\x00\x00\x04zTXtk\x00\x00x")},
+		{Data: packed.Bytes()},
+	}
+	for _, name := range []string{"animated.png", "animated.webp", "still.webp", "exif.jpg"} {
+		seeds = append(seeds, hammer.Input{Data: comfyUIFile(tb, name)})
+	}
 	return &hammer.Target[texts]{
-		Name: "FuzzPNG", Mend: mendPNG,
-		Seeds: []hammer.Input{
-			{Data: EncodePNG(make([]byte, 12), 2, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A"}}`},
-				[2]string{"workflow", "狐"})},
-			{Data: []byte(pngSignature + "\x00\x00\x00\x04zTXtk\x00\x00x")},
-			{Data: packed.Bytes()},
-		},
+		Name: "FuzzPNG", Mend: mendPNG, Seeds: seeds,
 		Parse: func(in hammer.Input) (texts, error) {
 			prompt, extra, err := WorkflowFrom(in.Data)
 			return texts{prompt, extra}, err

@@ -149,7 +149,8 @@ func textFormat(data []byte) string {
 	return ""
 }
 
-// exifTexts returns the texts "key:value" of a WebP or JPEG, as ComfyUI's SaveAnimatedWEBP writes them.
+// exifTexts returns the texts "key:value" of the first directory of EXIF data, where ComfyUI's SaveAnimatedWEBP writes
+// them.
 func exifTexts(b []byte) (out []textChunk) {
 	if len(b) < 8 {
 		return nil
@@ -162,12 +163,16 @@ func exifTexts(b []byte) (out []textChunk) {
 	if at+2 > uint64(len(b)) {
 		return nil
 	}
-	end := at + 2 + 12*uint64(order.Uint16(b[at:]))
-	for e, total := at+2, uint64(0); e < end && e+12 <= uint64(len(b)); e += 12 {
-		n, from := uint64(order.Uint32(b[e+4:])), uint64(order.Uint32(b[e+8:]))
-		if total += n; order.Uint16(b[e+2:]) != 2 || from+n > uint64(len(b)) || total > maxTexts {
-			continue // no text, or one that is cut off
+	end, left := at+2+12*uint64(order.Uint16(b[at:])), uint64(len(b))
+	for e := at + 2; e < end && e+12 <= uint64(len(b)); e += 12 {
+		n, from := uint64(order.Uint32(b[e+4:])), e+8
+		if n > 4 { // a longer one does not fit into its entry
+			from = uint64(order.Uint32(b[e+8:]))
 		}
+		if order.Uint16(b[e+2:]) != 2 || from+n > uint64(len(b)) || n > left {
+			continue // no text, one that is cut off, or bytes that are read again and again
+		}
+		left -= n
 		key, value, _ := strings.Cut(strings.TrimRight(string(b[from:from+n]), "\x00"), ":")
 		out = append(out, textChunk{key: key, value: value})
 	}
@@ -333,7 +338,7 @@ func pngChunks(data []byte) []chunk {
 	return out
 }
 
-// decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3), if compressed of at most most bytes.
+// decodeText reads a tEXt, zTXt, iTXt (PNG specification 11.3.3) or comf chunk, if compressed of at most most bytes.
 func decodeText(kind string, body []byte, most int) (t textChunk, ok bool, err error) {
 	key, rest, found := bytes.Cut(body, []byte{0})
 	if !found || len(key) == 0 || len(key) > 79 {
@@ -341,7 +346,7 @@ func decodeText(kind string, body []byte, most int) (t textChunk, ok bool, err e
 	}
 	t.key = latin1(key)
 	switch kind {
-	case "tEXt":
+	case "tEXt", "comf": // the latter in animations of ComfyUI (SaveAnimatedPNG)
 		if t.value = string(rest); !utf8.Valid(rest) {
 			t.value = latin1(rest)
 		}

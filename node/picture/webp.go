@@ -125,8 +125,12 @@ func frameFile(frame []byte, size image.Point) []byte {
 	return append(append(out, "WEBP"...), body...)
 }
 
-// stillWebP decodes a file of one picture. The colours of a lossy one are converted as libwebp does.
+// stillWebP decodes a file of one picture. The colours of a lossy one are converted as libwebp does. A file whose
+// pixels are cut off is refused first: the decoder allocates what their chunk claims to have.
 func stillWebP(data []byte) (image.Image, error) {
+	if !slices.ContainsFunc(riffChunks(data[12:]), func(c chunk) bool { return c.id == "VP8 " || c.id == "VP8L" }) {
+		return nil, errWebP
+	}
 	im, err := webp.Decode(bytes.NewReader(data))
 	if err != nil {
 		return nil, err

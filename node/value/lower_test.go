@@ -1,11 +1,14 @@
 package value
 
 import (
+	"math"
 	"slices"
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/models/sampling"
 	"patchbay/models/tiny"
+	"patchbay/node/picture"
 	"patchbay/parallel/request"
 )
 
@@ -95,5 +98,140 @@ func TestShortTextsAreFilled(t *testing.T) {
 	}
 	if got := flux.filled(text); got.Rows != 2 {
 		t.Errorf("FLUX.1's text of 2 rows has %d now", got.Rows)
+	}
+}
+
+// TestLowerLeavesItsInputs checks that Lower converts latents to model space in memory of its own: values that travel
+// along links are read by other nodes too. The numbers are FLUX's: model = (vae - 0.1159) * 0.3611.
+func TestLowerLeavesItsInputs(t *testing.T) {
+	filled := func(b, c, y, x int, first float32) request.Latent {
+		l := request.NewLatent(b, c, y, x)
+		for i := range l.Data {
+			l.Data[i] = first + float32(i%97)/16
+		}
+		return l
+	}
+	converted := func(what string, got, vae []float32) {
+		t.Helper()
+		if len(got) != len(vae) {
+			t.Errorf("%s: %d values, want %d", what, len(got), len(vae))
+			return
+		}
+		for i, v := range vae {
+			if want := (float64(v) - 0.1159) * 0.3611; !(math.Abs(float64(got[i])-want) < 1e-6) {
+				t.Errorf("%s: value %d is %v in model space, want %v for %v", what, i, got[i], want, v)
+				return
+			}
+		}
+	}
+	for _, name := range []string{"kontext-a", "fill-a"} {
+		m := tinyModel(t, name)
+		start, image := filled(1, 16, 4, 6, 1), filled(1, 16, 4, 6, 2)
+		references := []request.Latent{filled(1, 16, 4, 6, 3), filled(1, 16, 2, 4, 4)}
+		mask := &picture.Mask{B: 1, Y: 4, X: 6, Data: slices.Repeat([]float32{0.5}, 24)}
+		n := m.Spec.ContextDim
+		c := Cond{
+			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}}, ConcatImage: image,
+			Mask: mask, MaskStrength: 1,
+		}
+		if m.Spec.References {
+			c.Latents = references
+		}
+		all := [][]float32{start.Data, image.Data, references[0].Data, references[1].Data, mask.Data}
+		var before [][]float32
+		for _, v := range all {
+			before = append(before, slices.Clone(v))
+		}
+		for range 2 { // a second run gets the same values
+			req, err := Lower(Lowering{
+				Guider: Guider{Model: m, Branches: []GuiderBranch{{"positive", Conditioning{c}}}}, Noise: Noise{Seed: 3},
+				Sampler: Sampler{Name: "euler"}, Sigmas: []float32{1, 0.5, 0}, Latent: &Latent{Samples: start, NoiseMask: mask},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range all {
+				if !slices.Equal(v, before[i]) {
+					t.Errorf("%s: Lower has changed input %d of its caller", name, i)
+				}
+			}
+			e := req.Branches[0].Entries[0]
+			converted(name+": latent", req.Latent.Data, before[0])
+			if m.Spec.Concat > 0 {
+				converted(name+": concat_latent_image", e.Concat.Data[:len(image.Data)], before[1])
+			}
+			if len(e.References) != len(c.Latents) {
+				t.Fatalf("%s: %d references, want %d", name, len(e.References), len(c.Latents))
+			}
+			for i, r := range e.References {
+				converted(name+": reference", r.Data, before[2+i])
+			}
+		}
+	}
+}
+
+// TestMasksOfEntriesKeepTheirBatch checks that every picture of a batch gets the mask of its number. As in ComfyUI
+// (comfy/samplers.py, get_area_and_mult) masks beyond the batch are dropped, and fewer masks are repeated where they
+// are used.
+func TestMasksOfEntriesKeepTheirBatch(t *testing.T) {
+	m := tinyModel(t, "flux")
+	n := m.Spec.ContextDim
+	for _, c := range []struct{ masks, pictures, want int }{{3, 3, 3}, {3, 2, 2}, {2, 3, 2}, {1, 3, 1}, {3, 1, 1}} {
+		mask := &picture.Mask{B: c.masks, Y: 4, X: 6}
+		for i := range c.masks {
+			mask.Data = append(mask.Data, slices.Repeat([]float32{float32(i+1) / 8}, 24)...)
+		}
+		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
+			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}}, Mask: mask, MaskStrength: 1,
+		}}}, request.NewLatent(c.pictures, 16, 4, 6), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.Entries[0].Mask; got.B != c.want || !slices.Equal(got.Data, mask.Data[:24*c.want]) {
+			t.Errorf("%d masks for %d pictures: got %d, want the first %d", c.masks, c.pictures, got.B, c.want)
+		}
+	}
+}
+
+// TestNoiseOfSamplersContinuesAfterBatchIndex checks how many numbers count as drawn before a sampler's own noise, when
+// that continues the generator. ComfyUI (comfy/sample.py, prepare_noise) draws a batch at once, but with a batch_index
+// one picture after the other up to the largest index, the last one included.
+func TestNoiseOfSamplersContinuesAfterBatchIndex(t *testing.T) {
+	const seed, item = 11, 16 * 4 * 6
+	m := tinyModel(t, "flux")
+	n := m.Spec.ContextDim
+	for _, c := range []struct {
+		index []int
+		want  []int // draws
+	}{
+		{nil, []int{2 * item}},
+		{[]int{0, 1}, []int{item, item}},
+		{[]int{3, 1}, []int{item, item, item, item}},
+		{[]int{2, 2}, []int{item, item, item}},
+	} {
+		req, err := Lower(Lowering{
+			Guider: Guider{Model: m, Branches: []GuiderBranch{{"positive", Conditioning{{
+				Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}},
+			}}}}},
+			Noise: Noise{Seed: seed}, Sampler: Sampler{Name: "euler"}, Sigmas: []float32{1, 0},
+			Latent: &Latent{Samples: request.NewLatent(2, 16, 4, 6), BatchIndex: c.index},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(req.NoiseDraws, c.want) {
+			t.Errorf("batch_index %v: draws of %v numbers, want %v", c.index, req.NoiseDraws, c.want)
+		}
+		g, drawn := sampling.NewGenerator(seed), [][]float32(nil)
+		for _, size := range c.want {
+			drawn = append(drawn, g.Randn(size))
+		}
+		want := drawn[0]
+		if c.index != nil {
+			want = slices.Concat(drawn[c.index[0]], drawn[c.index[1]])
+		}
+		if !slices.Equal(req.Noise.Data, want) {
+			t.Errorf("batch_index %v: the noise is not made of these draws", c.index)
+		}
 	}
 }

@@ -42,7 +42,8 @@ func TestValuesTravel(t *testing.T) {
 		{
 			Entry:      dit.Entry{Context: rows(1, 3), ContextLen: 1, Context2: rows(2, 2), Context2Len: 2},
 			NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1},
-			Mask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true,
+			Mask:         &picture.Mask{B: 2, Y: 1, X: 2, Data: []float32{0, 1, 1, 0}},
+			MaskStrength: 0.75, MaskBounds: true,
 		},
 	}
 	back, err := importConditioning(exported(t, list))
@@ -52,7 +53,7 @@ func TestValuesTravel(t *testing.T) {
 	if !reflect.DeepEqual(back, list) {
 		t.Errorf("conditioning came back as\n%+v\nwant\n%+v", back, list)
 	}
-	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
+	l := &Latent{NoiseMask: &picture.Mask{B: 2, Y: 1, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
 	l.Scale = 16
 	l.Samples.B, l.Samples.C, l.Samples.Y, l.Samples.X, l.Samples.Data = 2, 1, 1, 2, []float32{1, 2, 3, 4}
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
