@@ -9,7 +9,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 # Compilers live for seconds: collecting less takes a sixth of their processor time (docs/speed.md, "The test command").
 export GOFLAGS += '-toolexec=env GOGC=400'
 
-.PHONY: build demo test test-all check race lint fmt tools clients fake fuzz bench soak readme loc clean
+.PHONY: build demo test test-all check race lint fmt tools clients fake sim sim-plants fuzz bench soak readme loc clean
 .PHONY: cuda-check cuda-kernels gpu gpu-pack gpu-rehearse comfyui-test comfyui-templates families-test
 
 build:
@@ -63,6 +63,16 @@ cuda-kernels: # makes the committed PTX anew; after every change of engine/cuda/
 gpu gpu-pack gpu-rehearse:
 	@tests/gpu.sh $(patsubst gpu-%,%,$(filter-out gpu,$@))
 
+# Jobs, daemons and a NATS server in simulated time under faults: SEEDS runs from seed FROM. sim-plants plants the faults
+# that it must find, PLANT of them by a part of the name.
+SEEDS ?= 500
+FROM  ?= 1
+PLANT ?= all
+sim:
+	@set -o pipefail; SIM_SEEDS=$(SEEDS) SIM_FROM=$(FROM) $(GO) test -count 1 -timeout 0 -v -run Simulation ./tests/sim | \
+	  grep -v '^ *--- PASS\|^=== RUN'
+sim-plants:
+	SIM_PLANTS="$(PLANT)" SIM_SEEDS=$(SEEDS) $(GO) test -count 1 -timeout 0 -v -run Plants ./tests/sim
 fuzz: # FUZZTIME=10s, for each target
 	@tests/fuzz.sh $(FUZZTIME)
 bench:

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// plant is a fault that the simulation must find: one text of a file, which is there once, in place of another.
+type plant struct{ name, file, was, is string }
+
+// plants are the faults that TestSimulation must find, each within 500 seeds.
+var plants = []plant{
+	{
+		"an old attempt may end a job", "ipc/jobs/dispatch.go",
+		"if cur.Attempt != was.Attempt || cur.State != was.State {", "if cur.State != was.State {",
+	},
+	{
+		"files of ended jobs get no names after a crash", "ipc/jobs/reconcile.go",
+		"for _, rec := range ended {", "for _, rec := range ended[:0] {",
+	},
+	{
+		"a lost reference is not made anew", "ipc/jobs/jetstream_queue.go",
+		"if have[rec.Job] {", "if true || have[rec.Job] {",
+	},
+	{
+		"a known job is not compared with another body", "ipc/jobs/table.go",
+		"if e.rec.Hash != hash {", "if false {",
+	},
+	{
+		"pieces of two bodies have one key", "ipc/jobs/jetstream_record.go",
+		`fmt.Sprintf("%s.%s.%d", rec.Job, rec.Hash[:min(16, len(rec.Hash))], i)`, `fmt.Sprintf("%s.%d", rec.Job, i)`,
+	},
+	{
+		"an end that the stream lacks is not told again", "ipc/jobs/reconcile.go",
+		"published, err := j.store.endPublished(ctx, rec)\n\t\tif err != nil {\n\t\t\treturn\n\t\t}",
+		"_, err := j.store.endPublished(ctx, rec)\n\t\tpublished := true\n\t\tif err != nil {\n\t\t\treturn\n\t\t}",
+	},
+	{
+		"an attempt does not count", "ipc/jobs/take.go",
+		"\t\tr.Attempt++\n", "",
+	},
+	{
+		"the other daemons count as dead", "ipc/jobs/jetstream.go",
+		"return l.machines.Alive(owner)", "return owner == l.cfg.Owner",
+	},
+	{
+		"records are written whatever was written before", "ipc/jobs/jetstream_record.go",
+		"rev, err := l.jobs.Update(try, rec.Job, value, rec.Rev)", "rev, err := l.jobs.Put(try, rec.Job, value)",
+	},
+	{
+		"an older record replaces a newer one in the table", "ipc/jobs/table.go",
+		"\tif r.Rev <= e.rec.Rev {\n\t\treturn\n\t}\n", "",
+	},
+	{
+		"a file is linked twice", "node/files/outputs.go",
+		"Filename: linkOf(folder, path),", `Filename: "",`,
+	},
+	{
+		"a client is told that a job is cancelled which is not", "ipc/jobs/cancel.go",
+		"\t\tif !errors.Is(err, errConflict) {\n\t\t\treturn next.State, true, err\n\t\t}\n",
+		"\t\tif rec.State == message.Queued {\n\t\t\treturn message.Cancelled, true, nil\n\t\t}\n" +
+			"\t\tif !errors.Is(err, errConflict) {\n\t\t\treturn next.State, true, err\n\t\t}\n",
+	},
+	{
+		"the body is not kept", "ipc/jobs/jetstream_record.go",
+		"return l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])",
+		"return 1, nil",
+	},
+	{
+		"a receipt is given for a job that was not written", "ipc/jobs/jetstream_record.go",
+		"\tif noRoom(err) {\n\t\tl.unmade(rec, last)\n\t\treturn rec, false, err\n\t}\n",
+		"\tif noRoom(err) {\n\t\tl.unmade(rec, last)\n\t\treturn rec, false, err\n\t}\n" +
+			"\tif err != nil {\n\t\treturn rec, true, nil\n\t}\n",
+	},
+}
+
+// apply returns the file with the fault, and reports false if the text that the plant replaces is not there once.
+func (p plant) apply(root string) (string, bool) {
+	b, err := os.ReadFile(filepath.Join(root, p.file))
+	return strings.Replace(string(b), p.was, p.is, 1), err == nil && strings.Count(string(b), p.was) == 1
+}
+
+// TestPlants checks that every plant fits its file. With SIM_PLANTS=all, or a part of names, it runs the simulation
+// with each until it is found.
+func TestPlants(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := os.Getenv("SIM_PLANTS")
+	for _, p := range plants {
+		text, fits := p.apply(root)
+		if !fits {
+			t.Errorf("%s: %s does not hold the text once", p.name, p.file)
+		}
+		if want == "" || want != "all" && !strings.Contains(p.name, want) {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			dir := t.TempDir()
+			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
+				filepath.Join(root, p.file): filepath.Join(dir, "planted.go"),
+			}})
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "planted.go"), []byte(text), 0o600)
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), "go", "test", "-count", "1", "-vet", "off", "-v", "-run", "^TestSimulation$",
+				"-timeout", "20m", "-overlay", filepath.Join(dir, "overlay.json"), ".")
+			cmd.Env = append(os.Environ(), "SIM_PLANTS=")
+			out, err := cmd.CombinedOutput()
+			at := strings.LastIndex(string(out), "=== RUN")
+			switch {
+			case err == nil:
+				t.Error("it is not found")
+			case !strings.Contains(string(out), "the trace is in"):
+				t.Errorf("the run fails otherwise: %v\n%s", err, out)
+			default:
+				t.Log(string(out)[at:min(at+500, len(out))])
+			}
+		})
+	}
+}
