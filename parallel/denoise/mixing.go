@@ -3,6 +3,7 @@ package denoise
 import (
 	"math"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/request"
 )
@@ -13,6 +14,7 @@ type prediction struct {
 	branch int
 	layout *layout
 	weight []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
+	broken error     // why it cannot be evaluated
 }
 
 // active reports whether the entry takes part at sigma; both ends are included (ComfyUI get_area_and_mult).
@@ -20,19 +22,25 @@ func (p *prediction) active(sigma float32) bool {
 	return !p.Ranged || (sigma <= p.SigmaStart && sigma >= p.SigmaEnd)
 }
 
-// newPredictions resolves areas, masks and strengths of all entries of a request.
+// newPredictions resolves areas, masks and strengths of all entries of a request. As in ComfyUI, an area outside the
+// latent is an error only when its entry is evaluated.
 func newPredictions(r *request.Request, whole *layout) (out []*prediction) {
 	for bi, br := range withEqualAreas(r.Branches) {
-		for _, e := range br {
+		for i, e := range br {
 			p := &prediction{Entry: e, branch: bi, layout: whole}
+			out = append(out, p)
 			area := clipArea(e.Rectangle(), r.Latent.Y, r.Latent.X)
+			if area != (request.Area{}) && (area.H < 1 || area.W < 1) {
+				p.broken = fault.Bad(r.Branches[bi].Name, "entry %d has area %+v outside the latent of %d x %d", i,
+					e.Rectangle(), r.Latent.Y, r.Latent.X)
+				continue
+			}
 			if area != (request.Area{}) {
 				spec := r.Model.Spec
 				p.Concat = cropped(e.Concat, area)
 				p.layout = whole.area(area, r.Latent.C, spec.PatchSize, spec.Tokens(area.H, area.W))
 			}
 			p.weight = weightOf(e, area, r.Latent, whole)
-			out = append(out, p)
 		}
 	}
 	return out

@@ -101,6 +101,9 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 	}
 	for i, p := range d.preds {
 		if needed[p.branch] && p.active(sigma) {
+			if p.broken != nil {
+				return nil, answer{}, p.broken
+			}
 			q.active = append(q.active, i)
 		}
 	}
