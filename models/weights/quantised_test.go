@@ -2,8 +2,10 @@ package weights_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -252,6 +254,84 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 		near(t, l.key+" deferred", l.run(t, deferred.New(goldenrun.NewOps()), l.file(t, true)), want(y), tol)
 		near(t, l.key+" widened", l.run(t, goldenrun.NewOps(), l.file(t, true).Dequantized(engine.F32)),
 			want(l.key+"#y_dequantised"), tol)
+	}
+}
+
+// TestEarlierQuantisedLayersMatchComfyUI does the same with the layers recorded from ComfyUI 0.8.0, those of FP8 also in
+// the form of older files, whose scale is named scale_weight.
+func TestEarlierQuantisedLayersMatchComfyUI(t *testing.T) {
+	var all map[string]json.RawMessage
+	if err := golden.JSON("modern/quant.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	want, seen := results(t, "modern/quant.safetensors"), 0
+	for key, text := range all {
+		var c struct {
+			Format      string
+			Shape       []int
+			Bytes       string          `json:"bytes_hex"`
+			Scale       float32         `json:"weight_scale"`
+			Scale2      float32         `json:"weight_scale_2"`
+			Scales      string          `json:"weight_scale_hex"`
+			ScalesShape json.RawMessage `json:"weight_scale_shape"`
+			Bias        any
+			OldForm     *struct {
+				Elements int `json:"scaled_fp8_elements"`
+			} `json:"old_form"`
+		}
+		if err := json.Unmarshal(text, &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Format == "" {
+			continue
+		}
+		seen++
+		number := func(v float32) string {
+			return hex.EncodeToString(binary.LittleEndian.AppendUint32(nil, math.Float32bits(v)))
+		}
+		raw := func(text string, args ...any) json.RawMessage { return json.RawMessage(fmt.Sprintf(text, args...)) }
+		l := layer{
+			key: key, Format: c.Format, ComfyQuant: fmt.Sprintf(`{"format": %q}`, c.Format), Shape: c.Shape,
+			Compute: "float32", X: []int{3, c.Shape[1]}, XScale: golden.InputScale, Bias: c.Bias != nil,
+		}
+		l.Hex = map[string]string{"weight": c.Bytes, "weight_scale": number(c.Scale)}
+		l.Tensors = map[string][2]json.RawMessage{
+			"weight":       {raw("%q", c.Format), raw("[%d, %d]", c.Shape[0], c.Shape[1])},
+			"weight_scale": {raw(`"float32"`), raw("[]")},
+			"comfy_quant":  {raw(`"uint8"`), raw("[%d]", len(l.ComfyQuant))},
+		}
+		if c.Scales != "" {
+			l.Hex["weight_scale"], l.Hex["weight_scale_2"] = c.Scales, number(c.Scale2)
+			l.Tensors["weight"] = [2]json.RawMessage{raw(`"uint8"`), raw("[%d, %d]", c.Shape[0], c.Shape[1]/2)}
+			l.Tensors["weight_scale"] = [2]json.RawMessage{raw(`"float8_e4m3fn"`), c.ScalesShape}
+			l.Tensors["weight_scale_2"] = [2]json.RawMessage{raw(`"float32"`), raw("[]")}
+		}
+		if l.Bias {
+			l.Tensors["bias"] = [2]json.RawMessage{raw(`"float32"`), raw("[%d]", c.Shape[0])}
+		}
+		sets := map[string]*weights.Set{"": l.file(t, true)}
+		if c.OldForm != nil {
+			data, _ := hex.DecodeString(c.Bytes)
+			scale, _ := hex.DecodeString(number(c.Scale))
+			old := map[string]weights.Stored{
+				"x.weight":       {DType: engine.F8E4M3, Shape: c.Shape, Data: data},
+				"x.scale_weight": {DType: engine.F32, Data: scale},
+				"scaled_fp8":     {DType: engine.F8E4M3, Shape: []int{c.OldForm.Elements}, Data: make([]byte, c.OldForm.Elements)},
+			}
+			if l.Bias {
+				bias, _ := sets[""].Get("x.bias")
+				old["x.bias"] = bias
+			}
+			sets[", older form"] = weights.FromMap(old)
+		}
+		for form, set := range sets {
+			stored, _ := set.Get("x.weight")
+			near(t, key+form+" dequantised", weights.Corner(stored, c.Shape).F32(), want(key+"#dequantised"), 1e-7)
+			near(t, key+form, l.run(t, goldenrun.NewOps(), set), want(key+"#y"), 2e-6)
+		}
+	}
+	if seen != 6 {
+		t.Errorf("%d layers, want 6", seen)
 	}
 }
 
