@@ -73,9 +73,8 @@ func (r *Request) validateGuidance() error {
 			return fault.Bad("cfg", "is %v: want a finite number", v)
 		}
 	}
-	if n := r.Guider.Norm; n != nil && (r.Guider.Kind == GuideDual || !(*n >= 0) || math.IsInf(float64(*n), 0)) {
-		return fault.Bad("guider", "CFGNorm of strength %v on guider %d: want at least 0, and one positive branch", *n,
-			r.Guider.Kind)
+	if n := r.Guider.Norm; n != nil && !(*n >= 0 && finite(*n)) {
+		return fault.Bad("guider", "CFGNorm has strength %v: want a finite number of at least 0", *n)
 	}
 	for _, b := range r.Branches {
 		for i, e := range b.Entries {
