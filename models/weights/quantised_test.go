@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -426,6 +428,73 @@ func TestQuantisationsThatAreNotRead(t *testing.T) {
 		if _, err := weights.Load(ref.New(), weights.FromMap(c.set), &n, opt); err == nil ||
 			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("got error %v, want one that says %q", err, c.want)
+		}
+	}
+}
+
+// TestOtherProgramsQuantisations checks that files that other programs quantized are refused by what they are. The
+// names of the tensors are those that the programs write.
+func TestOtherProgramsQuantisations(t *testing.T) {
+	of := func(kind engine.DType, shape ...int) weights.Stored {
+		n := kind.Size()
+		for _, d := range shape {
+			n *= d
+		}
+		return weights.Stored{DType: kind, Shape: shape, Data: make([]byte, n)}
+	}
+	const u8, i8, f8, f32, bf16 = engine.U8, engine.I8, engine.F8E4M3, engine.F32, engine.BF16
+	for want, set := range map[string]map[string]weights.Stored{
+		"layer a.x is quantised as NF4 by bitsandbytes": {
+			"a.x.weight": of(u8, 32, 1), "a.x.weight.absmax": of(u8, 1), "a.x.weight.quant_map": of(f32, 16),
+			"a.x.weight.nested_absmax": of(f32, 1), "a.x.weight.nested_quant_map": of(f32, 256),
+			"a.x.weight.quant_state.bitsandbytes__nf4": of(u8, 90),
+		},
+		"FP4 by bitsandbytes": {
+			"x.weight": of(u8, 32, 1), "x.weight.absmax": of(f32, 1), "x.weight.quant_map": of(f32, 16),
+			"x.weight.quant_state.bitsandbytes__fp4": of(u8, 90),
+		},
+		"LLM.int8 by bitsandbytes": {"x.weight": of(i8, 4, 16), "x.SCB": of(f32, 4), "x.weight_format": of(u8)},
+		"SVDQuant by Nunchaku": {
+			"x.qweight": of(i8, 4, 8), "x.wscales": of(bf16, 1, 4), "x.smooth_factor": of(bf16, 16),
+			"x.smooth_factor_orig": of(bf16, 16), "x.proj_down": of(bf16, 16, 2), "x.proj_up": of(bf16, 4, 2),
+		},
+		"8 or 4 bits by quanto": {
+			"x.weight._data": of(i8, 4, 16), "x.weight._scale": of(bf16, 4, 1), "x.input_scale": of(bf16),
+			"x.output_scale": of(bf16),
+		},
+		"f8_e4m3 with a scale for each row": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 4, 1)},
+		"layer x is quantised as f8_e4m3 with a scale for each row": {
+			"x.weight": of(f8, 4, 16), "x.scale_weight": of(f32, 4), "scaled_fp8": of(f8, 2),
+		},
+		"f8_e4m3 with a scale for each block": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 2, 2, 2)},
+		"fp8 with a scale for each block":     {"x.weight": of(f8, 4, 16), "x.weight_scale_inv": of(f32, 1, 1)},
+		"GPTQ or AWQ":                         {"x.qweight": of(i8, 4, 8), "x.qzeros": of(i8, 1, 2), "x.scales": of(bf16, 1, 4)},
+		"as AWQ":                              {"x.qweight": of(i8, 4, 8), "x.scaled_zeros": of(bf16, 1, 4), "x.scales": of(bf16, 1, 4)},
+	} {
+		set["x.bias"] = of(f32, 4)
+		var n net
+		opt := weights.Options{Model: "test", Dims: map[string]int{"N": 4, "K": 16}}
+		_, err := weights.Load(ref.New(), weights.FromMap(set), &n, opt)
+		if err == nil || !strings.Contains(err.Error(), want+", which is not read (read are: ") {
+			t.Errorf("got error %v, want one that says %q", err, want)
+		}
+		var entries []safetensors.Tensor
+		for name, e := range set {
+			types := map[engine.DType]string{u8: "U8", i8: "I8", f8: "F8_E4M3", f32: "F32", bf16: "BF16"}
+			entries = append(entries, safetensors.Tensor{
+				Name: name, FileType: types[e.DType], Shape: e.Shape, Data: datafile.Of(e.Data),
+			})
+		}
+		var file bytes.Buffer
+		if err := safetensors.Write(&file, nil, entries); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := weights.Open(path, engine.F32); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("opening a file: %v, want an error that says %q", err, want)
 		}
 	}
 }
