@@ -18,7 +18,8 @@ func TestCFGNormOfDualGuidance(t *testing.T) {
 	second.Mask = request.Latent{}
 	second.Strength = 1
 	texts := []request.Branch{
-		{Name: "cond1", Entries: []request.Entry{first}}, {Name: "cond2", Entries: []request.Entry{second}},
+		{Name: "cond1", Entries: []request.Entry{first}},
+		{Name: "cond2", Entries: []request.Entry{second}},
 		{Name: "negative", Entries: r.Branches[1].Entries[:1]},
 	}
 	sample := func(guider request.Guider, branches ...request.Branch) []float32 {
@@ -71,8 +72,10 @@ func TestCFGNormOfDualGuidance(t *testing.T) {
 	}{
 		{"regular", sample(dual, texts...), regular},
 		{"nested", sample(nested, texts...), guided(n, normed(guided(m, c, 3), c), 2)},
-		{"cfg", sample(request.Guider{Kind: request.GuideCFG, CFG: 3, Norm: dual.Norm}, texts[0], texts[2]),
-			normed(guided(n, c, 3), c)},
+		{
+			"cfg", sample(request.Guider{Kind: request.GuideCFG, CFG: 3, Norm: dual.Norm}, texts[0], texts[2]),
+			normed(guided(n, c, 3), c),
+		},
 		{"basic", sample(request.Guider{Kind: request.GuideBasic, Norm: dual.Norm}, texts[0]), normed(c, c)},
 	} {
 		if rel := relative(run.got, run.want); !(rel <= 1e-5) {

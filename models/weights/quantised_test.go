@@ -259,8 +259,8 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 	}
 }
 
-// TestEarlierQuantisedLayersMatchComfyUI does the same with the layers recorded from ComfyUI 0.8.0, those of FP8 also in
-// the form of older files, whose scale is named scale_weight.
+// TestEarlierQuantisedLayersMatchComfyUI does the same with the layers recorded from ComfyUI 0.8.0, those of FP8 also
+// in the form of older files, whose scale is named scale_weight.
 func TestEarlierQuantisedLayersMatchComfyUI(t *testing.T) {
 	var all map[string]json.RawMessage
 	if err := golden.JSON("modern/quant.json", &all); err != nil {
@@ -468,8 +468,12 @@ func TestOtherProgramsQuantisations(t *testing.T) {
 		},
 		"f8_e4m3 with a scale for each block": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 2, 2, 2)},
 		"fp8 with a scale for each block":     {"x.weight": of(f8, 4, 16), "x.weight_scale_inv": of(f32, 1, 1)},
-		"GPTQ or AWQ":                         {"x.qweight": of(i8, 4, 8), "x.qzeros": of(i8, 1, 2), "x.scales": of(bf16, 1, 4)},
-		"as AWQ":                              {"x.qweight": of(i8, 4, 8), "x.scaled_zeros": of(bf16, 1, 4), "x.scales": of(bf16, 1, 4)},
+		"GPTQ or AWQ": {
+			"x.qweight": of(i8, 4, 8), "x.qzeros": of(i8, 1, 2), "x.scales": of(bf16, 1, 4),
+		},
+		"as AWQ": {
+			"x.qweight": of(i8, 4, 8), "x.scaled_zeros": of(bf16, 1, 4), "x.scales": of(bf16, 1, 4),
+		},
 	} {
 		set["x.bias"] = of(f32, 4)
 		var n net

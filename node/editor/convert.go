@@ -30,8 +30,8 @@ type conversion struct {
 	describe  func(class string) *pyjson.Object
 	now       time.Time // in file names
 	root      *frame
-	aliases   map[string]place // by name, see find
-	titles    map[string]place
+	aliases   map[string]found // by name, see find
+	titles    map[string]found
 	defs      map[string]*canvas
 	nodeCount int // nodes of all frames
 	left      int // links that may still be followed, as reroutes may form a circle

@@ -30,8 +30,8 @@ var (
 // maxPrefix bounds the bytes that take the place of variables in a filename_prefix, more than any path may have.
 const maxPrefix = 1 << 16
 
-// place is a node and the use of the canvas that it is on.
-type place struct {
+// found is a node and the use of the canvas that it is on.
+type found struct {
 	*frame
 	*node
 }
@@ -61,9 +61,9 @@ func (c *conversion) prefix(text string) string {
 
 // find returns the first node with a name: the name in its properties, which is its class unless another one was
 // given, or else its title. Nodes of subgraphs come before their instances.
-func (c *conversion) find(name string) (place, bool) {
+func (c *conversion) find(name string) (found, bool) {
 	if c.aliases == nil {
-		c.aliases, c.titles = map[string]place{}, map[string]place{}
+		c.aliases, c.titles = map[string]found{}, map[string]found{}
 		c.index(c.root)
 	}
 	at, ok := c.aliases[name]
@@ -79,10 +79,10 @@ func (c *conversion) index(f *frame) {
 			c.index(child)
 		}
 		if name := c.aliasOf(n); name != "" && c.aliases[name].node == nil {
-			c.aliases[name] = place{f, n}
+			c.aliases[name] = found{f, n}
 		}
 		if name := c.titleOf(n); c.titles[name].node == nil {
-			c.titles[name] = place{f, n}
+			c.titles[name] = found{f, n}
 		}
 	}
 }

@@ -103,26 +103,26 @@ func expanded(path string) string {
 	return os.ExpandEnv(path)
 }
 
-// entry is a key of a mapping with its value.
-type entry struct {
+// pair is a key of a mapping with its value.
+type pair struct {
 	key   string
 	value *yaml.Node
 }
 
 // sections returns the mappings of the file in order: references to anchors are followed, of equal keys the last
 // counts, and a merged mapping (<<) gives what a section does not have.
-func sections(text []byte) ([][]entry, error) {
+func sections(text []byte) ([][]pair, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil || len(doc.Content) == 0 {
 		return nil, err
 	}
-	top, err := entries(doc.Content[0], "the file", 0)
-	var out [][]entry
+	top, err := pairs(doc.Content[0], "the file", 0)
+	var out [][]pair
 	for _, e := range top {
 		if isNull(e.value) {
 			continue
 		}
-		section, fail := entries(e.value, e.key, 0)
+		section, fail := pairs(e.value, e.key, 0)
 		out, err = append(out, section), errors.Join(err, fail)
 	}
 	return out, err
@@ -131,16 +131,16 @@ func sections(text []byte) ([][]entry, error) {
 // maxMerges bounds mappings merged into mappings, which may form a circle.
 const maxMerges = 8
 
-func entries(n *yaml.Node, name string, depth int) (out []entry, err error) {
+func pairs(n *yaml.Node, name string, depth int) (out []pair, err error) {
 	if n = target(n); n.Kind != yaml.MappingNode || depth > maxMerges {
 		return nil, fmt.Errorf("line %d: %s is no section: want names with their folders below it", n.Line, name)
 	}
 	set := func(key string, value *yaml.Node) {
-		if i := slices.IndexFunc(out, func(e entry) bool { return e.key == key }); i >= 0 {
+		if i := slices.IndexFunc(out, func(e pair) bool { return e.key == key }); i >= 0 {
 			out[i].value = value
 			return
 		}
-		out = append(out, entry{key, value})
+		out = append(out, pair{key, value})
 	}
 	isMerge := func(i int) bool { return n.Content[i].ShortTag() == "!!merge" }
 	for i := 0; i < len(n.Content); i += 2 {
@@ -153,7 +153,7 @@ func entries(n *yaml.Node, name string, depth int) (out []entry, err error) {
 			slices.Reverse(from) // the first wins
 		}
 		for _, other := range from {
-			merged, err := entries(other, "<<", depth+1)
+			merged, err := pairs(other, "<<", depth+1)
 			if err != nil {
 				return nil, err
 			}

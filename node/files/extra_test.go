@@ -90,8 +90,8 @@ disk:
 	}
 }
 
-// TestExtraModelPathsInAnyYAML checks flow mappings, anchors, merged sections and folded texts. Except for "both", where
-// releases of PyYAML differ, the folders are those that load_extra_path_config of 0.33.0 makes of the text.
+// TestExtraModelPathsInAnyYAML checks flow mappings, anchors, merged sections and folded texts. The folders are those
+// that load_extra_path_config of 0.33.0 makes of the text, but for "both", where releases of PyYAML differ.
 func TestExtraModelPathsInAnyYAML(t *testing.T) {
 	tree := t.TempDir()
 	text := `%YAML 1.1
