@@ -2,9 +2,13 @@ package parallel
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/parallel/request"
 	"patchbay/tests/race"
 )
@@ -73,4 +77,42 @@ func item(l request.Latent, i int) request.Latent {
 		panic(fmt.Sprintf("item %d of %d", i, l.B))
 	}
 	return request.Latent{B: 1, C: l.C, Y: l.Y, X: l.X, Data: l.Data[i*n : (i+1)*n]}
+}
+
+// TestAreaOutsideTheLatent checks that an area outside the latent is an error only when an entry with it is evaluated,
+// as in ComfyUI, where entries of the other branch get it too.
+func TestAreaOutsideTheLatent(t *testing.T) {
+	e := newEngine(t)
+	g := openGolden(t, anyModel)
+	sample := func(branch int, area request.Area, from float32) ([]float32, error) {
+		r := parityRequest(t, g, anyModel, 1, 8, 10, 3)
+		r.Sigmas = r.Sigmas[:2] // one evaluation
+		far := r.Branches[branch].Entries[0]
+		far.Area, far.Ranged, far.SigmaStart = area, true, from*r.Sigmas[0]
+		if area != (request.Area{}) {
+			r.Branches[branch].Entries = append(r.Branches[branch].Entries, far)
+		}
+		res, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			return nil, err
+		}
+		return res.Latent.Data, nil
+	}
+	want, err := sample(0, request.Area{}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, far := range []request.Area{{H: 8, W: 8, X: 10}, {H: 8, W: 8, Y: 8}, {H: 8, W: 8, Y: 2, X: 99}} {
+		for branch, field := range []string{"positive", "negative"} {
+			if got, err := sample(branch, far, 0.9); err != nil || !slices.Equal(got, want) {
+				t.Errorf("area %+v of an inactive entry, %s: error %v, or not the picture without it", far, field, err)
+			}
+			_, err := sample(branch, far, 1)
+			var refused *fault.Error
+			if !errors.As(err, &refused) || refused.Code != fault.BadInput ||
+				!strings.Contains(refused.Text, "outside the latent of 8 x 10") {
+				t.Errorf("area %+v of an active entry, %s: %v, want a refusal", far, field, err)
+			}
+		}
+	}
 }

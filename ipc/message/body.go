@@ -214,8 +214,8 @@ func isEditorGraph(o *pyjson.Object) bool {
 // workflow is the JSON text of its graph.
 func Hash(req *RunRequest, workflow string) string {
 	c := *req
-	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", workflow, nil,
-		false, false, false, "", 0, nil
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", cmp.Or(c.Undated,
+		workflow), nil, false, false, false, "", 0, nil
 	c.Validated = nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0                  // deadlines do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse

@@ -51,6 +51,9 @@ func convert(req *RunRequest, lim wire.Limits) *fault.Error {
 	if failure != nil {
 		return failure
 	}
+	if text := pyjson.Dump(plain); bytes.Contains(text, []byte("%date:")) {
+		req.Undated = string(text)
+	}
 	if req.Workflow = api; req.ExtraPNG == nil {
 		req.ExtraPNG = pyjson.NewObject("workflow", o)
 	}

@@ -62,6 +62,8 @@ type RunRequest struct {
 	ObjectInfo *pyjson.Object `json:"object_info,omitempty"`
 
 	From string `json:"-"` // client that the job counts for, see ClientName
+	// the editor's graph, if its conversion may have put a date into a file name: Hash goes by it
+	Undated string `json:"-"`
 
 	Files []files.NeededFile `json:"-"` // by accept, for the record
 	About string             `json:"-"` // by accept, for the record

@@ -328,3 +328,38 @@ func TestMasksOfText(t *testing.T) {
 		}
 	}
 }
+
+// TestDatesSameJob checks that an editor's graph with a date in a file name is the same job whatever time it is: its
+// hash goes by the graph, not by the text of its conversion.
+func TestDatesSameJob(t *testing.T) {
+	parse := func(prefix string) *message.RunRequest {
+		t.Helper()
+		graph, err := pyjson.Decode([]byte(`{"nodes": [
+			{"id": 1, "type": "EmptyImage", "widgets_values": [64, 64, 1, 0]},
+			{"id": 2, "type": "SaveImage", "widgets_values": ["` + prefix + `"],
+				"inputs": [{"name": "images", "type": "IMAGE", "link": 1}]}],
+			"links": [[1, 1, 0, 2, 0, "IMAGE"]]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, w, failure := message.ParseRun(pyjson.NewObject("workflow", graph, "id", "j"))
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		if text := string(w.JSON()); strings.Contains(text, "%date") {
+			t.Errorf("a date is left in %s", text)
+		}
+		return req
+	}
+	dated := parse("%date:yyyy-MM-dd hhmmss%")
+	want := message.Hash(dated, "converted now")
+	if message.Hash(dated, "converted later") != want {
+		t.Error("another time makes another job")
+	}
+	if message.Hash(parse("%date:yyyy%"), "converted now") == want {
+		t.Error("another file name is the same job")
+	}
+	if plain := parse("x"); message.Hash(plain, "a") == message.Hash(plain, "b") {
+		t.Error("another workflow is the same job")
+	}
+}

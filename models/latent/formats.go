@@ -95,7 +95,7 @@ func SDXL() Format {
 // Wan21 is the 16-channel latent of Wan 2.1, also Qwen-Image.
 func Wan21() Format {
 	return Format{
-		Name: "wan21", Channels: 16, Scale: 1, Bias: [3]float32{-0.1835, -0.0868, -0.3360},
+		Name: "wan21", Channels: 16, Scale: 1, Frames: true, Bias: [3]float32{-0.1835, -0.0868, -0.3360},
 		Mean: []float32{
 			-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, 0.4134, -0.0715, 0.5517, -0.3632, -0.1922,
 			-0.9497, 0.2503, -0.2921,

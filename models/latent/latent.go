@@ -33,6 +33,8 @@ type Format struct {
 	// Packed is the side of the square of preview pixels that a latent pixel packs into its channels, ordered
 	// (channel, row, column). 0 means 1.
 	Packed int
+	// Frames: latents have an axis of frames, as those of videos, and so have their masks.
+	Frames bool
 }
 
 // ToModel converts v [..., C, plane] from VAE space to model space in place: (v - Shift) * Scale, or by channel.

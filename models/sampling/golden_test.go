@@ -41,20 +41,24 @@ func goldenModel(t *testing.T, name string) *ModelSampling {
 	var m *ModelSampling
 	var err error
 	switch name {
-	case "flux_dev", "qwen_image":
+	case "flux_dev", "qwen_image", "kontext", "krea2":
 		m, err = NewFlux(1.15)
 	case "flux2":
 		m, err = NewFlux(2.02)
-	case "flux_node_1024x1024":
+	case "flux_node_1024x1024", "krea2/ModelSamplingFlux-1.15-0.5-1024x1024":
 		m, err = NewFlux(FluxShift(1.15, 0.5, 1024, 1024))
 	case "flux_node_768x1344":
 		m, err = NewFlux(FluxShift(1.15, 0.5, 768, 1344))
-	case "flux_schnell":
+	case "flux2/ModelSamplingFlux-1.15-0.5-1248x832":
+		m, err = NewFlux(FluxShift(1.15, 0.5, 1248, 832))
+	case "flux_schnell", "qwen_image/aura1":
 		m, err = NewFlow(1, 1)
 	case "sd3":
 		m, err = NewFlow(3, 1000)
-	case "z_image":
+	case "z_image", "z_image/aura3":
 		m, err = NewFlow(3, 1)
+	case "qwen_image/aura3.1":
+		m, err = NewFlow(3.1, 1)
 	case "auraflow":
 		m, err = NewFlow(1.73, 1)
 	case "lumina2":

@@ -22,8 +22,12 @@ func exponentialIntegrals(s, t, grow float64, n int) []float64 {
 	return out
 }
 
-// solveMoments returns the w for which the sum over j of w_j * points_j^i is moments_i for every i.
+// solveMoments returns the w for which the sum over j of w_j * points_j^i is moments_i for every i: 0 if these are all
+// 0, even if points are equal.
 func solveMoments(points []float32, moments []float64) []float32 {
+	if !slices.ContainsFunc(moments, func(m float64) bool { return m != 0 }) {
+		return make([]float32, len(moments))
+	}
 	matrix := make([][]float64, len(moments))
 	for i := range matrix {
 		matrix[i] = make([]float64, len(points))

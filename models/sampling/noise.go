@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"patchbay/fault"
 )
 
 // PrepareNoise returns the noise a run starts from: randn of a latent of batch items of item elements each
@@ -111,10 +113,11 @@ func (d *Draws) Draw(n int, s0, s1 float32) ([]float32, error) {
 	if v, ok := d.drawn[n]; ok {
 		return v, nil
 	}
+	if d.stream == nil && s0 == s1 {
+		return nil, fault.Bad("sigmas", "two in a row are %v, where the noise of this sampler is no number (in ComfyUI all "+
+			"of the picture is then black): leave one out, or use a sampler without noise", s0)
+	}
 	if d.tree != nil {
-		if s0 == s1 {
-			return nil, fmt.Errorf("noise between equal sigmas %v: want two different ones", s0)
-		}
 		d.drawn[n] = d.tree.Increment(s0, s1)
 		return d.drawn[n], nil
 	}

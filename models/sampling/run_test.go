@@ -2,9 +2,14 @@ package sampling
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/fault"
+	"patchbay/tests/golden"
 )
 
 func mustFind(t *testing.T, name string) Method {
@@ -267,6 +272,59 @@ func TestInputAndDenoisedInvertTheNoising(t *testing.T) {
 		}
 		if !(math.Abs(float64(in[3])-want) <= 1e-6) {
 			t.Errorf("%s: network input %v, want %v", name, in[3], want)
+		}
+	}
+}
+
+// TestEqualSigmas compares runs with equal sigmas after each other with those of ComfyUI 0.33.0: where that gives
+// numbers the results are equal, and where it gives none there is an error, or they are no numbers.
+func TestEqualSigmas(t *testing.T) {
+	var all struct {
+		Cases []struct {
+			Sampler string
+			Options map[string]any
+			Sigmas  []float32
+			X       []float32
+			Error   string
+		}
+	}
+	if err := golden.JSON("modern33/equal_sigmas.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all.Cases {
+		e := mustFind(t, c.Sampler)
+		options, err := e.NewOptions(c.Options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := golden.Input("equal", 64)
+		draws, err := NewDraws(e.Noise, 5, len(x), c.Sigmas, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &denoiser{positive: 0.3, negative: -0.2, cfg: 1, uncond: e.NeedsUncond}
+		r := &Run{
+			Sigmas: slices.Clone(c.Sigmas), X: x, Model: goldenModel(t, "sd3"), Options: options, Noise: draws.Draw,
+			Denoise: d.denoise,
+		}
+		err = e.Sample(r)
+		name := fmt.Sprintf("%s %v %v", c.Sampler, c.Options, c.Sigmas)
+		finite := err == nil && !slices.ContainsFunc(r.X, func(v float32) bool { return v-v != 0 })
+		switch {
+		case strings.HasPrefix(c.Error, "_LinAlgError"): // rounding decides whether ComfyUI notices a singular matrix
+		case c.X == nil && finite:
+			t.Errorf("%s: got %v, ComfyUI %s", name, r.X[:4], c.Error)
+		case c.X == nil:
+			var refused *fault.Error
+			if err != nil && (!errors.As(err, &refused) || refused.Field != "sigmas") {
+				t.Errorf("%s: %v, want an error of sigmas", name, err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v, ComfyUI has numbers", name, err)
+		default:
+			if rel, _ := relative(r.X[:len(c.X)], c.X); !(rel <= 2e-5) {
+				t.Errorf("%s: relative error %.3g, bound 2e-5", name, rel)
+			}
 		}
 	}
 }

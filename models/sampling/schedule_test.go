@@ -2,6 +2,7 @@ package sampling
 
 import (
 	"encoding/json"
+	"iter"
 	"math"
 	"strconv"
 	"strings"
@@ -55,27 +56,50 @@ func whole(t *testing.T, text string) int {
 	return v
 }
 
-// sigmaCases decodes sigmas.json.
-func sigmaCases(t *testing.T) map[string]json.RawMessage {
+// sigmaCases returns the cases of all files of schedules.
+func sigmaCases(t *testing.T) iter.Seq2[string, json.RawMessage] {
 	t.Helper()
-	var cases map[string]json.RawMessage
-	if err := golden.JSON("sigmas.json", &cases); err != nil {
-		t.Fatal(err)
+	return func(yield func(string, json.RawMessage) bool) {
+		for _, file := range []string{"sigmas.json", "modern/sigmas.json", "modern33/sigmas.json"} {
+			var cases map[string]json.RawMessage
+			if err := golden.JSON(file, &cases); err != nil {
+				t.Fatal(err)
+			}
+			for name, raw := range cases {
+				var node struct{ Sigmas json.RawMessage } // of nodes in the later files
+				if strings.HasPrefix(name, "node/") && json.Unmarshal(raw, &node) == nil {
+					raw = node.Sigmas
+				}
+				if !yield(name, raw) {
+					return
+				}
+			}
+		}
 	}
-	return cases
+}
+
+// splitCase splits the name of a case into the model, with its patch if it has one, and the rest.
+func splitCase(name string) (model string, rest []string) {
+	part := strings.Split(name, "/")
+	if strings.HasPrefix(part[1], "aura") || strings.HasPrefix(part[1], "ModelSampling") {
+		return part[0] + "/" + part[1], part[2:]
+	}
+	return part[0], part[1:]
 }
 
 func TestSigmaTables(t *testing.T) {
-	read, names := goldenTensors(t, "sigma_tables.safetensors")
-	for _, name := range names {
-		model, table, _ := strings.Cut(name, "/")
-		m := goldenModel(t, model)
-		got := m.sigmas
-		if table == "log_sigmas" {
-			got = m.logSigmas
-		}
-		if d := worstUlps(t, name, got, read(name)); d > 1 {
-			t.Errorf("%s: differs by %d ulp, bound 1", name, d)
+	for _, file := range []string{"sigma_tables.safetensors", "modern/sigma_tables.safetensors"} {
+		read, names := goldenTensors(t, file)
+		for _, name := range names {
+			model, rest := splitCase(name)
+			m := goldenModel(t, model)
+			got := m.sigmas
+			if rest[0] == "log_sigmas" {
+				got = m.logSigmas
+			}
+			if d := worstUlps(t, name, got, read(name)); d > 1 {
+				t.Errorf("%s: differs by %d ulp, bound 1", name, d)
+			}
 		}
 	}
 }
@@ -114,6 +138,9 @@ func TestModelSamplingGoldens(t *testing.T) {
 		for _, s := range c.Sigma {
 			times = append(times, m.Timestep(s))
 		}
+		if c.Timestep == nil && c.TimestepToSigma != nil { // the later files have one list for both
+			c.Timestep = c.Sigma
+		}
 		for _, s := range c.Timestep {
 			sigmas = append(sigmas, m.Sigma(s))
 		}
@@ -123,7 +150,7 @@ func TestModelSamplingGoldens(t *testing.T) {
 		if d := worstUlps(t, model+" sigmas", sigmas, c.TimestepToSigma); d > 8 {
 			t.Errorf("%s: sigmas %v, want %v (%d ulp)", model, sigmas, c.TimestepToSigma, d)
 		}
-		if len(c.PercentToSigmaDouble) == 0 {
+		if len(c.PercentToSigmaDouble) == 0 && model != "krea2" {
 			t.Errorf("%s: no percentages in the golden file", model)
 		}
 		for i, want := range c.PercentToSigmaDouble {
@@ -150,31 +177,31 @@ func TestScheduleGoldens(t *testing.T) {
 		count[kind]++
 	}
 	for name, raw := range sigmaCases(t) {
-		part := strings.Split(name, "/")
+		model, part := splitCase(name)
 		switch {
-		case part[0] == "node" || part[1] == "conversions":
+		case model == "node" || part[0] == "conversions":
 			continue
-		case part[1] == "discard":
-			m := goldenModel(t, part[0])
-			got, err := KSamplerSigmas(m, part[2], part[3], whole(t, part[4]), number64(t, part[5]))
+		case part[0] == "discard":
+			m := goldenModel(t, model)
+			got, err := KSamplerSigmas(m, part[1], part[2], whole(t, part[3]), number64(t, part[4]))
 			if err != nil {
 				t.Fatal(err)
 			}
-			check(name, part[3], got, floats32(t, raw))
-		case len(part) == 5: // model/scheduler/steps/denoise/value
-			got, err := KSamplerSigmas(goldenModel(t, part[0]), "euler", part[1], whole(t, part[2]), number64(t, part[4]))
+			check(name, part[2], got, floats32(t, raw))
+		case len(part) == 4: // scheduler/steps/denoise/value
+			got, err := KSamplerSigmas(goldenModel(t, model), "euler", part[0], whole(t, part[1]), number64(t, part[3]))
 			if err != nil {
 				t.Fatal(err)
 			}
-			check(name, part[1], got, floats32(t, raw))
+			check(name, part[0], got, floats32(t, raw))
 		default:
 			var byDenoise map[string]json.RawMessage
 			if err := json.Unmarshal(raw, &byDenoise); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			m := goldenModel(t, part[0])
+			m := goldenModel(t, model)
 			for denoise, list := range byDenoise {
-				got, err := KSamplerSigmas(m, "euler", part[1], whole(t, part[2]), number64(t, denoise))
+				got, err := KSamplerSigmas(m, "euler", part[0], whole(t, part[1]), number64(t, denoise))
 				if strings.Contains(string(list), "nan") {
 					if err == nil {
 						t.Errorf("%s denoise %s: got %v, want an error where the original gives NaN", name, denoise, got)
@@ -184,7 +211,7 @@ func TestScheduleGoldens(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				check(name+" "+denoise, part[1], got, floats32(t, list))
+				check(name+" "+denoise, part[0], got, floats32(t, list))
 			}
 		}
 	}

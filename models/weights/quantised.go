@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"patchbay/engine"
@@ -52,6 +53,37 @@ func formats() map[string]func(s *Set, x string, q *quantisation) error {
 	}
 }
 
+// foreign are the quantizations of other programs, by a part of the names of their tensors behind that of the layer.
+var foreign = []struct{ part, name string }{
+	{".weight.quant_state.bitsandbytes__nf4", "NF4 by bitsandbytes"},
+	{".weight.quant_state.bitsandbytes__fp4", "FP4 by bitsandbytes"},
+	{".weight.absmax", "4 bits by bitsandbytes"},
+	{".SCB", "LLM.int8 by bitsandbytes"},
+	{".wscales", "SVDQuant by Nunchaku"},
+	{".weight._data", "8 or 4 bits by quanto"},
+	{".weight_scale_inv", "fp8 with a scale for each block"},
+	{".scaled_zeros", "AWQ"},
+	{".qzeros", "GPTQ or AWQ"},
+}
+
+// foreign returns an error that names the program that quantized a layer, if the set holds one of another program.
+func (s *Set) foreign() error {
+	names := slices.Sorted(maps.Keys(s.tensors))
+	for _, f := range foreign {
+		for _, name := range names {
+			if x, _, ok := strings.Cut(name, f.part); ok {
+				return notRead(x, f.name)
+			}
+		}
+	}
+	return nil
+}
+
+func notRead(layer, format string) error {
+	return fmt.Errorf("layer %s is quantised as %s, which is not read (read are: %s, and GGUF files)", layer, format,
+		strings.Join(Supported(), ", "))
+}
+
 // Supported returns the names of the quantizations of safetensors files that can be read, sorted.
 func Supported() []string {
 	return slices.Sorted(maps.Keys(formats()))
@@ -61,7 +93,7 @@ func Supported() []string {
 // supported or whose scales are missing becomes the error that Open and Load return.
 func (s *Set) join(metadata string) {
 	layers, err := s.layers(metadata)
-	if err != nil {
+	if err = cmp.Or(err, s.foreign()); err != nil {
 		s.refused = err
 		return
 	}
@@ -69,8 +101,7 @@ func (s *Set) join(metadata string) {
 		q := layers[x]
 		join, ok := formats()[q.Format]
 		if !ok {
-			s.refused = fmt.Errorf("layer %s is quantised as %q, which is not read (read are: %s, and GGUF files)", x, q.Format,
-				strings.Join(Supported(), ", "))
+			s.refused = notRead(x, strconv.Quote(q.Format))
 			return
 		}
 		if _, ok := s.tensors[x+".weight"]; !ok || join == nil {
@@ -81,7 +112,7 @@ func (s *Set) join(metadata string) {
 			return
 		}
 	}
-	s.joinOldFP8()
+	s.refused = s.joinOldFP8()
 }
 
 // maxMarker bounds the JSON of a layer; real ones have about 30 bytes.

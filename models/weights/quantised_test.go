@@ -2,9 +2,13 @@ package weights_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -255,6 +259,84 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 	}
 }
 
+// TestEarlierQuantisedLayersMatchComfyUI does the same with the layers recorded from ComfyUI 0.8.0, those of FP8 also
+// in the form of older files, whose scale is named scale_weight.
+func TestEarlierQuantisedLayersMatchComfyUI(t *testing.T) {
+	var all map[string]json.RawMessage
+	if err := golden.JSON("modern/quant.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	want, seen := results(t, "modern/quant.safetensors"), 0
+	for key, text := range all {
+		var c struct {
+			Format      string
+			Shape       []int
+			Bytes       string          `json:"bytes_hex"`
+			Scale       float32         `json:"weight_scale"`
+			Scale2      float32         `json:"weight_scale_2"`
+			Scales      string          `json:"weight_scale_hex"`
+			ScalesShape json.RawMessage `json:"weight_scale_shape"`
+			Bias        any
+			OldForm     *struct {
+				Elements int `json:"scaled_fp8_elements"`
+			} `json:"old_form"`
+		}
+		if err := json.Unmarshal(text, &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Format == "" {
+			continue
+		}
+		seen++
+		number := func(v float32) string {
+			return hex.EncodeToString(binary.LittleEndian.AppendUint32(nil, math.Float32bits(v)))
+		}
+		raw := func(text string, args ...any) json.RawMessage { return json.RawMessage(fmt.Sprintf(text, args...)) }
+		l := layer{
+			key: key, Format: c.Format, ComfyQuant: fmt.Sprintf(`{"format": %q}`, c.Format), Shape: c.Shape,
+			Compute: "float32", X: []int{3, c.Shape[1]}, XScale: golden.InputScale, Bias: c.Bias != nil,
+		}
+		l.Hex = map[string]string{"weight": c.Bytes, "weight_scale": number(c.Scale)}
+		l.Tensors = map[string][2]json.RawMessage{
+			"weight":       {raw("%q", c.Format), raw("[%d, %d]", c.Shape[0], c.Shape[1])},
+			"weight_scale": {raw(`"float32"`), raw("[]")},
+			"comfy_quant":  {raw(`"uint8"`), raw("[%d]", len(l.ComfyQuant))},
+		}
+		if c.Scales != "" {
+			l.Hex["weight_scale"], l.Hex["weight_scale_2"] = c.Scales, number(c.Scale2)
+			l.Tensors["weight"] = [2]json.RawMessage{raw(`"uint8"`), raw("[%d, %d]", c.Shape[0], c.Shape[1]/2)}
+			l.Tensors["weight_scale"] = [2]json.RawMessage{raw(`"float8_e4m3fn"`), c.ScalesShape}
+			l.Tensors["weight_scale_2"] = [2]json.RawMessage{raw(`"float32"`), raw("[]")}
+		}
+		if l.Bias {
+			l.Tensors["bias"] = [2]json.RawMessage{raw(`"float32"`), raw("[%d]", c.Shape[0])}
+		}
+		sets := map[string]*weights.Set{"": l.file(t, true)}
+		if c.OldForm != nil {
+			data, _ := hex.DecodeString(c.Bytes)
+			scale, _ := hex.DecodeString(number(c.Scale))
+			old := map[string]weights.Stored{
+				"x.weight":       {DType: engine.F8E4M3, Shape: c.Shape, Data: data},
+				"x.scale_weight": {DType: engine.F32, Data: scale},
+				"scaled_fp8":     {DType: engine.F8E4M3, Shape: []int{c.OldForm.Elements}, Data: make([]byte, c.OldForm.Elements)},
+			}
+			if l.Bias {
+				bias, _ := sets[""].Get("x.bias")
+				old["x.bias"] = bias
+			}
+			sets[", older form"] = weights.FromMap(old)
+		}
+		for form, set := range sets {
+			stored, _ := set.Get("x.weight")
+			near(t, key+form+" dequantised", weights.Corner(stored, c.Shape).F32(), want(key+"#dequantised"), 1e-7)
+			near(t, key+form, l.run(t, goldenrun.NewOps(), set), want(key+"#y"), 2e-6)
+		}
+	}
+	if seen != 6 {
+		t.Errorf("%d layers, want 6", seen)
+	}
+}
+
 // TestEmbeddingsOf8Bits compares rows of embedding tables that are quantized like weights with ComfyUI's.
 func TestEmbeddingsOf8Bits(t *testing.T) {
 	var all map[string]json.RawMessage
@@ -410,6 +492,77 @@ func TestQuantisationsThatAreNotRead(t *testing.T) {
 		if _, err := weights.Load(ref.New(), weights.FromMap(c.set), &n, opt); err == nil ||
 			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("got error %v, want one that says %q", err, c.want)
+		}
+	}
+}
+
+// TestOtherProgramsQuantisations checks that files that other programs quantized are refused by what they are. The
+// names of the tensors are those that the programs write.
+func TestOtherProgramsQuantisations(t *testing.T) {
+	of := func(kind engine.DType, shape ...int) weights.Stored {
+		n := kind.Size()
+		for _, d := range shape {
+			n *= d
+		}
+		return weights.Stored{DType: kind, Shape: shape, Data: make([]byte, n)}
+	}
+	const u8, i8, f8, f32, bf16 = engine.U8, engine.I8, engine.F8E4M3, engine.F32, engine.BF16
+	for want, set := range map[string]map[string]weights.Stored{
+		"layer a.x is quantised as NF4 by bitsandbytes": {
+			"a.x.weight": of(u8, 32, 1), "a.x.weight.absmax": of(u8, 1), "a.x.weight.quant_map": of(f32, 16),
+			"a.x.weight.nested_absmax": of(f32, 1), "a.x.weight.nested_quant_map": of(f32, 256),
+			"a.x.weight.quant_state.bitsandbytes__nf4": of(u8, 90),
+		},
+		"FP4 by bitsandbytes": {
+			"x.weight": of(u8, 32, 1), "x.weight.absmax": of(f32, 1), "x.weight.quant_map": of(f32, 16),
+			"x.weight.quant_state.bitsandbytes__fp4": of(u8, 90),
+		},
+		"LLM.int8 by bitsandbytes": {"x.weight": of(i8, 4, 16), "x.SCB": of(f32, 4), "x.weight_format": of(u8)},
+		"SVDQuant by Nunchaku": {
+			"x.qweight": of(i8, 4, 8), "x.wscales": of(bf16, 1, 4), "x.smooth_factor": of(bf16, 16),
+			"x.smooth_factor_orig": of(bf16, 16), "x.proj_down": of(bf16, 16, 2), "x.proj_up": of(bf16, 4, 2),
+		},
+		"8 or 4 bits by quanto": {
+			"x.weight._data": of(i8, 4, 16), "x.weight._scale": of(bf16, 4, 1), "x.input_scale": of(bf16),
+			"x.output_scale": of(bf16),
+		},
+		"f8_e4m3 with a scale for each row": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 4, 1)},
+		"layer x is quantised as f8_e4m3 with a scale for each row": {
+			"x.weight": of(f8, 4, 16), "x.scale_weight": of(f32, 4), "scaled_fp8": of(f8, 2),
+		},
+		"f8_e4m3 with a scale for each block": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 2, 2, 2)},
+		"fp8 with a scale for each block":     {"x.weight": of(f8, 4, 16), "x.weight_scale_inv": of(f32, 1, 1)},
+		"GPTQ or AWQ": {
+			"x.qweight": of(i8, 4, 8), "x.qzeros": of(i8, 1, 2), "x.scales": of(bf16, 1, 4),
+		},
+		"as AWQ": {
+			"x.qweight": of(i8, 4, 8), "x.scaled_zeros": of(bf16, 1, 4), "x.scales": of(bf16, 1, 4),
+		},
+	} {
+		set["x.bias"] = of(f32, 4)
+		var n net
+		opt := weights.Options{Model: "test", Dims: map[string]int{"N": 4, "K": 16}}
+		_, err := weights.Load(ref.New(), weights.FromMap(set), &n, opt)
+		if err == nil || !strings.Contains(err.Error(), want+", which is not read (read are: ") {
+			t.Errorf("got error %v, want one that says %q", err, want)
+		}
+		var entries []safetensors.Tensor
+		for name, e := range set {
+			types := map[engine.DType]string{u8: "U8", i8: "I8", f8: "F8_E4M3", f32: "F32", bf16: "BF16"}
+			entries = append(entries, safetensors.Tensor{
+				Name: name, FileType: types[e.DType], Shape: e.Shape, Data: datafile.Of(e.Data),
+			})
+		}
+		var file bytes.Buffer
+		if err := safetensors.Write(&file, nil, entries); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := weights.Open(path, engine.F32); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("opening a file: %v, want an error that says %q", err, want)
 		}
 	}
 }

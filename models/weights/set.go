@@ -184,9 +184,11 @@ func (s *Set) Form() (name string, quantised bool) {
 func (s *Set) index() { s.names = slices.Sorted(maps.Keys(s.tensors)) }
 
 // joinOldFP8 moves the scales of scaled fp8 files into their weights, in both spellings in use: `X.scale_weight` with
-// `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` (ComfyUI QUANTIZATION.md).
-func (s *Set) joinOldFP8() {
-	for name, t := range s.tensors {
+// `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` (ComfyUI QUANTIZATION.md). It
+// returns an error for 8-bit weights with more scales.
+func (s *Set) joinOldFP8() error {
+	for _, name := range slices.Sorted(maps.Keys(s.tensors)) {
+		t := s.tensors[name]
 		stem, isScale := strings.CutSuffix(name, ".scale_weight")
 		if !isScale {
 			stem, isScale = strings.CutSuffix(name, ".weight_scale")
@@ -198,13 +200,21 @@ func (s *Set) joinOldFP8() {
 			continue
 		}
 		w, ok := s.tensors[stem+".weight"]
-		if !ok || t.Len() != 1 || t.DType > engine.F64 {
+		switch {
+		case ok && t.Len() != 1 && w.DType.Size() == 1 && len(w.Shape) == 2:
+			per := "row"
+			if t.Len() != w.Shape[0] {
+				per = "block"
+			}
+			return notRead(stem, fmt.Sprintf("%s with a scale for each %s", w.DType, per))
+		case !ok || t.Len() != 1 || t.DType > engine.F64:
 			continue // reported as unexpected by Load
 		}
 		w.Scale = t.F32()[0]
 		s.tensors[stem+".weight"] = w
 		delete(s.tensors, name)
 	}
+	return nil
 }
 
 // marksFP8 reports whether a tensor only says how weights are stored, or how their inputs are to be rounded for a

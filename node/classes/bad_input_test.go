@@ -148,7 +148,7 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 			"y": int64(0), "feather": int64(0),
 		}, "samples_from", fault.BadInput, "batch of 2"},
 		{"LatentComposite", in{
-			"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(1, 4, 4, 4), "x": int64(80),
+			"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(1, 4, 4, 4), "x": int64(40),
 			"y": int64(0), "feather": int64(0),
 		}, "x", fault.BadInput, "outside"},
 		{"LatentCrop", in{

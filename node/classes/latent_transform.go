@@ -165,10 +165,11 @@ func latentComposite(c *graph.Call) ([]any, error) {
 		return nil, sameBatch("samples_from", to.C, from.C, 1, 1)
 	case from.B != 1 && from.B != to.B:
 		return nil, fault.Bad("samples_from", "has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
-	case x > to.X || y > to.Y:
+	case x > to.X && from.X-(x-to.X) > 1, y > to.Y && from.Y-(y-to.Y) > 1: // the slices do not match in ComfyUI
 		return nil, fault.At(fault.BadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x,
 			8*y, 8*to.X, 8*to.Y)
 	}
+	y, x = min(y, to.Y), min(x, to.X)
 	h, w := min(from.Y, to.Y-y), min(from.X, to.X-x)
 	mask := compositeMask(h, w, feather, [4]bool{y != 0, y+h < to.Y, x != 0, x+w < to.X})
 	out := request.NewLatent(to.B, to.C, to.Y, to.X)

@@ -28,6 +28,7 @@ const (
 type canvas struct {
 	id, name string
 	nodes    []*node // in the editor's order of execution
+	listed   []*node // in the order of the file
 	byID     map[string]*node
 	links    map[string]link
 	inputs   []port // of a subgraph
@@ -80,6 +81,7 @@ func parse(o *pyjson.Object) *canvas {
 		c.nodes = append(c.nodes, b)
 		c.byID[b.id] = b
 	}
+	c.listed = slices.Clone(c.nodes)
 	slices.SortStableFunc(c.nodes, func(a, b *node) int { return cmp.Compare(a.order, b.order) })
 	for _, v := range list(o.At("links")) {
 		switch l := v.(type) {

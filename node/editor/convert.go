@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"patchbay/fault"
 	"patchbay/node/pyjson"
@@ -27,6 +28,10 @@ func Is(o *pyjson.Object) bool {
 // conversion is the state of converting one graph.
 type conversion struct {
 	describe  func(class string) *pyjson.Object
+	now       time.Time // in file names
+	root      *frame
+	aliases   map[string]found // by name, see find
+	titles    map[string]found
 	defs      map[string]*canvas
 	nodeCount int // nodes of all frames
 	left      int // links that may still be followed, as reroutes may form a circle
@@ -39,18 +44,27 @@ type conversion struct {
 // workflow_format_ui with the reason (group nodes, subgraphs that contain themselves, links in a circle),
 // missing_node_type for a class without a description, or workflow_too_large.
 func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (*pyjson.Object, *fault.Error) {
-	c := &conversion{describe: describe, defs: map[string]*canvas{}, out: map[string]*pyjson.Object{}, left: maxSteps}
+	return convert(graph, describe, time.Now())
+}
+
+func convert(graph *pyjson.Object, describe func(class string) *pyjson.Object, now time.Time) (*pyjson.Object,
+	*fault.Error,
+) {
+	c := &conversion{
+		describe: describe, now: now, defs: map[string]*canvas{}, out: map[string]*pyjson.Object{},
+		left: maxSteps,
+	}
 	for _, v := range list(graph.In("definitions").At("subgraphs")) {
 		if o, ok := v.(*pyjson.Object); ok {
 			def := parse(o)
 			c.defs[def.id] = def
 		}
 	}
-	root := &frame{canvas: parse(graph)}
-	if f := c.expand(root, 0); f != nil {
+	c.root = &frame{canvas: parse(graph)}
+	if f := c.expand(c.root, 0); f != nil {
 		return nil, f
 	}
-	if f := c.emit(root); f != nil {
+	if f := c.emit(c.root); f != nil {
 		return nil, f
 	}
 	if c.left < 0 {
@@ -229,7 +243,11 @@ func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 	inputs := pyjson.NewObject()
 	values := c.widgets(f, n)
 	for _, name := range values.Keys() {
-		inputs.Set(name, wrapped(values.At(name)))
+		v := values.At(name)
+		if text, isText := v.(string); isText && name == "filename_prefix" && slices.Contains(saving, n.kind) {
+			v = c.prefix(text)
+		}
+		inputs.Set(name, wrapped(v))
 	}
 	for i, p := range n.inputs {
 		from := c.input(f, n, i, "")

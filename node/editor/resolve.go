@@ -103,14 +103,8 @@ func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
 		return nil
 	}
 	if n.kind == typePrimitive { // it sets the widgets that it is linked to, in whatever mode
-		if v, ok := f.host[[2]string{n.id, "value"}]; ok {
+		if v, ok := f.primitive(n); ok {
 			return &origin{value: v}
-		}
-		if v, ok := n.named.Get("value"); ok {
-			return &origin{value: v}
-		}
-		if values := list(n.values); len(values) > 0 {
-			return &origin{value: values[0]}
 		}
 		return nil
 	}
@@ -138,6 +132,20 @@ func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
 		}
 	}
 	return nil
+}
+
+// primitive returns the value of a PrimitiveNode.
+func (f *frame) primitive(n *node) (any, bool) {
+	if v, ok := f.host[[2]string{n.id, "value"}]; ok {
+		return v, true
+	}
+	if v, ok := n.named.Get("value"); ok {
+		return v, true
+	}
+	if values := list(n.values); len(values) > 0 {
+		return values[0], true
+	}
+	return nil, false
 }
 
 // bypass returns the input that a bypassed node passes on to an output: the one at the same index if it fits, else the

@@ -6,7 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Extra lists folders of model files in addition to the models roots, by kind of folder as ComfyUI names it. Those in
@@ -19,7 +22,7 @@ type Extra struct {
 // ExtraFile is the file in a ComfyUI tree that names more folders of models.
 const ExtraFile = "extra_model_paths.yaml"
 
-// ReadExtra reads ExtraFile of a ComfyUI tree as ComfyUI 0.8.0 does (utils/extra_config.py): sections with base_path,
+// ReadExtra reads ExtraFile of a ComfyUI tree as ComfyUI does (utils/extra_config.py): sections with base_path,
 // is_default, and one folder per line for every kind. Without the file there are no folders. It returns an error with
 // the line if the file has another form.
 func ReadExtra(tree string) (Extra, error) {
@@ -32,20 +35,23 @@ func ReadExtra(tree string) (Extra, error) {
 	if err != nil {
 		return out, err
 	}
-	sections, err := parseExtra(string(text))
+	all, err := sections(text)
 	if err != nil {
 		return out, fmt.Errorf("%s: %w", path, err)
 	}
-	for _, s := range sections {
+	for _, s := range all {
 		base, to, first := "", out.Then, false
 		for _, e := range s {
-			switch e.key {
-			case "base_path":
-				base = expanded(e.value)
-			case "is_default":
-				if v := strings.ToLower(e.value); v == "true" || v == "yes" || v == "on" {
+			switch {
+			case e.key == "is_default":
+				if isTrue(e.value) {
 					to, first = out.First, true
 				}
+			case e.value.ShortTag() != "!!str":
+				return out, fmt.Errorf("%s: line %d: %s is no text: want a folder, or several below a |", path, e.value.Line,
+					e.key)
+			case e.key == "base_path":
+				base = expanded(e.value.Value)
 			}
 		}
 		if !filepath.IsAbs(base) {
@@ -56,7 +62,7 @@ func ReadExtra(tree string) (Extra, error) {
 				continue
 			}
 			kind := modernKind(e.key)
-			for line := range strings.Lines(e.value) {
+			for line := range strings.Lines(e.value.Value) {
 				dir := strings.TrimSpace(line)
 				if dir == "" {
 					continue
@@ -97,64 +103,87 @@ func expanded(path string) string {
 	return os.ExpandEnv(path)
 }
 
-// extraEntry is a key of a section with its value, which may have several lines.
-type extraEntry struct{ key, value string }
+// pair is a key of a mapping with its value.
+type pair struct {
+	key   string
+	value *yaml.Node
+}
 
-// parseExtra reads the part of YAML that the file uses: sections, keys below them with plain, quoted or block (| and
-// >) values, comments. Anything else is an error.
-func parseExtra(text string) ([][]extraEntry, error) {
-	var out [][]extraEntry
-	block := -1 // indent of the key whose block value is being read; -1: none
-	for i, line := range strings.Split(text, "\n") {
-		line = strings.TrimRight(strings.ReplaceAll(line, "\t", "    "), " \r")
-		bare := strings.TrimLeft(line, " ")
-		indent := len(line) - len(bare)
-		if block >= 0 && (bare == "" || indent > block) {
-			last := &out[len(out)-1][len(out[len(out)-1])-1]
-			last.value += bare + "\n"
+// sections returns the mappings of the file in order: references to anchors are followed, of equal keys the last
+// counts, and a merged mapping (<<) gives what a section does not have.
+func sections(text []byte) ([][]pair, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil || len(doc.Content) == 0 {
+		return nil, err
+	}
+	top, err := pairs(doc.Content[0], "the file", 0)
+	var out [][]pair
+	for _, e := range top {
+		if isNull(e.value) {
 			continue
 		}
-		block = -1
-		if bare == "" || bare[0] == '#' || bare == "---" {
+		section, fail := pairs(e.value, e.key, 0)
+		out, err = append(out, section), errors.Join(err, fail)
+	}
+	return out, err
+}
+
+// maxMerges bounds mappings merged into mappings, which may form a circle.
+const maxMerges = 8
+
+func pairs(n *yaml.Node, name string, depth int) (out []pair, err error) {
+	if n = target(n); n.Kind != yaml.MappingNode || depth > maxMerges {
+		return nil, fmt.Errorf("line %d: %s is no section: want names with their folders below it", n.Line, name)
+	}
+	set := func(key string, value *yaml.Node) {
+		if i := slices.IndexFunc(out, func(e pair) bool { return e.key == key }); i >= 0 {
+			out[i].value = value
+			return
+		}
+		out = append(out, pair{key, value})
+	}
+	isMerge := func(i int) bool { return n.Content[i].ShortTag() == "!!merge" }
+	for i := 0; i < len(n.Content); i += 2 {
+		if !isMerge(i) {
 			continue
 		}
-		key, value, ok := strings.Cut(bare, ":")
-		value = uncommented(strings.TrimSpace(value))
-		switch {
-		case !ok || strings.ContainsAny(key[:min(1, len(key))], "-[{&*!"):
-			return nil, fmt.Errorf("line %d: want \"name:\" or \"name: value\", not %.60q", i+1, bare)
-		case indent == 0 && value != "":
-			return nil, fmt.Errorf("line %d: %s is no section: its folders stand below it, indented", i+1, key)
-		case indent == 0:
-			out = append(out, nil)
-			continue
-		case len(out) == 0:
-			return nil, fmt.Errorf("line %d: %s stands in no section", i+1, key)
-		case value != "" && strings.Contains("| > |- >- |+ >+", value):
-			block, value = indent, ""
+		from := []*yaml.Node{n.Content[i+1]}
+		if list := target(from[0]); list.Kind == yaml.SequenceNode {
+			from = slices.Clone(list.Content)
+			slices.Reverse(from) // the first wins
 		}
-		out[len(out)-1] = append(out[len(out)-1], extraEntry{unquoted(strings.TrimSpace(key)), unquoted(value)})
+		for _, other := range from {
+			merged, err := pairs(other, "<<", depth+1)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range merged {
+				set(e.key, e.value)
+			}
+		}
+	}
+	for i := 0; i < len(n.Content); i += 2 {
+		if !isMerge(i) {
+			set(n.Content[i].Value, target(n.Content[i+1]))
+		}
 	}
 	return out, nil
 }
 
-// uncommented strips a trailing comment from a plain or quoted value.
-func uncommented(value string) string {
-	if value != "" && (value[0] == '"' || value[0] == '\'') {
-		if end := strings.IndexByte(value[1:], value[0]); end >= 0 {
-			return value[:end+2]
-		}
+// target returns the node that a reference to an anchor stands for.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
 	}
-	if strings.HasPrefix(value, "#") {
-		return ""
-	}
-	value, _, _ = strings.Cut(value, " #")
-	return strings.TrimSpace(value)
+	return n
 }
 
-func unquoted(value string) string {
-	if n := len(value); n >= 2 && value[0] == value[n-1] && (value[0] == '"' || value[0] == '\'') {
-		return value[1 : n-1]
+func isNull(n *yaml.Node) bool { return n.ShortTag() == "!!null" }
+
+// isTrue reports whether Python takes a value for true.
+func isTrue(n *yaml.Node) bool {
+	if n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
+		return n.Value != ""
 	}
-	return value
+	return !isNull(n) && !slices.Contains([]string{"false", "no", "off", "0"}, strings.ToLower(n.Value))
 }

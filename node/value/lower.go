@@ -60,7 +60,11 @@ func Lower(r Lowering) (*request.Request, error) {
 		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
 	}
 	if r.Latent.NoiseMask != nil {
-		req.Mask = fitMask(r.Latent.NoiseMask, start.Y, start.X, start.B)
+		mask := r.Latent.NoiseMask
+		if m.Format.Frames {
+			mask = middleFrame(mask)
+		}
+		req.Mask = fitMask(mask, start.Y, start.X, start.B)
 	}
 	hint := once(r.Hint)
 	for _, b := range r.Branches {
@@ -203,6 +207,17 @@ func (c *Cond) area(l request.Latent) request.Area {
 	}
 	part := func(i, n int) int { return int(math.RoundToEven(c.AreaPart[i] * float64(n))) }
 	return request.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
+}
+
+// middleFrame scales a batch of masks, which ComfyUI reads as the frames of one for latents with an axis of frames, to
+// one frame: the middle one, or the mean of the middle two.
+func middleFrame(m *picture.Mask) *picture.Mask {
+	n, low, high := m.Y*m.X, (m.B-1)/2, m.B/2
+	out := &picture.Mask{B: 1, Y: m.Y, X: m.X, Data: slices.Clone(m.Data[low*n:][:n])}
+	for i, v := range m.Data[high*n:][:n] {
+		out.Data[i] = 0.5*out.Data[i] + 0.5*v
+	}
+	return out
 }
 
 // fitMask scales a mask to latent size and repeats or truncates its batch: [B, Y, X] -> [b, 1, y, x].

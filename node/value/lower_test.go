@@ -10,6 +10,7 @@ import (
 	"patchbay/models/tiny"
 	"patchbay/node/picture"
 	"patchbay/parallel/request"
+	"patchbay/tests/golden"
 )
 
 // TestTellsTheWholePicture checks that PixArt-Alpha and HunyuanDiT get the size of the whole image even if an entry
@@ -232,6 +233,45 @@ func TestNoiseOfSamplersContinuesAfterBatchIndex(t *testing.T) {
 		}
 		if !slices.Equal(req.Noise.Data, want) {
 			t.Errorf("batch_index %v: the noise is not made of these draws", c.index)
+		}
+	}
+}
+
+// TestMasksOfFrames compares masks of Qwen-Image and Krea 2, whose latents have an axis of frames, with those of
+// ComfyUI 0.33.0, which reads the masks of a batch as frames of one and scales them to the one frame there is.
+func TestMasksOfFrames(t *testing.T) {
+	var all struct {
+		Cases []struct {
+			Masks, Latent []int
+			Values        []float32 `json:"of_every_item_and_channel"`
+		}
+	}
+	if err := golden.JSON("modern33/frame_masks.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []string{"qwenimage", "krea2"} {
+		m := tinyModel(t, family)
+		for _, c := range all.Cases {
+			n, y, x := c.Masks[0], c.Masks[1], c.Masks[2]
+			mask := &picture.Mask{B: n, Y: y, X: x, Data: golden.Fill("input:masks", n*y*x, 1, 0.5)}
+			b, rows, columns := c.Latent[0], c.Latent[3], c.Latent[4]
+			req, err := Lower(Lowering{
+				Guider: Guider{Model: m}, Noise: Noise{None: true}, Sampler: Sampler{Name: "euler"}, Sigmas: Sigmas{1, 0},
+				Latent: &Latent{Samples: request.NewLatent(b, 16, rows, columns), NoiseMask: mask},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, got := range req.Mask.Data {
+				if want := c.Values[i%len(c.Values)]; !(math.Abs(float64(got-want)) <= 1e-6) {
+					t.Errorf("%s, masks %v: value %d is %v, want %v", family, c.Masks, i, got, want)
+					break
+				}
+			}
+			if len(req.Mask.Data) != b*len(c.Values) {
+				t.Errorf("%s, masks %v: %d values, want %d for each of %d items", family, c.Masks, len(req.Mask.Data),
+					len(c.Values), b)
+			}
 		}
 	}
 }

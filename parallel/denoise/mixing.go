@@ -3,6 +3,7 @@ package denoise
 import (
 	"math"
 
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/request"
 )
@@ -13,6 +14,7 @@ type prediction struct {
 	branch int
 	layout *layout
 	weight []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
+	broken error     // why it cannot be evaluated
 }
 
 // active reports whether the entry takes part at sigma; both ends are included (ComfyUI get_area_and_mult).
@@ -20,19 +22,25 @@ func (p *prediction) active(sigma float32) bool {
 	return !p.Ranged || (sigma <= p.SigmaStart && sigma >= p.SigmaEnd)
 }
 
-// newPredictions resolves areas, masks and strengths of all entries of a request.
+// newPredictions resolves areas, masks and strengths of all entries of a request. As in ComfyUI, an area outside the
+// latent is an error only when its entry is evaluated.
 func newPredictions(r *request.Request, whole *layout) (out []*prediction) {
 	for bi, br := range withEqualAreas(r.Branches) {
-		for _, e := range br {
+		for i, e := range br {
 			p := &prediction{Entry: e, branch: bi, layout: whole}
+			out = append(out, p)
 			area := clipArea(e.Rectangle(), r.Latent.Y, r.Latent.X)
+			if area != (request.Area{}) && (area.H < 1 || area.W < 1) {
+				p.broken = fault.Bad(r.Branches[bi].Name, "entry %d has area %+v outside the latent of %d x %d", i,
+					e.Rectangle(), r.Latent.Y, r.Latent.X)
+				continue
+			}
 			if area != (request.Area{}) {
 				spec := r.Model.Spec
 				p.Concat = cropped(e.Concat, area)
 				p.layout = whole.area(area, r.Latent.C, spec.PatchSize, spec.Tokens(area.H, area.W))
 			}
 			p.weight = weightOf(e, area, r.Latent, whole)
-			out = append(out, p)
 		}
 	}
 	return out
@@ -177,8 +185,11 @@ func needed(g request.Guider, branches int, needUncond bool) []bool {
 
 // mix combines the branches' x0 (nil: not evaluated, counts as zeros) into the guided x0, and also returns the uncond
 // x0 for cfg_pp samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m +
-// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG).
-func mix(g request.Guider, n int, x0 [][]float32) (guided, uncond []float32) {
+// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG). norm is called with the first sum of each and its positive, and returns
+// what takes its place.
+func mix(g request.Guider, n int, x0 [][]float32, norm func(x0, positive []float32) []float32) (guided,
+	uncond []float32,
+) {
 	at := func(i int) []float32 {
 		if i < len(x0) && x0[i] != nil {
 			return x0[i]
@@ -187,24 +198,24 @@ func mix(g request.Guider, n int, x0 [][]float32) (guided, uncond []float32) {
 	}
 	switch g.Kind {
 	case request.GuideBasic:
-		return x0[0], make([]float32, n)
+		return norm(x0[0], x0[0]), make([]float32, n)
 	case request.GuideCFG:
 		c, u := at(0), at(1)
 		if len(x0) < 2 || x0[1] == nil {
-			return c, u
+			return norm(c, c), u
 		}
-		return lerp(u, c, g.CFG), u
+		return norm(lerp(u, c, g.CFG), c), u
 	}
 	c, m, neg := at(0), at(1), at(2)
 	out := make([]float32, n)
 	if g.Nested {
-		text := lerp(m, c, g.CFG)
+		text := norm(lerp(m, c, g.CFG), c)
 		for i := range out {
 			out[i] = neg[i] + float32(g.CFG2*(text[i]-neg[i]))
 		}
 		return out, m
 	}
-	base := lerp(neg, m, g.CFG2)
+	base := norm(lerp(neg, m, g.CFG2), m)
 	for i := range out {
 		out[i] = base[i] + float32((c[i]-m[i])*g.CFG)
 	}

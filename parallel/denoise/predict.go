@@ -23,10 +23,7 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	if a.cached == cachedGuided && a.reused {
 		x0, uncond = s.reuse(guidedKey, in), slices.Clone(s.uncond) // uncond is that of the last evaluation that ran
 	} else {
-		x0, uncond = mix(d.req.Guider, len(x), branches)
-		if d.req.Guider.Norm != nil && branches[0] != nil {
-			x0 = s.normed(x0, branches[0])
-		}
+		x0, uncond = mix(d.req.Guider, len(x), branches, s.normed)
 		if a.cached == cachedGuided {
 			s.keep(guidedKey, in, x0)
 			s.uncond = append(s.uncond[:0], uncond...)
@@ -44,8 +41,12 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 }
 
 // normed scales every pixel of x0 [B, n] down to the length, over channels, of that pixel in the positive prediction if
-// it is longer, and then by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
+// it is longer, and then by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py), if that is given.
 func (s *latentPart) normed(x0, positive []float32) []float32 {
+	norm := s.d.req.Guider.Norm
+	if norm == nil {
+		return x0
+	}
 	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
 	out, squares, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
 	for b := 0; b < len(x0); b += s.n {
@@ -58,7 +59,7 @@ func (s *latentPart) normed(x0, positive []float32) []float32 {
 		}
 		for i := range s.n {
 			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(squares[at(i)]))+1e-8), 1)
-			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
+			out[b+i] = x0[b+i] * scale * *norm
 		}
 	}
 	return out
@@ -101,6 +102,9 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 	}
 	for i, p := range d.preds {
 		if needed[p.branch] && p.active(sigma) {
+			if p.broken != nil {
+				return nil, answer{}, p.broken
+			}
 			q.active = append(q.active, i)
 		}
 	}

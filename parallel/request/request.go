@@ -96,7 +96,8 @@ type Guider struct {
 	// Nested selects the style "nested" of DualCFGGuider; false is "regular".
 	Nested bool
 	// Norm scales every pixel of the guided latent down to the length, over channels, of the first branch's pixel, and
-	// then by Norm itself (ComfyUI's CFGNorm); nil: no scaling.
+	// then by Norm itself (ComfyUI's CFGNorm); nil: no scaling. With DualCFGGuider it acts on the guidance with CFG
+	// alone if Nested, or else on that with CFG2 and the second branch's pixel.
 	Norm *float32
 	// NoShortcut evaluates the negative branch even if CFG is 1 (samplers that need uncond do so anyway).
 	NoShortcut bool

@@ -73,9 +73,8 @@ func (r *Request) validateGuidance() error {
 			return fault.Bad("cfg", "is %v: want a finite number", v)
 		}
 	}
-	if n := r.Guider.Norm; n != nil && (r.Guider.Kind == GuideDual || !(*n >= 0) || math.IsInf(float64(*n), 0)) {
-		return fault.Bad("guider", "CFGNorm of strength %v on guider %d: want at least 0, and one positive branch", *n,
-			r.Guider.Kind)
+	if n := r.Guider.Norm; n != nil && !(*n >= 0 && finite(*n)) {
+		return fault.Bad("guider", "CFGNorm has strength %v: want a finite number of at least 0", *n)
 	}
 	for _, b := range r.Branches {
 		for i, e := range b.Entries {
@@ -109,8 +108,8 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return fault.Bad(branch, "entry %d has %d concatenated values of %d x %d, the %s model takes %d channels of "+
 			"%d x %d", i, len(c.Data), c.Y, c.X, spec.Family, spec.Concat, l.Y, l.X)
 	}
-	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
-		return fault.Bad(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
+	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1) {
+		return fault.Bad(branch, "entry %d has area %+v: want an origin of at least 0, and sides of at least 1", i, a)
 	}
 	if r.Latent.T > 1 && (e.Rectangle() != (Area{}) || len(e.Control) > 0) {
 		return fault.Bad(branch, "entry %d has an area, a control net or a model patch, and the latent %d layers: "+

@@ -21,6 +21,7 @@ type Case struct {
 	T           int         `json:"-"` // number of frames; 0: x has no frame axis
 	Timesteps   []float32   `json:"timesteps"`
 	Context     []int       `json:"context"`
+	Rows        int         `json:"-"` // so many rows of Context are used; 0: all
 	Y           []int       `json:"y"`
 	Guidance    []float32   `json:"guidance"`
 	T5          []int       `json:"encoder_hidden_states_t5"`
@@ -90,6 +91,18 @@ func recordedIn(model, file string) string {
 	return file
 }
 
+// CaseOf decodes a recorded case.
+func CaseOf(name string, text []byte) (Case, error) {
+	c := Case{Name: name}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, fmt.Errorf("golden case %s: %w", name, err)
+	}
+	if len(c.X) == 5 {
+		c.T, c.X = c.X[2], []int{c.X[0], c.X[1], c.X[2] * c.X[3], c.X[4]}
+	}
+	return c, nil
+}
+
 // Cases returns the recorded cases of a model ("flux-a") in a fixed order.
 func Cases(model string) ([]Case, error) {
 	raw := map[string]json.RawMessage{}
@@ -101,12 +114,9 @@ func Cases(model string) ([]Case, error) {
 		if !strings.HasPrefix(name, model+"/") {
 			continue
 		}
-		c := Case{Name: name}
-		if err := json.Unmarshal(text, &c); err != nil {
-			return nil, fmt.Errorf("golden case %s: %w", name, err)
-		}
-		if len(c.X) == 5 {
-			c.T, c.X = c.X[2], []int{c.X[0], c.X[1], c.X[2] * c.X[3], c.X[4]}
+		c, err := CaseOf(name, text)
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, c)
 	}
@@ -140,6 +150,9 @@ func (c Case) Entries() []dit.Entry {
 	out := make([]dit.Entry, n)
 	for i := range out {
 		out[i].Context = item(c.Name+"/context", c.Context, i)
+		if e := &out[i].Context; c.Rows > 0 {
+			e.Rows, e.Data = c.Rows, e.Data[:c.Rows*e.Cols]
+		}
 		for k, r := range c.References {
 			y, x := r[len(r)-2], r[len(r)-1]
 			all := golden.Input(fmt.Sprintf("%s/ref%d", c.Name, k), product(r))
