@@ -233,21 +233,26 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 	if dir == "" {
 		return nil
 	}
-	paths, err := SaveFiles(files, dir)
-	for _, p := range paths {
-		if s.json {
-			PrintJSON(s.out, map[string]any{"type": "saved", "job": end.Job, "path": p})
-		} else {
-			s.Say("%s", p)
-		}
-	}
-	if err != nil && s.Kept {
+	if err = s.Save(files, dir); err != nil && s.Kept {
 		err = fmt.Errorf("%w; the job is done and its files are kept: `patchbay get %s --out FOLDER`", err, end.Job)
 	}
 	if err != nil {
 		return Exit(ExitFailed, err)
 	}
 	return nil
+}
+
+// Save writes files of the job below dir, as SaveFiles does, and prints their paths.
+func (s *Progress) Save(files []message.File, dir string) error {
+	paths, err := SaveFiles(files, dir)
+	for _, p := range paths {
+		if s.json {
+			PrintJSON(s.out, map[string]any{"type": "saved", "job": s.job, "path": p})
+		} else {
+			s.Say("%s", p)
+		}
+	}
+	return err
 }
 
 func (s *Progress) refused(e *fault.Error) error {
