@@ -54,8 +54,8 @@ func Kinds() []string {
 	}
 }
 
-// folders returns the sub-folders of a models root that hold a kind, in search order.
-func folders(kind string) []string {
+// Folders returns the names of the folders of a models root that hold a kind, in search order.
+func Folders(kind string) []string {
 	switch kind {
 	case KindDiffusion, KindGGUF:
 		return []string{"unet", "diffusion_models"}
@@ -79,7 +79,7 @@ func (r *Roots) Dirs(kind string) []string {
 	}
 	out := slices.Clone(r.Extra.First[extra])
 	for _, m := range r.Models {
-		for _, f := range folders(kind) {
+		for _, f := range Folders(kind) {
 			out = append(out, filepath.Join(m, f))
 		}
 	}
