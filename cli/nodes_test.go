@@ -9,8 +9,15 @@ import (
 // command runs a command line and returns what it prints on stdout.
 func command(t *testing.T, args ...string) (string, error) {
 	t.Helper()
+	return commandWith(t, "", args...)
+}
+
+// commandWith is command with text on stdin; what it prints on stderr follows.
+func commandWith(t *testing.T, in string, args ...string) (string, error) {
+	t.Helper()
 	root := rootCmd("test")
 	var out bytes.Buffer
+	root.SetIn(strings.NewReader(in))
 	root.SetOut(&out)
 	root.SetErr(&out)
 	root.SetArgs(args)

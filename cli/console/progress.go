@@ -339,6 +339,18 @@ func Nearest(dir string) string {
 	}
 }
 
+// Bar shows on a terminal how many of total bytes (-1: not known) of a file there are. grown is called with their
+// number, end when there are no more to come.
+func Bar(out io.Writer, name string, total int64) (grown func(int64), end func()) {
+	if !IsTerminal(out) {
+		return func(int64) {}, func() {}
+	}
+	bars := mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
+	bar := bars.AddBar(max(total, 0), mpb.PrependDecorators(decor.Name(name+" "), decor.CountersKibiByte("% .1f / % .1f")),
+		mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))
+	return bar.SetCurrent, func() { bar.Abort(false); bars.Wait() }
+}
+
 // CheckFolder returns an error if files cannot be written into a folder, which need not exist yet.
 func CheckFolder(dir string) error {
 	f, err := os.CreateTemp(Nearest(dir), ".patchbay-")

@@ -144,14 +144,14 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 			if !isPipeline(full) && !isTransformer(full) { // entries of their own, see walkFolders
 				r.walk(kind, dir, name, depth+1, seen)
 			}
-		case mode.IsRegular() && hasKindExtension(kind, name) && !hiddenShard(full):
+		case mode.IsRegular() && HasKindExtension(kind, name) && !hiddenShard(full):
 			seen[filepath.ToSlash(name)] = true
 		}
 	}
 }
 
-// hasKindExtension reports whether a file name can be of the kind.
-func hasKindExtension(kind, name string) bool {
+// HasKindExtension reports whether a file of that name can be of the kind.
+func HasKindExtension(kind, name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	switch kind {
 	case KindInputImage:
