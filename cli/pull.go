@@ -155,12 +155,13 @@ func showWanted(cmd *cobra.Command, list []*wanted) (fetchable []*wanted) {
 			console.Printf(cmd.OutOrStdout(), "%s/%q\n", o.kind, pyjson.Excerpt(o.need.name))
 		}
 		if u, err := url.Parse(o.URL); err == nil && o.URL != "" {
-			size := "not known"
+			size, unchecked := "not known", "not known"
 			if o.offer.Size >= 0 {
 				size = fmt.Sprintf("%s (%d bytes)", console.Size(float64(o.offer.Size)), o.offer.Size)
+				unchecked = "not known; only the size is checked"
 			}
 			console.Printf(cmd.OutOrStdout(), "  from    %s\n  size    %s\n  sha256  %s\n", u.Redacted(), size,
-				cmp.Or(o.offer.SHA256, "not known; only the size is checked"))
+				cmp.Or(o.offer.SHA256, unchecked))
 		}
 		if o.refuse != nil {
 			console.Printf(cmd.OutOrStdout(), "  cannot be fetched: %v\n", o.refuse)

@@ -189,7 +189,13 @@ func TestPullRefuses(t *testing.T) {
 			t.Errorf("%v: it made %q", c, found)
 		}
 	}
-	out, err := pull("", `{"3":{"class_type":"VAELoader","inputs":{"vae_name":"a.safetensors"}}}`, "--yes")
+	flow := drawn("a.safetensors", fmt.Sprintf(`{"name":"a.safetensors","url":%q,"directory":"vae","hash":%q}`, away.URL,
+		strings.Repeat("7", 64)))
+	out, err := pull("", flow, "--list")
+	if err == nil || !strings.Contains(out, "size    not known") || !strings.Contains(out, strings.Repeat("7", 64)) {
+		t.Errorf("without a server it shows, with error %v:\n%s\nwant an unknown size and the hash", err, out)
+	}
+	out, err = pull("", `{"3":{"class_type":"VAELoader","inputs":{"vae_name":"a.safetensors"}}}`, "--yes")
 	if err == nil || !strings.Contains(err.Error(), "does not say where it is from") {
 		t.Errorf("without sources: %v\n%s", err, out)
 	}

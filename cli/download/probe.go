@@ -1,6 +1,7 @@
 package download
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"net/http"
@@ -16,29 +17,26 @@ type Offer struct {
 	Tag    string // ETag or Last-Modified that tells versions of the file apart; "": there is none
 }
 
-// Probe asks a server for size and version of a file, without fetching it.
+// Probe asks a server for size and version of a file, without fetching it. With an error, the offer has what File says.
 func (c *Fetcher) Probe(ctx context.Context, f *File) (Offer, error) {
+	offer := Offer{Size: -1, SHA256: strings.ToLower(f.SHA256)}
 	if err := f.Check(); err != nil {
-		return Offer{}, err
+		return offer, err
 	}
 	resp, linked, err := c.ask(ctx, http.MethodHead, f.URL, nil)
 	if err != nil {
-		return Offer{}, err
+		return offer, err
 	}
 	switch resp.StatusCode {
 	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented: // it may only know GET
 		if resp, linked, err = c.ask(ctx, http.MethodGet, f.URL, http.Header{"Range": {"bytes=0-0"}}); err != nil {
-			return Offer{}, err
+			return offer, err
 		}
 	}
 	if err := statusError(resp, http.StatusOK, http.StatusPartialContent); err != nil {
-		return Offer{}, err
+		return offer, err
 	}
-	offer := Offer{Size: total(resp), SHA256: strings.ToLower(f.SHA256), Tag: tag(resp.Header)}
-	if offer.SHA256 == "" {
-		offer.SHA256 = linked
-	}
-	return offer, nil
+	return Offer{Size: total(resp), SHA256: cmp.Or(offer.SHA256, linked), Tag: tag(resp.Header)}, nil
 }
 
 // ask sends a request and closes the body of its answer. linked is the SHA256 that Hugging Face gives of large files

@@ -75,8 +75,8 @@ func read(path string, in io.Reader, prepare func(*pyjson.Object) *pyjson.Object
 	return req, w, nil
 }
 
-// described adds to a request for a graph in the editor's format an empty description of every class in it. Those of
-// classes that are known here win.
+// described adds to a request for a graph in the editor's format a description of every class in it, with the widgets
+// that are drawn as inputs: the widgets of a subgraph are counted by them. Those of classes that are known here win.
 func described(o *pyjson.Object) *pyjson.Object {
 	whole, drawn := pyjson.NewObject(), o
 	for _, field := range []string{"workflow", "prompt"} {
@@ -92,7 +92,17 @@ func described(o *pyjson.Object) *pyjson.Object {
 	}
 	info := pyjson.NewObject()
 	for n := range drawnNodes(drawn) {
-		info.Set(n.Text("type"), pyjson.NewObject())
+		class := n.Text("type")
+		if !info.Has(class) {
+			info.Set(class, pyjson.NewObject("input", pyjson.NewObject("required", pyjson.NewObject())))
+		}
+		ports, _ := n.At("inputs").([]any)
+		for _, v := range ports {
+			if p, ok := v.(*pyjson.Object); ok && p.In("widget") != nil {
+				info.In(class).In("input").In("required").Set(p.In("widget").Text("name"), []any{p.Text("type"),
+					pyjson.NewObject()})
+			}
+		}
 	}
 	if given := whole.In("object_info"); given != nil {
 		for _, class := range given.Keys() {
