@@ -29,8 +29,10 @@ func doctorCmd(version string) *cobra.Command {
 		Use:   "doctor [FILE|PICTURE|-]",
 		Short: "Check this machine, the folders, the daemon, or all that a workflow needs",
 		Long: `doctor looks at the machine, at the header of every model file, and at the daemon. With a workflow it says all
-that is missing for it at once: node classes, model files and tokenizers, where each was looked for and where people get
-it. It changes nothing. Exit code 1 if something is wrong.`,
+that is missing for it at once: node classes, model files and tokenizers, where each was looked for, and where the
+workflow has it from. Files are looked for in the folders of --models and --comfyui; without these a daemon that answers
+is asked what it has, and if there is none, those of PATCHBAY_MODELS are searched. It changes nothing. Exit code 1 if
+something is wrong.`,
 		Example: `  patchbay doctor --comfyui ~/ComfyUI
   patchbay doctor flow.json --models ~/ComfyUI/models`,
 		Args: console.Args(cobra.MaximumNArgs(1)),
@@ -38,15 +40,19 @@ it. It changes nothing. Exit code 1 if something is wrong.`,
 			if err := cfg.Complete(); err != nil {
 				return err
 			}
+			s, err := findStock(cmd, &t, &cfg)
+			if err != nil {
+				return err
+			}
 			var list []check
 			if len(args) == 1 {
-				_, w, err := workflow.Read(args[0], cmd.InOrStdin())
+				req, w, err := workflow.ReadWhole(args[0], cmd.InOrStdin())
 				if err != nil {
 					return err
 				}
-				list = flowChecks(w, &cfg)
+				list = flowChecks(w, workflow.Sources(req), s)
 			} else {
-				list = checks(cmd, &t, &cfg, version)
+				list = checks(cmd, &t, &cfg, s, version)
 			}
 			bad := 0
 			for _, c := range list {
@@ -70,7 +76,7 @@ it. It changes nothing. Exit code 1 if something is wrong.`,
 // check is one line of doctor's output; state is "ok", "note" or "wrong".
 type check struct{ state, what, text string }
 
-func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version string) []check {
+func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, s *stock, version string) []check {
 	out := []check{
 		{"ok", "program", version + ", " + runtime.GOOS + "/" + runtime.GOARCH},
 		{"ok", "cpu", fmt.Sprintf("%d processors, %s", runtime.GOMAXPROCS(0), strings.Join(daemon.CPULevels(), " "))},
@@ -79,26 +85,7 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 		out = append(out, check{"wrong", "cpu", err.Error()})
 	}
 	out = append(out, gpuChecks(cfg)...)
-	roots := cfg.Roots()
-	found := 0
-	for _, m := range cfg.Models {
-		if _, err := os.Stat(m); err != nil {
-			out = append(out, check{"note", "models", m + " is not there; give --models, --comfyui or PATCHBAY_MODELS"})
-		}
-	}
-	for _, kind := range files.Kinds() {
-		names := roots.List(kind)
-		found += len(names)
-		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s", len(names), kind)})
-		for _, name := range names {
-			if why := unreadable(&roots, kind, name); why != "" {
-				out = append(out, check{"wrong", "models", kind + "/" + name + ": " + why})
-			}
-		}
-	}
-	if found == 0 {
-		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
-	}
+	out = append(out, s.fileChecks(cfg)...)
 	if dir, err := workflow.Examples(); err == nil {
 		out = append(out, check{"ok", "demo", dir})
 	} else {
@@ -106,6 +93,38 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 	}
 	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(daemon.Home(), "store")))
 	return append(out, daemonCheck(cmd, t)...)
+}
+
+// fileChecks counts the model files of every kind and, in folders of this machine, reads their headers.
+func (s *stock) fileChecks(cfg *daemon.Config) (out []check) {
+	where := ""
+	if s.daemon != "" {
+		where = ", " + s.daemon + " says"
+	} else {
+		for _, m := range cfg.Models {
+			if _, err := os.Stat(m); err != nil {
+				out = append(out, check{"note", "models", m + " is not there; give --models, --comfyui or PATCHBAY_MODELS"})
+			}
+		}
+	}
+	found := 0
+	for _, kind := range files.Kinds() {
+		names := s.roots.List(kind)
+		found += len(names)
+		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s%s", len(names), kind, where)})
+		if s.daemon != "" {
+			continue
+		}
+		for _, name := range names {
+			if why := unreadable(&s.roots, kind, name); why != "" {
+				out = append(out, check{"wrong", "models", kind + "/" + name + ": " + why})
+			}
+		}
+	}
+	if found == 0 {
+		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
+	}
+	return out
 }
 
 // gpuChecks reports on the NVIDIA driver, every GPU and, if a GPU is usable, NVIDIA's libraries. It starts nothing on

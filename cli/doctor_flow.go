@@ -4,52 +4,47 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"patchbay/cli/console"
-	"patchbay/daemon"
+	"patchbay/cli/workflow"
 	"patchbay/fault"
+	"patchbay/ipc/wire"
 	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 )
 
-// flowChecks lists everything that a workflow lacks here: classes, model files, tokenizers, and whatever else
-// validation finds.
-func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
-	catalogue, roots := classes.All(), cfg.Roots()
+// flowChecks lists everything that a workflow lacks: classes, model files, tokenizers, and whatever else validation
+// finds. sources is what the workflow says of its files.
+func flowChecks(w *graph.Workflow, sources []workflow.Source, s *stock) []check {
+	catalogue := classes.All()
 	out, unknown := classChecks(w, catalogue)
 	missing := 0
-	store := value.NewStore(nil, value.ComputeAuto, roots, 0)
-	for _, id := range w.IDs() {
-		k := catalogue.Class(w.Class(id))
-		if k == nil {
-			continue
+	sent := map[string][]byte{} // validation finds the pictures that a daemon has here
+	store := value.NewStore(nil, value.ComputeAuto, s.roots, 0)
+	for _, n := range needs(w, catalogue) {
+		c := s.check(&n, sources)
+		if c.state == "wrong" {
+			missing++
+		} else if n.picture() {
+			sent[n.name] = nil
 		}
-		for _, in := range k.Declared(w, id) {
-			v, _ := w.Input(id, in.Name)
-			name, ok := v.(string)
-			if name = in.Named(&roots, name); !ok || in.Files == "" || slices.Contains(in.Choices, name) {
-				continue
-			}
-			c := fileCheck(&roots, in.Files, name)
-			if c.state == "wrong" {
-				missing++
-			}
-			c.text = fmt.Sprintf("node %s (%s, %s): %s", id, k.Name, in.Name, c.text)
-			out = append(out, c)
-			if c.state == "ok" && (in.Files == files.KindText || in.Files == files.KindCheckpoint) {
-				out = append(out, wordChecks(store, &roots, in.Files, name)...)
-			}
+		c.text = fmt.Sprintf("node %s (%s, %s): %s", n.id, n.class, n.input, c.text)
+		out = append(out, c)
+		if c.state == "ok" && s.daemon == "" && (n.kind == files.KindText || n.kind == files.KindCheckpoint) {
+			out = append(out, wordChecks(store, &s.roots, n.kind, n.name)...)
 		}
+	}
+	if s.daemon != "" {
+		out = append(out, check{"note", "words", "the daemon does not say which vocabularies its text encoders have; with " +
+			"--models or --comfyui they are looked for"})
 	}
 	if unknown+missing > 0 { // validation would stop at the first unknown class and repeat what was said about files
 		return out
 	}
-	_, failure := graph.Validate(catalogue, roots, graph.Job{Workflow: w})
+	_, failure := graph.Validate(catalogue, s.roots, graph.Job{Workflow: w, Inputs: sent})
 	if failure == nil {
 		return append(out, check{"ok", "workflow", fmt.Sprintf("%d nodes", w.Len())})
 	}
@@ -71,27 +66,50 @@ func classChecks(w *graph.Workflow, catalogue *graph.Catalogue) (out []check, un
 	return out, nodes.Len()
 }
 
-// fileCheck looks for a file that a workflow names and reads its header.
-func fileCheck(roots *files.Roots, kind, name string) check {
-	if kind == files.KindInputImage || kind == files.KindInputLatent {
-		if path, err := roots.Picture("input", name); err != nil {
-			return check{"wrong", "input", plain(err)}
-		} else {
-			return check{"ok", "input", path}
-		}
+// check looks for a file that a workflow names and, in folders of this machine, reads its header.
+func (s *stock) check(n *need, sources []workflow.Source) check {
+	what := "model"
+	if n.picture() {
+		what = "input"
 	}
-	path, err := roots.Resolve(kind, "file", name)
+	if s.daemon != "" {
+		if s.has(n) {
+			return check{"ok", what, n.name + " is in " + n.kind + " of " + s.daemon}
+		}
+		return check{"wrong", what, n.name + " is not in " + n.kind + " of " + s.daemon + whereFrom(n, sources)}
+	}
+	if n.picture() {
+		path, err := s.roots.Picture("input", n.name)
+		if err != nil {
+			return check{"wrong", what, plain(err)}
+		}
+		return check{"ok", what, path}
+	}
+	path, err := s.roots.Resolve(n.kind, "file", n.name)
 	if err != nil && fault.From(err).Code == fault.FileMissing {
-		return check{"wrong", "model", fmt.Sprintf("%s is not in %s\n%s", name, strings.Join(roots.Dirs(kind), ", "),
-			whereFrom(kind, name))}
+		return check{"wrong", what, fmt.Sprintf("%s is not in %s%s", n.name, strings.Join(s.roots.Dirs(n.kind), ", "),
+			whereFrom(n, sources))}
 	}
 	if err != nil {
-		return check{"wrong", "model", plain(err)}
+		return check{"wrong", what, plain(err)}
 	}
-	if why := unreadable(roots, kind, name); why != "" {
-		return check{"wrong", "model", path + ": " + why}
+	if why := unreadable(&s.roots, n.kind, n.name); why != "" {
+		return check{"wrong", what, path + ": " + why}
 	}
-	return check{"ok", "model", path}
+	return check{"ok", what, path}
+}
+
+// whereFrom says where the author of a workflow has a missing model file from, on a line that follows.
+func whereFrom(n *need, sources []workflow.Source) string {
+	if n.picture() {
+		return ""
+	}
+	source, ok := workflow.SourceOf(sources, n.name, files.Folders(n.kind))
+	if !ok {
+		return "\n  whoever made the workflow knows where it is from; it belongs into a folder " + n.kind
+	}
+	return fmt.Sprintf("\n  the workflow has it from %s; it belongs into a folder %s (`patchbay pull` fetches it)",
+		wire.Redact(source.URL), source.Directory)
 }
 
 // unreadable returns why the header of a model file cannot be read, "" if it can.
@@ -130,29 +148,4 @@ func plain(err error) string {
 		return strings.TrimPrefix(f.Text, "file: ")
 	}
 	return err.Error()
-}
-
-// whereFrom says where to get a model file, judged by the file names that published workflows use.
-func whereFrom(kind, name string) string {
-	base := strings.ToLower(filepath.Base(filepath.FromSlash(name)))
-	for _, s := range []struct{ has, repository string }{
-		{"clip_l", "comfyanonymous/flux_text_encoders"},
-		{"t5xxl", "comfyanonymous/flux_text_encoders"},
-		{"clip_g", "Comfy-Org/stable-diffusion-3.5-fp8 (text_encoders)"},
-		{"flux1-schnell", "black-forest-labs/FLUX.1-schnell"},
-		{"flux1-kontext", "black-forest-labs/FLUX.1-Kontext-dev"},
-		{"flux1-fill", "black-forest-labs/FLUX.1-Fill-dev"},
-		{"flux1-dev", "black-forest-labs/FLUX.1-dev"},
-		{"ae.safetensors", "black-forest-labs/FLUX.1-schnell"},
-		{"sd3.5_large", "stabilityai/stable-diffusion-3.5-large"},
-		{"sd3.5_medium", "stabilityai/stable-diffusion-3.5-medium"},
-		{"sd3_medium", "stabilityai/stable-diffusion-3-medium"},
-		{"hunyuan_dit", "comfyanonymous/hunyuan_dit_comfyui"},
-		{"pixart", "PixArt-alpha"},
-	} {
-		if strings.Contains(base, s.has) {
-			return fmt.Sprintf("  people get it from %s on Hugging Face; it belongs into a folder %s", s.repository, kind)
-		}
-	}
-	return "  whoever made the workflow knows where it is from; it belongs into a folder " + kind
 }

@@ -18,9 +18,10 @@ func modelsCmd() *cobra.Command {
 	var cfg daemon.Config
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "models",
-		Short:   "List the model files that workflows can name",
-		Long:    "models lists the files below the models folders. It needs no daemon; with --nats or --socket it asks one.",
+		Use:   "models",
+		Short: "List the model files that workflows can name",
+		Long: `models lists the model files that a daemon has, if one answers, or else those below the folders of
+PATCHBAY_MODELS. With --models or --comfyui it lists those below these folders and asks nobody.`,
 		Example: "  patchbay models --comfyui ~/ComfyUI",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,7 +41,7 @@ func modelsCmd() *cobra.Command {
 			}
 			if len(rows) == 0 {
 				console.Printf(cmd.ErrOrStderr(),
-					"no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
+					"no model files; name the folders with --models or --comfyui, or a daemon with --nats or --socket\n")
 			}
 			console.PrintTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
 			return nil
@@ -59,10 +60,13 @@ func modelFiles(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config) (map
 	if err := cfg.CompleteModels(); err != nil {
 		return nil, err
 	}
-	roots := cfg.Roots()
+	s, err := findStock(cmd, t, cfg)
+	if err != nil {
+		return nil, err
+	}
 	out := map[string][]string{}
 	for _, kind := range files.Kinds() {
-		out[kind] = roots.List(kind)
+		out[kind] = s.roots.List(kind)
 	}
 	return out, nil
 }

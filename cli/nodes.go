@@ -55,7 +55,7 @@ func nodesCmd() *cobra.Command {
 				o := object(info, name)
 				rows = append(rows, []string{name, text(o, "category"), text(o, "display_name")})
 			}
-			console.PrintTable(cmd.OutOrStdout(), []string{"class", "category", "name"}, rows)
+			console.PrintColumns(cmd.OutOrStdout(), []string{"CLASS", "CATEGORY", "NAME"}, rows)
 			return nil
 		},
 	}
@@ -119,7 +119,7 @@ func showClass(cmd *cobra.Command, info *pyjson.Object, class string) {
 			}
 		}
 	}
-	console.PrintTable(out, []string{"input", "", "type", "default", "range"}, rows)
+	console.PrintColumns(out, []string{"INPUT", "NEED", "TYPE", "DEFAULT", "RANGE"}, rows)
 	console.Printf(out, "%soutputs: %v\n", choices, o.At("output"))
 }
 

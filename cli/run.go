@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -31,6 +32,7 @@ type runFlags struct {
 	sets  []string
 	plan  string
 	out   string
+	files string // for --local: the folder of --output, "" if that is not given
 	id    string
 	json  bool
 	local bool
@@ -55,7 +57,16 @@ the job too).`,
   cat flow.json | patchbay run - --json
   patchbay run ComfyUI_00012_.png --local --models ~/ComfyUI/models`,
 		Args: console.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return runFlow(cmd, &f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if given := localFlag(cmd); given != "" && !f.local {
+				return console.BadInput(fmt.Errorf("--%s is for --local: a daemon has settings of its own (patchbay serve)",
+					given))
+			}
+			if cmd.Flags().Changed("output") {
+				f.files = f.cfg.Output
+			}
+			return runFlow(cmd, &f, args[0])
+		},
 	}
 	fl := cmd.Flags()
 	f.Add(fl)
@@ -115,7 +126,8 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	if l, ok := c.(*localWorker); ok {
 		err = l.cause(err)
 	}
-	if err := shows.Finish(end, err, col.Files, f.out); err != nil {
+	saved := f.saveOutputs(shows, col.Files)
+	if err := errors.Join(shows.Finish(end, err, col.Files, f.out), saved); err != nil {
 		return err
 	}
 	if req.Plan != "" || measured.Reused() {
@@ -125,6 +137,28 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 		return nil
 	}
 	return measured.WriteProfile(shows, f.trace)
+}
+
+// localFlag returns the name of a flag of the command line that only --local has a use for, "" if there is none.
+func localFlag(cmd *cobra.Command) (name string) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	settings.Folders(all, &daemon.Config{})
+	all.VisitAll(func(f *pflag.Flag) {
+		if cmd.Flags().Changed(f.Name) {
+			name = f.Name
+		}
+	})
+	return name
+}
+
+// saveOutputs puts what SaveImage and its like have made into the folder of --output, as a daemon does. Like there,
+// pictures that were finished before a job failed are saved too.
+func (f *runFlags) saveOutputs(shows *console.Progress, files []message.File) error {
+	if f.files == "" {
+		return nil
+	}
+	outputs := slices.DeleteFunc(slices.Clone(files), func(f message.File) bool { return f.Ref.Type != "output" })
+	return shows.Save(outputs, f.files)
 }
 
 // showPlace shows how many jobs are ahead of a job that is still queued.
@@ -139,11 +173,13 @@ func showPlace(ctx context.Context, c client.Client, job string, shows *console.
 	}
 }
 
-// checkOut returns an error if pictures or trace cannot be written, before any work is spent on them.
+// checkOut returns an error if pictures, outputs or trace cannot be written, before any work is spent on them.
 func (f *runFlags) checkOut() error {
-	if f.out != "" {
-		if err := console.CheckFolder(f.out); err != nil {
-			return fmt.Errorf("--out: %w", err)
+	for flag, dir := range map[string]string{"--out": f.out, "--output": f.files} {
+		if dir != "" {
+			if err := console.CheckFolder(dir); err != nil {
+				return fmt.Errorf("%s: %w", flag, err)
+			}
 		}
 	}
 	if f.trace != "" {

@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -93,7 +92,7 @@ func (e *Leader) hold(m request.Model, split plan.Plan, extra []int64, held func
 	g := scope.New(nil)
 	for i, h := range e.processes {
 		if len(need[i]) > 0 {
-			g.Go(fmt.Sprintf("load %s", m.Key), func() (err error) {
+			g.Go("load "+plan.ShownKey(m.Key), func() (err error) {
 				fresh[i], err = h.Acquire(m.Key, m.Weights, need[i])
 				return err
 			})

@@ -128,3 +128,26 @@ func TestWidenedWeightsCount(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsShowFilesNotKeys checks that the errors of weights that do not fit, cannot be read or panic name the files
+// of a model and not what keys have beside them.
+func TestErrorsShowFilesNotKeys(t *testing.T) {
+	e, model, _ := shelf(t, 99)
+	m := model("models/unet/a.safetensors#0f3bc2@18c7a1 beside models/unet/b.gguf#77@1+lora models/loras/c.sft#9d@2b*0.5")
+	for what, load := range map[string]request.LoadFunc{
+		"too large": nil,
+		"broken":    func(engine.Ops, dit.Held) (dit.Model, error) { return nil, errors.New("is cut short") },
+		"panic":     func(engine.Ops, dit.Held) (dit.Model, error) { panic("trouble") },
+	} {
+		if load != nil {
+			m.WeightBytes, m.Weights = 10, load
+		} else {
+			m.WeightBytes = 100
+		}
+		_, err := e.Load(context.Background(), m, "")
+		if err == nil || strings.ContainsAny(err.Error(), "#@") ||
+			!strings.Contains(err.Error(), "a.safetensors beside models/unet/b.gguf+lora models/loras/c.sft*0.5") {
+			t.Errorf("%s: %v, want the names of the files alone", what, err)
+		}
+	}
+}

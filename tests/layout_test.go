@@ -31,7 +31,7 @@ var leaves = []string{"array", "fault"}
 // it. "." is the folder of the layer itself.
 func rooms() map[string][]string {
 	return map[string][]string{
-		"cli":    {"console", "settings", "workflow", "plan", "bench", "top", "."},
+		"cli":    {"console", "settings", "workflow", "download", "plan", "bench", "top", "."},
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {

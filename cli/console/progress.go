@@ -233,21 +233,26 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 	if dir == "" {
 		return nil
 	}
-	paths, err := SaveFiles(files, dir)
-	for _, p := range paths {
-		if s.json {
-			PrintJSON(s.out, map[string]any{"type": "saved", "job": end.Job, "path": p})
-		} else {
-			s.Say("%s", p)
-		}
-	}
-	if err != nil && s.Kept {
+	if err = s.Save(files, dir); err != nil && s.Kept {
 		err = fmt.Errorf("%w; the job is done and its files are kept: `patchbay get %s --out FOLDER`", err, end.Job)
 	}
 	if err != nil {
 		return Exit(ExitFailed, err)
 	}
 	return nil
+}
+
+// Save writes files of the job below dir, as SaveFiles does, and prints their paths.
+func (s *Progress) Save(files []message.File, dir string) error {
+	paths, err := SaveFiles(files, dir)
+	for _, p := range paths {
+		if s.json {
+			PrintJSON(s.out, map[string]any{"type": "saved", "job": s.job, "path": p})
+		} else {
+			s.Say("%s", p)
+		}
+	}
+	return err
 }
 
 func (s *Progress) refused(e *fault.Error) error {
@@ -332,6 +337,18 @@ func Nearest(dir string) string {
 		}
 		dir = filepath.Dir(dir)
 	}
+}
+
+// Bar shows on a terminal how many of total bytes (-1: not known) of a file there are. grown is called with their
+// number, end when there are no more to come.
+func Bar(out io.Writer, name string, total int64) (grown func(int64), end func()) {
+	if !IsTerminal(out) {
+		return func(int64) {}, func() {}
+	}
+	bars := mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
+	bar := bars.AddBar(max(total, 0), mpb.PrependDecorators(decor.Name(name+" "), decor.CountersKibiByte("% .1f / % .1f")),
+		mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))
+	return bar.SetCurrent, func() { bar.Abort(false); bars.Wait() }
 }
 
 // CheckFolder returns an error if files cannot be written into a folder, which need not exist yet.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"patchbay/cli/console"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/node/editor"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
@@ -26,6 +28,18 @@ const maxFlowFile = 64 << 20
 // Read reads a workflow from a JSON file, from a picture that ComfyUI or this program saved, or from in for "-". JSON
 // may be a graph in API format or in the editor's, the body of ComfyUI's POST /prompt, or our own envelope.
 func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
+	return read(path, in, func(o *pyjson.Object) *pyjson.Object { return o })
+}
+
+// ReadWhole is Read, but a graph in the editor's format may have nodes of classes that are unknown here: they are in
+// the workflow, with their links and without the values of their widgets.
+func ReadWhole(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
+	return read(path, in, described)
+}
+
+// read is Read; prepare gets the decoded JSON before it is parsed.
+func read(path string, in io.Reader, prepare func(*pyjson.Object) *pyjson.Object,
+) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
 	data, err := readAll(path, in)
 	if err != nil {
@@ -51,7 +65,7 @@ func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, erro
 	if err != nil {
 		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
 	}
-	req, w, failure := message.ParseRun(o)
+	req, w, failure := message.ParseRun(prepare(o))
 	if failure != nil {
 		return nil, nil, bad(failure)
 	}
@@ -59,6 +73,60 @@ func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, erro
 		req.ExtraPNG = extra
 	}
 	return req, w, nil
+}
+
+// described adds to a request for a graph in the editor's format a description of every class in it, with the widgets
+// that are drawn as inputs: the widgets of a subgraph are counted by them. Those of classes that are known here win.
+func described(o *pyjson.Object) *pyjson.Object {
+	whole, drawn := pyjson.NewObject(), o
+	for _, field := range []string{"workflow", "prompt"} {
+		if inner, ok := o.At(field).(*pyjson.Object); ok && editor.Is(inner) {
+			whole, drawn = o, inner
+		}
+	}
+	if !editor.Is(drawn) {
+		return o
+	}
+	if drawn == o {
+		whole.Set("workflow", o)
+	}
+	info := pyjson.NewObject()
+	for n := range drawnNodes(drawn) {
+		class := n.Text("type")
+		if !info.Has(class) {
+			info.Set(class, pyjson.NewObject("input", pyjson.NewObject("required", pyjson.NewObject())))
+		}
+		ports, _ := n.At("inputs").([]any)
+		for _, v := range ports {
+			if p, ok := v.(*pyjson.Object); ok && p.In("widget") != nil {
+				info.In(class).In("input").In("required").Set(p.In("widget").Text("name"), []any{p.Text("type"),
+					pyjson.NewObject()})
+			}
+		}
+	}
+	if given := whole.In("object_info"); given != nil {
+		for _, class := range given.Keys() {
+			info.Set(class, given.At(class))
+		}
+	}
+	whole.Set("object_info", info)
+	return whole
+}
+
+// drawnNodes yields the nodes of a graph in the editor's format, and those of its subgraphs.
+func drawnNodes(o *pyjson.Object) iter.Seq[*pyjson.Object] {
+	return func(yield func(*pyjson.Object) bool) {
+		subgraphs, _ := o.In("definitions").At("subgraphs").([]any)
+		for _, level := range append([]any{o}, subgraphs...) {
+			c, _ := level.(*pyjson.Object)
+			nodes, _ := c.At("nodes").([]any)
+			for _, v := range nodes {
+				if n, ok := v.(*pyjson.Object); ok && !yield(n) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func readAll(path string, in io.Reader) ([]byte, error) {

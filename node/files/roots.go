@@ -54,8 +54,8 @@ func Kinds() []string {
 	}
 }
 
-// folders returns the sub-folders of a models root that hold a kind, in search order.
-func folders(kind string) []string {
+// Folders returns the names of the folders of a models root that hold a kind, in search order.
+func Folders(kind string) []string {
 	switch kind {
 	case KindDiffusion, KindGGUF:
 		return []string{"unet", "diffusion_models"}
@@ -79,7 +79,7 @@ func (r *Roots) Dirs(kind string) []string {
 	}
 	out := slices.Clone(r.Extra.First[extra])
 	for _, m := range r.Models {
-		for _, f := range folders(kind) {
+		for _, f := range Folders(kind) {
 			out = append(out, filepath.Join(m, f))
 		}
 	}
@@ -144,14 +144,14 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 			if !isPipeline(full) && !isTransformer(full) { // entries of their own, see walkFolders
 				r.walk(kind, dir, name, depth+1, seen)
 			}
-		case mode.IsRegular() && hasKindExtension(kind, name) && !hiddenShard(full):
+		case mode.IsRegular() && HasKindExtension(kind, name) && !hiddenShard(full):
 			seen[filepath.ToSlash(name)] = true
 		}
 	}
 }
 
-// hasKindExtension reports whether a file name can be of the kind.
-func hasKindExtension(kind, name string) bool {
+// HasKindExtension reports whether a file of that name can be of the kind.
+func HasKindExtension(kind, name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	switch kind {
 	case KindInputImage:

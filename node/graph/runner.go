@@ -14,6 +14,7 @@ import (
 	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/lru"
+	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
@@ -253,6 +254,7 @@ func (x *execution) node(id string) (done bool, failure error) {
 			}
 		}
 		if err == nil {
+			x.warnIgnored(id, k)
 			e, err = x.call(id, k, in)
 		}
 		if err != nil {
@@ -268,6 +270,23 @@ func (x *execution) node(id string) (done bool, failure error) {
 		x.deliver(id, e)
 	}
 	return true, nil
+}
+
+// warnIgnored warns of values that a node is given for inputs that its class does not have, as with a misspelled name.
+// ComfyUI passes over them in silence; editors write some beside the inputs.
+func (x *execution) warnIgnored(id string, k *Class) {
+	given := x.job.Workflow.inputs(id)
+	declared := k.declared(given.Get)
+	var names []string
+	for _, name := range given.Keys() {
+		if find(declared, name) == nil && name != "upload" && name != "control_after_generate" {
+			names = append(names, pyjson.Excerpt(name))
+		}
+	}
+	if len(names) > 0 {
+		x.newCall(id, k, nil).Warn("node %s: %s has no input %s; what is given for it is not used", id, k.Name,
+			fault.List(names))
+	}
 }
 
 // preflight checks, before a long run, whether the nodes that decode its result can take it, if their autoencoder is

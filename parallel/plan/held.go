@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"patchbay/models/dit"
@@ -98,6 +99,13 @@ func (p Plan) ForNets() Plan {
 	p.Pipe, p.Patches, p.Warmup, p.Scatter, p.Spread, p.Overlap = 1, 1, 0, false, false, false
 	return p
 }
+
+// identity is what keys have after the path of a file: the hash of its header and when it was changed.
+var identity = regexp.MustCompile(`#[0-9a-f]+@[0-9a-f]+`)
+
+// ShownKey returns what errors show of the key of a model's weights: the paths of its files, without what tells their
+// contents apart.
+func ShownKey(key string) string { return identity.ReplaceAllString(key, "") }
 
 // HeldKey returns the key of a part of a model's weights.
 func HeldKey(key string, held dit.Held) string {

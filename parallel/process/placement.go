@@ -86,14 +86,14 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 			}
 		}
 		if by.share && p.total()+bytes+extra > limit {
-			return false, p.refuse(name+" beside those in use", bytes, extra, max(0, limit-p.total()))
+			return false, p.refuse(plan.ShownKey(name)+" beside those in use", bytes, extra, max(0, limit-p.total()))
 		}
 	}
 	if hit >= 0 {
 		return false, nil
 	}
 	var model dit.Model
-	err := scope.Recovered("load "+name, func() error {
+	err := scope.Recovered("load "+plan.ShownKey(name), func() error {
 		var err error
 		model, err = w.Load(p.ops, need.Held)
 		return err
@@ -102,7 +102,7 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 		if e, ok := errors.AsType[*fault.Error](err); ok && e.Code != fault.FileChanged {
 			return false, e
 		}
-		return false, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: load %s: %w", name, err))
+		return false, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: load %s: %w", plan.ShownKey(name), err))
 	}
 	if sized, ok := model.(interface{ Bytes() int64 }); ok && sized.Bytes() > 0 {
 		bytes = sized.Bytes() // the actual size, not the estimate
@@ -147,7 +147,7 @@ func (p *placements) acquireAll(name string, w Weights, parts []Need, extra int6
 		}
 	}
 	if limit > 0 && total+extra > limit {
-		return false, p.refuse(name, total, extra, limit)
+		return false, p.refuse(plan.ShownKey(name), total, extra, limit)
 	}
 	for _, h := range parts {
 		fresh, err := p.acquire(name, w, h, limit, extra, by)

@@ -14,6 +14,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/parallel/hardware"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/scope"
@@ -260,7 +261,8 @@ func (c *Process) Acquire(key string, w process.Weights, need []process.Need) (l
 	named, ok := w.(encoding.BinaryMarshaler)
 	if !ok {
 		return false, fault.Bad("model",
-			"the weights of %s are in no file, and %s can only read files: run ranks in one process for them", key, c.name)
+			"the weights of %s are in no file, and %s can only read files: run ranks in one process for them",
+			plan.ShownKey(key), c.name)
 	}
 	model, err := named.MarshalBinary()
 	if err != nil {
