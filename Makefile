@@ -10,7 +10,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 export GOFLAGS += '-toolexec=env GOGC=400'
 
 .PHONY: build demo test test-all check race lint fmt tools clients fake sim sim-plants fuzz bench soak readme loc clean
-.PHONY: cuda-check cuda-kernels gpu gpu-pack gpu-rehearse comfyui-test comfyui-templates families-test
+.PHONY: vulnerabilities cuda-check cuda-kernels gpu gpu-pack gpu-rehearse comfyui-test comfyui-templates families-test
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -33,9 +33,9 @@ race:
 	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 60m -race -gcflags=all=-dwarf=false -short ./ipc/jobs ./parallel \
 	  ./ipc/... ./node/... ./parallel/{comm,scope,rank,remote,leader,denoise}/... ./models/{sampling,tokenizer} ./engine/cpu
 
-tools: bin/golangci-lint
-bin/golangci-lint: tools/go.mod
-	cd tools && $(GO) build -o ../bin/ tool && touch ../bin/golangci-lint
+tools: bin/golangci-lint bin/govulncheck
+bin/golangci-lint bin/govulncheck &: tools/go.mod
+	cd tools && $(GO) build -o ../bin/ tool && touch ../bin/golangci-lint ../bin/govulncheck
 fmt: tools
 	bin/golangci-lint fmt ./...
 lint: tools
@@ -43,6 +43,10 @@ lint: tools
 	GOGC=400 bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh tests/comfyui/run.sh .ci/run; \
 	  else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
+
+# A part of test-all: known vulnerabilities that code reaches, where a database can be had.
+vulnerabilities: tools
+	@tests/vulnerabilities.sh
 
 # A part of test-all alone: what drives the daemon from outside (Python with pip, the nats command, examples). And what
 # is not in test-all: the CUDA backend on devices that need no GPU but g++.

@@ -155,23 +155,19 @@ func (c *Config) BuiltInRates() (kinds []hardware.Machine, err error) {
 	return kinds, nil
 }
 
-// EngineConfig returns the configuration of an engine for --devices, --transport and the flags of memory. closing
-// releases the devices; it must be called after the engine is closed.
+// EngineConfig returns the configuration of an engine for --devices, --transport and the flags of the devices' memory.
+// closing releases the devices; it must be called after the engine is closed.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
 	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
 	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
-	memory, err := ParseBytes(c.Memory)
-	if err != nil {
-		return cfg, closing, err
-	}
 	var driver *cuda.Driver
 	var infos []cuda.Info
 	if cfg.Machine, cfg.Mixed, driver, infos, err = c.ratedGPUs(); err != nil {
 		return cfg, closing, err
 	}
 	if driver == nil {
-		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
+		cfg.NewOps = NewOps
 		if c.Placement == placementChildren {
 			ranks := &children{Config: c}
 			cfg.Processes, closing = ranks, ranks.close

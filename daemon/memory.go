@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -96,6 +97,34 @@ func newLedger(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger 
 		return ops, nil
 	}
 	return l
+}
+
+// bound makes ec count what it computes with in a ledger, and refuse weights that the memory which the process may take
+// does not hold. memory is that, and the ledger nil, if it is not known (0). shrink is that of engine.NewLedger.
+func (c *Config) bound(ec *parallel.Config, shrink func()) (memory int64, l *engine.Ledger, err error) {
+	if memory, err = c.hostMemory(); err != nil || memory == 0 {
+		return memory, nil, err
+	}
+	if ec.DeviceOf == nil {
+		ec.MemoryBytes = memory
+	}
+	l = newLedger(memory, ec, shrink)
+	if ranks, ok := ec.Processes.(*children); ok {
+		ranks.ledger, ranks.memory = l, memory
+	}
+	return memory, l, nil
+}
+
+// BoundEngine is EngineConfig for a process that runs the engine alone: it stays within --memory as a worker does.
+func (c *Config) BoundEngine() (cfg parallel.Config, closing func() error, err error) {
+	cfg, closing, err = c.EngineConfig()
+	if err != nil {
+		return cfg, closing, err
+	}
+	if _, _, err = c.bound(&cfg, nil); err != nil {
+		return cfg, closing, errors.Join(&InputError{Err: fmt.Errorf("--memory %w", err)}, closing())
+	}
+	return cfg, closing, nil
 }
 
 // hostMemory returns how much of the machine's memory a process may take: --memory, or nine tenths of what is

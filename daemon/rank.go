@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"strconv"
 
 	"github.com/rs/zerolog"
 
@@ -43,17 +42,10 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 // offer opens what a process offers to a leader, except listener and model files, which the caller adds. trusted allows
 // NCCL. The returned function releases it.
 func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Config, func(), error) {
-	memory, err := c.hostMemory()
-	if err != nil {
-		return remote.Config{}, nil, err
-	}
 	cfg := *c
 	cfg.Placement = PlacementThreads
 	cfg.Transport = transportLocal // within this process
-	if memory > 0 {
-		cfg.Memory = strconv.FormatInt(memory, 10)
-	}
-	ec, back, err := cfg.EngineConfig()
+	ec, back, err := cfg.BoundEngine()
 	if err != nil {
 		return remote.Config{}, nil, err
 	}
@@ -63,9 +55,6 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 		}
 	}
 	offer := remote.Config{Within: ec.Transport}
-	if memory > 0 {
-		newLedger(memory, &ec, nil) // what ranks compute with is counted by it
-	}
 	offer.Host, err = process.New(process.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
 		Reserve: ec.Reserve, Places: places,

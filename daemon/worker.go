@@ -64,20 +64,13 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		device := release
 		release = func() error { there.Close(); return device() }
 	}
-	memory, err := cfg.hostMemory()
+	var runner *graph.Runner
+	memory, ledger, err := cfg.bound(&ec, func() { runner.ShedValues() })
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
 	}
-	if ec.DeviceOf == nil {
-		ec.MemoryBytes = memory
-	}
-	var runner *graph.Runner
 	room := memory
 	if memory > 0 {
-		ledger := newLedger(memory, &ec, func() { runner.ShedValues() })
-		if ranks, ok := ec.Processes.(*children); ok {
-			ranks.ledger, ranks.memory = ledger, memory
-		}
 		room = ledger.Room()
 		limits.Nodes.Reserve = func(n int64) {
 			if ledger.Spare(n) {

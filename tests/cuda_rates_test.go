@@ -178,7 +178,7 @@ func TestCUDADevicesThatDiffer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rates.json")
 	for _, device := range []string{"cuda:0", "cuda:1"} {
 		out, err := onFake(t, driver, program, nil, "bench", "step", "--devices", device, "--size", "64x64", "--steps", "2",
-			"--warmup", "0", "--runs", "1", "--save", file)
+			"--warmup", "0", "--runs", "1", "--compute", "f32", "--save", file)
 		if err != nil || strings.Contains(out, "fakegpu:") {
 			t.Fatalf("bench step: %v\n%s", err, out)
 		}

@@ -31,6 +31,7 @@ part tests "$GO" test -count 1 -p 4 -vet off -timeout 60m ${SHORT:+"$SHORT"} "${
 # Everything below the network; the whole program without cgo compiles most dependencies again and is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
 part lint make -s lint # after the tests, whose compiled packages it reads; go vet is among its linters
+if [[ -z $SHORT ]]; then part vulns make -s vulnerabilities; else echo "vulnerabilities NOT RUN: test-all asks"; fi
 wait "$beside"
 cat "$work/race"
 

@@ -26,8 +26,21 @@ type device struct {
 
 func (d *device) add(fl *pflag.FlagSet, what string) {
 	settings.Devices(fl, &d.Config)
+	settings.Memory(fl, &d.Config)
 	fl.StringVar(&d.Compute, "compute", "auto", "type of activations on a GPU: f32, or bf16 for auto")
 	fl.BoolVar(&d.random, "random-weights", false, "measure "+what+" with random weights: no file is needed")
+}
+
+// openPool opens an engine on the devices of c, within the memory that serve would have. closing closes both.
+func openPool(c *daemon.Config) (eng *parallel.Pool, closing func() error, err error) {
+	cfg, release, err := c.BoundEngine()
+	if err != nil {
+		return nil, nil, err
+	}
+	if eng, err = parallel.NewPool(cfg); err != nil {
+		return nil, nil, errors.Join(err, release())
+	}
+	return eng, func() error { eng.Close(); return release() }, nil
 }
 
 // run opens an engine and the weights that the flags name (a file, the demo's file in folder, or random ones) and
@@ -45,23 +58,18 @@ func (d *device) run(ctx context.Context, r *report, folder, demo string, random
 	if d.random {
 		set = weights.Random(random())
 	} else {
-		file, err := weights.Open(d.file, engine.F32)
+		file, err := weights.Open(d.file, engine.BF16) // as loader nodes do
 		if err != nil {
 			return console.BadInput(err)
 		}
 		defer console.CloseQuietly(file)
 		set, config = file.Set(), []byte(file.Metadata()["config"])
 	}
-	cfg, release, err := d.EngineConfig()
+	eng, closing, err := openPool(&d.Config)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, release()) }()
-	eng, err := parallel.NewPool(cfg)
-	if err != nil {
-		return err
-	}
-	defer eng.Close()
+	defer func() { err = errors.Join(err, closing()) }()
 	r.Extra["processors"], r.Extra["engine"], r.Extra["random"] = runtime.GOMAXPROCS(0), eng.Name(), d.random
 	return eng.Do(ctx, r.Benchmark, func(l *parallel.Workspace) error { return measure(l, set.For(l.DType), config) })
 }

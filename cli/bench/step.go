@@ -32,7 +32,8 @@ func stepCmd() *cobra.Command {
 		Use:   "step",
 		Short: "Measure sampler steps of a model on this machine",
 		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps,
-what each rank sent and how long it waited. Without --model it takes the model of the demo. --save keeps the rates of
+what each rank sent and how long it waited. A file keeps the form and the type of activations that it has in serve, and
+is refused if serve would refuse it for want of memory. Without --model it takes the model of the demo. --save keeps the rates of
 its products, attention and element-wise work in a file, for --rates of plan and serve: stages of pipelines
 are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
@@ -43,7 +44,8 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 	fl.StringVar(&f.Size, "size", "256x256", "width x height in pixels")
 	fl.StringVar(&f.Plan, "plan", "", "how to split the work (default: one rank)")
 	fl.StringVar(&f.save, "save", "", "file to keep the rates of this model in")
-	fl.StringVar(&f.Compute, "compute", "f32", "type of activations: f32 or bf16")
+	settings.Compute(fl, &f.Compute)
+	settings.Memory(fl, &f.devices)
 	fl.IntVar(&f.Steps, "steps", 4, "steps of a run")
 	fl.IntVar(&f.Text, "text", 0, "text tokens (default: 32, of --random-weights the release's)")
 	fl.IntVar(&f.Entries, "entries", 0, "conditioning entries: 2 with cfg, 1 without (default: 2, of --random-weights "+
@@ -60,20 +62,15 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	if f.save != "" && f.Plan != "" {
 		return nil, console.BadInput(fmt.Errorf("--save measures one rank: leave --plan out"))
 	}
-	req, err := f.Open()
+	eng, closing, err := openPool(&f.devices)
 	if err != nil {
 		return nil, err
 	}
-	cfg, release, err := f.devices.EngineConfig()
+	defer func() { err = errors.Join(err, closing()) }()
+	req, err := f.Open(eng.Name())
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, release()) }()
-	eng, err := parallel.NewPool(cfg)
-	if err != nil {
-		return nil, err
-	}
-	defer eng.Close()
 	before, err := deviceBytesInUse(ctx, eng)
 	if err != nil {
 		return nil, err
@@ -115,13 +112,14 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	if last.Chosen != nil {
 		out.Extra["computed"] = last.Chosen
 	}
+	held := int64(0)
+	for _, r := range eng.Resident() {
+		held += r.Bytes
+	}
+	out.Extra["weight_bytes"] = held
 	after, err := deviceBytesInUse(ctx, eng)
 	if after > 0 && f.Plan == "" {
-		predicted := last.PeakBytes
-		for _, r := range eng.Resident() {
-			predicted += r.Bytes
-		}
-		out.Extra["device_memory"] = map[string]int64{"predicted": predicted, "taken": after - before}
+		out.Extra["device_memory"] = map[string]int64{"predicted": last.PeakBytes + held, "taken": after - before}
 	}
 	return out, err
 }
@@ -153,7 +151,7 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Pool, req *request.R
 		return err
 	}
 	return saveMachine(f.save, kinds[0], func(m *hardware.Machine) error {
-		m.Device.WeightBytes = 4
+		m.Device.WeightBytes = float64(req.Model.LoadedBytes()) / float64(max(1, req.Model.Spec.Params))
 		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
 			f.Size, eng.Name(), runtime.GOMAXPROCS(0))
 		return plan.Measure(m, req.Workload(), res.Stats.Spans, req.Compute.Size())

@@ -22,7 +22,7 @@ import (
 
 // check runs a plan on ranks of this process and prints predicted values beside measured ones. Ranks run one at a
 // time, so that each has the whole machine to itself, like a device of its own.
-func (f *Flags) check(ctx context.Context, out io.Writer) error {
+func (f *Flags) check(ctx context.Context, out io.Writer) (err error) {
 	if slices.Contains(published.Names(), f.Model) {
 		return console.BadInput(fmt.Errorf("--check runs the model, so --model %s must be a file, or left out for the demo's",
 			f.Model))
@@ -35,17 +35,23 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 		Model: f.Model, Size: f.Size, Compute: "f32", Steps: cmp.Or(f.Steps, 4), Text: cmp.Or(f.text, 32),
 		Entries: cmp.Or(f.entries, 2),
 	}
-	req, err := t.Open()
+	req, err := t.Open("cpu")
 	if err != nil {
 		return err
 	}
 	req.Profile = true
-	m, err := f.machine(ctx, *req)
+	processors := daemon.Config{Devices: "cpu"}
+	cfg, release, err := processors.BoundEngine()
 	if err != nil {
 		return err
 	}
-	req.Plan = f.plan
-	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps, Machine: &m, Order: 1}, req)
+	defer func() { err = errors.Join(err, release()) }()
+	m, err := f.machine(ctx, cfg, *req)
+	if err != nil {
+		return err
+	}
+	req.Plan, cfg.Machine, cfg.Order = f.plan, &m, 1
+	stats, err := profiled(ctx, cfg, req)
 	if err != nil {
 		return err
 	}
@@ -58,7 +64,7 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 }
 
 // machine returns the rates that --rates names, or those of a run on one rank.
-func (f *Flags) machine(ctx context.Context, one request.Request) (hardware.Machine, error) {
+func (f *Flags) machine(ctx context.Context, cfg parallel.Config, one request.Request) (hardware.Machine, error) {
 	if f.rates != "" {
 		m, err := daemon.ReadMachine(f.rates)
 		if err != nil {
@@ -67,7 +73,7 @@ func (f *Flags) machine(ctx context.Context, one request.Request) (hardware.Mach
 		return m, nil
 	}
 	m := hardware.CPU()
-	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps}, &one)
+	stats, err := profiled(ctx, cfg, &one)
 	if err != nil {
 		return m, err
 	}

@@ -22,7 +22,7 @@ func demo(t *testing.T, size string, steps int) *request.Request {
 		Model: "../../examples/demo/diffusion_models/demo_flux.safetensors", Size: size, Compute: "f32", Steps: steps,
 		Text: 5, Entries: 2,
 	}
-	r, err := trial.Open()
+	r, err := trial.Open("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}

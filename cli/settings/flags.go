@@ -22,9 +22,7 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
 	Devices(f, c)
-	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto),
-		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
-			"file holds it")
+	Compute(f, &c.Compute)
 	Memory(f, c)
 	f.DurationVar(&c.FreeAfter, "free-after", 0,
 		"give back models and caches when nothing was asked for this long; 0: never")
@@ -35,6 +33,13 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 func Inherited(f *pflag.FlagSet, text *string) {
 	f.StringVar(text, "config", "", "settings of the process that started this one, as JSON")
 	_ = f.MarkHidden("config") // it exists
+}
+
+// Compute adds the flag of the type that the denoise loop computes in.
+func Compute(f *pflag.FlagSet, compute *string) {
+	f.StringVar(compute, "compute", string(value.ComputeAuto),
+		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
+			"file holds it")
 }
 
 // Memory adds the flag that bounds memory.

@@ -40,9 +40,9 @@ type JetStreamConfig struct {
 	Log       zerolog.Logger
 }
 
-// handles are the streams, buckets and consumers of a store. The server finds each by its name, so that a handle works
+// onServer are the streams, buckets and consumers of a store. The server finds each by its name, so that a handle works
 // for one that is made anew too.
-type handles struct {
+type onServer struct {
 	jobs, requests              jetstream.KeyValue
 	queue, events               jetstream.Stream
 	recordStream, requestStream jetstream.Stream     // the streams behind jobs and requests
@@ -58,7 +58,7 @@ type JetStream struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
-	handles
+	onServer
 	machines *register.Register
 
 	turn  chan struct{} // semaphore of one: its holder asks the server for the next reference
@@ -141,7 +141,7 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		return err
 	}
 	var n int
-	if l.handles, n, err = l.makeStore(ctx); err != nil {
+	if l.onServer, n, err = l.makeStore(ctx); err != nil {
 		return err
 	}
 	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
@@ -164,7 +164,7 @@ func (l *JetStream) prepare(ctx context.Context) error {
 }
 
 // makeStore creates the streams, buckets and consumers that are missing, and returns them with their replica count.
-func (l *JetStream) makeStore(ctx context.Context) (h handles, n int, err error) {
+func (l *JetStream) makeStore(ctx context.Context) (h onServer, n int, err error) {
 	if h.queue, n, err = l.makeQueue(ctx); err != nil {
 		return h, n, err
 	}

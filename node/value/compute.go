@@ -28,9 +28,9 @@ func ParseCompute(text string) (Compute, error) {
 	return "", fmt.Errorf("%q: want auto, f32 or bf16", text)
 }
 
-// of returns the activation type for a model on a device. On GPUs f32 has no tensor cores, so f16 weights are used with
+// Of returns the activation type for a model on a device. On GPUs f32 has no tensor cores, so f16 weights are used with
 // bf16 activations, which costs them three bits (docs/gpu.md).
-func (c Compute) of(device string, m *Model) engine.DType {
+func (c Compute) Of(device string, m *Model) engine.DType {
 	fits := m.narrow || m.half && device == "cuda"
 	if c == ComputeBF16 || c == ComputeAuto && fits && fasterBF16(device) {
 		return engine.BF16

@@ -36,7 +36,7 @@ func TestComputeOf(t *testing.T) {
 		{ComputeAuto, "cpu/portable512bf16", true, true, engine.F32},
 		{ComputeAuto, "ref", true, true, engine.F32},
 	} {
-		if got := c.compute.of(c.device, &Model{narrow: c.narrow, half: c.half}); got != c.want {
+		if got := c.compute.Of(c.device, &Model{narrow: c.narrow, half: c.half}); got != c.want {
 			t.Errorf("%q on %s, narrow %v, half %v: got %s, want %s", c.compute, c.device, c.narrow,
 				c.half, got, c.want)
 		}

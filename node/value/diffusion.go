@@ -3,8 +3,10 @@ package value
 import (
 	"patchbay/models"
 	"patchbay/models/family"
+	"patchbay/models/published"
 	"patchbay/node/files"
 	"patchbay/parallel/process"
+	"patchbay/parallel/request"
 )
 
 // OpenModel describes the diffusion model of a file from its header. The file is opened again when a rank needs the
@@ -23,6 +25,20 @@ func OpenModel(h files.Header) (*Model, error) {
 	m.narrow, m.half = widths(set)
 	m.wide, m.blocks = set.WideBytes(), set.HasBlocks()
 	return m, nil
+}
+
+// RandomModel describes the release or family of that name with random weights, which are bf16 (published.Random).
+func RandomModel(name string) (*Model, *family.Release, error) {
+	d, release, err := published.Random(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := NewModel(name, "random "+name, d, 2*d.Spec.Params, request.LoadFunc(d.Load))
+	if err != nil {
+		return nil, nil, err
+	}
+	m.narrow, m.half = true, true
+	return m, release, nil
 }
 
 // NewModel returns a handle for a description. bytes is the size of weights; nil weights mean those of a file.

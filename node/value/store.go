@@ -86,7 +86,7 @@ func (u Use) Sample(req *request.Request, m *Model, observe func(request.Progres
 	if s == nil || s.engine == nil {
 		return nil, noDevice("sampling")
 	}
-	req.Compute = s.compute.of(s.engine.Name(), m)
+	req.Compute = s.compute.Of(s.engine.Name(), m)
 	defer s.use(&req.Model)()
 	if u.Turn != nil {
 		return u.Turn.Sample(u.Context, req, observe)
