@@ -243,16 +243,14 @@ func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 	inputs := pyjson.NewObject()
 	values := c.widgets(f, n)
 	for _, name := range values.Keys() {
-		v := values.At(name)
-		if text, isText := v.(string); isText && name == "filename_prefix" && slices.Contains(saving, n.kind) {
-			v = c.prefix(text)
-		}
-		inputs.Set(name, wrapped(v))
+		inputs.Set(name, wrapped(c.typed(n, name, values.At(name))))
 	}
 	for i, p := range n.inputs {
 		from := c.input(f, n, i, "")
 		switch {
 		case from == nil:
+		case from.typed:
+			inputs.Set(p.name, wrapped(c.typed(n, p.name, from.value)))
 		case from.id == "":
 			inputs.Set(p.name, wrapped(from.value))
 		default:

@@ -27,6 +27,14 @@ var (
 	unfitting = regexp.MustCompile(`[/?<>\\:*|"\x00-\x1f\x7f]`)
 )
 
+// typed returns what the editor sends for a value that stands in a widget.
+func (c *conversion) typed(n *node, widget string, value any) any {
+	if text, isText := value.(string); isText && widget == "filename_prefix" && slices.Contains(saving, n.kind) {
+		return c.prefix(text)
+	}
+	return value
+}
+
 // maxPrefix bounds the bytes that take the place of variables in a filename_prefix, more than any path may have.
 const maxPrefix = 1 << 16
 

@@ -41,8 +41,12 @@ func TestFileNamesAreWritten(t *testing.T) {
 				{"id": 2, "type": "Sampler", "widgets_values": [1e21, 1e-7, null, false]}],
 			"links": [[1, -10, 0, 1, 0, "STRING"]]}]}}`
 	now := time.Date(2026, 3, 7, 9, 8, 5, 0, time.Local)
-	of := func(kind, prefix string) string {
-		v, err := pyjson.Decode([]byte(strings.NewReplacer("KIND", kind, "PREFIX", prefix).Replace(graph)))
+	of := func(kind, prefix string, changes ...*strings.Replacer) string {
+		text := graph
+		for _, r := range append(changes, strings.NewReplacer("KIND", kind, "PREFIX", prefix)) {
+			text = r.Replace(text)
+		}
+		v, err := pyjson.Decode([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,6 +90,12 @@ func TestFileNamesAreWritten(t *testing.T) {
 		if got := of("Other", given); got != given {
 			t.Errorf("%q in a class that does not save: got %q", given, got)
 		}
+	}
+	linked := strings.NewReplacer(`[0.1, "fixed"]`, `["%Text.text%_", "fixed"]`, `"links": [], "def`,
+		`"links": [[1, 8, 0, 10, 0, "STRING"]], "def`, `"title": "saved",`, `"title": "saved", "inputs": [{"link": 1,
+			"name": "filename_prefix", "type": "STRING", "widget": {"name": "filename_prefix"}}],`)
+	if got := of("SaveImage", "unseen", linked); got != "first_" {
+		t.Errorf("a PrimitiveNode's text: got %q, want first_", got)
 	}
 	long := strings.Repeat("%Text.text%", maxPrefix)
 	if got := of("SaveImage", long); len(got) > len(long) || !strings.HasPrefix(got, "firstfirst") ||

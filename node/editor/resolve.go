@@ -25,6 +25,7 @@ type origin struct {
 	id    string // "" for a value
 	slot  int
 	value any
+	typed bool // the value is a PrimitiveNode's, which counts as typed into the widget
 }
 
 // input follows the link of an input to its origin; nil if nothing that runs is at its other end. kind is the type
@@ -104,7 +105,7 @@ func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
 	}
 	if n.kind == typePrimitive { // it sets the widgets that it is linked to, in whatever mode
 		if v, ok := f.primitive(n); ok {
-			return &origin{value: v}
+			return &origin{value: v, typed: true}
 		}
 		return nil
 	}
