@@ -21,7 +21,7 @@ type fileKind struct {
 func fileKinds() []fileKind { return []fileKind{{"f16, bf16, fp8", 2}, {"f32", 4}} }
 
 // cardSizes returns memory sizes of common cards in GiB, cardCounts how many of them are tried.
-func cardSizes() []int64 { return []int64{12, 16, 24, 48, 80} }
+func cardSizes() []int64 { return []int64{12, 16, 24, 32, 48, 80, 96} }
 
 func cardCounts() []int { return []int{1, 2, 4, 8} }
 

@@ -27,7 +27,7 @@ func TestFits(t *testing.T) {
 		}
 		first, last, _ := strings.Cut(strings.TrimSuffix(cells[2], " GB"), " to ")
 		within := false
-		for _, size := range []string{"12", "16", "24", "48", "80"} {
+		for _, size := range []string{"12", "16", "24", "32", "48", "80", "96"} {
 			within = within || size == first
 			if within {
 				table[cells[0]+"/"+map[bool]string{true: "4", false: "2"}[cells[1] == "f32"]+"/"+size] = cells[3:]
@@ -37,8 +37,8 @@ func TestFits(t *testing.T) {
 			}
 		}
 	}
-	if models := len(published.Names()); len(table) != models*2*5 {
-		t.Fatalf("%d rows, want one for each of %d models, 2 kinds of file and 5 sizes:\n%s", len(table), models,
+	if models := len(published.Names()); len(table) != models*2*7 {
+		t.Fatalf("%d rows, want one for each of %d models, 2 kinds of file and 7 sizes:\n%s", len(table), models,
 			out.String())
 	}
 	for _, c := range []struct {
@@ -48,10 +48,13 @@ func TestFits(t *testing.T) {
 		{"flux-dev/2/12", "--++"},
 		{"flux-dev/2/16", "-+++"},
 		{"flux-dev/2/24", "-+++"},
+		{"flux-dev/2/32", "++++"},
 		{"flux-dev/2/48", "++++"},
 		{"flux-dev/4/12", "---+"},
 		{"flux-dev/4/24", "--++"},
 		{"flux-dev/4/80", "++++"},
+		{"flux2-dev/2/80", "++++"},
+		{"flux2-dev/4/96", "-+++"},
 		{"sd3.5-large/2/16", "-+++"},
 		{"sd3.5-large/2/24", "++++"},
 		{"sd3.5-large/4/24", "-+++"},

@@ -113,7 +113,7 @@ func (o *Partition) groups(a plan.Axis) [][]int {
 // load is the work of one rank in some blocks.
 type load struct {
 	on              *hardware.Device // of the rank
-	gemm, attention float64          // floating point operations
+	gemm, attention float64          // floating point operations, with those that hardware.Shapes adds
 	bytes           float64          // of element-wise work
 	launches        float64
 	exchange        float64 // seconds of exchanges inside the stage that are not hidden
@@ -134,13 +134,17 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 	if blk.Kind == dit.Cross {
 		text = 0
 	}
+	each := l.on.ProductRows
 	if image > 0 {
 		w := c.recorded(at, n, false, true)
-		l.gemm += image * w.image
-		l.attention += image * float64(c.Text[entry]) * w.cross
+		l.gemm += (image + each) * w.image
+		l.attention += image * float64(c.Text[entry]) * w.cross * c.padding(l.on)
 	}
 	if text > 0 {
-		l.gemm += text * c.recorded(at, n, true, false).text
+		if image > 0 && blk.Kind != dit.Double {
+			each = 0 // both streams are rows of the same products
+		}
+		l.gemm += (text + each) * c.recorded(at, n, true, false).text
 	}
 	share := 1.0
 	if c.plan.Scatter { // element-wise work is on the rows kept
@@ -165,11 +169,16 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 		keys += c.Sequence(entry).Text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
-	l.attention += 4 * float64(b*queries) * float64(keys) * heads * g * d
+	l.attention += 4 * float64(b*queries) * float64(keys) * heads * g * d * c.padding(l.on)
 	if c.plan.KV8 { // every row is read or written once in 8 bits and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * heads * d * (1 + value)
 	}
 	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * heads * g * d * mergePasses * value
+}
+
+// padding returns how many times the work of its heads attention does on a device.
+func (c *costs) padding(d *hardware.Device) float64 {
+	return float64(d.Head(c.Spec.HeadDim)) / float64(c.Spec.HeadDim)
 }
 
 // addExchanges adds the exchanges of rank at in block n.

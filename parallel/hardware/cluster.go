@@ -27,6 +27,8 @@ type Device struct {
 	// GEMM and Attention are floating-point operations per second of large matrix products and of attention.
 	GEMM      float64 `json:"gemm"`
 	Attention float64 `json:"attention"`
+	// Shapes correct these rates by kind of shape.
+	Shapes
 	// Traffic is the memory bandwidth in bytes per second, which bounds element-wise work.
 	Traffic float64 `json:"traffic"`
 	// Launch is the host time to launch one operation, in seconds.
@@ -46,6 +48,21 @@ type Device struct {
 	// Workspace is how many bytes the device's libraries set aside for a rank.
 	Workspace int64  `json:"workspace,omitempty"`
 	Source    string `json:"source"`
+}
+
+// Shapes is how much longer small and odd shapes take than the rates of large ones say. Zero: no longer.
+type Shapes struct {
+	// ProductRows is added to the rows of every product: the time in which its matrix is read and the device fills and
+	// drains.
+	ProductRows float64 `json:"product_rows,omitempty"`
+	// HeadStep is the multiple to which attention pads heads.
+	HeadStep int `json:"head_step,omitempty"`
+}
+
+// Head returns the width of a head that attention computes with.
+func (s Shapes) Head(dim int) int {
+	step := max(1, s.HeadStep)
+	return (dim + step - 1) / step * step
 }
 
 // Interconnect connects the devices of one host, or several hosts.
@@ -195,7 +212,7 @@ func (f Cluster) plain() Cluster {
 }
 
 // ofNames maps a GPU to the table row of one that is built on the same chip and at most as fast.
-var ofNames = map[string]string{"A800": "A100", "GH200": "H200", "H800": "H100", "L40S": "L40"}
+var ofNames = map[string]string{"A800": "A100", "GB200": "B200", "GH200": "H200", "H800": "H100", "L40S": "L40"}
 
 // Usual returns the table's row, with its usual link, for a GPU that was not measured: by the name that the driver
 // gives it ("NVIDIA H100 80GB HBM3"), or, if the table lacks it, by its compute capability (90 for 9.0). memory is in
@@ -205,6 +222,11 @@ func Usual(name string, capability int, memory int64) Machine {
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
+	for i, w := range words {
+		if i > 0 && w == "6000" { // "RTX PRO 6000 Blackwell", not "RTX 6000 Ada"
+			words[i] = words[i-1] + w
+		}
+	}
 	away := func(d Device) int64 { return max(d.Memory-memory, memory-d.Memory) }
 	at, why := -1, "by its name"
 	for i, d := range table.Devices {
@@ -220,7 +242,13 @@ func Usual(name string, capability int, memory int64) Machine {
 		switch {
 		case capability == 80:
 			row = "A100-80"
-		case capability >= 90 && capability < 120: // data center GPUs
+		case capability > 80 && capability < 89:
+			row = "3090"
+		case capability >= 120:
+			row = "5090"
+		case capability >= 100: // data center GPUs
+			row = "B200"
+		case capability >= 90:
 			row = "H100"
 		}
 		why = "which has no row for a " + name
@@ -258,8 +286,12 @@ func parseEqual(text string) (Cluster, error) {
 		return f, fmt.Errorf("devices %q: want 1 to %d devices in all: %s", text, plan.MaxRanks, example)
 	}
 	link, found := "", false
+	name := strings.ReplaceAll(m[3], " ", "")
+	if short, ok := cutFold(name, "RTX"); ok { // as people write it: "RTX PRO 6000"
+		name = short
+	}
 	for _, d := range p.Devices {
-		rest, ok := cutFold(m[3], d.Name)
+		rest, ok := cutFold(name, d.Name)
 		if ok && (rest == "" || rest[0] == '-') && len(d.Name) > len(f.Device.Name) {
 			f.Device, link, found = d, strings.TrimPrefix(rest, "-"), true
 		}
@@ -288,8 +320,12 @@ func usualLink(device string) string {
 	switch {
 	case device == "cpu":
 		return "memory"
+	case strings.HasPrefix(device, "B"):
+		return "nvlink5"
 	case strings.HasPrefix(device, "H"):
 		return "nvlink4"
+	case device == "5090", device == "PRO6000":
+		return "pcie5"
 	case strings.HasPrefix(device, "A100"):
 		return "nvlink3"
 	}

@@ -18,6 +18,11 @@ func TestParseFabric(t *testing.T) {
 		{"2x8xL40", "L40", "pcie4", "ethernet100", 2, 8},
 		{"2xcpu", "cpu", "memory", "", 1, 2},
 		{"3x4090", "4090", "pcie4", "", 1, 3},
+		{"2x5090", "5090", "pcie5", "", 1, 2},
+		{"4xrtx3090", "3090", "pcie4", "", 1, 4},
+		{"2xRTX PRO 6000", "PRO6000", "pcie5", "", 1, 2},
+		{"8xB200-nvlink", "B200", "nvlink5", "", 1, 8},
+		{"8xH20-nvlink", "H20", "nvlink4", "", 1, 8},
 	} {
 		f, err := ParseCluster(c.text)
 		if err != nil {
@@ -77,8 +82,16 @@ func TestUsualRows(t *testing.T) {
 		{"NVIDIA L40S", 89, 48 * gib, "L40", "pcie4", "by its name"},
 		{"NVIDIA L4", 89, 24 * gib, "4090", "pcie4", "no row for a NVIDIA L4"},
 		{"NVIDIA GeForce RTX 4090", 89, 24 * gib, "4090", "pcie4", "by its name"},
-		{"NVIDIA B200", 100, 180 * gib, "H100", "nvlink4", "no row for a NVIDIA B200"},
-		{"NVIDIA GeForce RTX 5090", 120, 32 * gib, "4090", "pcie4", "no row for"},
+		{"NVIDIA B200", 100, 180 * gib, "B200", "nvlink5", "by its name"},
+		{"NVIDIA GB200", 100, 186 * gib, "B200", "nvlink5", "by its name"},
+		{"NVIDIA B300 SXM6 AC", 103, 270 * gib, "B200", "nvlink5", "no row for a NVIDIA B300"},
+		{"NVIDIA H20", 90, 96 * gib, "H20", "nvlink4", "by its name"},
+		{"NVIDIA GeForce RTX 5090", 120, 32 * gib, "5090", "pcie5", "by its name"},
+		{"NVIDIA GeForce RTX 5080", 120, 16 * gib, "5090", "pcie5", "no row for"},
+		{"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 96 * gib, "PRO6000", "pcie5", "by its name"},
+		{"NVIDIA RTX 6000 Ada Generation", 89, 48 * gib, "4090", "pcie4", "no row for"},
+		{"NVIDIA GeForce RTX 3090", 86, 24 * gib, "3090", "pcie4", "by its name"},
+		{"NVIDIA RTX A6000", 86, 48 * gib, "3090", "pcie4", "no row for"},
 		{"NVIDIA A30", 80, 24 * gib, "A100-80", "nvlink3", "no row for"},
 	} {
 		m := Usual(c.name, c.capability, c.memory)

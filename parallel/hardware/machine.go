@@ -260,6 +260,10 @@ func (d *Device) check(l Interconnect, n int) error {
 		return fmt.Errorf("%sname is empty: want a name", at)
 	case !(d.WeightBytes > 0 && d.WeightBytes <= 8):
 		return fmt.Errorf("%sweight_bytes is %g: want more than 0, at most 8", at, d.WeightBytes)
+	case !(d.ProductRows >= 0 && d.ProductRows <= 1e6):
+		return fmt.Errorf("%sproduct_rows is %v: want rows from 0 to 1000000", at, d.ProductRows)
+	case d.HeadStep < 0 || d.HeadStep > 256:
+		return fmt.Errorf("%shead_step is %d: want 0 to 256", at, d.HeadStep)
 	case d.BatchRows < 0:
 		return fmt.Errorf("%stogether is %d: want token rows, or 0", at, d.BatchRows)
 	case d.ValueBytes != 2 && d.ValueBytes != 4:

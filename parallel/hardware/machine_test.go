@@ -26,6 +26,8 @@ func TestBadMachinesAreRefused(t *testing.T) {
 		{`"attention": 155000000000`, `"attention": -1`, "devices[0].attention"},
 		{`"traffic"`, `"trafficc"`, "trafficc"},
 		{`"launch": 0.000001`, `"launch": 2`, "devices[0].launch"},
+		{`"traffic"`, `"product_rows": -1, "traffic"`, "devices[0].product_rows"},
+		{`"traffic"`, `"head_step": 1000, "traffic"`, "devices[0].head_step"},
 		{`"name": "cpu"`, `"name": " "`, "devices[0].name"},
 		{`"value_bytes": 4`, `"value_bytes": 3`, "devices[0].value_bytes"},
 		{`"all_to_all": 1`, `"all_to_all": 7`, "links[0].all_to_all"},
