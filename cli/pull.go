@@ -187,8 +187,8 @@ func (f *pullFlags) agree(cmd *cobra.Command, list []*wanted, usesInput bool) er
 			open = " or more"
 		}
 	}
-	console.Printf(cmd.OutOrStdout(), "fetch %d files, %s%s, into %s? [y/N] ", len(list), console.Size(float64(sum)), open,
-		list[0].Root)
+	console.Printf(cmd.OutOrStdout(), "fetch %s%s into %s (files: %d)? [y/N] ", console.Size(float64(sum)), open,
+		list[0].Root, len(list))
 	answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // no answer is no
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

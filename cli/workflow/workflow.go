@@ -99,8 +99,10 @@ func described(o *pyjson.Object) *pyjson.Object {
 		ports, _ := n.At("inputs").([]any)
 		for _, v := range ports {
 			if p, ok := v.(*pyjson.Object); ok && p.In("widget") != nil {
-				info.In(class).In("input").In("required").Set(p.In("widget").Text("name"), []any{p.Text("type"),
-					pyjson.NewObject()})
+				info.In(class).In("input").In("required").Set(p.In("widget").Text("name"), []any{
+					p.Text("type"),
+					pyjson.NewObject(),
+				})
 			}
 		}
 	}
