@@ -39,6 +39,16 @@ func TestRunLocalSavesAndWarns(t *testing.T) {
 			t.Errorf("%s holds %q, want %q", name, got, want)
 		}
 	}
+	preview := filepath.Join(dir, "preview.json")
+	if err := os.WriteFile(preview, []byte(`{
+		"1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+		"3": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := harness.Try(t, program, nil, "run", preview, "--local", "--models", harness.DemoModels(t), "--output",
+		filepath.Join(dir, "other"), "--out", ""); code != 0 || strings.Contains(said, ".png") {
+		t.Errorf("a preview alone: exit code %d, want 0 and no file:\n%s", code, said)
+	}
 	code, said := harness.Try(t, program, nil, "run", flow, "--output", output)
 	if code != 2 || !strings.Contains(said, "--output is for --local") {
 		t.Errorf("without --local: exit code %d, want 2 and a reason:\n%s", code, said)

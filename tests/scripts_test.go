@@ -24,7 +24,7 @@ import (
 // TestScripts runs the sessions in tests/scripts against the real program. Beside testscript's own commands they have:
 //
 //	daemon [ARG...]   start a daemon on a free port with store and socket in $WORK; sets PATCHBAY_NATS_URL and SOCKET
-//	stop              end it with SIGTERM; it must end well
+//	end               end it with SIGTERM; it must end well
 //	stdio FILE        send the lines of FILE as frames to `patchbay worker` (JSON; a line after
 //	                  "msgpack " is sent as msgpack, one after "raw " as bytes in hex, without a length) and
 //	                  wait for the end of every request; stdout has the replies as JSON lines
@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"daemon": scriptDaemon, "stop": scriptStop, "stdio": scriptStdio,
+			"daemon": scriptDaemon, "end": scriptStop, "stdio": scriptStdio,
 			"quickflow": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(harness.Quick), 0o644))
 			},
