@@ -9,7 +9,7 @@ import (
 // because it is slow, the answer names the plan that would use it, the difference and the cause.
 func TestIdleDevicesHaveAReason(t *testing.T) {
 	for _, c := range []struct{ flags, plan string }{
-		{"--model pixart-alpha --size 288x288 --steps 4 --entries 1 --devices 2x1xH100+ethernet100", "=2"},
+		{"--model pixart-alpha --size 288x288 --steps 4 --entries 1 --exact --devices 2x1xH100+ethernet100", "=2"},
 		{"--model flux-dev --steps 28 --exact --devices H100-pcie,L40", "speeds=100:"},
 	} {
 		got, err := answer(t, strings.Fields(c.flags)...)

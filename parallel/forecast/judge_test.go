@@ -83,7 +83,7 @@ func readPublished(t *testing.T) publishedTable {
 	return p
 }
 
-// predict returns the simulated time of a row in seconds.
+// predict returns the simulated time of a row in seconds, by the calibration of its device and program.
 func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	t.Helper()
 	cal := p.Devices[r.Device]
@@ -101,6 +101,12 @@ func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	if cal.Island > 0 {
 		f.Link.Island = cal.Island
 	}
+	return p.on(t, r, f)
+}
+
+// on returns the simulated time of a row on a cluster in seconds.
+func (p *publishedTable) on(t *testing.T, r publishedRow, f hardware.Cluster) float64 {
+	t.Helper()
 	m, err := published.Find(r.Model)
 	if err != nil {
 		t.Fatal(err)
@@ -197,5 +203,28 @@ func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 	}
 	if len(wrong) > 0 {
 		t.Errorf("%d of %d pairs in the wrong order:\n%s", len(wrong), pairs, strings.Join(wrong, "\n"))
+	}
+}
+
+// TestBuiltInRatesAgainstPublishedTimes checks the table of devices, by which users plan, against those times of SGLang
+// on H100 that nothing was fitted to.
+func TestBuiltInRatesAgainstPublishedTimes(t *testing.T) {
+	p := readPublished(t)
+	var held []float64
+	for _, r := range p.Rows {
+		if r.Device != "H100 of SGLang" || r.Fit {
+			continue
+		}
+		f, err := hardware.ParseCluster(fmt.Sprintf("%dxH100-nvlink", r.Ranks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := p.on(t, r, f)
+		held = append(held, math.Abs(got/r.Seconds-1))
+		t.Logf("%-62s published %7.2f s, predicted %7.2f s, %+5.1f %%", r, r.Seconds, got, 100*(got/r.Seconds-1))
+	}
+	slices.Sort(held)
+	if !(len(held) == 7 && held[0] >= 0 && held[len(held)/2] <= 0.06) {
+		t.Errorf("errors %.3f, want seven with a median of at most 0.06", held)
 	}
 }

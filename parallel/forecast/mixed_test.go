@@ -10,7 +10,7 @@ import (
 // TestMixedDevicesShareTheWork checks that where exchanges cost nothing, two devices that take a and b seconds alone
 // take 1/(1/a+1/b) together, up to the granularity of heads and blocks, and that equal parts take half the slow one's.
 func TestMixedDevicesShareTheWork(t *testing.T) {
-	s := searchFor(t, "flux-dev", 1024, 8, "H100-pcie,L40")
+	s := unshaped(searchFor(t, "flux-dev", 1024, 8, "H100-pcie,L40"))
 	s.Cluster.Link = hardware.Interconnect{Name: "none", Bandwidth: 1e18, AllToAll: 1}
 	var alone [2]float64
 	for i := range s.Cluster.Mixed {
@@ -25,7 +25,7 @@ func TestMixedDevicesShareTheWork(t *testing.T) {
 		text     string
 		low, top float64
 	}{
-		{"ulysses=2", best, 1.04 * best},
+		{"ulysses=2", best, 1.08 * best}, // the slow one has 5 of 24 heads, where 4 are its part
 		{"ring=2", best, 1.04 * best},
 		{"pipe=2,patches=16", best, 1.35 * best}, // filling, and a warm-up stage by stage
 		{"ulysses=2,speeds=50:50", 0.499 * alone[1], 0.51 * alone[1]},
