@@ -8,7 +8,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), editTextClasses(), latentClasses(),
 		vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
 		samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
-		styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), expressionClasses(),
-		generateClasses(), extra,
+		styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), stringClasses(),
+		expressionClasses(), generateClasses(), extra,
 	)
 }

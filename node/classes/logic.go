@@ -10,9 +10,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// logicClasses returns the classes that choose between inputs, join texts, show values and pass on literals.
+// logicClasses returns the classes that choose between inputs, show values and pass on literals.
 func logicClasses() []graph.Class {
-	text := func(name string) graph.Input { return graph.Number(name, "STRING", "", "multiline", true) }
 	row := func(name, display, kind string, options ...any) graph.Class {
 		return graph.Class{
 			Name: name, Display: display, Module: "comfy_extras.nodes_primitive", Category: "utilities/primitive",
@@ -43,17 +42,6 @@ func logicClasses() []graph.Class {
 			Description: "Turns true into false; 0, an empty text and false are false.",
 			Inputs:      []graph.Input{graph.Link("value", "*", "")}, Outputs: graph.Slots("BOOLEAN"),
 			Run: func(c *graph.Call) ([]any, error) { return []any{!pyjson.Bool(c.Raw("value"))}, nil },
-		},
-		{
-			Name: "StringConcatenate", Display: "Concatenate Text", Module: "comfy_extras.nodes_string", Category: "text",
-			Aliases: "concatenate, text concat, join text, merge text, combine strings, string concat, append text, " +
-				"combine text",
-			Inputs: []graph.Input{
-				text("string_a"), text("string_b"), graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
-			},
-			Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
-				return []any{c.Str("string_a") + c.Str("delimiter") + c.Str("string_b")}, nil
-			},
 		},
 		{
 			Name: "PreviewAny", Display: "Preview as Text", Module: "comfy_extras.nodes_preview_any", Category: "utilities",
