@@ -241,6 +241,9 @@ func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 			inputs.Set(p.name, []any{from.id, int64(from.slot)})
 		}
 	}
+	if n.kind == customCombo {
+		setIndex(inputs, values.At("choice"))
+	}
 	for _, group := range []string{"required", "optional"} {
 		dynamicTexts(inputs, entry.In("input").In(group))
 	}

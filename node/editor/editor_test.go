@@ -135,6 +135,37 @@ func TestValuesByName(t *testing.T) {
 		})
 }
 
+// TestOptionsOfACustomCombo checks the widgets that the editor makes for this class: "index" follows the choice, also
+// one that a subgraph's instance makes, and is missing in older graphs.
+func TestOptionsOfACustomCombo(t *testing.T) {
+	compare(t, `{"nodes": [
+		{"id": 1, "type": "CustomCombo", "widgets_values": ["Turbo", 0, "Quality", "Default", "Turbo", ""]},
+		{"id": 2, "type": "CustomCombo", "widgets_values": ["b", "a", "b", ""]},
+		{"id": 3, "type": "CustomCombo", "widgets_values": ["x", 7, "a", ""],
+			"widgets_values_named": {"choice": "c", "index": 7, "option1": "c", "option2": ""}},
+		{"id": 4, "type": "CustomCombo", "widgets_values": ["gone", 0, "a", ""]},
+		{"id": 5, "type": "sub", "widgets_values": ["low"], "inputs": [{"name": "choice", "type": "COMBO",
+			"widget": {"name": "choice"}}]},
+		{"id": 6, "type": "PrimitiveString", "widgets_values": ["a"]},
+		{"id": 7, "type": "CustomCombo", "widgets_values": ["b", 1, "a", "b", ""], "inputs": [
+			{"name": "choice", "type": "COMBO", "link": 1, "widget": {"name": "choice"}}]}],
+		"links": [[1, 6, 0, 7, 0, "STRING"]],
+		"definitions": {"subgraphs": [{"id": "sub", "inputs": [{"name": "choice", "type": "COMBO", "linkIds": [1]}],
+			"nodes": [{"id": 1, "type": "CustomCombo", "widgets_values": ["high", 0, "high", "low", ""], "inputs": [
+				{"name": "choice", "type": "COMBO", "link": 1, "widget": {"name": "choice"}}]}],
+			"links": [[1, -10, 0, 1, 0, "COMBO"]]}]}}`,
+		map[string]string{
+			"1": `CustomCombo {"choice": "Turbo", "index": 2, "option1": "Quality", "option2": "Default", ` +
+				`"option3": "Turbo", "option4": ""}`,
+			"2":   `CustomCombo {"choice": "b", "index": 1, "option1": "a", "option2": "b", "option3": ""}`,
+			"3":   `CustomCombo {"choice": "c", "index": 0, "option1": "c", "option2": ""}`,
+			"4":   `CustomCombo {"choice": "gone", "index": -1, "option1": "a", "option2": ""}`,
+			"5:1": `CustomCombo {"choice": "low", "index": 1, "option1": "high", "option2": "low", "option3": ""}`,
+			"6":   `PrimitiveString {"value": "a"}`,
+			"7":   `CustomCombo {"choice": ["6", 0], "index": 1, "option1": "a", "option2": "b", "option3": ""}`,
+		})
+}
+
 // TestWhatOnlyTheEditorKnows checks the conversion of reroutes, primitives, notes, muted and bypassed nodes.
 func TestWhatOnlyTheEditorKnows(t *testing.T) {
 	compare(t, `{"nodes": [
