@@ -12,6 +12,7 @@ import (
 	"patchbay/node/classes"
 	"patchbay/node/editor"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -352,4 +353,29 @@ func TestComfyUIExamplesConvert(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d of %d pictures give the prompt that is in them", equal, seen)
+}
+
+// TestForeignClassesSayWhatTheyAreFor checks the texts that refuse classes of models that are not supported, in both
+// formats; any other unknown class has ComfyUI's text.
+func TestForeignClassesSayWhatTheyAreFor(t *testing.T) {
+	for class, want := range map[string]string{
+		"QuadrupleCLIPLoader": "Node 'x' (QuadrupleCLIPLoader) is made for HiDream, which is not supported.",
+		"LotusConditioning": "Node 'x' (LotusConditioning) is made for Lotus (a UNet of Stable Diffusion 2), which is not " +
+			"supported.",
+		"Other": "Node 'x' not found. The custom node may not be installed.",
+	} {
+		_, failure := editor.Convert(decoded(t, `{"nodes": [{"id": 1, "type": "`+class+`", "title": "x"}], "links": []}`),
+			catalogue())
+		if failure == nil || failure.Text != want || failure.Code != fault.MissingNodeType {
+			t.Errorf("%s in the editor's format: %v, want %s", class, failure, want)
+		}
+		w, failure := graph.ParseWorkflow(decoded(t, `{"1": {"class_type": "`+class+`", "inputs": {}, "_meta": {"title": "x"}}}`))
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		_, failure = graph.Validate(classes.All(), files.Roots{}, graph.Job{Workflow: w})
+		if failure == nil || failure.Text != want || failure.Code != fault.MissingNodeType {
+			t.Errorf("%s: %v, want %s", class, failure, want)
+		}
+	}
 }

@@ -39,7 +39,8 @@ type Class struct {
 	// Stage is the part of Timings that the class's time counts towards.
 	Phase Phase
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at
-	// fault and what is wrong with it, or an empty text. Inputs named in Own are checked for neither limits nor lists.
+	// fault and what is wrong with it, or an empty text. SelfChecked inputs are checked for neither limits nor lists;
+	// Check takes texts only.
 	Check       func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
 	SelfChecked []string
 	// Change returns a text for the cache signature that covers what the inputs do not show, such as the content of a
