@@ -86,7 +86,9 @@ func TestHelpersRefuse(t *testing.T) {
 			"json_string": strings.Repeat("[", 70) + strings.Repeat("]", 70), "key": "a",
 		}, "json_string: nested deeper"},
 		{"ComfyNumberConvert", map[string]any{"value": "1e30"}, "value: 1000000000000000019884624838656 has more than 64"},
-		{"CropMask", map[string]any{"mask": mask, "x": 4, "y": 0, "width": 1, "height": 1}, "x: 4 is outside the mask of 4 x 3"},
+		{"CropMask", map[string]any{
+			"mask": mask, "x": 4, "y": 0, "width": 1, "height": 1,
+		}, "x: 4 is outside the mask of 4 x 3"},
 		{"LatentConcat", map[string]any{
 			"samples1": latentValue(ramp(0, 1, 1, 2, 2)), "samples2": latentValue(ramp(0, 1, 1, 2, 2)), "dim": "t",
 		}, "dim: pictures have no frames"},

@@ -139,7 +139,7 @@ func stringClasses() []graph.Class {
 			Inputs:  append([]graph.Input{text("string"), text("regex_pattern")}, flags()...), Outputs: truth("matches"),
 			Run: func(c *graph.Call) ([]any, error) {
 				found, err := matches(c, 1)
-				return []any{len(found) > 0}, orUnsupported(err)
+				return []any{len(found) > 0}, regexFault(err, true)
 			},
 		},
 		{
@@ -204,20 +204,15 @@ func matches(c *graph.Call, most int) ([]pyregex.Match, error) {
 	return p.Find(c.Context, c.Str("string"), most)
 }
 
-// regexFault names the pattern in an error of pyregex.
-func regexFault(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+// regexFault names the pattern in an error of pyregex. lenient drops the errors that Python's re has too.
+func regexFault(err error, lenient bool) error {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
-	}
-	return fault.Bad("regex_pattern", "%v", err)
-}
-
-// orUnsupported drops errors in the pattern: the classes that only search treat them as no match.
-func orUnsupported(err error) error {
-	if err != nil && !errors.Is(err, pyregex.ErrUnsupported) && regexFault(err) != err {
+	case lenient && !errors.Is(err, pyregex.ErrUnsupported):
 		return nil
 	}
-	return regexFault(err)
+	return fault.Bad("regex_pattern", "%v", err)
 }
 
 // regexExtract returns the first match or all of them, a line each; of a pattern with groups, "All Matches" gives the
@@ -229,7 +224,7 @@ func regexExtract(c *graph.Call) ([]any, error) {
 	}
 	found, err := matches(c, most)
 	if err != nil {
-		return []any{""}, orUnsupported(err)
+		return []any{""}, regexFault(err, true)
 	}
 	var lines []string
 	for _, m := range found {
@@ -258,14 +253,14 @@ func regexExtract(c *graph.Call) ([]any, error) {
 func regexReplace(c *graph.Call) ([]any, error) {
 	p, err := pattern(c)
 	if err != nil {
-		return nil, regexFault(err)
+		return nil, regexFault(err, false)
 	}
 	most := 0
 	if c.Given("count") {
 		most = c.Whole("count")
 	}
 	s, err := p.Replace(c.Context, c.Str("string"), c.Str("replace"), most, maxText)
-	return []any{s}, regexFault(err)
+	return []any{s}, regexFault(err, false)
 }
 
 // jsonExtract returns the value of a key as Python's str shows it: empty for null, if there is no such key, or if the

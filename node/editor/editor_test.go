@@ -369,7 +369,8 @@ func TestForeignClassesSayWhatTheyAreFor(t *testing.T) {
 		if failure == nil || failure.Text != want || failure.Code != fault.MissingNodeType {
 			t.Errorf("%s in the editor's format: %v, want %s", class, failure, want)
 		}
-		w, failure := graph.ParseWorkflow(decoded(t, `{"1": {"class_type": "`+class+`", "inputs": {}, "_meta": {"title": "x"}}}`))
+		w, failure := graph.ParseWorkflow(decoded(t, `{"1": {"class_type": "`+class+`", "inputs": {},
+			"_meta": {"title": "x"}}}`))
 		if failure != nil {
 			t.Fatal(failure)
 		}

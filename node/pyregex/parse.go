@@ -76,7 +76,7 @@ func (p *parser) fail(format string, args ...any) {
 }
 
 func (p *parser) refuse(format string, args ...any) {
-	panic(parseError{fmt.Errorf("%w: "+format+" at position %d", append(append([]any{ErrUnsupported}, args...), p.pos)...)})
+	panic(parseError{fmt.Errorf("%w: %s at position %d", ErrUnsupported, fmt.Sprintf(format, args...), p.pos)})
 }
 
 func (p *parser) more() bool { return p.pos < len(p.src) }

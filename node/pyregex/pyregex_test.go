@@ -11,7 +11,7 @@ import (
 )
 
 // TestAsInPython compares with what CPython 3.11 made of the patterns of testdata/patterns.json, most of them random:
-// the places of all matches and groups, the text with its matches replaced, and which patterns and templates are errors.
+// the places of all matches and groups, the text with its matches replaced, and what is an error.
 func TestAsInPython(t *testing.T) {
 	data, err := os.ReadFile("testdata/patterns.json")
 	if err != nil {
