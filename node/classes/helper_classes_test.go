@@ -108,7 +108,7 @@ func TestHelpersRefuse(t *testing.T) {
 	}
 }
 
-// TestAttentionBackendHasNoEffect checks that ModelAttentionBackend takes the name of any backend, gives back the model
+// TestAttentionBackendHasNoEffect checks that ModelAttentionBackend takes anything for a backend, gives back the model
 // as it is, and says in a warning of the job that it has no effect.
 func TestAttentionBackendHasNoEffect(t *testing.T) {
 	model, got := analyticModel(t), any(nil)
@@ -121,14 +121,14 @@ func TestAttentionBackendHasNoEffect(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: cat})
 	check(t, err)
 	defer run.Close()
-	for _, name := range []string{"pytorch attention", "comfy kitchen attention", "another"} {
+	for _, name := range []any{"pytorch attention", "comfy kitchen attention", "another", int64(5)} {
 		g := newGraph()
 		g.add("Kept", "model", g.add("ModelAttentionBackend", "model", g.add("Given"), "attention", name))
 		got = nil
 		result, err := run.Run(t.Context(), graph.Job{ID: "attention", Workflow: g.workflow(t)}, nil)
 		check(t, err)
 		if got != model || len(result.Warnings) != 1 || !strings.Contains(result.Warnings[0], "has no effect") {
-			t.Errorf("%s: the same model %v, warnings %q", name, got == model, result.Warnings)
+			t.Errorf("%v: the same model %v, warnings %q", name, got == model, result.Warnings)
 		}
 	}
 }

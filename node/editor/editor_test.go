@@ -141,7 +141,7 @@ func TestValuesByName(t *testing.T) {
 func TestOptionsOfACustomCombo(t *testing.T) {
 	compare(t, `{"nodes": [
 		{"id": 1, "type": "CustomCombo", "widgets_values": ["Turbo", 0, "Quality", "Default", "Turbo", ""]},
-		{"id": 2, "type": "CustomCombo", "widgets_values": ["b", "a", "b", ""]},
+		{"id": 2, "type": "CustomCombo", "widgets_values": ["b", "a", "b", "b", ""]},
 		{"id": 3, "type": "CustomCombo", "widgets_values": ["x", 7, "a", ""],
 			"widgets_values_named": {"choice": "c", "index": 7, "option1": "c", "option2": ""}},
 		{"id": 4, "type": "CustomCombo", "widgets_values": ["gone", 0, "a", ""]},
@@ -158,7 +158,7 @@ func TestOptionsOfACustomCombo(t *testing.T) {
 		map[string]string{
 			"1": `CustomCombo {"choice": "Turbo", "index": 2, "option1": "Quality", "option2": "Default", ` +
 				`"option3": "Turbo", "option4": ""}`,
-			"2":   `CustomCombo {"choice": "b", "index": 1, "option1": "a", "option2": "b", "option3": ""}`,
+			"2":   `CustomCombo {"choice": "b", "index": 1, "option1": "a", "option2": "b", "option3": "b", "option4": ""}`,
 			"3":   `CustomCombo {"choice": "c", "index": 0, "option1": "c", "option2": ""}`,
 			"4":   `CustomCombo {"choice": "gone", "index": -1, "option1": "a", "option2": ""}`,
 			"5:1": `CustomCombo {"choice": "low", "index": 1, "option1": "high", "option2": "low", "option3": ""}`,

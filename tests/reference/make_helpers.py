@@ -112,6 +112,7 @@ for mode in ("First Match", "All Matches", "First Group", "All Groups"):
             ('"lighting":\\s*"([^"]*)"', '{"lighting": "soft, é"}', 1)):
         case("RegexExtract", string=s, regex_pattern=p, mode=mode, group_index=g, **flags(False, False, False))
 case("RegexReplace", string="A fox", regex_pattern="FOX", replace="cat")
+case("RegexReplace", string="A fox and\na FOX", regex_pattern="fox.?", replace="cat")
 for p, s, r, n in (("^```(?:json)?\\s*\\n?", "```json\n{}\n```", "", 1), ("\\n?```\\s*$", "{}\n```\n", "", 1),
         ("[^{]", "a{b{", "", 0), ("^$", "", "[]", 0), ("(\\w+) (\\w+)", "one two three four", "\\2 \\g<1>", 1),
         ("x*", "abxd", "-", 0), ("a", "aaaa", "\\n", 3), ("(", "a", "", 0), ("a", "a", "\\1", 0), ("a", "b", "\\q", 0),
@@ -144,6 +145,7 @@ for v in (0, 2**63 - 1):
 mask = T("m", [2, 5, 4], 2.0)
 for v in (0.0, 0.5, 0.41, 1.0):
     case("ThresholdMask", mask=mask, value=v)
+case("ThresholdMask", mask=T("half", [1, 2, 2], 0.0), value=0.5)
 for x, y, w, h in ((0, 0, 512, 512), (1, 2, 2, 2), (3, 4, 9, 1), (0, 3, 1, 512)):
     case("CropMask", mask=mask, x=x, y=y, width=w, height=h)
 for op in ("multiply", "add", "subtract", "and", "or", "xor"):
