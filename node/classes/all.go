@@ -7,8 +7,8 @@ func All(extra ...graph.Class) *graph.Catalogue {
 	return graph.NewCatalogue(
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), editTextClasses(), latentClasses(),
 		vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
-		samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
-		styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), expressionClasses(),
-		generateClasses(), extra,
+		samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(), imageFilterClasses(),
+		maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), stringClasses(),
+		expressionClasses(), generateClasses(), extra,
 	)
 }

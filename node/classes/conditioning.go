@@ -67,6 +67,22 @@ func conditioningClasses() []graph.Class {
 			Run: setAreaPart,
 		},
 		{
+			Name: "ConditioningSetAreaStrength", Display: "Conditioning (Set Area Strength)",
+			Inputs: []graph.Input{in, graph.Float("strength", "", 1, 0, 10, 0.01)},
+			Run: func(c *graph.Call) ([]any, error) {
+				strength := float32(c.Decimal("strength"))
+				return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
+					e.Strength, e.HasStrength = strength, true
+				})}, nil
+			},
+		},
+		{
+			Name: "ConditioningMultiply", Display: "Conditioning (Multiply)",
+			Aliases:     "scale conditioning, scale prompt, multiply conditioning, multiply prompt",
+			Description: "Multiplies text states and pooled vector.",
+			Inputs:      []graph.Input{in, graph.Float("multiplier", "", 1, -100, 100, 0.01)}, Run: conditioningMultiply,
+		},
+		{
 			Name: "ConditioningSetMask", Display: "Conditioning (Set Mask)",
 			Aliases: "masked prompt, regional inpaint conditioning, mask conditioning",
 			Inputs: []graph.Input{
@@ -150,6 +166,18 @@ func zeroOut(c *graph.Call) ([]any, error) {
 		e.Context.Data = make([]float32, len(e.Context.Data))
 		if e.Pooled != nil {
 			e.Pooled = make([]float32, len(e.Pooled))
+		}
+	})}, nil
+}
+
+// conditioningMultiply leaves the second text states (HunyuanDiT's mT5) as they are, as zeroOut does.
+func conditioningMultiply(c *graph.Call) ([]any, error) {
+	by := float32(c.Decimal("multiplier"))
+	times := func(v float32) float32 { return v * by }
+	return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
+		e.Context.Data = mapped(e.Context.Data, times)
+		if e.Pooled != nil {
+			e.Pooled = mapped(e.Pooled, times)
 		}
 	})}, nil
 }

@@ -434,13 +434,18 @@ func compositeMasked(c *graph.Call) ([]any, error) {
 			return nil, err
 		}
 	}
-	left, top := min(c.Whole("x"), to.X), min(c.Whole("y"), to.Y)
+	return []any{pasted(to, from, mask, 1, c.Whole("x"), c.Whole("y"))}, nil
+}
+
+// pasted returns to with from at (left, top), weighted by the mask and clipped at the edges. planes is the number of
+// pictures of a batch that share a mask.
+func pasted(to, from *picture.Image, mask *picture.Mask, planes, left, top int) *picture.Image {
 	out := *to
 	out.Data = slices.Clone(to.Data)
 	for b := range to.B {
 		for y := range min(from.Y, to.Y-top) {
 			for x := range min(from.X, to.X-left) {
-				m := mask.Data[(b%mask.B*from.Y+y)*from.X+x]
+				m := mask.Data[(b/planes%mask.B*from.Y+y)*from.X+x]
 				src := from.Data[((b%from.B*from.Y+y)*from.X+x)*from.C:][:to.C]
 				dst := out.Data[((b*to.Y+top+y)*to.X+left+x)*to.C:][:to.C]
 				for i := range dst {
@@ -449,7 +454,7 @@ func compositeMasked(c *graph.Call) ([]any, error) {
 			}
 		}
 	}
-	return []any{&out}, nil
+	return &out
 }
 
 // joinAlpha adds 1 - alpha as a fourth channel.

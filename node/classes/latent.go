@@ -68,6 +68,11 @@ func latentClasses() []graph.Class {
 			Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
 		{
+			Name: "BatchLatentsNode", Display: "Batch Latents", Module: "comfy_extras.nodes_post_processing",
+			Category: "model/latent/batch", Aliases: "combine latents, stack latents, merge latents",
+			Inputs: []graph.Input{graph.Grow("latents", "latent", 50, graph.Link("latent", "LATENT", ""))}, Run: batchLatents,
+		},
+		{
 			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Category: "model/latent/batch",
 			Aliases: "duplicate latent, clone latent",
 			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.Int("amount", "", 1, 1, 64, 0)}, Run: repeatLatent,
@@ -245,7 +250,7 @@ func secondLatent(c *graph.Call, l *value.Latent, fill bool) (request.Latent, er
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
 		return b, err
 	}
-	b, err := fittedLatent(b, a, resample.Bilinear)
+	b, err := fittedLatent(b, a, resample.Bilinear, "samples2")
 	if err != nil || !fill || a.B == b.B {
 		return b, err
 	}
@@ -343,4 +348,32 @@ func latentBatch(c *graph.Call) ([]any, error) {
 	})
 	out.BatchIndex = append(l.Places(), c.Latent("samples2").Places()...)
 	return []any{out}, nil
+}
+
+// batchLatents concatenates latents, all scaled to the size of the first; each keeps its places.
+func batchLatents(c *graph.Call) ([]any, error) {
+	names, values := c.Grown("latents")
+	out := *values[0].(*value.Latent)
+	first := out.Samples
+	out.Samples.B, out.Samples.Data, out.BatchIndex = 0, nil, nil
+	for i, v := range values {
+		l, field := v.(*value.Latent), "latents."+names[i]
+		if err := l.Single(field); err != nil {
+			return nil, err
+		}
+		if err := sameBatch(field, first.C, l.Samples.C, 1, 1); err != nil {
+			return nil, err
+		}
+		s, err := fittedLatent(l.Samples, first, resample.Bilinear, field)
+		if err != nil {
+			return nil, err
+		}
+		out.Samples.B += s.B
+		if err := checkSize(field, out.Samples.B, s.C, s.Y, s.X); err != nil {
+			return nil, err
+		}
+		out.Samples.Data = append(out.Samples.Data, s.Data...)
+		out.BatchIndex = append(out.BatchIndex, l.Places()...)
+	}
+	return []any{&out}, nil
 }

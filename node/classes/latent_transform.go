@@ -1,8 +1,11 @@
 package classes
 
 import (
+	"strings"
+
 	"patchbay/fault"
 	"patchbay/node/graph"
+	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
@@ -54,6 +57,24 @@ func transformLatentClasses() []graph.Class {
 				pixels("y", 0, 0, 8), pixels("feather", 0, 0, 8),
 			},
 			Run: latentComposite,
+		},
+		{
+			Name: "LatentCompositeMasked", Display: "Latent Composite Masked", Module: "comfy_extras.nodes_mask",
+			Aliases: "overlay latent, layer latent, paste latent, inpaint latent",
+			Inputs: []graph.Input{
+				graph.Link("destination", "LATENT", ""), graph.Link("source", "LATENT", ""), pixels("x", 0, 0, 8),
+				pixels("y", 0, 0, 8), graph.Bool("resize_source", "", false), graph.Link("mask", "MASK", "").AsOptional(),
+			},
+			Run: latentCompositeMasked,
+		},
+		{
+			Name: "LatentConcat", Module: "comfy_extras.nodes_latent", Category: "model/latent/advanced",
+			Aliases: "join latents, stitch latents",
+			Inputs: []graph.Input{
+				graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", ""),
+				graph.Combo("dim", "with - the second comes first", "x", "-x", "y", "-y", "t", "-t"),
+			},
+			Run: latentConcat,
 		},
 		{
 			Name: "LatentUpscale", Display: "Upscale Latent", Aliases: "enlarge latent, resize latent",
@@ -132,7 +153,7 @@ func latentBlend(c *graph.Call) ([]any, error) {
 	if err := sameBatch("samples2", a.C, b.C, a.B, b.B); err != nil {
 		return nil, err
 	}
-	b, err := fittedLatent(b, a, resample.Bicubic)
+	b, err := fittedLatent(b, a, resample.Bicubic, "samples2")
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +161,74 @@ func latentBlend(c *graph.Call) ([]any, error) {
 	wa, wb := float32(f), float32(1-f)
 	for i := range out.Data {
 		out.Data[i] = float32(a.Data[i%len(a.Data)]*wa) + float32(b.Data[i%len(b.Data)]*wb)
+	}
+	return []any{l.With(out)}, nil
+}
+
+// latentCompositeMasked pastes the source at (x, y), weighted by the mask and clipped at the edges.
+func latentCompositeMasked(c *graph.Call) ([]any, error) {
+	l := c.Latent("destination")
+	to, from := l.Samples, c.Latent("source").Samples
+	if to.C != from.C {
+		return nil, fault.Family("source", "has %d channels, destination %d: they must be equal", from.C, to.C)
+	}
+	var err error
+	if c.Flag("resize_source") {
+		if from, err = resizedLatent(from, to.X, to.Y, resample.Bilinear, resample.CropDisabled, "source"); err != nil {
+			return nil, err
+		}
+	}
+	mask := &picture.Mask{B: 1, Y: from.Y, X: from.X, Data: filled(from.Y*from.X, 1)}
+	if c.Given("mask") {
+		if mask, err = sizedMask(c.Mask("mask"), from.Y, from.X); err != nil {
+			return nil, err
+		}
+	}
+	planes := func(s request.Latent) *picture.Image {
+		return &picture.Image{B: s.B * s.C, Y: s.Y, X: s.X, C: 1, Data: s.Data}
+	}
+	out := to
+	out.Data = pasted(planes(to), planes(from), mask, to.C, c.Whole("x")/8, c.Whole("y")/8).Data
+	return []any{l.With(out)}, nil
+}
+
+// latentConcat puts latents side by side, or one above the other.
+func latentConcat(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples1")
+	a, b := l.Samples, c.Latent("samples2").Samples
+	axis, reversed := strings.CutPrefix(c.Str("dim"), "-")
+	switch {
+	case axis == "t":
+		return nil, fault.Bad("dim", "pictures have no frames: want x, -x, y or -y")
+	case axis == "x" && a.Y != b.Y || axis == "y" && a.X != b.X:
+		return nil, fault.Bad("samples2", "%d x %d cannot be joined with %d x %d along %s", b.X, b.Y, a.X, a.Y, axis)
+	}
+	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
+		return nil, err
+	}
+	y, x := a.Y, a.X+b.X
+	if axis == "y" {
+		y, x = a.Y+b.Y, a.X
+	}
+	if err := checkSize("samples2", a.B, a.C, y, x); err != nil {
+		return nil, err
+	}
+	out := request.NewLatent(a.B, a.C, y, x)
+	left, top := 0, 0
+	for i, s := range []request.Latent{a, b} {
+		if reversed {
+			s = []request.Latent{b, a}[i]
+		}
+		for p := range a.B * a.C {
+			for r := range s.Y {
+				copy(out.Data[(p*y+top+r)*x+left:], s.Data[(p%(s.B*s.C)*s.Y+r)*s.X:][:s.X])
+			}
+		}
+		if axis == "x" {
+			left = s.X
+		} else {
+			top = s.Y
+		}
 	}
 	return []any{l.With(out)}, nil
 }
@@ -257,11 +346,11 @@ func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any
 }
 
 // fittedLatent center-crops samples2 to the aspect ratio of samples1 and scales it to its size.
-func fittedLatent(s, to request.Latent, method string) (request.Latent, error) {
+func fittedLatent(s, to request.Latent, method, field string) (request.Latent, error) {
 	if s.Y == to.Y && s.X == to.X {
 		return s, nil
 	}
-	return resizedLatent(s, to.X, to.Y, method, resample.CropCenter, "samples2")
+	return resizedLatent(s, to.X, to.Y, method, resample.CropCenter, field)
 }
 
 func resizedLatent(s request.Latent, x, y int, method, crop, field string) (request.Latent, error) {

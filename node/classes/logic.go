@@ -3,16 +3,18 @@ package classes
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"strings"
 
 	"patchbay/fault"
 	"patchbay/node/graph"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
-// logicClasses returns the classes that choose between inputs, join texts, show values and pass on literals.
+// logicClasses returns the classes that choose between inputs, show values and pass on literals.
 func logicClasses() []graph.Class {
-	text := func(name string) graph.Input { return graph.Number(name, "STRING", "", "multiline", true) }
 	row := func(name, display, kind string, options ...any) graph.Class {
 		return graph.Class{
 			Name: name, Display: display, Module: "comfy_extras.nodes_primitive", Category: "utilities/primitive",
@@ -21,6 +23,7 @@ func logicClasses() []graph.Class {
 		}
 	}
 	const most = int64(math.MaxInt64)
+	grown := graph.Grow("values", "value", 10, graph.Link("value", "*", ""))
 	words := row("PrimitiveString", "Text", "STRING", "multiline", false)
 	words.Aliases = "text, string, text box, prompt"
 	lines := row("PrimitiveStringMultiline", "Text (Multiline)", "STRING", "multiline", true)
@@ -42,18 +45,49 @@ func logicClasses() []graph.Class {
 			Aliases:     "invert, toggle, negate, flip boolean",
 			Description: "Turns true into false; 0, an empty text and false are false.",
 			Inputs:      []graph.Input{graph.Link("value", "*", "")}, Outputs: graph.Slots("BOOLEAN"),
-			Run: func(c *graph.Call) ([]any, error) { return []any{!pyjson.Bool(c.Raw("value"))}, nil },
+			Run: func(c *graph.Call) ([]any, error) {
+				value, err := truth("value", c.Raw("value"))
+				return []any{!value}, err
+			},
 		},
 		{
-			Name: "StringConcatenate", Display: "Concatenate Text", Module: "comfy_extras.nodes_string", Category: "text",
-			Aliases: "concatenate, text concat, join text, merge text, combine strings, string concat, append text, " +
-				"combine text",
-			Inputs: []graph.Input{
-				text("string_a"), text("string_b"), graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
+			Name: "ComfyAndNode", Display: "And", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
+			Aliases: "all, every", Description: "True if all values are; 0, an empty text and false are false.",
+			Inputs: []graph.Input{grown}, Outputs: graph.Slots("BOOLEAN"), Run: untilTruthIs(false),
+		},
+		{
+			Name: "ComfyOrNode", Display: "Or", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
+			Aliases: "any, some", Description: "True if one of the values is; 0, an empty text and false are false.",
+			Inputs: []graph.Input{grown}, Outputs: graph.Slots("BOOLEAN"), Run: untilTruthIs(true),
+		},
+		{
+			Name: "CustomCombo", Display: "Custom Combo", Module: "comfy_extras.nodes_logic", Category: "utilities",
+			Experimental: true, Inputs: []graph.Input{graph.Combo("choice", "")},
+			Unlisted: []graph.Input{graph.Link("index", "*", "").AsOptional()},
+			Outputs:  []graph.Slot{{Name: "STRING", Type: "STRING"}, {Name: "INDEX", Type: "INT"}},
+			Run: func(c *graph.Call) ([]any, error) {
+				index := any(int64(0))
+				if c.Given("index") {
+					index = c.Raw("index")
+				}
+				return []any{c.Raw("choice"), index}, nil
 			},
-			Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
-				return []any{c.Str("string_a") + c.Str("delimiter") + c.Str("string_b")}, nil
-			},
+		},
+		{
+			Name: "ComfyNumberConvert", Display: "Convert Number", Module: "comfy_extras.nodes_number_convert",
+			Category: "utilities",
+			Aliases: "int to float, float to int, number convert, int2float, float2int, cast, parse number, " +
+				"string to number, bool to int",
+			Inputs:  []graph.Input{graph.Number("value", "INT,FLOAT,STRING,BOOLEAN", "", "display_name", "value")},
+			Outputs: graph.Slots("FLOAT", "INT"), Run: convertNumber,
+		},
+		{
+			Name: "SeedNode", Display: "Seed", Module: "comfy_extras.nodes_seed", Category: "utilities",
+			Aliases: "seed, random",
+			Inputs: []graph.Input{graph.Number("seed", "INT", "", "min", int64(0), "max", most, "control_after_generate",
+				"fixed")},
+			Outputs: []graph.Slot{{Name: "seed", Type: "INT"}},
+			Run:     func(c *graph.Call) ([]any, error) { return []any{c.Raw("seed")}, nil },
 		},
 		{
 			Name: "PreviewAny", Display: "Preview as Text", Module: "comfy_extras.nodes_preview_any", Category: "utilities",
@@ -82,6 +116,53 @@ func logicClasses() []graph.Class {
 // side returns the name of the input that a switch passes on.
 func side(c *graph.Call) string {
 	return map[bool]string{false: "on_false", true: "on_true"}[c.Flag("switch")]
+}
+
+// truth returns Python's truth value of what travels along a link; pictures, masks and sigmas have none.
+func truth(field string, v any) (bool, error) {
+	switch x := v.(type) {
+	case *picture.Image, *picture.Mask, value.Sigmas:
+		return false, fault.Bad(field, "%s is neither true nor false", graph.Describe(v))
+	case value.Conditioning:
+		return len(x) > 0, nil
+	}
+	return pyjson.Bool(v), nil
+}
+
+// untilTruthIs returns the function of a class that looks for a value that is end, and gives the opposite if there is
+// none.
+func untilTruthIs(end bool) func(*graph.Call) ([]any, error) {
+	return func(c *graph.Call) ([]any, error) {
+		names, values := c.Grown("values")
+		for i, v := range values {
+			if is, err := truth("values."+names[i], v); err != nil || is == end {
+				return []any{is}, err
+			}
+		}
+		return []any{!end}, nil
+	}
+}
+
+// convertNumber returns a value as FLOAT and as INT, which keeps all digits of a whole number.
+func convertNumber(c *graph.Call) ([]any, error) {
+	v := c.Raw("value")
+	f, err := pyjson.Float(v)
+	if err == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		err = fmt.Errorf("%v is not finite", f)
+	}
+	if err != nil {
+		return nil, fault.Bad("value", "not a number: %v", err)
+	}
+	n, err := pyjson.Int(v)
+	if err != nil { // a text with a fraction
+		if n, err = pyjson.Int(f); err != nil {
+			return nil, fault.Bad("value", "%v", err)
+		}
+	}
+	if _, large := n.(*big.Int); large {
+		return nil, fault.Bad("value", "%v has more than 64 bits", n)
+	}
+	return []any{f, n}, nil
 }
 
 func previewAny(c *graph.Call) ([]any, error) {

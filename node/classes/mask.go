@@ -1,6 +1,7 @@
 package classes
 
 import (
+	"math"
 	"slices"
 
 	"patchbay/fault"
@@ -72,7 +73,140 @@ func maskClasses() []graph.Class {
 					c.Whole("bottom")))}, nil
 			},
 		},
+		{
+			Name: "ThresholdMask", Display: "Threshold Mask", Module: module, Aliases: "binary mask",
+			Inputs:  []graph.Input{in, graph.Float("value", "more becomes 1, the rest 0", 0.5, 0, 1, 0.01)},
+			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				m, v := c.Mask("mask"), float32(c.Decimal("value"))
+				return []any{m.Like(mapped(m.Data, func(x float32) float32 { return one(x > v) }))}, nil
+			},
+		},
+		{
+			Name: "CropMask", Display: "Crop Mask", Module: module, Aliases: "cut mask, extract mask region, mask slice",
+			Inputs: []graph.Input{
+				in, pixels("x", 0, 0, 1), pixels("y", 0, 0, 1), pixels("width", 512, 1, 1), pixels("height", 512, 1, 1),
+			},
+			Outputs: graph.Slots("MASK"), Run: cropMask,
+		},
+		{
+			Name: "MaskComposite", Display: "Combine Masks", Module: module,
+			Aliases: "combine masks, blend masks, layer masks, masks composition",
+			Inputs: []graph.Input{
+				graph.Link("destination", "MASK", ""), graph.Link("source", "MASK", ""), pixels("x", 0, 0, 1),
+				pixels("y", 0, 0, 1), graph.Combo("operation", "", "multiply", "add", "subtract", "and", "or", "xor"),
+			},
+			Outputs: graph.Slots("MASK"), Run: maskComposite,
+		},
+		{
+			Name: "ImageColorToMask", Display: "Convert Image Color to Mask", Module: module,
+			Aliases: "color keying, chroma key",
+			Inputs: []graph.Input{
+				graph.Link("image", "IMAGE", ""), graph.Int("color", "0xRRGGBB", 0, 0, 0xFFFFFF, 1).With("display", "number"),
+			},
+			Outputs: graph.Slots("MASK"), Run: colorToMask,
+		},
+		{
+			Name: "BatchMasksNode", Display: "Batch Masks", Module: "comfy_extras.nodes_post_processing",
+			Aliases: "combine masks, stack masks, merge masks", Inputs: []graph.Input{graph.Grow("masks", "mask", 50, in)},
+			Outputs: graph.Slots("MASK"), Run: batchMasks,
+		},
 	})
+}
+
+// mapped returns f of every value.
+func mapped(v []float32, f func(float32) float32) []float32 {
+	out := make([]float32, len(v))
+	for i := range v {
+		out[i] = f(v[i])
+	}
+	return out
+}
+
+// one returns 1 for true and 0 for false.
+func one(is bool) float32 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func cropMask(c *graph.Call) ([]any, error) {
+	m, x, y := c.Mask("mask"), c.Whole("x"), c.Whole("y")
+	for name, at := range map[string][2]int{"x": {x, m.X}, "y": {y, m.Y}} {
+		if at[0] >= at[1] {
+			return nil, fault.Bad(name, "%d is outside the mask of %d x %d", at[0], m.X, m.Y)
+		}
+	}
+	w, h := min(c.Whole("width"), m.X-x), min(c.Whole("height"), m.Y-y)
+	return []any{m.Image().Cut(x, y, w, h).Channel(0)}, nil
+}
+
+// maskComposite combines the source with the part of the destination that it covers at (x, y), and limits all values to
+// 0..1. A source outside changes nothing (ComfyUI: an error for most).
+func maskComposite(c *graph.Call) ([]any, error) {
+	to, from, left, top := c.Mask("destination"), c.Mask("source"), c.Whole("x"), c.Whole("y")
+	if from.B != 1 && from.B != to.B {
+		return nil, fault.Bad("source", "has a batch of %d, destination one of %d: want 1 or %d", from.B, to.B, to.B)
+	}
+	set := func(v float32) bool { return math.RoundToEven(float64(v)) != 0 }
+	operation := map[string]func(a, b float32) float32{
+		"multiply": func(a, b float32) float32 { return a * b },
+		"add":      func(a, b float32) float32 { return a + b },
+		"subtract": func(a, b float32) float32 { return a - b },
+		"and":      func(a, b float32) float32 { return one(set(a) && set(b)) },
+		"or":       func(a, b float32) float32 { return one(set(a) || set(b)) },
+		"xor":      func(a, b float32) float32 { return one(set(a) != set(b)) },
+	}[c.Str("operation")]
+	if operation == nil {
+		return nil, fault.Bad("operation", "%q is not one of multiply, add, subtract, and, or, xor", c.Str("operation"))
+	}
+	out := slices.Clone(to.Data)
+	for b := range to.B {
+		for y := range min(from.Y, to.Y-top) {
+			for x := range min(from.X, to.X-left) {
+				at := (b*to.Y+top+y)*to.X + left + x
+				out[at] = operation(out[at], from.Data[(b%from.B*from.Y+y)*from.X+x])
+			}
+		}
+	}
+	return []any{to.Like(mapped(out, func(v float32) float32 { return min(max(v, 0), 1) }))}, nil
+}
+
+// colorToMask gives 1 where a pixel is the color in 8 bits.
+func colorToMask(c *graph.Call) ([]any, error) {
+	im, color := c.Image("image"), c.Whole("color")
+	if im.C < 3 {
+		return nil, fault.Bad("image", "has %d channels, want 3", im.C)
+	}
+	m := im.Channel(0)
+	for i := range m.Data {
+		rgb := 0
+		for _, v := range im.Data[i*im.C:][:3] {
+			rgb = rgb<<8 | rounded(float64(min(max(v, 0), 1)*255))
+		}
+		m.Data[i] = one(rgb == color)
+	}
+	return []any{m}, nil
+}
+
+// batchMasks concatenates masks, all scaled to the size of the first.
+func batchMasks(c *graph.Call) ([]any, error) {
+	names, values := c.Grown("masks")
+	out := *values[0].(*picture.Mask)
+	out.Data = slices.Clone(out.Data)
+	for i, v := range values[1:] {
+		im, err := fitted(v.(*picture.Mask).Image(), out.X, out.Y, resample.Bilinear, resample.CropCenter,
+			"masks."+names[i+1])
+		if err != nil {
+			return nil, err
+		}
+		out.B += im.B
+		if err := checkSize("masks."+names[i+1], out.B, out.Y, out.X); err != nil {
+			return nil, err
+		}
+		out.Data = append(out.Data, im.Data...)
+	}
+	return []any{&out}, nil
 }
 
 // growMask grows in portions, so that a large mask can be canceled, and stops early when nothing changes any more.

@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel/request"
 )
 
-// modelClasses returns the classes that change a MODEL's sampling, its use of masks, or its step cache.
+// modelClasses returns the classes that change a MODEL's sampling, its use of masks, its step cache, or nothing.
 func modelClasses() []graph.Class {
 	const module = "comfy_extras.nodes_model_advanced"
 	shift := func(name string, preset float64) graph.Input {
@@ -59,6 +59,18 @@ func modelClasses() []graph.Class {
 				m.Differential = &strength
 				return nil
 			}),
+		},
+		{
+			Name: "ModelAttentionBackend", Module: module, Category: "model/patch",
+			Description: "Taken for workflows that have it; the kernels of attention cannot be chosen.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.BareCombo("attention", "pytorch attention"),
+			},
+			SelfChecked: []string{"attention"},
+			Outputs:     graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
+				c.Warn("node %s: ModelAttentionBackend has no effect: the kernels of attention cannot be chosen", c.ID)
+				return []any{c.Raw("model")}, nil
+			},
 		},
 		cacheRow("EasyCache", "measured at the network.", request.CacheEasy),
 		cacheRow("LazyCache", "measured at the latent; for every model.", request.CacheLazy),

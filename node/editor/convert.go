@@ -232,7 +232,7 @@ func unknown(f *frame, n *node) *fault.Error {
 	title, id := cmp.Or(n.title, n.kind), f.path+n.id
 	return &fault.Error{
 		Code: fault.MissingNodeType, Node: id, Class: pyjson.Excerpt(n.kind),
-		Text:    "Node '" + pyjson.Excerpt(title) + "' not found. The custom node may not be installed.",
+		Text:    NotFound(n.kind, title),
 		Details: "Node ID '#" + id + "'",
 		Extra:   map[string]any{"node_id": id, "class_type": pyjson.Excerpt(n.kind), "node_title": pyjson.Excerpt(title)},
 	}
@@ -256,6 +256,9 @@ func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 		default:
 			inputs.Set(p.name, []any{from.id, int64(from.slot)})
 		}
+	}
+	if n.kind == customCombo {
+		setIndex(inputs, values.At("choice"))
 	}
 	for _, group := range []string{"required", "optional"} {
 		dynamicTexts(inputs, entry.In("input").In(group))

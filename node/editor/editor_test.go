@@ -11,6 +11,8 @@ import (
 	"patchbay/fault"
 	"patchbay/node/classes"
 	"patchbay/node/editor"
+	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -125,6 +127,37 @@ func TestValuesByName(t *testing.T) {
 			"6:2": `EmptyImage {"width": 64, "height": 512, "batch_size": 1, "color": 0}`,
 			"7:1": `EmptyImage {"width": 64, "height": 64, "batch_size": 3, "color": 6}`,
 			"7:2": `EmptyImage {"width": 64, "height": 512, "batch_size": 1, "color": 7}`,
+		})
+}
+
+// TestOptionsOfACustomCombo checks the widgets that the editor makes for this class: "index" follows the choice, also
+// one that a subgraph's instance makes, and is missing in older graphs.
+func TestOptionsOfACustomCombo(t *testing.T) {
+	compare(t, `{"nodes": [
+		{"id": 1, "type": "CustomCombo", "widgets_values": ["Turbo", 0, "Quality", "Default", "Turbo", ""]},
+		{"id": 2, "type": "CustomCombo", "widgets_values": ["b", "a", "b", "b", ""]},
+		{"id": 3, "type": "CustomCombo", "widgets_values": ["x", 7, "a", ""],
+			"widgets_values_named": {"choice": "c", "index": 7, "option1": "c", "option2": ""}},
+		{"id": 4, "type": "CustomCombo", "widgets_values": ["gone", 0, "a", ""]},
+		{"id": 5, "type": "sub", "widgets_values": ["low"], "inputs": [{"name": "choice", "type": "COMBO",
+			"widget": {"name": "choice"}}]},
+		{"id": 6, "type": "PrimitiveString", "widgets_values": ["a"]},
+		{"id": 7, "type": "CustomCombo", "widgets_values": ["b", 1, "a", "b", ""], "inputs": [
+			{"name": "choice", "type": "COMBO", "link": 1, "widget": {"name": "choice"}}]}],
+		"links": [[1, 6, 0, 7, 0, "STRING"]],
+		"definitions": {"subgraphs": [{"id": "sub", "inputs": [{"name": "choice", "type": "COMBO", "linkIds": [1]}],
+			"nodes": [{"id": 1, "type": "CustomCombo", "widgets_values": ["high", 0, "high", "low", ""], "inputs": [
+				{"name": "choice", "type": "COMBO", "link": 1, "widget": {"name": "choice"}}]}],
+			"links": [[1, -10, 0, 1, 0, "COMBO"]]}]}}`,
+		map[string]string{
+			"1": `CustomCombo {"choice": "Turbo", "index": 2, "option1": "Quality", "option2": "Default", ` +
+				`"option3": "Turbo", "option4": ""}`,
+			"2":   `CustomCombo {"choice": "b", "index": 1, "option1": "a", "option2": "b", "option3": "b", "option4": ""}`,
+			"3":   `CustomCombo {"choice": "c", "index": 0, "option1": "c", "option2": ""}`,
+			"4":   `CustomCombo {"choice": "gone", "index": -1, "option1": "a", "option2": ""}`,
+			"5:1": `CustomCombo {"choice": "low", "index": 1, "option1": "high", "option2": "low", "option3": ""}`,
+			"6":   `PrimitiveString {"value": "a"}`,
+			"7":   `CustomCombo {"choice": ["6", 0], "index": 1, "option1": "a", "option2": "b", "option3": ""}`,
 		})
 }
 
@@ -314,4 +347,30 @@ func TestComfyUIExamplesConvert(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d of %d pictures give the prompt that is in them", equal, seen)
+}
+
+// TestForeignClassesSayWhatTheyAreFor checks the texts that refuse classes of models that are not supported, in both
+// formats; any other unknown class has ComfyUI's text.
+func TestForeignClassesSayWhatTheyAreFor(t *testing.T) {
+	for class, want := range map[string]string{
+		"QuadrupleCLIPLoader": "Node 'x' (QuadrupleCLIPLoader) is made for HiDream, which is not supported.",
+		"LotusConditioning": "Node 'x' (LotusConditioning) is made for Lotus (a UNet of Stable Diffusion 2), which is not " +
+			"supported.",
+		"Other": "Node 'x' not found. The custom node may not be installed.",
+	} {
+		_, failure := editor.Convert(decoded(t, `{"nodes": [{"id": 1, "type": "`+class+`", "title": "x"}], "links": []}`),
+			catalogue())
+		if failure == nil || failure.Text != want || failure.Code != fault.MissingNodeType {
+			t.Errorf("%s in the editor's format: %v, want %s", class, failure, want)
+		}
+		w, failure := graph.ParseWorkflow(decoded(t, `{"1": {"class_type": "`+class+`", "inputs": {},
+			"_meta": {"title": "x"}}}`))
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		_, failure = graph.Validate(classes.All(), files.Roots{}, graph.Job{Workflow: w})
+		if failure == nil || failure.Text != want || failure.Code != fault.MissingNodeType {
+			t.Errorf("%s: %v, want %s", class, failure, want)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"patchbay/node/pyjson"
@@ -43,7 +44,55 @@ func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
 			r.values = r.values[1:]
 		}
 	}
+	if n.kind == customCombo {
+		r.takeOptions()
+	}
 	return r.out
+}
+
+// customCombo is the class whose choices are widgets of the node: after "choice" the editor makes "index", the place of
+// the choice among the others, and "option1" and so on, the last of which is empty.
+const customCombo = "CustomCombo"
+
+// takeOptions reads the widgets that the editor makes for a customCombo. Older graphs lack the value of "index".
+func (r *reader) takeOptions() {
+	if len(r.values) > 0 {
+		if _, old := r.values[0].(string); !old {
+			r.values = r.values[1:]
+		}
+	}
+	r.out.Set("index", nil)
+	for i := 1; ; i++ {
+		name := optionPrefix + strconv.Itoa(i)
+		value, stored := r.next(name)
+		if !stored {
+			return
+		}
+		r.out.Set(name, value)
+	}
+}
+
+const optionPrefix = "option"
+
+// setIndex gives a customCombo the place of its choice, -1 if it is none of the options. A choice that comes from
+// another node counts as what the widget shows.
+func setIndex(inputs *pyjson.Object, shown any) {
+	if _, linked := inputs.At("choice").([]any); !linked {
+		shown = inputs.At("choice")
+	}
+	choice, _ := shown.(string)
+	at, i := int64(-1), int64(0)
+	for _, name := range inputs.Keys() {
+		if strings.HasPrefix(name, optionPrefix) {
+			if inputs.At(name) == choice && at < 0 {
+				at = i
+			}
+			i++
+		}
+	}
+	if _, linked := inputs.At("index").([]any); !linked {
+		inputs.Set("index", at)
+	}
 }
 
 // names returns the inputs of a group in the order that the class declares.

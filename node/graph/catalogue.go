@@ -30,14 +30,17 @@ type Class struct {
 	// Deprecated classes are left out of ComfyUI's menus; workflows that have them still run.
 	Deprecated bool
 	// Output classes are where execution starts; they need no outputs of their own.
-	Output  bool
-	Inputs  []Input // in order, required ones first
-	Hidden  []Hidden
-	Outputs []Slot
+	Output bool
+	Inputs []Input // in order, required ones first
+	// Unlisted inputs are taken, but not shown by object_info: the editor makes their widgets itself.
+	Unlisted []Input
+	Hidden   []Hidden
+	Outputs  []Slot
 	// Stage is the part of Timings that the class's time counts towards.
 	Phase Phase
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at
-	// fault and what is wrong with it, or an empty text. Inputs named in Own are checked for neither limits nor lists.
+	// fault and what is wrong with it, or an empty text. SelfChecked inputs are checked for neither limits nor lists;
+	// Check takes texts only.
 	Check       func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
 	SelfChecked []string
 	// Change returns a text for the cache signature that covers what the inputs do not show, such as the content of a
@@ -104,7 +107,7 @@ type Input struct {
 	// required, but missing in workflows of older versions, which get the default or else the first choice
 	Later   bool
 	Options *pyjson.Object // default, min, max, step ...; nil: object_info shows no options
-	Choices []string       // of a COMBO
+	Choices []string       // of a COMBO; if it has neither these nor Files, the editor makes them
 	Files   string         // of a COMBO whose choices are files: a folder kind of Roots
 	Tip     string
 	// Advanced inputs are folded away in the editor.

@@ -77,7 +77,7 @@ func (in *Input) alternatives(newStyle bool) []any {
 }
 
 // declared returns the inputs of a node that is given these values: those of its class, with the inputs of a Grow in
-// its place, and those of the chosen alternative before their Branch.
+// its place, those of the chosen alternative before their Branch, and the unlisted ones.
 func (k *Class) declared(given func(name string) (any, bool)) []Input {
 	var out []Input
 	for i := range k.Inputs {
@@ -107,7 +107,7 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 		}
 		out = append(out, in)
 	}
-	return out
+	return append(out, k.Unlisted...)
 }
 
 // Declared returns the inputs of a node of a workflow: those of its class, and those that dynamic ones add.

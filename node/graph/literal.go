@@ -47,7 +47,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	if p := v.limits(k, in, val); p != nil {
 		return nil, p
 	}
-	if in.Type != "COMBO" {
+	if in.Type != "COMBO" || len(in.Choices) == 0 && in.Files == "" {
 		return val, nil
 	}
 	choices := v.choices(in)

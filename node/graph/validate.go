@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"patchbay/fault"
+	"patchbay/node/editor"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -143,19 +144,20 @@ func (v *validation) class(id string) (*Class, *fault.Error) {
 	}
 	class, typed := node.Get("class_type")
 	title, named := node.In("_meta").Get("title")
-	message := "Node '%s' not found. The custom node may not be installed."
-	switch {
-	case !typed:
-		message = "Node '%s' has no class_type. The workflow may be corrupted or a custom node is missing."
-	case !named:
+	if typed && !named {
 		title = class
 	}
-	shown := title
-	if !typed && !pyjson.Bool(title) {
-		shown = "ID #" + id
+	text := editor.NotFound(node.Text("class_type"), pyjson.Str(title))
+	if !typed {
+		shown := title
+		if !pyjson.Bool(title) {
+			shown = "ID #" + id
+		}
+		text = fmt.Sprintf("Node '%s' has no class_type. The workflow may be corrupted or a custom node is missing.",
+			pyjson.Excerpt(pyjson.Str(shown)))
 	}
 	return nil, &fault.Error{
-		Code: fault.MissingNodeType, Text: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
+		Code: fault.MissingNodeType, Text: text,
 		Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(node.Text("class_type")),
 		Extra: map[string]any{"node_id": id, "class_type": brief(class), "node_title": brief(title)},
 	}
@@ -212,9 +214,11 @@ func (v *validation) node(id string) (*verdict, *exception) {
 			return nil, ex
 		}
 	}
-	for _, name := range k.SelfChecked {
-		if ex := ownArgument(k, name, inputs); ex != nil {
-			return nil, ex
+	if k.Check != nil {
+		for _, name := range k.SelfChecked {
+			if ex := ownArgument(k, name, inputs); ex != nil {
+				return nil, ex
+			}
 		}
 	}
 	if sound := r.ok && len(r.errors) == 0; k.Check != nil && (sound || len(k.SelfChecked) > 0) {

@@ -2,6 +2,7 @@ package pyjson
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -23,7 +24,7 @@ const (
 // Nesting is limited to 64 levels and the text to 16 MiB. Errors name the byte offset.
 func Decode(data []byte) (any, error) {
 	if len(data) > maxBytes {
-		return nil, fmt.Errorf("text of %d bytes, the limit is %d", len(data), maxBytes)
+		return nil, limitError(fmt.Sprintf("text of %d bytes, the limit is %d", len(data), maxBytes))
 	}
 	if !utf8.Valid(data) {
 		return nil, fmt.Errorf("text is not valid UTF-8")
@@ -44,6 +45,17 @@ func Decode(data []byte) (any, error) {
 	return v, nil
 }
 
+// limitError says that a value is larger than this program or Python's int takes, not that its text is malformed.
+type limitError string
+
+func (e limitError) Error() string { return string(e) }
+
+// TooLarge reports whether Decode refused a text for its size.
+func TooLarge(err error) bool {
+	var e limitError
+	return errors.As(err, &e)
+}
+
 type jsonParser struct {
 	s    []byte
 	i    int
@@ -51,7 +63,7 @@ type jsonParser struct {
 }
 
 func (p *jsonParser) errorf(format string, args ...any) error {
-	return fmt.Errorf("%s at byte %d", fmt.Sprintf(format, args...), p.i)
+	return fmt.Errorf(format+" at byte %d", append(args, p.i)...)
 }
 
 func (p *jsonParser) space() {
@@ -62,10 +74,10 @@ func (p *jsonParser) space() {
 
 func (p *jsonParser) value(depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, p.errorf("nested deeper than %d levels", maxDepth)
+		return nil, p.errorf("%w", limitError(fmt.Sprintf("nested deeper than %d levels", maxDepth)))
 	}
 	if p.left--; p.left < 0 {
-		return nil, p.errorf("more than %d values", maxValues)
+		return nil, p.errorf("%w", limitError(fmt.Sprintf("more than %d values", maxValues)))
 	}
 	if p.i >= len(p.s) {
 		return nil, p.errorf("unexpected end")
@@ -181,7 +193,7 @@ func (p *jsonParser) number() (any, error) {
 	}
 	v, err := parseNumber(string(p.s[start:p.i]))
 	if err != nil {
-		return nil, p.errorf("%v", err)
+		return nil, p.errorf("%w", err)
 	}
 	return v, nil
 }

@@ -227,7 +227,7 @@ func Bool(v any) bool {
 // asciiDigits trims white space, maps the decimal digits of every script to ASCII and drops single underscores between
 // digits: what int() and float() do to text first. Misplaced underscores stay, and make the parse fail.
 func asciiDigits(s string) string {
-	rs := []rune(strings.TrimSpace(s))
+	rs := []rune(strings.TrimFunc(s, IsSpace))
 	var b strings.Builder
 	for i, r := range rs {
 		switch {
@@ -266,7 +266,7 @@ func digits(s string) int {
 }
 
 func tooLong(digits int) error {
-	return fmt.Errorf("integer of %d digits: want %d at most", digits, maxDigits)
+	return limitError(fmt.Sprintf("integer of %d digits: want %d at most", digits, maxDigits))
 }
 
 // shrink turns a big integer into the smallest type that a Workflow uses for it.

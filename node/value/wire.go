@@ -3,7 +3,9 @@ package value
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
+	"strings"
 
 	"patchbay/array"
 	"patchbay/engine"
@@ -160,7 +162,7 @@ func ImportValue(kind, field string, v any) (out any, err error) {
 		out, err = importLatent(v)
 	case kind == "CONDITIONING":
 		out, err = importConditioning(v)
-	case IsWidget(kind):
+	case IsWidget(kind), strings.ContainsAny(kind, "*,") && scalar(v):
 		out, err = pyjson.Normalize(v)
 	default:
 		err = fmt.Errorf("takes a handle of type %s", kind)
@@ -169,6 +171,12 @@ func ImportValue(kind, field string, v any) (out any, err error) {
 		return nil, fault.Bad(field, "%v", err)
 	}
 	return out, nil
+}
+
+// scalar reports whether a value is a text, a boolean or a number.
+func scalar(v any) bool {
+	k := reflect.ValueOf(v).Kind()
+	return k >= reflect.Bool && k <= reflect.Float64 || k == reflect.String
 }
 
 // ordered converts a map to an Object; other values are returned as they are.
