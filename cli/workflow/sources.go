@@ -21,16 +21,8 @@ type Source struct {
 // Sources returns what a workflow says of its model files. A graph in API format says it only if the graph in the
 // editor's format is beside it, as in pictures.
 func Sources(req *message.RunRequest) []Source {
-	var drawn *pyjson.Object
-	switch v := req.ExtraPNG.At("workflow").(type) {
-	case *pyjson.Object:
-		drawn = v
-	case string:
-		o, _ := pyjson.Decode([]byte(v)) // text that is no JSON says nothing
-		drawn, _ = o.(*pyjson.Object)
-	}
 	var out []Source
-	for n := range drawnNodes(drawn) {
+	for n := range drawnNodes(req.ExtraPNG.In("workflow")) {
 		list, _ := n.In("properties").At("models").([]any)
 		for _, v := range list {
 			o, _ := v.(*pyjson.Object)
