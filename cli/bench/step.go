@@ -33,9 +33,9 @@ func stepCmd() *cobra.Command {
 		Short: "Measure sampler steps of a model on this machine",
 		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps,
 what each rank sent and how long it waited. A file keeps the form and the type of activations that it has in serve, and
-is refused if serve would refuse it for want of memory. Without --model it takes the model of the demo. --save keeps the rates of
-its products, attention and element-wise work in a file, for --rates of plan and serve: stages of pipelines
-are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
+is refused if serve would refuse it for want of memory. Without --model it takes the model of the demo. --save keeps
+the rates of its products, attention and element-wise work in a file, for --rates of plan and serve: stages of
+pipelines are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
 	}, 1, 5, f.measure)
 	fl := cmd.Flags()
