@@ -21,9 +21,8 @@ func TestKnownVulnerabilities(t *testing.T) {
 			"db.invalid: no such host"
 		reached = "=== Symbol Results ===\n\nVulnerability #1: GO-2026-9001\n    Found in: example.invalid/m@v1.0.0\n" +
 			"      #1: ipc/wire/id.go:13:37: wire.NewID calls m.New\n\nYour code is affected by 1 vulnerability from 1 module."
-		imported = "=== Symbol Results ===\n\nNo vulnerabilities found.\n\nYour code is affected by 0 vulnerabilities.\nThis " +
-			"scan also found 1 vulnerability in packages you import, but your code doesn't appear to call these " +
-			"vulnerabilities."
+		imported = "=== Symbol Results ===\n\nNo vulnerabilities found.\n\nYour code is affected by 0 vulnerabilities.\n" +
+			"This scan also found 1 vulnerability in packages you import, but your code doesn't appear to call it."
 		broken = "govulncheck: loading packages: \nThere are errors with the provided package patterns:\n"
 	)
 	for _, c := range []struct {
