@@ -255,6 +255,37 @@ func TestRivals(t *testing.T) {
 	}
 }
 
+// TestNewcomersAreAnswered checks that a process whose next heartbeat is late answers a newcomer of its name at once.
+func TestNewcomersAreAnswered(t *testing.T) {
+	t.Parallel()
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	_, js := connect(t, e.URL)
+	var both [2]*register.Register
+	for i := range both {
+		var err error
+		both[i], err = register.Open(t.Context(), js, register.Config{Name: "d-1", Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer both[i].Close()
+		if i == 0 { // it beats twice, and never again
+			for range 2 {
+				if err := both[i].Beat(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := both[1].Alone(t.Context()); err == nil || !strings.Contains(err.Error(), "d-1") {
+		t.Errorf("the newcomer is told %v", err)
+	}
+	select {
+	case <-both[0].Rival():
+		t.Error("the first process gives way to the newcomer")
+	default:
+	}
+}
+
 // TestNoJetStream checks that joining fails on a server without JetStream.
 func TestNoJetStream(t *testing.T) {
 	t.Parallel()

@@ -41,6 +41,7 @@ type rivals struct {
 	since   uint64        // the revision of our first heartbeat; 0: not written yet
 	earlier time.Time     // when, by the server's clock, another process had written the heartbeat found at the start
 	met     chan struct{} // closed when a process that began earlier beats
+	told    string        // the process that was last told that we are here
 }
 
 func newRivals() rivals { return rivals{process: wire.NewID(), met: make(chan struct{})} }
@@ -71,7 +72,8 @@ func (r *Register) began(revision uint64) {
 }
 
 // isOurs reports whether a heartbeat under our name is from this process. One from another process is noted: of two,
-// the one that began later is the rival and has to end. The caller must hold r.mu.
+// the one that began later is the rival and has to end. A newcomer is told at once that we are here: our next heartbeat
+// may be late, since a busy machine delays what waits for a clock. The caller must hold r.mu.
 func (r *Register) isOurs(e jetstream.KeyValueEntry) bool {
 	v, h := &r.rivals, parseHeartbeat(e.Value())
 	switch {
@@ -81,8 +83,19 @@ func (r *Register) isOurs(e jetstream.KeyValueEntry) bool {
 		v.earlier = e.Created()
 	case h.since > 0 && (v.since == 0 || h.since < v.since) && !v.there():
 		close(v.met)
+	case v.since > 0 && v.told != h.process && !v.there():
+		v.told = h.process
+		r.wg.Go(func() { _ = r.show(r.ctx) }) // the next heartbeat does it again
 	}
 	return false
+}
+
+// show writes a heartbeat out of turn.
+func (r *Register) show(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, BeatEvery)
+	defer cancel()
+	_, err := r.bucket.Put(ctx, r.cfg.Name, r.heartbeat().text())
+	return err
 }
 
 // complete reports whether what was in the bucket when the watch started has been read.
@@ -99,8 +112,12 @@ func (r *Register) complete() bool {
 // begun earlier.
 func (r *Register) Rival() <-chan struct{} { return r.rivals.met }
 
-// Alone waits until no other process can be using the name of this machine: at once if none has left a heartbeat, and
-// otherwise until the next one would have come. It returns an error if one has come, or when ctx is done.
+// answerWithin is how long a living process may take to answer a newcomer of its name.
+const answerWithin = 2 * time.Second
+
+// Alone waits until no other process can be using the name of this machine: at once if none has left a heartbeat within
+// DeadAfter, and otherwise until the next one would have come, and until one that is there would have answered. It
+// returns an error if one has come, or when ctx is done.
 func (r *Register) Alone(ctx context.Context) error {
 	select {
 	case <-r.known:
@@ -120,12 +137,18 @@ func (r *Register) Alone(ctx context.Context) error {
 		return err
 	}
 	age := s.CachedInfo().TimeStamp.Sub(earlier) // both by the server's clock
+	if age > DeadAfter {
+		return nil
+	}
+	if err := r.show(ctx); err != nil {
+		return err
+	}
 	select {
 	case <-r.rivals.met:
 		return RivalError(r.cfg.Name)
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(BeatEvery + time.Second - age):
+	case <-time.After(max(BeatEvery+time.Second-age, answerWithin)):
 		return nil
 	}
 }
