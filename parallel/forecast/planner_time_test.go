@@ -13,10 +13,10 @@ var choices = []struct {
 	simulated      int // plans that a bound did not rule out
 	megabytes      int // allocated during the search
 }{
-	{"hunyuandit", "8xH100-nvlink", 71, 218},
-	{"flux-dev", "8x4090-pcie", 142, 294},
-	{"hunyuandit", "16xH100-nvlink", 176, 1114},
-	{"sd3.5-large", "2x8xL40-pcie", 139, 829},
+	{"hunyuandit", "8xH100-nvlink", 83, 90},
+	{"flux-dev", "8x4090-pcie", 142, 200},
+	{"hunyuandit", "16xH100-nvlink", 214, 237},
+	{"sd3.5-large", "2x8xL40-pcie", 139, 285},
 }
 
 // TestChoosingIsQuick bounds the plans that are simulated, which take nearly all the time, and the bytes allocated.
