@@ -35,14 +35,10 @@ func setting(name string, usual int) int {
 
 // TestSimulation runs the job stores, tables, dispatchers and outputs of two daemons on a real NATS server within one
 // bubble of virtual time, while links are cut, daemons crash, the server stops or is killed and workers die, and
-// judges what is left. SIM_SEEDS is the number of runs (100, in short mode 30), SIM_FROM the seed of the first. A seed
+// judges what is left. SIM_SEEDS is the number of runs (30 unless given), SIM_FROM the seed of the first. A seed
 // decides which faults come when, but not the order of goroutines: a run that fails leaves its trace behind.
 func TestSimulation(t *testing.T) {
-	usual := 100
-	if testing.Short() {
-		usual = 30
-	}
-	seeds, from := setting("SIM_SEEDS", usual), setting("SIM_FROM", 1)
+	seeds, from := setting("SIM_SEEDS", 30), setting("SIM_FROM", 1)
 	began, total, runs := time.Now(), map[string]int{}, 0
 	ats.Register() // the ticker of this clock must be made outside of the bubble, or its virtual time stands still
 	for seed := from; seed < from+seeds && !t.Failed(); seed++ {
