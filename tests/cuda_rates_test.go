@@ -76,7 +76,7 @@ func TestCUDABenchComm(t *testing.T) {
 				err = json.Unmarshal([]byte(out), &r)
 			}
 			if err != nil || len(r.Ranks) != 2 || !strings.Contains(r.Rates, "patchbay bench comm") ||
-				!strings.Contains(r.Rates, "row 4090 of the built-in table, which has no row for a Fake GPU: not measured") {
+				!strings.Contains(r.Rates, "row 3090 of the built-in table, which has no row for a Fake GPU: not measured") {
 				t.Fatalf("%s: plan: %v\n%s", transport, err, out)
 			}
 			exchange[devices] = r.Ranks[0].Exchange
