@@ -67,7 +67,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			for _, id := range []string{"done", "dropped"} {
 				rec, _, _, err := j.takeThis(ctx, id, "w")
 				if err == nil {
-					rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+					rec, err = force(ctx, j, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -115,7 +115,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := j.Update(ctx, "waits", rec.Rev, func(r *message.Record) { r.State = message.Done }); err != nil {
+			if _, err := force(ctx, j, "waits", rec.Rev, func(r *message.Record) { r.State = message.Done }); err != nil {
 				t.Error(err)
 			}
 		})
@@ -138,7 +138,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 	rec, _, _, err := j.takeThis(ctx, "p", "w")
 	for range 3 { // so that the record written again has a lower revision
 		if err == nil {
-			rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.Started++ })
+			rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.Started++ })
 		}
 	}
 	if err != nil {
@@ -154,7 +154,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 	}
 	l.Returned()
 	lost := rec
-	_, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+	_, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
 	if err != nil {
 		t.Fatal(err)
 	}

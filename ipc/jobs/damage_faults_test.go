@@ -38,7 +38,7 @@ func TestDamagedRecords(t *testing.T) {
 	for _, id := range []string{"j0", "j1", "j3", "j4"} { // done: only the record and its events are kept
 		rec, _, _, err := j.takeThis(ctx, id, "w")
 		if err == nil {
-			rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State = message.Done })
+			rec, err = force(ctx, j, id, rec.Rev, func(r *message.Record) { r.State = message.Done })
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -1,11 +1,8 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -140,53 +137,25 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 	return message.Preview{Type: message.ReplyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
 }
 
-// finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
+// finish records the end of an attempt. Only the attempt whose end is in the record appends the last events.
 func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	job, state := was.Job, EndOf(failure)
-	rec, err := d.swap(ctx, was, func(r *message.Record) {
-		// cancellation was requested, and the run is gone
-		if r.Cancel && failure != nil && (failure.Public() == fault.WorkerLost || failure.Public() == fault.Draining) {
-			state, failure = message.Cancelled, Cancelled()
-		}
-		if retry, counts := d.Jobs.again(*r, failure); retry {
-			d.Jobs.requeued(r, failure, counts)
-			return
-		}
-		r.State, r.Finished = state, d.Jobs.cfg.Now().UnixMilli()
-		if failure != nil {
-			r.Error, r.NodeError = failure, failure.NodeErrors
-		}
-		if out == nil {
-			return
-		}
-		r.Metrics = out.Metrics
+	end := ended{attempt: was.Attempt, failure: failure}
+	if out != nil {
+		end.metrics = out.Metrics
 		for _, f := range out.Files {
-			r.Outputs = append(r.Outputs, f.Ref)
+			end.outputs = append(end.outputs, f.Ref)
 		}
-	})
+	}
+	rec, then, err := d.Jobs.do(ctx, was.Job, end)
 	if err != nil {
-		d.Log.Warn().Err(err).Str("job", job).Msg("result dropped")
-		d.Jobs.release(job, was.Attempt)
+		d.Log.Warn().Err(err).Str("job", was.Job).Msg("result dropped")
+		d.Jobs.release(was.Job, was.Attempt)
 		return
 	}
-	if rec.State == message.Queued {
-		data := map[string]any{"prompt_id": job, "cause": failure.Text}
-		d.Jobs.Append(job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: failure})
-		return
+	if then.files {
+		d.ended(ctx, rec, out)
 	}
-	d.ended(ctx, rec, out)
-}
-
-// EndOf is the state in which a run leaves its job.
-func EndOf(failure *fault.Error) message.State {
-	switch {
-	case failure == nil:
-		return message.Done
-	case failure.Public() == fault.Cancelled:
-		return message.Cancelled
-	}
-	return message.Failed
 }
 
 // ended gives the files of a job that has ended their names and appends its last events. What the nodes of a job that
@@ -205,24 +174,6 @@ func (d *Dispatcher) ended(ctx context.Context, rec message.Record, out *Outcome
 	for _, ev := range last {
 		d.Jobs.Append(rec.Job, -1, ev)
 	}
-	if rec.State == message.Failed {
-		d.Jobs.bury(ctx, rec)
-	}
-}
-
-// LastEvents returns the events with which a job ends: executed with the names of its files, metrics, executing without
-// a node, and the terminal one. ui is that of its Outcome.
-func LastEvents(rec message.Record, ui map[string]map[string]any) []message.Event {
-	events := executedEvents(rec.Job, rec.Outputs, ui)
-	if rec.State == message.Done && rec.Metrics != nil {
-		events = append(events, message.Event{Type: message.EventMetrics, Data: rec.Metrics})
-	}
-	return append(events, idle(rec.Job), terminalOf(rec))
-}
-
-// idle returns the event by which ComfyUI says that no node of a job is running any more.
-func idle(job string) message.Event {
-	return message.Event{Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job}}
 }
 
 // named gives the files of a job their names and records these.
@@ -231,86 +182,10 @@ func (d *Dispatcher) named(ctx context.Context, rec message.Record) ([]message.O
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that has ended did not get their names")
 	}
-	if _, failed := d.swap(ctx, rec, func(r *message.Record) { r.Outputs = refs }); failed != nil {
+	if _, _, failed := d.Jobs.do(ctx, rec.Job, named{rec.Attempt, refs}); failed != nil {
 		d.Log.Error().Err(failed).Str("job", rec.Job).Msg("file names not recorded")
 	} else {
 		d.Outputs.Clean(rec.Job)
 	}
 	return refs, err
-}
-
-// executedEvents returns ComfyUI's executed events, one per node that made files, in the order of the files.
-func executedEvents(job string, refs []message.OutputRef, ui map[string]map[string]any) []message.Event {
-	var order []string
-	files := map[string]map[string]any{}
-	for _, r := range refs {
-		if files[r.Node] == nil {
-			order = append(order, r.Node)
-			files[r.Node] = map[string]any{}
-			maps.Copy(files[r.Node], ui[r.Node])
-			files[r.Node][r.Kind] = []any{}
-		}
-		list, _ := files[r.Node][r.Kind].([]any)
-		files[r.Node][r.Kind] = append(list, map[string]any{"filename": r.Filename, "subfolder": r.Subfolder, "type": r.Type})
-	}
-	var out []message.Event
-	for _, n := range order {
-		out = append(out, message.Event{Type: message.EventExecuted, Node: n, Data: map[string]any{
-			"node": n, "display_node": n, "output": files[n], "prompt_id": job,
-		}})
-	}
-	return out
-}
-
-// endData fills in what ComfyUI's execution_error and execution_interrupted carry.
-func endData(e *fault.Error, data map[string]any) map[string]any {
-	data["node_id"], data["node_type"], data["executed"] = e.Node, e.Class, []string{}
-	if ran, ok := e.Extra["executed"]; ok {
-		data["executed"] = ran
-	}
-	if e.Public() != fault.Cancelled {
-		data["current_inputs"], data["current_outputs"] = map[string]any{}, []string{}
-		for _, name := range []string{"current_inputs", "current_outputs"} {
-			if v, ok := e.Extra[name]; ok {
-				data[name] = v
-			}
-		}
-		text := e.Text
-		if e.Details != "" {
-			text = fmt.Sprintf("%s: %s", text, e.Details)
-		}
-		f := e.Form()
-		data["exception_message"], data["exception_type"] = text, cmp.Or(f.Type, f.Code)
-		data["traceback"] = append([]string{}, f.Trace...)
-	}
-	return data
-}
-
-// swap applies change to the record of an attempt by compare-and-swap, as long as the attempt is the current one. It
-// retries after a conflict with another change, such as a cancel request. A write reported as a conflict may still take
-// effect if a server that has lost the leadership had passed it on: swap recognizes it by its content.
-func (d *Dispatcher) swap(ctx context.Context, was message.Record,
-	change func(*message.Record),
-) (message.Record, error) {
-	var tried message.Record
-	for {
-		cur, err := d.Jobs.Get(was.Job)
-		if err != nil {
-			return message.Record{}, err
-		}
-		if cur.Attempt != was.Attempt || cur.State != was.State {
-			tried.Rev, tried.Finished, tried.Cancel, tried.Started = cur.Rev, cur.Finished, cur.Cancel, cur.Started
-			if value, err := encodeRecord(tried); err == nil && cur.State.Final() && same(cur, value) {
-				return cur, nil
-			}
-			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State,
-				cur.Attempt, was.State, was.Attempt)
-		}
-		tried = cur.Clone()
-		change(&tried)
-		rec, err := d.Jobs.Update(ctx, was.Job, cur.Rev, change)
-		if !errors.Is(err, errConflict) {
-			return rec, err
-		}
-	}
 }

@@ -80,7 +80,7 @@ func TestCancelAtEveryState(t *testing.T) {
 			}
 		}
 		if rec.State != c.state {
-			if _, err := j.Update(ctx, id, rec.Rev,
+			if _, err := force(ctx, j, id, rec.Rev,
 				func(r *message.Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
 				t.Fatal(err)
 			}

@@ -191,7 +191,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			if err := outputs.Stage("p", []message.File{file}); err != nil {
 				t.Fatal(err)
 			}
-			if rec, err = j.Update(ctx, "p", rec.Rev,
+			if rec, err = force(ctx, j, "p", rec.Rev,
 				func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 					t.Fatal(err)
 				}
 				if point > 1 {
-					if _, err := j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.Outputs = refs }); err != nil {
+					if _, err := force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.Outputs = refs }); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -73,7 +73,7 @@ func TestLostLease(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			last, err := b.Update(ctx, "p", second.Rev,
+			last, err := force(ctx, b, "p", second.Rev,
 				func(r *message.Record) { r.State, r.Finished = message.Done, time.Now().UnixMilli() })
 			if err != nil {
 				t.Fatal(err)

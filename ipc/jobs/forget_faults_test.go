@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -20,7 +19,7 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = j.end(ctx, rec, message.Failed, fault.New(fault.Internal, "it was to fail"))
+	_ = fail(ctx, j, rec)
 	if rec, err = j.Get(id); err != nil || rec.State != message.Failed {
 		t.Fatalf("%s is %s, %v", id, rec.State, err)
 	}

@@ -452,12 +452,11 @@ func (l *JetStream) returned() <-chan struct{} { return l.back }
 // memoryOnly implements Store: records and queue are on the server, and its daemons share them.
 func (l *JetStream) memoryOnly() bool { return false }
 
-// retries implements Store: jobs outlive workers and daemons, and a full disk may get room again.
-func (l *JetStream) retries(code string) (time.Duration, bool) {
-	pause, ok := map[string]time.Duration{
+// pauses implements Store: jobs outlive workers and daemons, and a full disk may get room again.
+func (l *JetStream) pauses() map[string]time.Duration {
+	return map[string]time.Duration{
 		fault.WorkerLost: 200 * time.Millisecond, fault.DiskFull: 2 * time.Second, fault.Draining: 0,
-	}[code]
-	return pause, ok
+	}
 }
 
 func (l *JetStream) forget(rec message.Record) {

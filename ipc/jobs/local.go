@@ -41,21 +41,12 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 
 // Finish ends a job started by Begin: done if failure is nil, otherwise cancelled or failed with it.
 func (j *Table) Finish(ctx context.Context, id string, failure *fault.Error, metrics map[string]any) {
-	for {
-		rec, err := j.Get(id)
-		if err != nil || rec.State.Final() {
-			return
-		}
-		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = EndOf(failure), j.cfg.Now().UnixMilli(), failure, metrics
-		})
-		if err != nil {
-			continue // cancellation was requested meanwhile
-		}
-		if metrics != nil {
-			j.Append(id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
-		}
-		j.Append(id, -1, terminalOf(rec))
+	rec, _, err := j.do(ctx, id, ended{attempt: 1, failure: failure, metrics: metrics})
+	if err != nil {
 		return
 	}
+	if metrics != nil {
+		j.Append(id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
+	}
+	j.Append(id, -1, terminalOf(rec))
 }

@@ -193,12 +193,10 @@ func TestLongNewRecord(t *testing.T) {
 	for !j.knows("old") {
 		time.Sleep(time.Millisecond)
 	}
-	if rec, err = j.Get("old"); err != nil {
+	if _, _, err := j.do(ctx, "old", taken{"w", "a"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = j.Update(ctx, "old", rec.Rev, func(r *message.Record) {
-		r.State, r.Worker, r.Causes = message.Running, "w", []string{noise(2 << 20)}
-	})
+	_, _, err = j.do(ctx, "old", ended{attempt: 1, metrics: map[string]any{"x": noise(2 << 20)}})
 	if !errors.Is(err, errLong) {
 		t.Fatalf("got %v, want a record that is too long", err)
 	}

@@ -162,7 +162,7 @@ func lossy(t *testing.T, failure func(int, string) natsproxy.Fault) (opened, all
 			t.Fatalf("a job that was taken in is not given out: %v", err)
 		}
 		j.Append(rec.Job, rec.Attempt, message.Event{Type: message.EventStart})
-		if rec, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
+		if rec, err = force(ctx, j, rec.Job, rec.Rev, func(r *message.Record) {
 			r.State, r.Finished = message.Done, time.Now().UnixMilli()
 		}); err != nil {
 			t.Fatal(err)

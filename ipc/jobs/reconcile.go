@@ -7,73 +7,18 @@ import (
 	"slices"
 	"time"
 
-	"patchbay/fault"
 	"patchbay/ipc/message"
 )
-
-// maxHandedBack is how often a job may lose its daemon before it fails: the job itself may be what kills them.
-const maxHandedBack = 20
-
-// longestPause bounds the pause before another attempt.
-const longestPause = 30 * time.Second
 
 // settled is how long something must look wrong before Reconcile repairs it, so that an operation in progress has
 // finished by then.
 const settled = 5 * time.Second
 
-// again reports whether another attempt follows the one that ended with fault, and whether the ended one counts toward
-// MaxAttempts.
-func (j *Table) again(rec message.Record, failure *fault.Error) (retry, counts bool) {
-	if failure == nil || rec.Cancel {
-		return false, false
-	}
-	_, retry = j.store.retries(failure.Public())
-	switch {
-	case !retry:
-		return false, false
-	case failure.Public() == fault.Draining:
-		return !rec.Tied && rec.HandedBack < maxHandedBack, false
-	}
-	return rec.Counted() < j.cfg.MaxAttempts, true
-}
-
-// requeued prepares a record for its next attempt. After an attempt that counts, the job pauses for the time that the
-// store asks for, doubled per attempt up to half a minute.
-func (j *Table) requeued(r *message.Record, failure *fault.Error, counts bool) {
-	r.Because(failure.Text)
-	r.State = message.Queued
-	first, _ := j.store.retries(failure.Public())
-	switch {
-	case !counts:
-		r.HandedBack++
-	case first > 0:
-		n := min(max(0, r.Counted()-1), 8)
-		r.NotBefore = j.cfg.Now().Add(min(first<<n, longestPause)).UnixMilli()
-	}
-}
-
 // handBack takes a running job from a daemon that is gone: the job is queued again, or ends if cancellation was
 // requested, if it was tied to a connection, or if it has lost too many daemons.
 func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
-	failure := fault.New(fault.Draining, "%s", cause)
-	retry, _ := j.again(rec, failure)
-	var err error
-	switch {
-	case rec.Cancel || rec.Tied:
-		_, err = j.end(ctx, rec, message.Cancelled, Cancelled())
-	case !retry:
-		_, err = j.end(ctx, rec, message.Failed, fault.New(fault.WorkerLost,
-			"%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause))
-	default:
-		_, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { j.requeued(r, failure, false) })
-		if err == nil {
-			j.Append(rec.Job, -1, message.Event{
-				Type: message.EventRetrying,
-				Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: failure,
-			})
-		}
-	}
-	if err != nil && !errors.Is(err, errConflict) {
+	_, _, err := j.do(ctx, rec.Job, abandoned{rec.Attempt, rec.Owner, cause})
+	if err != nil && !errors.Is(err, errMoved) {
 		j.cfg.Log.Error().Err(err).Msg("job not handed back")
 	}
 }

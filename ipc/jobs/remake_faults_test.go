@@ -46,7 +46,7 @@ func TestStoreIsMadeAnew(t *testing.T) {
 			j, _ := durable(t, e, "a")
 			l, ctx := storeOf(j), wiretest.Context(t)
 			finish := func(rec message.Record) error {
-				_, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+				_, err := force(ctx, j, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
 				return err
 			}
 			mustCreate(t, j, &message.RunRequest{ID: "done"})

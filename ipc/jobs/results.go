@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -54,23 +53,12 @@ func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
 
 // answer ends a job with the results of an old one. If it cannot write that, Reconcile hands the job back, and it runs.
 func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []string) message.Record {
-	for {
-		done, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Outputs, r.NodeError = message.Done, j.cfg.Now().UnixMilli(), old.Outputs, old.NodeError
-			r.Reused = cmp.Or(old.Reused, old.Job)
-		})
-		if errors.Is(err, errConflict) { // cancellation was requested meanwhile
-			if rec, err = j.Get(rec.Job); err == nil && rec.State == message.Running {
-				continue
-			}
-		}
-		if err != nil {
-			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not answered from an old job; it runs")
-			return rec
-		}
-		rec = done
-		break
+	done, _, err := j.do(ctx, rec.Job, answered{old})
+	if err != nil {
+		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not answered from an old job; it runs")
+		return rec
 	}
+	rec = done
 	now := j.cfg.Now().UnixMilli()
 	tell := func(kind string, data map[string]any) {
 		data["prompt_id"], data["timestamp"] = rec.Job, now
@@ -93,9 +81,8 @@ func unread(f files.NeededFile) bool { return f.Hash == "" }
 // written first so that nobody is promised a file that is being removed.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for _, rec := range d.Jobs.surplus() {
-		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev,
-			func(r *message.Record) { r.Dropped = d.Jobs.cfg.Now().UnixMilli() }); err != nil {
-			if !errors.Is(err, errConflict) {
+		if _, _, err := d.Jobs.do(ctx, rec.Job, filesDropped{rec.Attempt}); err != nil {
+			if !errors.Is(err, errMoved) {
 				d.Log.Warn().Err(err).Str("job", rec.Job).Msg("its files are kept although they are over the limit")
 			}
 			continue

@@ -74,7 +74,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 				}
 				rec, _, _, err := j.Take(ctx, "w")
 				if err == nil {
-					_, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State = message.Done })
+					_, err = force(ctx, j, id, rec.Rev, func(r *message.Record) { r.State = message.Done })
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -95,7 +95,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, _ = j.end(ctx, rec, message.Failed, fault.New(fault.Internal, "it was to fail"))
+				_ = fail(ctx, j, rec)
 			}
 			if _, err := j.Retry(ctx, "fail0"); fault.From(err) == nil || fault.From(err).Public() != fault.Expired {
 				t.Errorf("retry of a job whose request is gone: %v, want expired", err)
@@ -160,7 +160,7 @@ func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
 		mustCreate(t, j, heavy(fmt.Sprint("fail", i)))
 		rec, _, _, err := j.Take(ctx, "w")
 		if err == nil {
-			_, err = j.end(ctx, rec, message.Failed, fault.New(fault.Internal, "it was to fail"))
+			err = fail(ctx, j, rec)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -56,9 +56,8 @@ type Store interface {
 	next(ctx context.Context, j *Table) (reference, error)
 	// remind offers again those of the waiting jobs whose announcement was lost.
 	remind(ctx context.Context, waiting []message.Record, now time.Time) error
-	// retries reports whether an attempt that ended with an error of this code may be followed by another one, and the
-	// pause before the first such retry.
-	retries(code string) (pause time.Duration, retry bool)
+	// pauses has the errors after which an attempt is followed by another one, with the pause before the first such.
+	pauses() map[string]time.Duration
 
 	// log reads the events of a job. endPublished reports whether they include the terminal event for the end in its
 	// record.
@@ -124,5 +123,7 @@ func (m memory) next(ctx context.Context, j *Table) (reference, error) {
 	}
 }
 
-// retries implements Store: nothing outlives the daemon, so only the loss of a worker allows another attempt.
-func (m memory) retries(code string) (time.Duration, bool) { return 0, code == fault.WorkerLost }
+// pauses implements Store: nothing outlives the daemon, so only the loss of a worker allows another attempt.
+func (m memory) pauses() map[string]time.Duration {
+	return map[string]time.Duration{fault.WorkerLost: 0}
+}

@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"patchbay/fault"
 	"patchbay/ipc/message"
 )
 
@@ -43,6 +41,7 @@ type Config struct {
 type Table struct {
 	cfg   Config
 	store Store
+	rules rules
 
 	mu     sync.Mutex
 	jobs   map[string]*tracked
@@ -110,7 +109,8 @@ func New(cfg Config) *Table {
 		cfg.Store = memory{}
 	}
 	return &Table{
-		cfg: cfg, store: cfg.Store, jobs: map[string]*tracked{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
+		cfg: cfg, store: cfg.Store, rules: rules{cfg.MaxAttempts, cfg.Store.pauses()}, jobs: map[string]*tracked{},
+		coming: map[string]*arrival{}, wake: make(chan struct{}),
 	}
 }
 
@@ -316,74 +316,110 @@ func (j *Table) List(state message.State, limit int) ([]message.Record, map[mess
 	return out, counts
 }
 
-// Update changes a record if it is still at rev and returns the new one, or errConflict. A disallowed change of state
-// is an error and leaves the record alone. change must not call the Table.
-func (j *Table) Update(ctx context.Context, id string, rev uint64,
-	change func(*message.Record),
-) (message.Record, error) {
-	return j.update(ctx, id, rev, message.State.Next, change)
+// do applies a change to a job, writes the record and sees to what follows from it. Other changes may come in between:
+// do then applies its own to what they have made. It returns errMoved if the change no longer fits.
+func (j *Table) do(ctx context.Context, id string, c change) (message.Record, effects, error) {
+	var tried message.Record
+	var then effects
+	for {
+		cur, err := j.Get(id)
+		if err != nil {
+			return message.Record{}, effects{}, err
+		}
+		next, follow, err := step(cur, c, j.cfg.Now().UnixMilli(), j.rules)
+		if err != nil && tried.Job != "" && written(tried, cur) {
+			j.follow(ctx, cur, then)
+			return cur, then, nil
+		}
+		if err != nil {
+			return message.Record{}, effects{}, err
+		}
+		tried, then = next, follow
+		rec, err := j.write(ctx, cur, next)
+		switch {
+		case errors.Is(err, errConflict):
+			continue
+		case errors.Is(err, errLong):
+			return message.Record{}, effects{}, errors.Join(err, j.tooLong(ctx, cur, tooLong{next, err}))
+		case err != nil:
+			return message.Record{}, effects{}, err
+		}
+		j.follow(ctx, rec, then)
+		return rec, then, nil
+	}
 }
 
-func (j *Table) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State,
-	change func(*message.Record),
-) (message.Record, error) {
+// written reports whether a record is what a write made of it that seemed to have failed: a server that has lost the
+// leadership may report a conflict although it had passed the write on.
+func written(tried, cur message.Record) bool {
+	tried.Rev, tried.Finished, tried.Cancel, tried.Started = cur.Rev, cur.Finished, cur.Cancel, cur.Started
+	value, err := encodeRecord(tried)
+	return err == nil && cur.State.Final() && same(cur, value)
+}
+
+// tooLong ends a job whose next record the store will never take.
+func (j *Table) tooLong(ctx context.Context, cur message.Record, c tooLong) error {
+	next, then, err := step(cur, c, j.cfg.Now().UnixMilli(), j.rules)
+	if err != nil {
+		return nil //nolint:nilerr // the job keeps the result that it has
+	}
+	rec, err := j.write(ctx, cur, next)
+	if err == nil {
+		j.follow(ctx, rec, then)
+	}
+	return err
+}
+
+// follow sees to what follows from a change, except for files, which only their Dispatcher can name.
+func (j *Table) follow(ctx context.Context, rec message.Record, then effects) {
+	for _, ev := range then.events {
+		j.Append(rec.Job, -1, ev)
+	}
+	if then.bury {
+		j.bury(ctx, rec)
+	}
+	if rec.State == message.Queued {
+		j.post(rec)
+	}
+}
+
+// write replaces a record, or returns errConflict if the job is not at its revision any more.
+func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Record, error) {
 	j.mu.Lock()
-	e, ok := j.jobs[id]
-	if !ok || e.rec.Rev != rev {
+	e, ok := j.jobs[cur.Job]
+	if !ok || e.rec.Rev != cur.Rev {
 		j.mu.Unlock()
 		if !ok {
 			return message.Record{}, ErrNoJob
 		}
 		return message.Record{}, errConflict
 	}
-	was, r := e.rec.State, e.rec.Clone()
-	change(&r)
-	if !slices.Contains(next(was), r.State) {
-		j.mu.Unlock()
-		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
-	}
 	if j.local(e) {
 		defer j.mu.Unlock()
-		r.Rev++
-		j.applyRecord(e, r)
+		next.Rev++
+		j.applyRecord(e, next)
 		return j.view(e), nil
 	}
 	j.mu.Unlock()
 	if err := j.warm(ctx, e); err != nil { // the events of a change continue the numbers of the log
 		return message.Record{}, err
 	}
-	ask := r
-	r, err := j.store.swap(ctx, ask)
+	r, err := j.store.swap(ctx, next)
 	if errors.Is(err, errConflict) {
-		if cur, err := j.store.get(ctx, id); err == nil {
-			j.observe(cur)
+		if now, err := j.store.get(ctx, cur.Job); err == nil {
+			j.observe(now)
 		}
-	}
-	long := errors.Is(err, errLong) && slices.Contains(next(was), message.Failed)
-	why := err
-	if long {
-		ask = ask.Closed(fault.New(fault.TooLarge, "%v", why))
-		ask.Finished = j.cfg.Now().UnixMilli()
-		r, err = j.store.swap(ctx, ask)
 	}
 	if err != nil {
 		return message.Record{}, err
 	}
 	j.mu.Lock()
-	if j.jobs[id] != nil || !r.State.Final() {
-		e = j.entry(id) // the table may have forgotten the job meanwhile
+	defer j.mu.Unlock()
+	if j.jobs[cur.Job] != nil || !r.State.Final() {
+		e = j.entry(cur.Job) // the table may have forgotten the job meanwhile
 	}
 	j.applyRecord(e, r)
-	out := j.view(e)
-	j.mu.Unlock()
-	if long { // a permanent error ends the job
-		j.Append(id, -1, terminalOf(r))
-		return message.Record{}, errors.Join(why, j.store.bury(ctx, r))
-	}
-	if was != message.Queued && r.State == message.Queued {
-		j.post(r)
-	}
-	return out, nil
+	return j.view(e), nil
 }
 
 // local reports whether a job is in no store, so that its record changes under j.mu alone. The caller must hold j.mu.

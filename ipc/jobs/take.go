@@ -22,7 +22,7 @@ func (j *Table) Take(ctx context.Context, worker string) (message.Record, *messa
 			ref.drop()
 			return rec, req, stop, nil
 		// dropped, ended, or taken by another daemon: the reference is stale
-		case errors.Is(err, ErrNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
+		case errors.Is(err, ErrNoJob), errors.Is(err, errMoved), errors.Is(err, errLong):
 			ref.drop()
 		default: // its files are not here, or the server was away for a moment
 			ref.giveBack()
@@ -61,7 +61,7 @@ func (j *Table) wants() bool {
 	return len(waiting) == 0 || !all
 }
 
-// takeThis moves a job to running. It returns errConflict if the job is no longer waiting.
+// takeThis moves a job to running. It returns errMoved if the job is no longer waiting.
 func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
 	<-chan struct{}, error,
 ) {
@@ -72,50 +72,43 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		}
 		j.observe(rec)
 	}
-	var fetched *message.RunRequest
-	for {
-		cur, err := j.Get(id)
-		if err != nil {
-			return message.Record{}, nil, nil, err
-		}
-		if cur.State != message.Queued {
-			return message.Record{}, nil, nil, errConflict
-		}
-		if err := j.store.lacks(cur); err != nil {
-			j.logSkipped(id, err)
-			return message.Record{}, nil, nil, errLacking
-		}
-		// before the attempt begins, so that a request that cannot be fetched now costs none
-		if fetched, err = j.fetch(ctx, cur, fetched); errors.Is(err, errGone) {
-			_, _ = j.end(ctx, cur, message.Failed, fault.New(fault.Internal, "%v", err))
-			return message.Record{}, nil, nil, errConflict
-		} else if err != nil {
-			return message.Record{}, nil, nil, err
-		}
-		rec, req, stop, err := j.start(ctx, id, cur.Rev, worker)
-		if req == nil {
-			req = fetched
-		}
-		if !errors.Is(err, errConflict) {
-			return rec, req, stop, err
-		}
+	cur, err := j.Get(id)
+	if err != nil {
+		return message.Record{}, nil, nil, err
 	}
+	if cur.State != message.Queued {
+		return message.Record{}, nil, nil, errMoved
+	}
+	if err := j.store.lacks(cur); err != nil {
+		j.logSkipped(id, err)
+		return message.Record{}, nil, nil, errLacking
+	}
+	// before the attempt begins, so that a request that cannot be fetched now costs none
+	fetched, err := j.fetch(ctx, cur)
+	if errors.Is(err, errGone) {
+		_, _, _ = j.do(ctx, id, hopeless{fault.New(fault.Internal, "%v", err)})
+		return message.Record{}, nil, nil, errMoved
+	}
+	if err != nil {
+		return message.Record{}, nil, nil, err
+	}
+	rec, req, stop, err := j.start(ctx, id, worker)
+	if req == nil {
+		req = fetched
+	}
+	return rec, req, stop, err
 }
 
 // start moves a waiting job to running. The store may be slow to answer, and meanwhile Reconcile may see that the job
 // runs here: taking keeps it from counting as lost.
-func (j *Table) start(ctx context.Context, id string, rev uint64, worker string) (message.Record, *message.RunRequest,
+func (j *Table) start(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
 	<-chan struct{}, error,
 ) {
 	j.mu.Lock()
 	e := j.entry(id)
 	e.taking++
 	j.mu.Unlock()
-	rec, err := j.Update(ctx, id, rev, func(r *message.Record) {
-		r.State, r.Worker, r.Owner = message.Running, worker, j.store.Owner()
-		r.Started, r.NotBefore = j.cfg.Now().UnixMilli(), 0
-		r.Attempt++
-	})
+	rec, _, err := j.do(ctx, id, taken{worker, j.store.Owner()})
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e.taking--
@@ -130,14 +123,14 @@ func (j *Table) start(ctx context.Context, id string, rev uint64, worker string)
 	return rec, e.req, e.cancel, nil
 }
 
-// fetch reads the request of a job from the store if neither the table nor the caller has it.
-func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.RunRequest) (*message.RunRequest, error) {
+// fetch reads the request of a job from the store; nil if the table has it.
+func (j *Table) fetch(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	j.mu.Lock()
 	e := j.jobs[rec.Job]
 	hasRequest := e != nil && e.req != nil
 	j.mu.Unlock()
-	if hasRequest || have != nil {
-		return have, nil
+	if hasRequest {
+		return nil, nil
 	}
 	return j.store.request(ctx, rec)
 }
@@ -172,6 +165,6 @@ func (j *Table) Expire(ctx context.Context) {
 	}
 	j.mu.Unlock()
 	for _, r := range due {
-		_, _ = j.end(ctx, r, message.Expired, fault.New(fault.Expired, "the job waited longer than its queue_ttl_ms"))
+		_, _, _ = j.do(ctx, r.Job, overdue{r.ExpireAt})
 	}
 }

@@ -51,7 +51,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	if len(over) != 1 {
 		t.Fatalf("%d results are too old after two hours, want 1", len(over))
 	}
-	if _, err := j.Update(ctx, "p", over[0].Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
+	if _, err := force(ctx, j, "p", over[0].Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
 		t.Fatal(err)
 	}
 	end()
@@ -83,7 +83,7 @@ func TestARetryHasFilesOfItsOwn(t *testing.T) {
 	mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec, _, _, err := j.Take(ctx, "w")
 	if err == nil {
-		_, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) {
+		_, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) {
 			r.State, r.Outputs, r.Dropped = message.Failed, []message.OutputRef{{Node: "1"}}, 1
 		})
 	}
@@ -160,7 +160,7 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 			t.Errorf("the end of %q, which nobody has heard, is not told: %v", id, err)
 		}
 	}
-	if _, err := j.Update(ctx, "told", before.Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
+	if _, err := force(ctx, j, "told", before.Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
 		t.Fatal(err)
 	}
 	j.cfg.KeepFor = 24 * time.Hour
