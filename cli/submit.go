@@ -21,7 +21,7 @@ func submitCmd() *cobra.Command {
 	var t settings.Target
 	var sets []string
 	var plan, id, priority string
-	var deadline, ttl time.Duration
+	var deadline, ttl, after time.Duration
 	var asJSON, front, reuse bool
 	cmd := &cobra.Command{
 		Use:   "submit FILE|PICTURE|-",
@@ -42,8 +42,11 @@ func submitCmd() *cobra.Command {
 			req.Workflow, req.Front, req.Reuse = string(w.JSON()), front, reuse
 			req.Plan, req.ID = cmp.Or(plan, req.Plan), cmp.Or(id, req.ID)
 			req.Priority = cmp.Or(priority, req.Priority)
-			if deadline < 0 || ttl < 0 {
-				return console.BadInput(errors.New("--deadline and --queue-ttl are not negative"))
+			if deadline < 0 || ttl < 0 || after < 0 {
+				return console.BadInput(errors.New("--deadline, --queue-ttl and --after are not negative"))
+			}
+			if after > 0 {
+				req.NotBefore = time.Now().Add(after).UnixMilli()
 			}
 			if deadline > 0 {
 				req.DeadlineMS = int(deadline.Milliseconds())
@@ -73,6 +76,7 @@ func submitCmd() *cobra.Command {
 	f.StringVar(&priority, "priority", "", "high, normal or low (default normal)")
 	f.DurationVar(&deadline, "deadline", 0, "fail the job when it has run longer than this")
 	f.DurationVar(&ttl, "queue-ttl", 0, "let the job expire when it has waited longer than this")
+	f.DurationVar(&after, "after", 0, "let the job wait at least this long")
 	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
 	f.BoolVar(&reuse, "reuse", false, reuseHelp)
 	cmd.ValidArgsFunction = flowFiles

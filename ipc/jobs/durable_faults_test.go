@@ -26,14 +26,6 @@ func TestLostAnswers(t *testing.T) {
 	if again, _, err := l.create(ctx, rec, bodyOf(t, req)); err != nil || again.Rev != first.Rev {
 		t.Errorf("created once more: revision %d, %v; want %d", again.Rev, err, first.Rev)
 	}
-	for range 2 {
-		if err := l.enqueue(ctx, first); err != nil {
-			t.Errorf("queued once more: %v", err)
-		}
-	}
-	if w, err := l.waiting(ctx); err != nil || len(w) != 1 {
-		t.Errorf("%d references, %v; want one", len(w), err)
-	}
 	next := first
 	next.State, next.Attempt = message.Running, 1
 	done, err := l.swap(ctx, next)
@@ -143,88 +135,5 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	mustCreate(t, j, &message.RunRequest{ID: "after"})
 	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Job != "after" {
 		t.Errorf("took %+v, %v", rec, err)
-	}
-}
-
-// TestReferencesNobodyGivesOut checks that references that are in the stream but unknown to the consumer are found and
-// made anew, and removed where no job waits. References that wait their turn stay, and so do those that have just come.
-func TestReferencesNobodyGivesOut(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, _ := durable(t, e, "a")
-	l := storeOf(j)
-	ctx := wiretest.Context(t)
-	consumer := func(filter string) {
-		t.Helper()
-		cfg := l.classes[1].CachedInfo().Config
-		if err := l.queue.DeleteConsumer(ctx, cfg.Durable); err != nil {
-			t.Fatal(err)
-		}
-		cfg.FilterSubject = filter
-		if _, err := l.queue.CreateConsumer(ctx, cfg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	classFilter := l.classes[1].CachedInfo().Config.FilterSubject
-	later := func() time.Time { return time.Now().Add(time.Minute) }
-	left := func(want int, when string) {
-		t.Helper()
-		if w, err := l.waiting(ctx); err != nil || len(w) != want {
-			t.Fatalf("%s %d references are left, %v; want %d", when, len(w), err, want)
-		}
-	}
-	unstick := func(want int, now time.Time, when string) {
-		t.Helper()
-		if err := l.unstick(ctx, now); err != nil {
-			t.Fatal(err)
-		}
-		left(want, when)
-	}
-	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
-	if err := l.enqueue(ctx, message.Record{Job: "ended"}); err != nil {
-		t.Fatal(err)
-	}
-	left(1, "before")
-	if err := l.remind(ctx, nil, later()); err != nil {
-		t.Fatal(err)
-	}
-	left(0, "when no job waits")
-	consumer(classFilter)
-	names := []string{"one", "two"}
-	for _, id := range names {
-		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
-		if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: id})); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.enqueue(ctx, rec); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for { // the consumer learns of new messages a little later
-		info, err := l.classes[1].Info(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.NumPending == uint64(len(names)) {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	unstick(2, later(), "in their turn")
-	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
-	unstick(2, time.Now(), "a moment after they came")
-	unstick(0, later(), "much later")
-	consumer(classFilter)
-	for !j.knows("one") || !j.knows("two") {
-		time.Sleep(time.Millisecond)
-	}
-	j.mu.Lock()
-	j.cfg.Now = later
-	j.mu.Unlock()
-	j.reconcile(ctx)
-	for range names {
-		if _, _, _, err := j.Take(ctx, "w"); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

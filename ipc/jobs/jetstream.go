@@ -19,7 +19,6 @@ import (
 
 // Times and sizes of the JetStream store.
 const (
-	ackWait        = 5 * time.Second // covers fetching a reference up to the swap to running, nothing slower
 	keepEvents     = 24 * time.Hour
 	keepDead       = 30 * 24 * time.Hour
 	eventBytes     = 512 << 20
@@ -44,9 +43,8 @@ type JetStreamConfig struct {
 // for one that is made anew too.
 type onServer struct {
 	jobs, requests              jetstream.KeyValue
-	queue, events               jetstream.Stream
-	recordStream, requestStream jetstream.Stream     // the streams behind jobs and requests
-	classes                     []jetstream.Consumer // high, normal, low
+	events                      jetstream.Stream
+	recordStream, requestStream jetstream.Stream // the streams behind jobs and requests
 }
 
 // JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: it
@@ -61,10 +59,6 @@ type JetStream struct {
 	onServer
 	machines *register.Register
 
-	turn  chan struct{} // semaphore of one: its holder asks the server for the next reference
-	hint  chan struct{}
-	hand  chan string // hands a new job to a waiting call of next, without a reference
-	taken uint64      // references handed out; guarded by turn
 	end   context.CancelFunc
 	ctx   context.Context
 	back  chan struct{} // signals that the server was away and is back
@@ -106,8 +100,7 @@ type JetStream struct {
 // to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	l := &JetStream{
-		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
-		back: make(chan struct{}, 1), records: wire.NewWatch(),
+		cfg: cfg, back: make(chan struct{}, 1), records: wire.NewWatch(),
 	}
 	var err error
 	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),
@@ -144,9 +137,6 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if l.onServer, n, err = l.makeStore(ctx); err != nil {
 		return err
 	}
-	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
-		return err
-	}
 	measured := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.measure(ctx) }
 	if _, err := wire.Insist(ctx, measured); err != nil {
 		return err
@@ -165,17 +155,10 @@ func (l *JetStream) prepare(ctx context.Context) error {
 
 // makeStore creates the streams, buckets and consumers that are missing, and returns them with their replica count.
 func (l *JetStream) makeStore(ctx context.Context) (h onServer, n int, err error) {
-	if h.queue, n, err = l.makeQueue(ctx); err != nil {
+	if n, err = l.makeDead(ctx); err != nil {
 		return h, n, err
 	}
 	if h.events, err = l.makeEvents(ctx, n); err != nil {
-		return h, n, err
-	}
-	if _, err = l.stream(ctx, jetstream.StreamConfig{
-		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n,
-		MaxAge: keepDead, MaxMsgsPerSubject: 16,
-		Description: "records of jobs that failed for good",
-	}); err != nil {
 		return h, n, err
 	}
 	if h.jobs, h.recordStream, err = l.makeBucket(ctx, jetstream.KeyValueConfig{
@@ -188,38 +171,26 @@ func (l *JetStream) makeStore(ctx context.Context) (h onServer, n int, err error
 	}); err != nil {
 		return h, n, err
 	}
-	for _, p := range message.Priorities() {
-		c, err := wire.Insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
-			return h.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
-				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
-			})
-		})
-		if err != nil {
-			return h, n, err
-		}
-		h.classes = append(h.classes, c)
-	}
 	return h, n, nil
 }
 
-// makeQueue creates the stream of references. It also returns the replica count of every stream: the configured one or,
-// if none is configured, the existing one, raised to 3 on a cluster, or 1 if the cluster has too few servers with room.
-func (l *JetStream) makeQueue(ctx context.Context) (jetstream.Stream, int, error) {
+// makeDead creates the stream of dead letters. It returns the replica count of every stream: the configured one or, if
+// none is configured, the existing one, raised to 3 on a cluster, or 1 if the cluster has too few servers with room.
+func (l *JetStream) makeDead(ctx context.Context) (int, error) {
 	cluster, n := l.nc.ConnectedClusterName(), l.cfg.Replicas
 	if n > 1 && cluster == "" {
-		return nil, 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option "+
+		return 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option "+
 			"out, or give 1", n, wire.Redact(l.nc.ConnectedUrl()))
 	}
 	if cluster != "" {
 		if err := l.led(ctx); err != nil {
-			return nil, 0, fmt.Errorf("the NATS cluster %s has no leader: do most of its servers run, and see each other? %w",
+			return 0, fmt.Errorf("the NATS cluster %s has no leader: do most of its servers run, and see each other? %w",
 				cluster, err)
 		}
 	}
 	if n == 0 {
 		n = 1
-		if s, err := l.existing(ctx, message.QueueStream); err == nil {
+		if s, err := l.existing(ctx, message.DeadStream); err == nil {
 			n = s.CachedInfo().Config.Replicas
 		}
 		if cluster != "" {
@@ -227,11 +198,10 @@ func (l *JetStream) makeQueue(ctx context.Context) (jetstream.Stream, int, error
 		}
 	}
 	for {
-		queue, err := l.stream(ctx, jetstream.StreamConfig{
-			Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy,
-			Storage: jetstream.FileStorage, Replicas: n,
-			Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
-			Description: "references to waiting jobs, one a job",
+		_, err := l.stream(ctx, jetstream.StreamConfig{
+			Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n,
+			MaxAge: keepDead, MaxMsgsPerSubject: 16,
+			Description: "records of jobs that failed for good",
 		})
 		switch few := noPlace(err); {
 		case few && l.cfg.Replicas == 0 && n > 1:
@@ -239,10 +209,10 @@ func (l *JetStream) makeQueue(ctx context.Context) (jetstream.Stream, int, error
 				"that run JetStream and have room; when it has, start the daemon again", n)
 			n = 1
 		case few:
-			return nil, 0, fmt.Errorf("--replicas %d: the NATS cluster %s has not so many servers that run JetStream and have "+
+			return 0, fmt.Errorf("--replicas %d: the NATS cluster %s has not so many servers that run JetStream and have "+
 				"room: %w", n, cluster, err)
 		default:
-			return queue, n, err
+			return n, err
 		}
 	}
 }

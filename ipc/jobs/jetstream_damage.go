@@ -82,7 +82,7 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
 	var out []string
-	for _, name := range storeStreams() {
+	for _, name := range message.Streams() {
 		stream, err := l.js.Stream(ctx, name)
 		if err != nil {
 			return out, fmt.Errorf("ask for the state of %s: %w", name, err)
@@ -113,14 +113,6 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// storeStreams returns the names of all streams of the store, that of the records first.
-func storeStreams() []string {
-	return []string{
-		"KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.MachineBucket,
-		message.QueueStream, message.EventStream, message.DeadStream,
-	}
 }
 
 // The intervals of watchOver.
@@ -355,7 +347,7 @@ func (l *JetStream) remake(ctx context.Context) error {
 func (l *JetStream) health(ctx context.Context) {
 	var trouble, gone []string
 	copies, servers := 0, map[string][]string{}
-	for i, name := range storeStreams() {
+	for i, name := range message.Streams() {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
 		s, err := l.js.Stream(try, name)
 		cancel()
@@ -379,13 +371,6 @@ func (l *JetStream) health(ctx context.Context) {
 				servers[r.Name] = append(servers[r.Name], name)
 			}
 		}
-	}
-	for _, c := range l.classes {
-		try, cancel := context.WithTimeout(ctx, serverPatience)
-		if _, err := c.Info(try); errors.Is(err, jetstream.ErrConsumerNotFound) {
-			gone = append(gone, "consumer "+c.CachedInfo().Name)
-		}
-		cancel()
 	}
 	if len(gone) > 0 {
 		if err := l.remake(ctx); err != nil {

@@ -77,9 +77,6 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 		return rec, false, err
 	}
 	rec.Owner = l.Owner()
-	if req.Front {
-		rec.Priority = "high"
-	}
 	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err

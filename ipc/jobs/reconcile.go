@@ -23,8 +23,8 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	}
 }
 
-// Reconcile repairs, until ctx ends, what an interruption between two writes has left behind: waiting jobs without a
-// reference in the queue, running jobs whose daemon is gone, ended jobs without a terminal event. It also forgets jobs
+// Reconcile repairs, until ctx ends, what an interruption between two writes has left behind: running jobs
+// whose daemon is gone, ended jobs without a terminal event. It also forgets jobs
 // that have been kept long enough.
 func (j *Table) Reconcile(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
@@ -99,10 +99,7 @@ func (j *Table) republish(ctx context.Context) {
 
 func (j *Table) reconcile(ctx context.Context) {
 	now := j.cfg.Now()
-	waiting, lost, silent := j.suspects(now)
-	if j.store.remind(ctx, waiting, now) != nil {
-		return // the server is away; nothing can be repaired now
-	}
+	lost, silent := j.suspects(now)
 	for _, rec := range lost {
 		cause := fmt.Sprintf("daemon %s shows no sign of life", rec.Owner)
 		if rec.Owner == j.store.Owner() {
@@ -139,22 +136,20 @@ func (j *Table) appendEnd(ctx context.Context, rec message.Record) error {
 }
 
 // suspects returns the jobs that look wrong and have not changed for a while.
-func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record) {
+func (j *Table) suspects(now time.Time) (lost, silent []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.jobs {
 		r, old := e.rec, now.Sub(e.since) > settled
 		switch {
-		case r.State == message.Queued && old && now.Sub(e.paused) > settled:
-			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && e.held == 0 && e.taking == 0 && old &&
+		case r.State == message.Running && e.held == 0 && !e.taking && old &&
 			(r.Owner == j.store.Owner() || !j.store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && e.held == 0 && old:
 			silent = append(silent, r.Clone())
 		}
 	}
-	return waiting, lost, silent
+	return lost, silent
 }
 
 // sweep forgets ended jobs beyond the limits of number and age, and removes from the store what was forgotten.

@@ -47,15 +47,8 @@ type Store interface {
 	forget(rec message.Record)
 	sweep(ctx context.Context)
 
-	// memoryOnly reports whether jobs exist in this table only. They are then taken in the table's order, and a job can
-	// be put in front of all others.
+	// memoryOnly reports whether jobs exist in this table only.
 	memoryOnly() bool
-	// offer announces a waiting job to those that take jobs; first says that no other job is ahead of it.
-	offer(ctx context.Context, rec message.Record, first bool) error
-	// next waits for a job that the table may take. It fails only when ctx ends.
-	next(ctx context.Context, j *Table) (reference, error)
-	// remind offers again those of the waiting jobs whose announcement was lost.
-	remind(ctx context.Context, waiting []message.Record, now time.Time) error
 	// pauses has the errors after which an attempt is followed by another one, with the pause before the first such.
 	pauses() map[string]time.Duration
 
@@ -81,12 +74,9 @@ func (m memory) searchedIn([]string) string                                 { re
 func (m memory) sweep(context.Context)                                      {}
 func (m memory) memoryOnly() bool                                           { return true }
 func (m memory) forget(message.Record)                                      {}
-func (m memory) offer(context.Context, message.Record, bool) error          { return nil }
 func (m memory) bury(context.Context, message.Record) error                 { return nil }
 func (m memory) log(context.Context, string) ([]message.Event, error)       { return nil, nil }
 func (m memory) endPublished(context.Context, message.Record) (bool, error) { return false, nil }
-
-func (m memory) remind(context.Context, []message.Record, time.Time) error { return nil }
 
 func (m memory) get(context.Context, string) (message.Record, error) {
 	return message.Record{}, ErrNoJob
@@ -107,20 +97,6 @@ func (m memory) request(ctx context.Context, rec message.Record) (*message.RunRe
 func (m memory) requestMissing(context.Context, message.Record) error {
 	return fault.New(fault.Expired,
 		"the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
-}
-
-func (m memory) next(ctx context.Context, j *Table) (reference, error) {
-	for {
-		id, wake := j.first()
-		if id != "" {
-			return reference{job: id}, ctx.Err()
-		}
-		select {
-		case <-ctx.Done():
-			return reference{}, ctx.Err()
-		case <-wake:
-		}
-	}
 }
 
 // pauses implements Store: nothing outlives the daemon, so only the loss of a worker allows another attempt.

@@ -46,8 +46,7 @@ type Table struct {
 	mu     sync.Mutex
 	jobs   map[string]*tracked
 	queue  []string            // ids of waiting jobs, next first
-	tail   int64               // order given to the last job that was appended to the queue
-	head   int64               // order given to the last job that was put in front; negative
+	turns  turns               // gives them their places
 	ended  []string            // ids of ended jobs, oldest first
 	coming map[string]*arrival // jobs that are being written to the store
 	wake   chan struct{}
@@ -66,14 +65,15 @@ type tracked struct {
 	req          *message.RunRequest
 	log          []message.Event
 	seq          uint64
-	order        int64 // sort key in the queue, within its class; negative: in front of all
+	place        place // in the queue; the last one while it does not wait
 	ended        bool  // the terminal event is in the log
 	endPublished bool  // that event is known to be in the store
 	// On the clock of this process, which does not jump: when the record last changed, until when the job pauses
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
-	held                   int // the attempt that is running in this process; 0: none
-	taking                 int // swaps to running by this process that the store has not answered yet
+	notHere                time.Time // until when this process leaves the job to others, or tries it no more
+	held                   int       // the attempt that is running in this process; 0: none
+	taking                 bool      // a worker of this process tries to take the job
 	// fenced is the last attempt of this process that another daemon has taken over: its events are dropped.
 	fenced  int
 	cold    bool // the log is in the store and has not been loaded
@@ -167,20 +167,8 @@ func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string
 		return rec, false, nil
 	}
 	j.mu.Lock()
-	out := j.added(rec, req)
-	first := len(j.queue) > 0 && j.queue[0] == rec.Job
-	j.mu.Unlock()
-	if state == message.Queued {
-		j.offer(ctx, rec, first)
-	}
-	return out, true, nil
-}
-
-// offer announces a waiting job to those that take jobs.
-func (j *Table) offer(ctx context.Context, rec message.Record, first bool) {
-	if err := j.store.offer(ctx, rec, first); err != nil {
-		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
-	}
+	defer j.mu.Unlock()
+	return j.added(rec, req), true, nil
 }
 
 // room returns why no job of a client can be added, or nil. The caller must hold j.mu.
@@ -230,7 +218,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	now := j.cfg.Now().UnixMilli()
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
-		Tied: req.Tied, Priority: req.Priority, From: req.From,
+		Tied: req.Tied, Front: req.Front, Priority: req.Priority, From: req.From, NotBefore: req.NotBefore,
 		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan),
 	}
 	for _, f := range req.Files {
@@ -248,10 +236,6 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req = req
-	if e.order == 0 && req.Front && j.store.memoryOnly() {
-		j.head--
-		e.order = j.head
-	}
 	e.cold = false
 	j.applyRecord(e, rec)
 	if e.seq == 0 {
@@ -378,9 +362,6 @@ func (j *Table) follow(ctx context.Context, rec message.Record, then effects) {
 	if then.bury {
 		j.bury(ctx, rec)
 	}
-	if rec.State == message.Queued {
-		j.post(rec)
-	}
 }
 
 // write replaces a record, or returns errConflict if the job is not at its revision any more.
@@ -425,32 +406,28 @@ func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Re
 // local reports whether a job is in no store, so that its record changes under j.mu alone. The caller must hold j.mu.
 func (j *Table) local(e *tracked) bool { return e.rec.Kind != "" || j.store.memoryOnly() }
 
-// post queues a job for another attempt once its pause is over.
-func (j *Table) post(rec message.Record) {
-	put := func() { j.offer(context.Background(), rec, false) } // Reconcile does it again if it fails
-	if pause := until(rec.NotBefore, j.cfg.Now(), longestPause); pause > 0 {
-		time.AfterFunc(pause, put)
-		return
-	}
-	put()
-}
-
 // applyRecord makes r the record of an entry and updates what depends on it: the queue, the cancel channel, waiting
 // readers. It ignores a record that is not newer than the entry's. The caller must hold j.mu.
 func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
-	was := e.rec.State
+	was, back := e.rec.State, r.HandedBack > e.rec.HandedBack
 	j.clock(e, r)
 	e.rec = r
 	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.store.Owner()) {
 		j.lose(e)
 	}
 	if was == message.Queued {
+		if r.State == message.Running {
+			j.turns.take(e.place)
+		}
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
 	if r.State == message.Queued {
+		if was != message.Queued && (was != message.Running || back || e.place == place{}) {
+			e.place = j.turns.give(&e.rec)
+		}
 		j.insertQueued(e, was)
 	}
 	if was != "" && was != message.Queued && r.State == message.Queued { // queued again
@@ -465,29 +442,19 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	j.touch(e)
 }
 
-// insertQueued inserts a job into the queue: in front of all if its order is negative, otherwise behind the last of its
-// class. If the table itself keeps the order (Store.memoryOnly), a retry goes first. The caller must hold j.mu.
+// insertQueued inserts a job into the queue at its place. The caller must hold j.mu.
 func (j *Table) insertQueued(e *tracked, was message.State) {
-	switch {
-	case was == message.Running && j.store.memoryOnly():
-		j.head--
-		e.order = j.head
-	case e.order >= 0 && was != message.Queued:
-		j.tail++
-		e.order = j.tail
+	if was != message.Queued {
+		e.notHere = time.Time{}
+		if owner := e.rec.Owner; owner != j.store.Owner() && j.store.alive(owner) {
+			e.notHere = j.cfg.Now().Add(precedence)
+		}
 	}
-	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *tracked) int { return j.jobs[id].before(e) })
+	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *tracked) int {
+		return j.jobs[id].place.before(e.place)
+	})
 	j.queue = slices.Insert(j.queue, i, e.rec.Job)
 	j.signal()
-}
-
-// before compares two waiting jobs; a negative result means that e comes first.
-func (e *tracked) before(o *tracked) int {
-	if e.order < 0 || o.order < 0 {
-		return cmp.Compare(e.order, o.order)
-	}
-	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)),
-		cmp.Compare(e.order, o.order))
 }
 
 func closeOnce(c chan struct{}) {
@@ -580,7 +547,6 @@ var (
 	ErrHash     = errors.New("a job of that id exists with another body")
 	errGone     = errors.New("what the job asks for is not there any more")
 	errLong     = errors.New("the record is too long for the store")
-	errLacking  = errors.New("files of the job are not here")
 	ErrStore    = errors.New("the job store cannot be written")
 	ErrClosed   = errors.New("no new jobs are taken")
 )

@@ -25,11 +25,7 @@ func force(ctx context.Context, j *Table, id string, rev uint64, f func(*message
 	cur.Rev = rev
 	next := cur.Clone()
 	f(&next)
-	rec, err := j.write(ctx, cur, next)
-	if err == nil && cur.State != message.Queued && rec.State == message.Queued {
-		j.post(rec)
-	}
-	return rec, err
+	return j.write(ctx, cur, next)
 }
 
 // fail ends the attempt of a running job in failure.

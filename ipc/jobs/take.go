@@ -3,85 +3,138 @@ package jobs
 import (
 	"context"
 	"errors"
+	"time"
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
 )
 
+// precedence is how long the other daemons leave a waiting job to the one that has accepted it, so that they do not all
+// try to take the same job at once.
+const precedence = 5 * time.Millisecond
+
+// retryTaking is the pause after a job could not be taken because the server was away for a moment.
+const retryTaking = 500 * time.Millisecond
+
 // Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose Hold
 // the caller must release, and a channel that is closed when the job is asked to stop. Only ctx ends the wait.
 func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	for {
-		ref, err := j.store.next(ctx, j)
+		id, err := j.next(ctx)
 		if err != nil {
 			return message.Record{}, nil, nil, err
 		}
-		rec, req, stop, err := j.takeThis(ctx, ref.job, worker)
-		switch {
-		case err == nil:
-			ref.drop()
+		rec, req, stop, err := j.takeThis(ctx, id, worker)
+		again := err != nil && ctx.Err() == nil && !errors.Is(err, ErrNoJob) && !errors.Is(err, errMoved) &&
+			!errors.Is(err, errLong)
+		j.tried(id, again)
+		if err == nil {
 			return rec, req, stop, nil
-		// dropped, ended, or taken by another daemon: the reference is stale
-		case errors.Is(err, ErrNoJob), errors.Is(err, errMoved), errors.Is(err, errLong):
-			ref.drop()
-		default: // its files are not here, or the server was away for a moment
-			ref.giveBack()
-			if ctx.Err() == nil && !errors.Is(err, errLacking) {
-				j.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
+		}
+		if again {
+			j.cfg.Log.Warn().Err(err).Str("job", id).Msg("not taken; it is tried again")
+		}
+	}
+}
+
+// next waits for a job that this daemon can run now, and marks it as being taken.
+func (j *Table) next(ctx context.Context) (string, error) {
+	for {
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		j.mu.Lock()
+		id, pause := j.pick(j.cfg.Now())
+		wake := j.wake
+		if id != "" {
+			j.jobs[id].taking = true
+		}
+		j.mu.Unlock()
+		if id != "" {
+			return id, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// lookAgain bounds how long next waits while nothing changes: files may have come to this daemon.
+const lookAgain = time.Second
+
+// pick returns the first waiting job that this daemon can run now; if there is none, "" and how long to wait before the
+// next look. The caller must hold j.mu.
+func (j *Table) pick(now time.Time) (string, time.Duration) {
+	if n := len(j.queue); n > 0 && j.turns.unhurriedFirst() {
+		last := j.jobs[j.queue[n-1]].place
+		for _, id := range j.queue {
+			if e := j.jobs[id]; e.place.front == last.front && e.place.class == last.class && j.ready(e, now) == 0 {
+				return id, 0
 			}
 		}
 	}
+	pause := lookAgain
+	for _, id := range j.queue {
+		wait := j.ready(j.jobs[id], now)
+		if wait == 0 {
+			return id, 0
+		}
+		pause = min(pause, wait)
+	}
+	return "", pause
 }
 
-// first returns the next job of this table; if none waits, "" and a channel that is closed when one arrives.
-func (j *Table) first() (string, <-chan struct{}) {
+// ready returns how long it takes until this daemon can try to take a waiting job; 0: it can now. The caller must hold
+// j.mu.
+func (j *Table) ready(e *tracked, now time.Time) time.Duration {
+	switch wait := max(e.paused.Sub(now), e.notHere.Sub(now)); {
+	case e.taking:
+		return lookAgain
+	case wait > 0:
+		return wait
+	}
+	if err := j.store.lacks(e.rec); err != nil {
+		e.notHere = now.Add(lookAgain)
+		if !e.left {
+			e.left = true
+			j.cfg.Log.Info().Err(err).Str("job", e.rec.Job).Msg("the job waits for another daemon")
+		}
+		return lookAgain
+	}
+	return 0
+}
+
+// tried ends what next has begun; again says that the job is tried once more later.
+func (j *Table) tried(id string, again bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.queue) == 0 {
-		return "", j.wake
+	e := j.jobs[id]
+	if e == nil {
+		return
 	}
-	return j.queue[0], nil
-}
-
-// wants reports whether this daemon could run one of the waiting jobs, of which it checks the first 64. It also returns
-// true if more are waiting, or none: a new job may not be in the table yet.
-func (j *Table) wants() bool {
-	j.mu.Lock()
-	waiting := make([]message.Record, 0, min(len(j.queue), 64))
-	for _, id := range j.queue[:min(len(j.queue), 64)] {
-		waiting = append(waiting, j.jobs[id].rec)
+	e.taking = false
+	if again {
+		e.notHere = j.cfg.Now().Add(retryTaking)
 	}
-	all := len(waiting) == len(j.queue)
-	j.mu.Unlock()
-	for _, rec := range waiting {
-		if j.store.lacks(rec) == nil {
-			return true
-		}
+	if e.rec.State == message.Queued {
+		j.signal()
 	}
-	return len(waiting) == 0 || !all
 }
 
 // takeThis moves a job to running. It returns errMoved if the job is no longer waiting.
 func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
 	<-chan struct{}, error,
 ) {
-	if !j.knows(id) {
-		rec, err := j.store.get(ctx, id)
-		if err != nil {
-			return message.Record{}, nil, nil, err
-		}
-		j.observe(rec)
-	}
 	cur, err := j.Get(id)
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}
 	if cur.State != message.Queued {
 		return message.Record{}, nil, nil, errMoved
-	}
-	if err := j.store.lacks(cur); err != nil {
-		j.logSkipped(id, err)
-		return message.Record{}, nil, nil, errLacking
 	}
 	// before the attempt begins, so that a request that cannot be fetched now costs none
 	fetched, err := j.fetch(ctx, cur)
@@ -92,35 +145,21 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}
-	rec, req, stop, err := j.start(ctx, id, worker)
-	if req == nil {
-		req = fetched
-	}
-	return rec, req, stop, err
-}
-
-// start moves a waiting job to running. The store may be slow to answer, and meanwhile Reconcile may see that the job
-// runs here: taking keeps it from counting as lost.
-func (j *Table) start(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
-	<-chan struct{}, error,
-) {
-	j.mu.Lock()
-	e := j.entry(id)
-	e.taking++
-	j.mu.Unlock()
 	rec, _, err := j.do(ctx, id, taken{worker, j.store.Owner()})
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	e.taking--
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}
-	e = j.entry(id)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := j.entry(id)
 	e.held = rec.Attempt
-	if e.req != nil {
-		e.req.Hold.Retain()
+	req := e.req
+	if req == nil {
+		req = fetched
+	} else {
+		req.Hold.Retain()
 	}
-	return rec, e.req, e.cancel, nil
+	return rec, req, e.cancel, nil
 }
 
 // fetch reads the request of a job from the store; nil if the table has it.
@@ -133,18 +172,6 @@ func (j *Table) fetch(ctx context.Context, rec message.Record) (*message.RunRequ
 		return nil, nil
 	}
 	return j.store.request(ctx, rec)
-}
-
-// logSkipped logs, once per job, why it is left to another daemon.
-func (j *Table) logSkipped(id string, why error) {
-	j.mu.Lock()
-	e := j.entry(id)
-	logged := e.left
-	e.left = true
-	j.mu.Unlock()
-	if !logged {
-		j.cfg.Log.Info().Err(why).Str("job", id).Msg("the job waits for another daemon")
-	}
 }
 
 func (j *Table) bury(ctx context.Context, rec message.Record) {

@@ -42,7 +42,11 @@ func (j *Table) clock(e *tracked, r message.Record) {
 	} else if !r.State.Final() || r.Finished != e.rec.Finished { // what is noted after its end makes a job no younger
 		e.since = now
 	}
-	e.paused = now.Add(until(r.NotBefore, now, longestPause))
+	most := longestPause
+	if r.Attempt == 0 { // asked for, so it may be long
+		most = time.Duration(r.NotBefore-r.Created) * time.Millisecond
+	}
+	e.paused = now.Add(until(r.NotBefore, now, most))
 	if r.ExpireAt != e.rec.ExpireAt {
 		e.expires = now.Add(until(r.ExpireAt, now, time.Duration(r.ExpireAt-r.Created)*time.Millisecond))
 	}

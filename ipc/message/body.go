@@ -64,7 +64,8 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if !wire.ValidID(req.ID) {
 		return nil, nil, fault.New(fault.BadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
 	}
-	if err := errors.Join(CheckMS("queue_ttl_ms", req.QueueTTLMS), CheckMS("deadline_ms", req.DeadlineMS)); err != nil {
+	if err := errors.Join(CheckMS("queue_ttl_ms", req.QueueTTLMS), CheckMS("deadline_ms", req.DeadlineMS),
+		checkTime("not_before", req.NotBefore)); err != nil {
 		return nil, nil, wire.BadRequest(err)
 	}
 	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
@@ -120,6 +121,14 @@ const maxMS = 10 * 365 * 24 * 3600 * 1000
 func CheckMS(field string, ms int) error {
 	if ms < 0 || ms > maxMS {
 		return wire.BadField(field, "%d: want 0 to %d milliseconds", ms, maxMS)
+	}
+	return nil
+}
+
+// checkTime checks a time in Unix milliseconds: 0, or between 2001, which a time in seconds is before, and 2286.
+func checkTime(field string, ms int64) error {
+	if ms != 0 && (ms < 1e12 || ms > 1e13) {
+		return wire.BadField(field, "%d: want a time in milliseconds since 1970, from %.0f to %.0f", ms, 1e12, 1e13)
 	}
 	return nil
 }
@@ -217,7 +226,7 @@ func Hash(req *RunRequest, workflow string) string {
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", cmp.Or(c.Undated,
 		workflow), nil, false, false, false, "", 0, nil
 	c.Validated = nil
-	c.DeadlineMS, c.QueueTTLMS = 0, 0                  // deadlines do not change what is asked for
+	c.DeadlineMS, c.QueueTTLMS, c.NotBefore = 0, 0, 0  // times do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)
 	if err != nil { // the request was decoded from these very types

@@ -43,14 +43,14 @@ type RunRequest struct {
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
 	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
 	// measure every operation; the metrics event then has profile and spans
-	Profile bool `json:"profile,omitempty"`
-	Preview bool `json:"preview,omitempty"` // make previews
-	Tied    bool `json:"tied,omitempty"`    // run on NATS: cancel when the client goes away
-	// ahead of all waiting jobs; in a durable queue the same as priority high
-	Front      bool   `json:"front,omitempty"`
+	Profile    bool   `json:"profile,omitempty"`
+	Preview    bool   `json:"preview,omitempty"`      // make previews
+	Tied       bool   `json:"tied,omitempty"`         // run on NATS: cancel when the client goes away
+	Front      bool   `json:"front,omitempty"`        // ahead of all waiting jobs, the newest such job first
 	Priority   string `json:"priority,omitempty"`     // high, normal or low; empty: normal
 	QueueTTLMS int    `json:"queue_ttl_ms,omitempty"` // expired after waiting this long; 0: never
 	DeadlineMS int    `json:"deadline_ms,omitempty"`  // failed after running this long; 0: never
+	NotBefore  int64  `json:"not_before,omitempty"`   // Unix milliseconds: waits at least until then; 0: does not
 	Client     any    `json:"client,omitempty"`       // any value; returned by status
 	Reuse      bool   `json:"reuse,omitempty"`        // answer from the last job with the same content
 	// from a daemon to its worker: a later attempt reruns a job that ended without a result

@@ -79,10 +79,11 @@ type Record struct {
 	// bytes of its largest model file: the least memory that a worker must have
 	Memory int64 `json:"memory,omitempty"`
 
+	Front    bool   `json:"front,omitempty"`    // ahead of all waiting jobs
 	Priority string `json:"priority,omitempty"` // high or low; empty: normal
 	// daemon that runs the job or ran it last, and has its files; while queued, the daemon that accepted it
 	Owner     string `json:"owner,omitempty"`
-	NotBefore int64  `json:"not_before,omitempty"` // Unix milliseconds; a retry waits until then
+	NotBefore int64  `json:"not_before,omitempty"` // Unix milliseconds; it does not run before
 	// attempts that do not count against the limit: those that a manual retry followed, and later ones whose daemon ended
 	Earlier    int      `json:"earlier_attempts,omitempty"`
 	HandedBack int      `json:"handed_back,omitempty"`

@@ -15,13 +15,18 @@ const BlobRoot = wire.SubjectRoot + "blob."
 // The names on NATS of the streams, buckets and subjects that daemons share. The number at the end of a stream name is
 // its generation: some settings of a stream cannot be changed later.
 const (
-	QueueStream   = "PATCHBAY_JOBS_1"
 	EventStream   = "PATCHBAY_EVENTS_1"
 	DeadStream    = "PATCHBAY_DEAD_1"
 	JobBucket     = "patchbay-jobs"
 	RequestBucket = "patchbay-requests"
 	MachineBucket = "patchbay-nodes"
-	HintSubject   = wire.SubjectRoot + "hint.any"
-	QueueRoot     = wire.SubjectRoot + "q."
 	DeadRoot      = wire.SubjectRoot + "dead."
 )
+
+// Streams returns the names of all JetStream streams of Patchbay, also of those behind buckets, that of the records
+// first.
+func Streams() []string {
+	return []string{
+		"KV_" + JobBucket, "KV_" + RequestBucket, "KV_" + MachineBucket, EventStream, DeadStream,
+	}
+}

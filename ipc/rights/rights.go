@@ -46,7 +46,7 @@ func Permissions(role Role, user string) Rights {
 		r.Publish = append(append(r.Publish, verbSubjects(true)...), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES",
 			"$JS.API.STREAM.LIST")
 		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
-		for _, s := range DurableStreams() {
+		for _, s := range message.Streams() {
 			r.Publish = append(r.Publish, "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s)
 			r.Publish = append(r.Publish, streamSubjects(s)...)
 		}
@@ -56,7 +56,7 @@ func Permissions(role Role, user string) Rights {
 		Publish:   []string{wire.SubjectRoot + ">", "_INBOX.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES"},
 		Subscribe: []string{wire.SubjectRoot + ">", "$SRV.>", wire.InboxOf(user) + ".>"},
 	}
-	for _, s := range DurableStreams() {
+	for _, s := range message.Streams() {
 		r.Publish = append(r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s)
 		r.Publish = append(r.Publish, streamSubjects(s)...)
 		if bucket, ok := strings.CutPrefix(s, "KV_"); ok {
@@ -86,14 +86,6 @@ func verbSubjects(admin bool) []string {
 		}
 	}
 	return out
-}
-
-// DurableStreams returns the names of all JetStream streams, including those behind buckets.
-func DurableStreams() []string {
-	return []string{
-		message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket,
-		"KV_" + message.RequestBucket, "KV_" + message.MachineBucket,
-	}
 }
 
 // User is one line of a nats-server configuration.

@@ -19,7 +19,6 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
-	"patchbay/ipc/rights"
 	"patchbay/ipc/wire"
 )
 
@@ -163,7 +162,7 @@ func TestRepliesOfVerbs(t *testing.T) {
 // page, both ways.
 func TestNamesOnTheWire(t *testing.T) {
 	page := protocolPage(t)
-	subjects := append(message.VerbNames(), "events", "preview", "blob", "q", "dead", "hint")
+	subjects := append(message.VerbNames(), "events", "preview", "blob", "dead")
 	equalNames(t, "subjects under patchbay.v1", subjects, namesIn(page, `patchbay\.v1\.(\w+)`))
 	code := literals(t)
 	headers := namesIn(code, `"((?:Patchbay|Nats-Msg)-[A-Z][A-Za-z-]*)"`)
@@ -173,7 +172,7 @@ func TestNamesOnTheWire(t *testing.T) {
 		}
 	}
 	equalNames(t, "headers", slices.Collect(maps.Keys(headers)), namesIn(page, `(Patchbay-[A-Z][A-Za-z-]*)`))
-	for _, s := range rights.DurableStreams() {
+	for _, s := range message.Streams() {
 		name := strings.TrimPrefix(strings.TrimPrefix(s, "KV_"), "OBJ_")
 		if !strings.Contains(page, "\n- "+name+": ") {
 			t.Errorf("the lists of streams and buckets lack %s", name)

@@ -185,7 +185,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		ipctest.WaitState(t, r.Jobs, "a1"+name, message.Cancelled)
-		ipctest.WaitState(t, r.Jobs, "a2"+name, message.Running)
+		ipctest.WaitState(t, r.Jobs, "b1"+name, message.Running) // it is the turn of another client
 		if err := send("a3", "ann"); err != nil {
 			t.Errorf("%s: after one has ended: %v", name, err)
 		}

@@ -252,11 +252,6 @@ func (tr *trial) open() string {
 			return "the end of " + id + " is not told"
 		}
 	}
-	nc, js := tr.dial()
-	defer nc.Close()
-	if in := tr.info(js, message.QueueStream); in == nil || in.State.Msgs > 0 {
-		return "the queue is not empty"
-	}
 	return ""
 }
 
@@ -424,7 +419,6 @@ func TestCluster(t *testing.T) {
 			tr.nodes[i].Kill()
 			tr.flip(i, records)
 			tr.flip(i, message.EventStream)
-			tr.flip(i, message.QueueStream)
 			tr.nodes[i].Start()
 			meanwhile()
 		}},

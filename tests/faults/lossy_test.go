@@ -38,7 +38,7 @@ func startLossy(t *testing.T, n *natsserver.Server, seed uint64) *lossyNetwork {
 		rnd: rand.New(rand.NewPCG(seed, 2)), seen: map[natsproxy.Fault]int{}, put: map[string]int{}, left: lossyFaults,
 		sure: map[string][]natsproxy.Fault{},
 	}
-	for _, kind := range []string{"created", "started", "ended", "named", "request", "reference", "end"} {
+	for _, kind := range []string{"created", "started", "ended", "named", "request", "end"} {
 		l.sure[kind] = []natsproxy.Fault{natsproxy.Drop, natsproxy.Cut, natsproxy.Mute}
 	}
 	l.Proxy = natsproxy.Start(t, strings.TrimPrefix(n.URL, "nats://"), func(_ int, subject string) natsproxy.Fault {
@@ -61,8 +61,6 @@ func (l *lossyNetwork) kind(subject string) string {
 		return []string{"created", "started", "ended", "named"}[min(l.put[subject], 3)]
 	case strings.HasPrefix(subject, "$KV."+message.RequestBucket+"."):
 		return "request"
-	case strings.HasPrefix(subject, message.QueueRoot):
-		return "reference"
 	case strings.HasSuffix(subject, "."+message.EventSuccess):
 		return "end"
 	}

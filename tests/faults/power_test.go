@@ -224,7 +224,7 @@ func powerAtMost(t *testing.T) {
 	records, d := "KV_"+message.JobBucket, newDisk(t)
 	tr := startTrial(startCluster(t, serverDisk{d.dir, "2m"}, serverDisk{d.dir, "2m"}))
 	tr.submit(0, clusterJobs/4)
-	for _, stream := range []string{records, message.QueueStream, message.EventStream} {
+	for _, stream := range []string{records, message.EventStream} {
 		tr.whole(stream)
 	}
 	for i := range 4 { // they run at the last sync and end after it
@@ -264,7 +264,7 @@ func powerAtMost(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr.nodes[2].Start()
-	for _, stream := range []string{records, message.QueueStream, message.EventStream} {
+	for _, stream := range []string{records, message.EventStream} {
 		tr.whole(stream)
 	}
 	tr.kept()

@@ -24,10 +24,6 @@ var plants = []plant{
 		"for _, rec := range ended {", "for _, rec := range ended[:0] {",
 	},
 	{
-		"a lost reference is not made anew", "ipc/jobs/jetstream_queue.go",
-		"if have[rec.Job] {", "if true || have[rec.Job] {",
-	},
-	{
 		"a known job is not compared with another body", "ipc/jobs/table.go",
 		"if e.rec.Hash != hash {", "if false {",
 	},

@@ -1,0 +1,113 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// endPublished implements Store. It looks for the terminal event itself, since the last event of the job may come from
+// a daemon that was frozen and has lost the job.
+func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool, error) {
+	end, at, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
+	if end == nil && err == nil {
+		return l.aged(ctx, rec)
+	}
+	if err != nil || end.Attempt < rec.Attempt {
+		return false, err
+	}
+	if len(rec.Causes) == 0 {
+		return true, nil
+	}
+	again, after, err := l.last(ctx, rec.Job, message.EventRetrying)
+	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
+}
+
+// aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and the job
+// ended longer ago than it keeps events. Which events it still has proves nothing: a power failure takes the newest.
+func (l *JetStream) aged(ctx context.Context, rec message.Record) (bool, error) {
+	if rec.Finished == 0 || time.Since(time.UnixMilli(rec.Finished)) < keepEvents {
+		return false, nil
+	}
+	info, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject(rec.Job, "*")))
+	if err != nil {
+		return false, fmt.Errorf("list events of job %s: %w", rec.Job, err)
+	}
+	return len(info.State.Subjects) == 0, nil
+}
+
+// last returns the newest event of a type of a job and its sequence number in the stream; nil if there is none.
+func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event, uint64, error) {
+	m, err := l.stored(ctx, message.EventStream, map[string]any{"last_by_subj": message.EventSubject(job, kind)})
+	if errors.Is(err, ErrNoJob) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("read last event of job %s: %w", job, err)
+	}
+	ev, err := readEvent(m.Data)
+	return ev, m.Seq, err
+}
+
+// log reads the events of a job from the stream, in order.
+func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error) {
+	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read events of job %s: %w", job, err)
+	}
+	left := c.CachedInfo().NumPending
+	var out []message.Event
+	for left > 0 {
+		batch, err := c.Fetch(int(min(left, 256)), jetstream.FetchMaxWait(serverPatience))
+		if err != nil {
+			return out, fmt.Errorf("read events of job %s: %w", job, err)
+		}
+		got := uint64(0)
+		for m := range batch.Messages() {
+			got++
+			if ev, err := readEvent(m.Data()); err == nil {
+				out, _ = followed(out, *ev)
+			}
+		}
+		if got == 0 { // lost on the way, or removed since
+			return out, fmt.Errorf("read events of job %s: %d of them did not come: %w", job, left,
+				cmp.Or(batch.Error(), context.DeadlineExceeded))
+		}
+		left -= min(left, got)
+	}
+	return out, nil
+}
+
+// hear calls f with the events of other daemons.
+func (l *JetStream) hear(f func(message.Event)) error {
+	_, err := l.nc.Subscribe(message.EventSubject("*", "*"), func(m *nats.Msg) {
+		if from := m.Header.Get(wire.HeaderDaemon); from == "" || from == l.cfg.Owner {
+			return
+		}
+		if ev, err := readEvent(m.Data); err == nil {
+			f(*ev)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to events: %w", err)
+	}
+	return nil
+}
+
+func readEvent(b []byte) (*message.Event, error) {
+	o, err := wire.Decode(b, wire.JSON, wire.DefaultLimits())
+	if err != nil {
+		return nil, fmt.Errorf("read event: %w", err)
+	}
+	return message.EventOf(o)
+}

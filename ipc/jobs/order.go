@@ -1,0 +1,87 @@
+package jobs
+
+import (
+	"cmp"
+
+	"patchbay/ipc/message"
+)
+
+// This file decides which waiting job is next. Like step.go it knows no clock, network, disk or lock.
+
+// place is where a job waits. Jobs put in front come first, the newest of them ahead. Behind them come the priorities,
+// and among jobs of one priority clients take turns, however many jobs each has waiting.
+type place struct {
+	front bool
+	class int   // message.PriorityRank
+	turn  int64 // of its client, see turns
+	order int64 // of arrival
+}
+
+// before compares two places; a negative result means that p comes first.
+func (p place) before(q place) int {
+	switch {
+	case p.front && q.front:
+		return cmp.Compare(q.order, p.order)
+	case p.front != q.front:
+		if p.front {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(p.class, q.class), cmp.Compare(p.turn, q.turn), cmp.Compare(p.order, q.order))
+}
+
+// ageing is the number of jobs after which the least urgent ones are asked first once, so that no job starves.
+const ageing = 8
+
+// turns gives jobs their places. Each job of a client has a turn behind that of its last one, and none behind the turn
+// that is being served: start-time fair queuing with jobs of equal cost (Goyal, Vin and Cheng, SIGCOMM 1996).
+type turns struct {
+	arrived int64
+	taken   int           // jobs taken so far
+	served  map[int]int64 // by class: the turn of the job taken last
+	last    map[client]int64
+}
+
+// client is one client in one class.
+type client struct {
+	class int
+	name  string
+}
+
+// give returns the place of a job that arrives.
+func (t *turns) give(r *message.Record) place {
+	if t.last == nil {
+		t.served, t.last = map[int]int64{}, map[client]int64{}
+	}
+	t.arrived++
+	p := place{front: r.Front, class: message.PriorityRank(r.Priority), order: t.arrived}
+	if p.front {
+		return p
+	}
+	who := client{p.class, r.From}
+	p.turn = t.served[p.class]
+	if last, ok := t.last[who]; ok {
+		p.turn = max(p.turn, last+1)
+	}
+	if len(t.last) > 1000 { // clients that have had all their turns
+		for c, turn := range t.last {
+			if turn < t.served[c.class] {
+				delete(t.last, c)
+			}
+		}
+	}
+	t.last[who] = p.turn
+	return p
+}
+
+// take notes that the job at a place begins to run.
+func (t *turns) take(p place) {
+	t.taken++
+	if !p.front && t.served != nil {
+		t.served[p.class] = max(t.served[p.class], p.turn)
+	}
+}
+
+// unhurriedFirst reports whether the least urgent job is asked first this time.
+func (t *turns) unhurriedFirst() bool { return t.taken%ageing == ageing-1 }
