@@ -250,7 +250,7 @@ func (d *door) natsLines() []typed {
 		{line: req("free", `{"models":["demo_flux.safetensors"]}`), admin: true, says: []string{`"freed"`}},
 		{line: []string{"service", "info", "patchbay"}, admin: true, says: []string{"patchbay.v1.submit", "worker_pids"}},
 		{line: []string{"service", "stats", "patchbay"}, admin: true, says: []string{"submit"}},
-		{line: []string{"stream", "info", "PATCHBAY_JOBS_1"}, admin: true, says: []string{"patchbay.v1.q."}},
+		{line: []string{"stream", "info", "PATCHBAY_DEAD_1"}, admin: true, says: []string{"patchbay.v1.dead."}},
 		{
 			line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true,
 			says: []string{id(5), "deadline"},
