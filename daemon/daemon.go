@@ -130,7 +130,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	var also func(string) []string
 	if d.store != nil {
-		also = d.store.ModelsElsewhere
+		also = d.jobs.ModelsElsewhere
 	}
 	var sc serve.ServiceConfig
 	sc.Classes = worker.Classes(classes.All(), cfg.Roots(), d.place.Index, also)
@@ -206,7 +206,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
 			return err
 		}
-		jc.Store = d.store
+		jc = d.store.On(jc)
 		if d.embedded != nil {
 			d.embedded.OnRecovered(d.store.Returned)
 		} else {

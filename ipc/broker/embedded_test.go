@@ -113,7 +113,7 @@ func TestStoreFolderRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j := jobs.New(jobs.Config{Store: l})
+		j := jobs.New(l.On(jobs.Config{}))
 		if err := j.Open(context.Background()); err != nil {
 			t.Fatal(err)
 		}

@@ -91,7 +91,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer deaf.Close()
-			if err := deaf.restore(ctx, New(Config{Store: deaf}), was); err != nil {
+			if err := deaf.restore(ctx, was); err != nil {
 				t.Error(err)
 			}
 			if _, err := l.get(ctx, "dropped"); !errors.Is(err, ErrNoJob) {

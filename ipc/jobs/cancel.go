@@ -39,7 +39,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 	if err := retriable(rec); err != nil {
 		return message.Record{}, err
 	}
-	if err := j.store.requestMissing(ctx, rec); err != nil {
+	if _, err := j.store.request(ctx, rec); err != nil { // better now than when it is taken
 		return message.Record{}, err
 	}
 	rec, _, err = j.do(ctx, id, retryAsked{})

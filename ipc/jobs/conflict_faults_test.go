@@ -20,8 +20,6 @@ type late struct {
 	there   message.Record
 }
 
-func (s *late) memoryOnly() bool { return false }
-
 func (s *late) swap(_ context.Context, rec message.Record) (message.Record, error) {
 	if rec.Rev != s.rev {
 		return message.Record{}, errConflict

@@ -87,7 +87,7 @@ func TestDamagedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	j = New(Config{Store: l})
+	j = New(l.On(Config{}))
 	if err := j.Open(ctx); err != nil {
 		t.Fatal(err)
 	}

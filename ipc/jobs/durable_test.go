@@ -44,18 +44,24 @@ func durable(t testing.TB, e *natsserver.Server, owner string) (*Table, func()) 
 		t.Fatal(err)
 	}
 	out := NewPublisher(nc, zerolog.Nop())
-	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
+	j := New(l.On(Config{OnEvent: func(ev message.Event) {
 		if m, err := EventMessage(ev, owner, int(nc.MaxPayload())); err != nil {
 			t.Error(err)
 		} else {
 			out.Put(m)
 		}
-	}})
+	}}))
 	if err := j.Open(ctx); err != nil {
 		t.Fatal(err)
 	}
+	tending, stop := context.WithCancel(ctx)
+	go func() {
+		for range wire.Every(tending, tendEvery) {
+			j.tend(tending)
+		}
+	}()
 	var once sync.Once
-	end := func() { once.Do(func() { out.Close(); nc.Close(); l.Close() }) }
+	end := func() { once.Do(func() { stop(); out.Close(); nc.Close(); l.Close() }) }
 	t.Cleanup(end)
 	return j, end
 }

@@ -16,15 +16,13 @@ import (
 	"patchbay/tests/natsserver"
 )
 
-// frozen is the store of a daemon that was stopped: its table hears nothing of what others do.
+// frozen is what a daemon that was stopped believes of the others.
 type frozen struct {
-	*JetStream
+	Machines
 	gone *atomic.Value // the name of a daemon that it believes gone
 }
 
-func (frozen) open(context.Context, *Table) error { return nil }
-
-func (f frozen) alive(owner string) bool { return f.gone.Load() != owner && f.JetStream.alive(owner) }
+func (f frozen) Alive(owner string) bool { return f.gone.Load() != owner && f.Machines.Alive(owner) }
 
 // frozenTable returns the table of a daemon that hears records and events from the test, in an order of its choice.
 func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
@@ -35,8 +33,9 @@ func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	l.table = New(Config{Store: frozen{l, new(atomic.Value)}, OnEvent: j.cfg.OnEvent})
-	return l.table
+	cfg := l.On(Config{OnEvent: j.cfg.OnEvent})
+	cfg.Machines = frozen{l.machines, new(atomic.Value)}
+	return New(cfg)
 }
 
 // TestLostLease checks a daemon that is frozen while its job runs. Another one takes the job and ends it, and the first
@@ -137,12 +136,12 @@ func knowsAt(j *Table, id string, rev uint64) bool {
 }
 
 // muteDaemon makes the table's store believe that the daemon of the other store has been gone for long.
-func muteDaemon(silent *JetStream, j *Table) { j.store.(frozen).gone.Store(silent.Owner()) }
+func muteDaemon(silent *JetStream, j *Table) { j.cfg.Machines.(frozen).gone.Store(silent.Owner()) }
 
 // inStream waits until the stream has n-1 events or more and returns those that daemon a did not publish itself.
 func inStream(ctx context.Context, t *testing.T, j *Table, id string, n int) []message.Event {
 	t.Helper()
-	l := j.store.(frozen).JetStream
+	l := storeOf(j)
 	for {
 		c, err := l.events.Info(ctx)
 		if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/register"
 	"patchbay/ipc/wire"
@@ -61,20 +60,21 @@ type JetStream struct {
 
 	end   context.CancelFunc
 	ctx   context.Context
-	back  chan struct{} // signals that the server was away and is back
 	wg    sync.WaitGroup
 	lost  map[string]bool // jobs that had no record when the table was opened
 	hurt  []string        // streams of which the server had lost messages by then
-	table *Table          // the table of this store; set by open
+	table follower        // set by open
+
+	tending sync.Mutex
+	tends   int // calls of tend
 
 	tidying       sync.Mutex
 	tidied        time.Time            // when requests were last scanned; guarded by tidying
 	orphanedSince map[string]time.Time // jobs that have pieces of a request but no record, and since when
 
-	mu        sync.Mutex
-	forgotten []message.Record // jobs that the table has forgotten and the store still has
-	used      int64            // size of the store's files in bytes
-	limit     int64            // upper bound of used; 0: not known
+	mu    sync.Mutex
+	used  int64 // size of the store's files in bytes
+	limit int64 // upper bound of used; 0: not known
 	// refusedAt is when the server refused a write for lack of room, refusedWith how many bytes were used then.
 	refusedAt   time.Time
 	refusedWith int64
@@ -100,7 +100,7 @@ type JetStream struct {
 // to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	l := &JetStream{
-		cfg: cfg, back: make(chan struct{}, 1), records: wire.NewWatch(),
+		cfg: cfg, records: wire.NewWatch(),
 	}
 	var err error
 	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),
@@ -300,9 +300,11 @@ func (l *JetStream) Owner() string { return l.cfg.Owner }
 // published meanwhile may be lost.
 func (l *JetStream) Returned() {
 	l.doubt()
-	select {
-	case l.back <- struct{}{}:
-	default:
+	l.mu.Lock()
+	table := l.table
+	l.mu.Unlock()
+	if table != nil {
+		table.wasAway()
 	}
 }
 
@@ -399,10 +401,6 @@ func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 	}
 }
 
-func (l *JetStream) alive(owner string) bool { return l.machines.Alive(owner) }
-
-func (l *JetStream) heard(owner string, since time.Time) bool { return l.machines.Heard(owner, since) }
-
 // Up reports whether the connection to the server is up.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 
@@ -417,36 +415,28 @@ func (l *JetStream) Fault() error {
 	return l.broken
 }
 
-func (l *JetStream) returned() <-chan struct{} { return l.back }
+// On returns the configuration of a table whose jobs are in this store.
+func (l *JetStream) On(cfg Config) Config {
+	cfg.Store, cfg.Owner, cfg.Machines, cfg.Resources = l, l.cfg.Owner, l.machines, l.cfg.Resources
+	return cfg
+}
 
-// memoryOnly implements Store: records and queue are on the server, and its daemons share them.
-func (l *JetStream) memoryOnly() bool { return false }
-
-// pauses implements Store: jobs outlive workers and daemons, and a full disk may get room again.
-func (l *JetStream) pauses() map[string]time.Duration {
-	return map[string]time.Duration{
-		fault.WorkerLost: 200 * time.Millisecond, fault.DiskFull: 2 * time.Second, fault.Draining: 0,
+// tend implements Store.
+func (l *JetStream) tend(ctx context.Context, known, forgotten []message.Record) []message.Record {
+	l.tending.Lock()
+	defer l.tending.Unlock()
+	l.tends++
+	try, cancel := context.WithTimeout(ctx, 2*serverPatience)
+	l.audit(try, known)
+	cancel()
+	if l.tends%healthEvery == 1 {
+		l.health(ctx)
 	}
-}
-
-func (l *JetStream) forget(rec message.Record) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forgotten = append(l.forgotten, rec)
-}
-
-func (l *JetStream) sweep(ctx context.Context) {
-	_ = l.tidy(ctx, 0) // the next sweep tries again
-	l.mu.Lock()
-	forgotten := l.forgotten
-	l.forgotten = nil
-	l.mu.Unlock()
+	_ = l.tidy(ctx, 0) // the next call tries again
 	for i := range forgotten {
 		if err := l.drop(ctx, &forgotten[i]); err != nil {
-			l.mu.Lock()
-			l.forgotten = append(l.forgotten, forgotten[i:]...)
-			l.mu.Unlock()
-			return
+			return forgotten[i:]
 		}
 	}
+	return nil
 }

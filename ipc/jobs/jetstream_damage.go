@@ -15,7 +15,6 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/register"
-	"patchbay/ipc/wire"
 )
 
 // named returns the jobs that have a queued event in the store, and whether each has a success event too.
@@ -39,15 +38,15 @@ func (l *JetStream) named(ctx context.Context) (map[string]bool, error) {
 
 // missing notes and logs which of the named jobs have no record, and what the server itself reports as lost: the
 // server silently drops what it cannot read.
-func (l *JetStream) missing(ctx context.Context, named map[string]bool, j *Table) {
+func (l *JetStream) missing(ctx context.Context, named, there map[string]bool) {
 	lost, done := map[string]bool{}, 0
 	for id, ended := range named {
-		if j.knows(id) {
+		if there[id] {
 			continue
 		}
 		if rec, err := l.get(ctx, id); !errors.Is(err, ErrNoJob) { // the watch was behind
 			if err == nil {
-				j.observe(rec)
+				l.table.observe(rec)
 			}
 			continue
 		}
@@ -115,29 +114,15 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// The intervals of watchOver.
 const (
-	auditEvery  = 2 * time.Second
-	healthEvery = 5           // in audits
+	healthEvery = 5           // in calls of tend
 	compareAll  = time.Minute // between two comparisons of all records with the table
 )
 
-// watchOver runs audit and health at intervals until the store is closed.
-func (l *JetStream) watchOver(j *Table) {
-	for n := range wire.Every(l.ctx, auditEvery) {
-		ctx, cancel := context.WithTimeout(l.ctx, 2*serverPatience)
-		l.audit(ctx, j)
-		cancel()
-		if n%healthEvery == 1 {
-			l.health(l.ctx)
-		}
-	}
-}
-
 // audit compares the records in the store with those of the table: if the server was away, if the stream has another
 // leader or ends before something that was in it, and at intervals. It writes again what the server has lost.
-func (l *JetStream) audit(ctx context.Context, j *Table) {
-	known, heard := j.written(), l.records.Heard.Load() // read first: the server has had all of it
+func (l *JetStream) audit(ctx context.Context, known []message.Record) {
+	heard := l.records.Heard.Load() // read first: the server has had all of it
 	info, err := l.recordStream.Info(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && l.remake(ctx) == nil {
 		info, err = l.recordStream.Info(ctx)
@@ -187,7 +172,7 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	for _, rec := range known {
 		// the stream assigns lost numbers again, and may be beyond them
 		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq || err == nil && there[rec.Job] < rec.Rev {
-			if err := l.restore(ctx, j, rec); err != nil {
+			if err := l.restore(ctx, rec); err != nil {
 				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
 				l.doubt()
 				return
@@ -259,7 +244,7 @@ func (l *JetStream) isLost(ctx context.Context, rec message.Record) (bool, error
 
 // restore writes a record again that the server has lost or has reverted to an older revision. A record that has moved
 // on meanwhile stays as it is.
-func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) error {
+func (l *JetStream) restore(ctx context.Context, rec message.Record) error {
 	value, err := encodeRecord(rec)
 	if err != nil {
 		return err
@@ -279,7 +264,7 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 		if same(there, value) {
 			l.renumber(rec, there.Rev)
 		}
-		j.turnBack(rec.Rev, there)
+		l.table.turnBack(rec.Rev, there)
 		return nil
 	default:
 		there.Rev, err = l.jobs.Update(ctx, rec.Job, value, there.Rev)
@@ -293,7 +278,7 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	l.renumber(rec, there.Rev)
 	was := rec.Rev
 	rec.Rev = there.Rev
-	j.turnBack(was, rec)
+	l.table.turnBack(was, rec)
 	l.mu.Lock()
 	l.restored++
 	l.mu.Unlock()

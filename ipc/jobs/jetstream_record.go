@@ -76,7 +76,6 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	if err := l.full(); err != nil {
 		return rec, false, err
 	}
-	rec.Owner = l.Owner()
 	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err
@@ -200,7 +199,8 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 			piece = e.Value()
 		} else if errors.Is(err, jetstream.ErrKeyNotFound) { // perhaps only on the server that answered
 			if piece, _, err = l.latest(ctx, message.RequestBucket, pieceKey(rec, i)); errors.Is(err, ErrNoJob) {
-				err = errGone
+				return nil, errors.Join(fault.New(fault.Expired,
+					"what job %s asked for was dropped, as when the job store is full; submit it again", rec.Job), errGone)
 			}
 		}
 		if err != nil {
@@ -401,21 +401,23 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 
 // open implements Store: it returns when the table has every record of the bucket, and keeps passing on changes and
 // the events of other daemons.
-func (l *JetStream) open(ctx context.Context, j *Table) error {
-	l.table = j
+func (l *JetStream) open(ctx context.Context, f follower) error {
+	l.mu.Lock()
+	l.table = f
+	l.mu.Unlock()
 	named, err := l.named(ctx) // first, so that every job it names has a record by now
 	if err != nil {
 		return err
 	}
-	loaded := make(chan struct{})
+	loaded, there := make(chan struct{}), map[string]bool{}
 	begin, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
 	if err := l.records.Start(begin, l.ctx, l.jobs, l.wg.Go, func(e jetstream.KeyValueEntry) {
-		l.watched(e, j, loaded)
+		l.watched(e, there, loaded)
 	}); err != nil {
 		return fmt.Errorf("watch records: %w", err)
 	}
-	if err := l.hear(j.Hear); err != nil {
+	if err := l.hear(f.Hear); err != nil {
 		return err
 	}
 	select {
@@ -423,26 +425,31 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 		return ctx.Err()
 	case <-loaded:
 	}
-	l.missing(ctx, named, j)
-	l.wg.Go(func() { l.watchOver(j) })
+	l.missing(ctx, named, there)
 	if err := l.full(); err != nil { // asked now so that the server notes its folder
 		l.cfg.Log.Warn().Err(err).Msg("no new jobs")
 	}
 	return nil
 }
 
-func (l *JetStream) watched(e jetstream.KeyValueEntry, j *Table, loaded chan struct{}) {
+// watched passes on what the watch of the records has seen. Until all existing records were there it notes them.
+func (l *JetStream) watched(e jetstream.KeyValueEntry, there map[string]bool, loaded chan struct{}) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)
 	case e.Operation() != jetstream.KeyValuePut:
-		j.vanish(e.Key())
+		l.table.vanish(e.Key())
 	default:
 		rec, err := decodeRecord(e.Key(), e.Value(), e.Revision())
 		if err != nil {
 			l.cfg.Log.Error().Err(err).Msg("record left alone")
 			return
 		}
-		j.observe(rec)
+		select {
+		case <-loaded:
+		default:
+			there[rec.Job] = true
+		}
+		l.table.observe(rec)
 	}
 }

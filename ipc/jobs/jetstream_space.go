@@ -220,15 +220,3 @@ func (l *JetStream) absent(ctx context.Context, id string) bool {
 	_, err := l.get(ctx, id)
 	return errors.Is(err, ErrNoJob)
 }
-
-func (l *JetStream) requestMissing(ctx context.Context, rec message.Record) error {
-	info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+"."+rec.Job+".>"))
-	if err != nil {
-		return fmt.Errorf("look for the request of job %s: %w", rec.Job, err)
-	}
-	if len(info.State.Subjects) < rec.Pieces {
-		return fault.New(fault.Expired, "what job %s asked for was dropped when the job store was full; submit it again",
-			rec.Job)
-	}
-	return nil
-}

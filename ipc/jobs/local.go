@@ -23,6 +23,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 		}
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
 		delete(j.jobs, id)
+		j.own.tend(context.Background(), nil, []message.Record{old.rec})
 	}
 	if j.closed {
 		return nil, ErrClosed
@@ -30,10 +31,10 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	now := j.cfg.Now().UnixMilli()
 	e := j.entry(id)
 	e.held = 1
-	e.rec = message.Record{
-		V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1,
-		Worker: worker, Owner: j.store.Owner(), Created: now, Started: now, Tied: true,
-	}
+	e.rec, _, _ = j.own.keep(context.Background(), message.Record{
+		V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Attempt: 1,
+		Worker: worker, Owner: j.cfg.Owner, Created: now, Started: now, Tied: true,
+	}, nil)
 	j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": id, "position": 0}})
 	j.append(e, message.Event{Type: message.EventStart, Data: map[string]any{"prompt_id": id, "timestamp": now}})
 	return e.cancel, nil

@@ -46,13 +46,13 @@ func tableOn(t testing.TB, url, owner string, limit int64) *Table {
 	}
 	out := NewPublisher(nc, zerolog.Nop())
 	t.Cleanup(func() { out.Close(); nc.Close() })
-	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
+	j := New(l.On(Config{OnEvent: func(ev message.Event) {
 		if m, err := EventMessage(ev, owner, int(nc.MaxPayload())); err != nil {
 			t.Error(err)
 		} else {
 			out.Put(m)
 		}
-	}})
+	}}))
 	if err := j.Open(ctx); err != nil {
 		t.Fatal(err)
 	}

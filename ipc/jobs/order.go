@@ -8,9 +8,9 @@ import (
 
 // This file decides which waiting job is next. Like step.go it knows no clock, network, disk or lock.
 
-// place is where a job waits. Jobs put in front come first, the newest of them ahead. Behind them come the priorities,
+// spot is where a job waits. Jobs put in front come first, the newest of them ahead. Behind them come the priorities,
 // and among jobs of one priority clients take turns, however many jobs each has waiting.
-type place struct {
+type spot struct {
 	front bool
 	class int   // message.PriorityRank
 	turn  int64 // of its client, see turns
@@ -18,7 +18,7 @@ type place struct {
 }
 
 // before compares two places; a negative result means that p comes first.
-func (p place) before(q place) int {
+func (p spot) before(q spot) int {
 	switch {
 	case p.front && q.front:
 		return cmp.Compare(q.order, p.order)
@@ -40,26 +40,26 @@ type turns struct {
 	arrived int64
 	taken   int           // jobs taken so far
 	served  map[int]int64 // by class: the turn of the job taken last
-	last    map[client]int64
+	last    map[waiter]int64
 }
 
-// client is one client in one class.
-type client struct {
+// waiter is one client in one class.
+type waiter struct {
 	class int
 	name  string
 }
 
 // give returns the place of a job that arrives.
-func (t *turns) give(r *message.Record) place {
+func (t *turns) give(r *message.Record) spot {
 	if t.last == nil {
-		t.served, t.last = map[int]int64{}, map[client]int64{}
+		t.served, t.last = map[int]int64{}, map[waiter]int64{}
 	}
 	t.arrived++
-	p := place{front: r.Front, class: message.PriorityRank(r.Priority), order: t.arrived}
+	p := spot{front: r.Front, class: message.PriorityRank(r.Priority), order: t.arrived}
 	if p.front {
 		return p
 	}
-	who := client{p.class, r.From}
+	who := waiter{p.class, r.From}
 	p.turn = t.served[p.class]
 	if last, ok := t.last[who]; ok {
 		p.turn = max(p.turn, last+1)
@@ -76,7 +76,7 @@ func (t *turns) give(r *message.Record) place {
 }
 
 // take notes that the job at a place begins to run.
-func (t *turns) take(p place) {
+func (t *turns) take(p spot) {
 	t.taken++
 	if !p.front && t.served != nil {
 		t.served[p.class] = max(t.served[p.class], p.turn)

@@ -193,11 +193,11 @@ func proxied(ctx context.Context, t *testing.T, url string) (*Table, func()) {
 			t.Fatal(err)
 		}
 		out := NewPublisher(nc, zerolog.Nop())
-		j := New(Config{Store: l, OnEvent: func(ev message.Event) {
+		j := New(l.On(Config{OnEvent: func(ev message.Event) {
 			if m, err := EventMessage(ev, "a", 1<<20); err == nil {
 				out.Put(m)
 			}
-		}})
+		}}))
 		closing := func() { out.Close(); _ = nc.FlushTimeout(time.Second); nc.Close(); l.Close() }
 		if err := j.Open(ctx); err == nil {
 			return j, closing

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // settled is how long something must look wrong before Reconcile repairs it, so that an operation in progress has
@@ -27,35 +29,53 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 // whose daemon is gone, ended jobs without a terminal event. It also forgets jobs
 // that have been kept long enough.
 func (j *Table) Reconcile(ctx context.Context) {
-	tick := time.NewTicker(2 * time.Second)
-	defer tick.Stop()
-	var away time.Time // when the server came back, until the ends of jobs are checked again
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-j.store.returned():
-			away = time.Now()
-		case <-tick.C:
-			j.reconcile(ctx)
-			if !away.IsZero() && time.Since(away) > settled {
-				away = time.Time{}
-				j.doubt()
-			}
-			if j.store.returned() != nil {
-				j.republish(ctx)
-			}
+	var tending sync.WaitGroup
+	defer tending.Wait()
+	tending.Go(func() { // beside the rest, since a server that is away makes it wait
+		for range wire.Every(ctx, tendEvery) {
+			j.tend(ctx)
+		}
+	})
+	for range wire.Every(ctx, 2*time.Second) {
+		j.reconcile(ctx)
+		if j.cfg.Store != nil {
+			j.doubt()
+			j.republish(ctx)
 		}
 	}
+}
+
+// tendEvery is how often the store is tended.
+const tendEvery = 2 * time.Second
+
+// tend lets the store see to itself and removes forgotten jobs from it.
+func (j *Table) tend(ctx context.Context) {
+	j.mu.Lock()
+	forgotten := j.gone
+	j.gone = nil
+	j.mu.Unlock()
+	j.own.tend(ctx, nil, forgotten)
+	if j.cfg.Store == nil {
+		return
+	}
+	stored := slices.DeleteFunc(forgotten, func(r message.Record) bool { return r.Kind != "" })
+	left := j.store.tend(ctx, j.written(), stored)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.gone = append(j.gone, left...)
 }
 
 // republishFor is how long after its end a job has its terminal event published again if that was lost.
 const republishFor = 10 * time.Minute
 
-// doubt makes republish check the ends of jobs again: the server was away and may have lost some.
+// doubt makes republish check the ends of jobs again once the store is back for a while: it may have lost some.
 func (j *Table) doubt() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.away.IsZero() || time.Since(j.away) < settled {
+		return
+	}
+	j.away = time.Time{}
 	for _, e := range j.jobs {
 		e.endPublished = false
 	}
@@ -68,7 +88,7 @@ func (j *Table) republish(ctx context.Context) {
 	last := map[*tracked]message.Event{}
 	for _, e := range j.jobs {
 		since := j.cfg.Now().Sub(e.since)
-		if e.endPublished || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.store.Owner() || len(e.log) == 0 ||
+		if e.endPublished || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.cfg.Owner || len(e.log) == 0 ||
 			since < settled || since > republishFor {
 			continue
 		}
@@ -102,7 +122,7 @@ func (j *Table) reconcile(ctx context.Context) {
 	lost, silent := j.suspects(now)
 	for _, rec := range lost {
 		cause := fmt.Sprintf("daemon %s shows no sign of life", rec.Owner)
-		if rec.Owner == j.store.Owner() {
+		if rec.Owner == j.cfg.Owner {
 			cause = "the daemon lost sight of the job"
 		}
 		j.handBack(ctx, rec, cause)
@@ -113,14 +133,14 @@ func (j *Table) reconcile(ctx context.Context) {
 			return
 		}
 	}
-	j.sweep(ctx, now)
+	j.sweep(now)
 }
 
 // appendEnd adds the terminal event to the log of an ended job: from the stream, or made anew if the daemon that should
 // have sent it no longer can.
 func (j *Table) appendEnd(ctx context.Context, rec message.Record) error {
 	published, err := j.store.endPublished(ctx, rec)
-	if err != nil || !published && rec.Owner != j.store.Owner() && j.store.alive(rec.Owner) {
+	if err != nil || !published && rec.Owner != j.cfg.Owner && j.alive(rec.Owner) {
 		return err
 	}
 	j.mu.Lock()
@@ -143,7 +163,7 @@ func (j *Table) suspects(now time.Time) (lost, silent []message.Record) {
 		r, old := e.rec, now.Sub(e.since) > settled
 		switch {
 		case r.State == message.Running && e.held == 0 && !e.taking && old &&
-			(r.Owner == j.store.Owner() || !j.store.alive(r.Owner)):
+			(r.Owner == j.cfg.Owner || !j.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && e.held == 0 && old:
 			silent = append(silent, r.Clone())
@@ -152,15 +172,14 @@ func (j *Table) suspects(now time.Time) (lost, silent []message.Record) {
 	return lost, silent
 }
 
-// sweep forgets ended jobs beyond the limits of number and age, and removes from the store what was forgotten.
-func (j *Table) sweep(ctx context.Context, now time.Time) {
+// sweep forgets ended jobs beyond the limits of number and age.
+func (j *Table) sweep(now time.Time) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.forget()
 	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(j.jobs[j.ended[0]].since) > j.cfg.KeepFor {
 		j.forgetOldest()
 	}
-	j.mu.Unlock()
-	j.store.sweep(ctx)
 }
 
 // orphans returns the jobs that an earlier process of this daemon has left: running ones, queued ones of clients that
@@ -171,7 +190,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	for _, e := range j.jobs {
 		r := e.rec.Clone()
 		switch {
-		case r.Owner != j.store.Owner():
+		case r.Owner != j.cfg.Owner:
 		case r.State == message.Running:
 			running = append(running, r)
 		case r.State == message.Queued && r.Tied:

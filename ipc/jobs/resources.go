@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -42,9 +43,9 @@ func (p *Resources) Lacks(needed []files.NeededFile, memory int64) error {
 }
 
 // ModelsElsewhere returns the names of model files of a kind that other daemons have.
-func (l *JetStream) ModelsElsewhere(kind string) []string {
+func (j *Table) ModelsElsewhere(kind string) []string {
 	var out []string
-	for _, n := range l.machines.Daemons() {
+	for _, n := range j.others() {
 		for _, f := range n.Files {
 			if f.Kind == kind {
 				out = append(out, f.Name)
@@ -54,17 +55,30 @@ func (l *JetStream) ModelsElsewhere(kind string) []string {
 	return out
 }
 
-func (l *JetStream) lacks(rec message.Record) error {
-	return l.cfg.Resources.Lacks(rec.Files, rec.Memory)
+// Machines are the other daemons that share a store. *register.Register implements it.
+type Machines interface {
+	// Alive reports whether the daemon with that name shows signs of life, Heard whether it has since a time.
+	Alive(name string) bool
+	Heard(name string, since time.Time) bool
+	// Daemons returns what each of those that are alive has.
+	Daemons() map[string]register.Machine
 }
 
-// admit implements Store: it completes sizes and hashes of files that are not here from the notes of other daemons,
-// and refuses a job that no live daemon can run.
-func (l *JetStream) admit(needed []files.NeededFile) *fault.Error {
-	if l.cfg.Resources == nil {
+// others returns the other daemons that are alive.
+func (j *Table) others() map[string]register.Machine {
+	if j.cfg.Machines == nil {
 		return nil
 	}
-	others := l.machines.Daemons()
+	return j.cfg.Machines.Daemons()
+}
+
+// admit completes sizes and hashes of files that are not here from the notes of other daemons, and refuses a job that
+// no live daemon can run.
+func (j *Table) admit(needed []files.NeededFile) *fault.Error {
+	if j.cfg.Resources == nil {
+		return nil
+	}
+	others := j.others()
 	owners := slices.Sorted(maps.Keys(others))
 	memory := int64(0)
 	for i := range needed {
@@ -79,7 +93,7 @@ func (l *JetStream) admit(needed []files.NeededFile) *fault.Error {
 			memory = max(memory, needed[i].Bytes)
 		}
 	}
-	localErr := l.cfg.Resources.Lacks(needed, memory)
+	localErr := j.cfg.Resources.Lacks(needed, memory)
 	if localErr == nil {
 		return nil
 	}
@@ -96,20 +110,20 @@ func (l *JetStream) admit(needed []files.NeededFile) *fault.Error {
 	return e
 }
 
-// searchedIn implements Store. It names the daemons whose folders were searched: the lists of names in a refusal are
-// those of all daemons together. The paths of the folders go to the log only.
-func (l *JetStream) searchedIn(files []string) string {
-	if l.cfg.Resources == nil {
+// searchedIn names the daemons whose folders were searched for files that no daemon has: the lists of names in a
+// refusal are those of all daemons together. The paths of the folders go to the log only.
+func (j *Table) searchedIn(files []string) string {
+	if j.cfg.Resources == nil {
 		return ""
 	}
 	out := []string{"looked for in the folders of this daemon"}
-	where := zerolog.Dict().Strs("this daemon", l.cfg.Resources.Index.Folders())
-	others := l.machines.Daemons()
+	where := zerolog.Dict().Strs("this daemon", j.cfg.Resources.Index.Folders())
+	others := j.others()
 	for _, o := range slices.Sorted(maps.Keys(others)) {
 		out = append(out, fmt.Sprintf("of daemon %s on %s", o, others[o].Machine))
 		where.Strs(o, others[o].Folders)
 	}
-	l.cfg.Log.Info().Strs("files", files).Dict("folders", where).Msg("a workflow names files that no daemon has")
+	j.cfg.Log.Info().Strs("files", files).Dict("folders", where).Msg("a workflow names files that no daemon has")
 	return strings.Join(out, ", ")
 }
 
@@ -118,7 +132,7 @@ func (j *Table) Admit(req *message.RunRequest) *fault.Error {
 	if j.knows(req.ID) {
 		return nil
 	}
-	return j.store.admit(req.Files)
+	return j.admit(req.Files)
 }
 
 // ExplainMissing adds to the refusal of a workflow which files were searched for and where, if missing files are the
@@ -129,7 +143,7 @@ func (j *Table) ExplainMissing(err error) error {
 	if len(names) == 0 {
 		return err
 	}
-	where := j.store.searchedIn(names)
+	where := j.searchedIn(names)
 	if where == "" {
 		return err
 	}

@@ -42,7 +42,7 @@ func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
 	var out []message.Record
 	for _, e := range j.jobs {
 		r := e.rec
-		if e.ended && r.State == message.Done && r.Dropped == 0 && r.Hash == hash && r.Owner == j.store.Owner() &&
+		if e.ended && r.State == message.Done && r.Dropped == 0 && r.Hash == hash && r.Owner == j.cfg.Owner &&
 			slices.Equal(r.Files, req.Files) && !slices.ContainsFunc(r.Files, unread) {
 			out = append(out, r.Clone())
 		}
@@ -102,7 +102,7 @@ func (j *Table) surplus() []message.Record {
 	defer j.mu.Unlock()
 	var withFiles []*tracked
 	for _, e := range j.jobs {
-		mine := e.rec.Owner == j.store.Owner()
+		mine := e.rec.Owner == j.cfg.Owner
 		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			withFiles = append(withFiles, e)
 		}

@@ -42,14 +42,10 @@ func TestFoldersStayInTheLog(t *testing.T) {
 			t.Fatal("daemon a does not hear of daemon b")
 		}
 	}
-	l := &JetStream{
-		cfg: JetStreamConfig{
-			Owner: "a", Log: zerolog.New(&log),
-			Resources: &Resources{Index: files.NewIndex(files.Roots{Models: []string{dir}, Input: dir + "/input"})},
-		},
-		machines: machines,
-	}
-	j := New(Config{Store: l})
+	j := New(Config{
+		Owner: "a", Machines: machines, Log: zerolog.New(&log),
+		Resources: &Resources{Index: files.NewIndex(files.Roots{Models: []string{dir}, Input: dir + "/input"})},
+	})
 	bad, err := wire.Decode([]byte(`{"1":{"errors":[{"type":"value_not_in_list",
 		"extra_info":{"received_value":"gone.safetensors"}}]}}`), wire.JSON, wire.DefaultLimits())
 	if err != nil {
@@ -63,7 +59,7 @@ func TestFoldersStayInTheLog(t *testing.T) {
 	}
 	details := fault.From(j.ExplainMissing(refusal)).Details
 	for _, name := range []string{"gone.safetensors", "other.safetensors"} {
-		e := l.admit([]files.NeededFile{{Kind: "vae", Name: name, Bytes: 7, Hash: "y"}})
+		e := j.admit([]files.NeededFile{{Kind: "vae", Name: name, Bytes: 7, Hash: "y"}})
 		if e == nil {
 			t.Fatalf("%s is taken", name)
 		}

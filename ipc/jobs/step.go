@@ -20,6 +20,16 @@ type rules struct {
 	pauses map[string]time.Duration
 }
 
+// durablePauses are those of a store that outlives workers and daemons, and a full disk may get room again. With jobs
+// in memory nothing outlives the daemon, so only the loss of a worker allows another attempt.
+func durablePauses() map[string]time.Duration {
+	return map[string]time.Duration{
+		fault.WorkerLost: 200 * time.Millisecond, fault.DiskFull: 2 * time.Second, fault.Draining: 0,
+	}
+}
+
+func memoryPauses() map[string]time.Duration { return map[string]time.Duration{fault.WorkerLost: 0} }
+
 // maxHandedBack is how often a job may lose its daemon before it fails: the job itself may be what kills them.
 const maxHandedBack = 20
 

@@ -17,7 +17,7 @@ import (
 )
 
 // serverRules are the rules of a store that outlives the daemon.
-func serverRules() rules { return rules{attempts: 3, pauses: (&JetStream{}).pauses()} }
+func serverRules() rules { return rules{attempts: 3, pauses: durablePauses()} }
 
 // examples returns changes of every kind that fit a record: with all ends that an attempt can have.
 func examples(r message.Record) []change {
@@ -112,7 +112,7 @@ func TestStepKeepsInvariants(t *testing.T) {
 	for job := range 3000 {
 		by := serverRules()
 		if job%3 == 0 {
-			by.pauses = memory{}.pauses()
+			by.pauses = memoryPauses()
 		}
 		r := message.Record{Job: "j", State: message.Queued, Created: 1, Owner: "d", Tied: rnd.IntN(4) == 0}
 		if rnd.IntN(3) == 0 {

@@ -26,7 +26,11 @@ type Config struct {
 	OnForget  func(string)                        // called with the ID of a forgotten job; must not call the Table
 	Now       func() time.Time
 
-	Store       Store // where jobs are persisted; nil: in memory only
+	Store Store  // where jobs are persisted; nil: in memory only
+	Owner string // name under which this daemon takes jobs, the same after a restart; empty: no others share the store
+	// Machines tells which other daemons share the store and what they have; nil: there are none.
+	Machines    Machines
+	Resources   *Resources // what this daemon has for jobs; nil: it takes any job
 	Log         zerolog.Logger
 	MaxAttempts int           // attempts that end in a retriable fault before a job fails. 0: 3
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
@@ -41,12 +45,15 @@ type Config struct {
 type Table struct {
 	cfg   Config
 	store Store
+	own   *memory // of jobs that are not in the store
 	rules rules
 
 	mu     sync.Mutex
 	jobs   map[string]*tracked
 	queue  []string            // ids of waiting jobs, next first
 	turns  turns               // gives them their places
+	away   time.Time           // when the store came back, until the ends of jobs are checked again
+	gone   []message.Record    // jobs that the table has forgotten and the store still has
 	ended  []string            // ids of ended jobs, oldest first
 	coming map[string]*arrival // jobs that are being written to the store
 	wake   chan struct{}
@@ -65,9 +72,9 @@ type tracked struct {
 	req          *message.RunRequest
 	log          []message.Event
 	seq          uint64
-	place        place // in the queue; the last one while it does not wait
-	ended        bool  // the terminal event is in the log
-	endPublished bool  // that event is known to be in the store
+	place        spot // in the queue; the last one while it does not wait
+	ended        bool // the terminal event is in the log
+	endPublished bool // that event is known to be in the store
 	// On the clock of this process, which does not jump: when the record last changed, until when the job pauses
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
@@ -105,13 +112,14 @@ func New(cfg Config) *Table {
 	if cfg.OnForget == nil {
 		cfg.OnForget = func(string) {}
 	}
-	if cfg.Store == nil {
-		cfg.Store = memory{}
+	j := &Table{
+		cfg: cfg, store: cfg.Store, own: &memory{}, rules: rules{cfg.MaxAttempts, durablePauses()},
+		jobs: map[string]*tracked{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
 	}
-	return &Table{
-		cfg: cfg, store: cfg.Store, rules: rules{cfg.MaxAttempts, cfg.Store.pauses()}, jobs: map[string]*tracked{},
-		coming: map[string]*arrival{}, wake: make(chan struct{}),
+	if j.store == nil {
+		j.store, j.rules.pauses = j.own, memoryPauses()
 	}
+	return j
 }
 
 // Config returns the configuration of the table, with defaults filled in.
@@ -219,7 +227,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
 		Tied: req.Tied, Front: req.Front, Priority: req.Priority, From: req.From, NotBefore: req.NotBefore,
-		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan),
+		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan), Owner: j.cfg.Owner,
 	}
 	for _, f := range req.Files {
 		if f.Shared() {
@@ -375,19 +383,14 @@ func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Re
 		}
 		return message.Record{}, errConflict
 	}
-	if j.local(e) {
-		defer j.mu.Unlock()
-		next.Rev++
-		j.applyRecord(e, next)
-		return j.view(e), nil
-	}
+	store := j.storeFor(e)
 	j.mu.Unlock()
 	if err := j.warm(ctx, e); err != nil { // the events of a change continue the numbers of the log
 		return message.Record{}, err
 	}
-	r, err := j.store.swap(ctx, next)
+	r, err := store.swap(ctx, next)
 	if errors.Is(err, errConflict) {
-		if now, err := j.store.get(ctx, cur.Job); err == nil {
+		if now, err := store.get(ctx, cur.Job); err == nil {
 			j.observe(now)
 		}
 	}
@@ -403,8 +406,13 @@ func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Re
 	return j.view(e), nil
 }
 
-// local reports whether a job is in no store, so that its record changes under j.mu alone. The caller must hold j.mu.
-func (j *Table) local(e *tracked) bool { return e.rec.Kind != "" || j.store.memoryOnly() }
+// storeFor returns the store in which a job is. The caller must hold j.mu.
+func (j *Table) storeFor(e *tracked) Store {
+	if e.rec.Kind != "" {
+		return j.own
+	}
+	return j.store
+}
 
 // applyRecord makes r the record of an entry and updates what depends on it: the queue, the cancel channel, waiting
 // readers. It ignores a record that is not newer than the entry's. The caller must hold j.mu.
@@ -415,7 +423,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	was, back := e.rec.State, r.HandedBack > e.rec.HandedBack
 	j.clock(e, r)
 	e.rec = r
-	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.store.Owner()) {
+	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.cfg.Owner) {
 		j.lose(e)
 	}
 	if was == message.Queued {
@@ -425,7 +433,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
 	if r.State == message.Queued {
-		if was != message.Queued && (was != message.Running || back || e.place == place{}) {
+		if was != message.Queued && (was != message.Running || back || e.place == (spot{})) {
 			e.place = j.turns.give(&e.rec)
 		}
 		j.insertQueued(e, was)
@@ -446,7 +454,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 func (j *Table) insertQueued(e *tracked, was message.State) {
 	if was != message.Queued {
 		e.notHere = time.Time{}
-		if owner := e.rec.Owner; owner != j.store.Owner() && j.store.alive(owner) {
+		if owner := e.rec.Owner; owner != j.cfg.Owner && j.alive(owner) {
 			e.notHere = j.cfg.Now().Add(precedence)
 		}
 	}
@@ -474,9 +482,7 @@ func (j *Table) forget() {
 
 func (j *Table) forgetOldest() {
 	e := j.jobs[j.ended[0]]
-	if !j.local(e) {
-		j.store.forget(e.rec)
-	}
+	j.gone = append(j.gone, e.rec)
 	j.remove(e.rec.Job)
 }
 

@@ -97,7 +97,7 @@ func (j *Table) ready(e *tracked, now time.Time) time.Duration {
 	case wait > 0:
 		return wait
 	}
-	if err := j.store.lacks(e.rec); err != nil {
+	if err := j.cfg.Resources.Lacks(e.rec.Files, e.rec.Memory); err != nil {
 		e.notHere = now.Add(lookAgain)
 		if !e.left {
 			e.left = true
@@ -145,7 +145,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}
-	rec, _, err := j.do(ctx, id, taken{worker, j.store.Owner()})
+	rec, _, err := j.do(ctx, id, taken{worker, j.cfg.Owner})
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}

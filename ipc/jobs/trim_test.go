@@ -164,7 +164,7 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.cfg.KeepFor = 24 * time.Hour
-	j.sweep(ctx, time.Now())
+	j.sweep(time.Now())
 	if _, err := j.Get("told"); !errors.Is(err, ErrNoJob) {
 		t.Errorf("a job that ended 25 hours ago is kept for 24: %v", err)
 	}

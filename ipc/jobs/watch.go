@@ -63,7 +63,7 @@ func (j *Table) written() []message.Record {
 	defer j.mu.Unlock()
 	out := make([]message.Record, 0, len(j.jobs))
 	for _, e := range j.jobs {
-		if !j.local(e) && e.rec.Rev > 0 {
+		if j.storeFor(e) == j.store && e.rec.Rev > 0 {
 			out = append(out, e.rec.Clone())
 		}
 	}
@@ -99,7 +99,7 @@ func (j *Table) vanish(id string) {
 // record, which is then read from the store.
 func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
 	rec, err := j.Get(id)
-	if err != nil || rec.State.Final() && rec.Owner == j.store.Owner() {
+	if err != nil || rec.State.Final() && rec.Owner == j.cfg.Owner {
 		return rec, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
@@ -212,13 +212,13 @@ func (j *Table) Hear(ev message.Event) {
 // Mine reports whether this daemon owns a job.
 func (j *Table) Mine(id string) bool {
 	owner, ok := j.owner(id)
-	return ok && owner == j.store.Owner()
+	return ok && owner == j.cfg.Owner
 }
 
 // Holder returns the other daemon that owns a job and counts as alive; "" if there is none.
 func (j *Table) Holder(id string) (daemon string) {
 	owner, ok := j.owner(id)
-	if !ok || owner == j.store.Owner() || !j.store.alive(owner) {
+	if !ok || owner == j.cfg.Owner || !j.alive(owner) {
 		return ""
 	}
 	return owner
@@ -226,7 +226,10 @@ func (j *Table) Holder(id string) (daemon string) {
 
 // SignsOfLife reports whether a daemon counts as alive, and whether it has shown signs of life after the given time.
 func (j *Table) SignsOfLife(daemon string, since time.Time) (alive, heard bool) {
-	return j.store.alive(daemon), j.store.heard(daemon, since)
+	if j.cfg.Machines == nil {
+		return true, true
+	}
+	return j.cfg.Machines.Alive(daemon), j.cfg.Machines.Heard(daemon, since)
 }
 
 // owner returns the daemon that the record of a job names.
@@ -237,4 +240,14 @@ func (j *Table) owner(id string) (daemon string, ok bool) {
 		return e.rec.Owner, true
 	}
 	return "", false
+}
+
+// alive reports whether a daemon shows signs of life.
+func (j *Table) alive(owner string) bool { return j.cfg.Machines == nil || j.cfg.Machines.Alive(owner) }
+
+// wasAway implements follower.
+func (j *Table) wasAway() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.away = time.Now()
 }

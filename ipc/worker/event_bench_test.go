@@ -33,7 +33,7 @@ func BenchmarkEvent(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	j := jobs.New(jobs.Config{Store: l, OnEvent: n.Event})
+	j := jobs.New(l.On(jobs.Config{OnEvent: n.Event}))
 	child := worker.NewChild(worker.ChildConfig{Name: "w", Command: ipctest.WorkerCommand, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

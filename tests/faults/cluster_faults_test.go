@@ -119,11 +119,12 @@ func (tr *trial) join(owner, url string) *member {
 		t.Fatal(err)
 	}
 	out := jobs.NewPublisher(nc, log)
-	m.table = jobs.New(jobs.Config{Store: m.store, Log: log, Keep: 10_000, OnEvent: func(ev message.Event) {
+	m.table = jobs.New(m.store.On(jobs.Config{Log: log, Keep: 10_000, OnEvent: func(ev message.Event) {
 		if msg, err := jobs.EventMessage(ev, owner, 1<<20); err == nil {
 			out.Put(msg)
 		}
-	}})
+	}}))
+
 	if err := m.table.Open(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -83,8 +83,8 @@ func (n *node) tryStart() (err error) {
 	if err != nil {
 		return err
 	}
-	table := jobs.New(jobs.Config{
-		Store: store, Log: zerolog.Nop(), OnForget: outputs.Forget, Keep: 1 << 30, MaxQueued: 1 << 20,
+	table := jobs.New(store.On(jobs.Config{
+		Log: zerolog.Nop(), OnForget: outputs.Forget, Keep: 1 << 30, MaxQueued: 1 << 20,
 		OnEvent: func(ev message.Event) {
 			m, err := jobs.EventMessage(ev, n.name, 8<<20)
 			if err != nil {
@@ -93,7 +93,7 @@ func (n *node) tryStart() (err error) {
 			}
 			events.Put(m)
 		},
-	})
+	}))
 	if err := table.Open(ctx); err != nil {
 		return err
 	}
