@@ -62,6 +62,8 @@ class Client:
         something every 2 s; so long may a question about jobs, models and classes take too, submit and free two
         minutes, exec and load an hour.
         """
+        if isinstance(transport, str):
+            raise TypeError("use Client.nats(url), Client.socket(path) or Client.spawn([command, ...])")
         self.timeout = timeout
         self._transport = transport
         self._dial = dial
