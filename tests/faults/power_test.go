@@ -303,7 +303,7 @@ func powerAtOne(t *testing.T) {
 
 // powerAtMost cuts the power of two of three servers, whose disks sync every two minutes, and holds the third back
 // until those two have gone on with what they have: acknowledged records are gone or back at older revisions, and the
-// daemons restore them. The third does not find its way back (nats-server 2.15.2: "Expected first catchup entry to be a
+// daemons restore them. The third does not find its way back (nats-server 2.15.3: "Expected first catchup entry to be a
 // snapshot and peerstate, will retry"): whoever is served by it sees what the others have lost, and jobs may wait. The
 // daemons name it, and the guarantees hold once its files are removed, as docs/reliability.md says.
 func powerAtMost(t *testing.T) {
