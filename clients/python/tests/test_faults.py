@@ -207,6 +207,21 @@ def test_no_error_shows_a_password(password: str) -> None:
         assert "55" not in shown and "w0rd" not in shown, shown
 
 
+class Nowhere:
+    """A transport that nothing may reach."""
+
+    lost = False
+
+
+@pytest.mark.parametrize("workflow", ["flow.json", '{"1": {}}', None, pathlib.Path("flow.json")])
+def test_a_workflow_is_a_dict(workflow: Any) -> None:  # noqa: ANN401
+    """What is taken for one by mistake, such as the name of its file, is refused before anything is sent."""
+    c = Client(Nowhere())  # type: ignore[arg-type]
+    for ask in (c.run, c.submit):
+        with pytest.raises(TypeError, match=f"as json.load.file. returns it, not {type(workflow).__name__}"):
+            ask(workflow)
+
+
 def test_errors_of_a_connection_say_what_to_do() -> None:
     """Nobody listens on port 1; and an address is no transport."""
     with pytest.raises(ConnectionLostError, match=r"no NATS server at 127\.0\.0\.1:1: .*\w"):
