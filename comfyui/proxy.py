@@ -116,6 +116,19 @@ def shapes_of(header: dict[str, Any]) -> dict[str, torch.Tensor]:
     return out
 
 
+def told(header: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return how a file of FLUX's family divides its width among heads and axes if its metadata says so, as that of
+    Patchbay's demo does: the shapes of tensors do not tell, and ComfyUI takes FLUX.1's.
+    """
+    try:
+        config = json.loads((header.get("__metadata__") or {}).get("config") or "{}")
+        heads, axes = int(config["num_heads"]), [int(n) for n in config["axes_dim"]]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+    fits = heads > 0 and sum(axes) * heads == found.get("hidden_size") and len(axes) == len(found.get("axes_dim", ()))
+    return {"num_heads": heads, "axes_dim": axes} if fits else {}
+
+
 def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
     """Make the MODEL of a file; name is what the daemon calls it. Only the header is read. Which families can run, the
     daemon knows.
@@ -133,6 +146,7 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
         config = comfy.model_detection.model_config_from_unet(shapes, "") if shapes else None
     if config is None:
         raise RuntimeError(f"Patchbay: {name} is no diffusion model that this ComfyUI knows")
+    config.unet_config.update(told(header, config.unet_config))
     config.set_inference_dtype(torch.float32, None)
     model = config.get_model(shapes, "", device=torch.device("meta"))
     # On the CPU the planner evicts nothing for it, and noise, latents and conditionings come where they are sent from.

@@ -232,7 +232,7 @@ func oneDaemonPerStore(t *testing.T, program string) {
 		says string
 	}{
 		{[]string{"--store", s.Store}, "another daemon"},
-		{[]string{"--store", t.TempDir(), "--listen", port}, "address already in use"},
+		{[]string{"--store", t.TempDir(), "--listen", port}, "listen " + port + ": address already in use; is"},
 		{[]string{"--store", t.TempDir(), "--socket", s.Socket}, "another daemon answers"},
 		{[]string{"--store", t.TempDir(), "--listen", "0.0.0.0:0"}, "token"},
 		{[]string{"--store", t.TempDir(), "--devices", "abacus"}, "cpu"},

@@ -79,7 +79,7 @@ func (s *span) UnmarshalJSON(text []byte) error {
 
 // Take adds the statistics of a metrics event. It ignores unreadable ones, as a worker of another version may send.
 func (p *RunStats) Take(ev message.Event) {
-	if ev.Type != message.EventMetrics {
+	if _, whole := ev.Data["stats"]; !whole || ev.Type != message.EventMetrics { // a job that failed has only warnings
 		return
 	}
 	var metrics struct {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
@@ -41,9 +41,8 @@ terminal, or with --once, it prints that one time.`,
 			defer console.CloseQuietly(c)
 			ask := func() (snapshot, error) { return look(cmd.Context(), c) }
 			if !once && !asJSON && console.IsTerminal(cmd.OutOrStdout()) {
-				p := tea.NewProgram(topModel{ask: ask, every: every}, tea.WithContext(cmd.Context()),
-					tea.WithOutput(cmd.OutOrStdout()), tea.WithAltScreen())
-				_, err := p.Run()
+				_, err := tea.NewProgram(topModel{ask: ask, every: every}, tea.WithContext(cmd.Context()),
+					tea.WithOutput(cmd.OutOrStdout())).Run()
 				return err
 			}
 			s, err := ask()

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
@@ -63,8 +64,8 @@ func TestTopModel(t *testing.T) {
 		}
 		return looks[asked-1], nil
 	}})
-	if !strings.Contains(m.View(), "asking") {
-		t.Errorf("before the first answer it shows %q", m.View())
+	if !strings.Contains(m.View().Content, "asking") {
+		t.Errorf("before the first answer it shows %q", m.View().Content)
 	}
 	cmd := m.Init()
 	turn := func() { // a request, its answer, and the wait for the next
@@ -80,16 +81,16 @@ func TestTopModel(t *testing.T) {
 		"d-a 1m00s 3 1 7 2 12.5 90 25% 5", "d-b 1.0s 0 0 0 0 0.0 0 - 0",
 		"d-a/worker-0 77 1 j-run 3/20 12.5", "d-a/worker-1 starting 0 - - -", "d-b/worker-0 78 0 - - -", "ulysses 2 MiB -",
 	} {
-		if !has(m.View(), line) {
-			t.Errorf("no line %q in\n%s", line, m.View())
+		if !has(m.View().Content, line) {
+			t.Errorf("no line %q in\n%s", line, m.View().Content)
 		}
 	}
 	turn()
 	// 4096 bytes in 2 s
-	if !has(m.View(), "ulysses 2.004 MiB 2 KiB") || !has(m.View(), "d-a/worker-0 77 1 j-run 4/20 12.5") {
-		t.Errorf("the second look shows\n%s", m.View())
+	if !has(m.View().Content, "ulysses 2.004 MiB 2 KiB") || !has(m.View().Content, "d-a/worker-0 77 1 j-run 4/20 12.5") {
+		t.Errorf("the second look shows\n%s", m.View().Content)
 	}
-	view := m.View()
+	view := m.View().Content
 	for _, pair := range [][2]string{{"j-run  ", "j-wait"}, {"j-wait", "j-done"}, {"j-done", "j-bad"}} {
 		if a, b := strings.LastIndex(view, pair[0]), strings.Index(view, pair[1]); a < 0 || b < a {
 			t.Errorf("%s is not above %s in\n%s", pair[0], pair[1], view)
@@ -99,20 +100,20 @@ func TestTopModel(t *testing.T) {
 		t.Errorf("time and error are missing in\n%s", view)
 	}
 	turn() // the daemon is gone: the view says so and keeps what was known
-	if !strings.Contains(m.View(), "no daemon answers") || !strings.Contains(m.View(), "j-done") {
-		t.Errorf("without an answer it shows\n%s", m.View())
+	if !strings.Contains(m.View().Content, "no daemon answers") || !strings.Contains(m.View().Content, "j-done") {
+		t.Errorf("without an answer it shows\n%s", m.View().Content)
 	}
 	m, _ = m.Update(tea.WindowSizeMsg{Width: 20, Height: 6})
-	lines := strings.Split(m.View(), "\n")
+	lines := strings.Split(m.View().Content, "\n")
 	if len(lines) != 6 || lines[5] != "q ends" {
 		t.Errorf("%d lines on a screen of 6: %q", len(lines), lines)
 	}
 	for _, l := range lines {
-		if len([]rune(l)) > 20 {
+		if lipgloss.Width(l) > 20 {
 			t.Errorf("line %q is wider than the screen", l)
 		}
 	}
-	for _, key := range []tea.KeyMsg{{Type: tea.KeyRunes, Runes: []rune("q")}, {Type: tea.KeyCtrlC}, {Type: tea.KeyEsc}} {
+	for _, key := range []tea.KeyPressMsg{{Code: 'q', Text: "q"}, {Code: 'c', Mod: tea.ModCtrl}, {Code: tea.KeyEscape}} {
 		_, cmd := m.Update(key)
 		if cmd == nil {
 			t.Fatalf("%s does nothing", key)
@@ -121,7 +122,7 @@ func TestTopModel(t *testing.T) {
 			t.Errorf("%s does not end it", key)
 		}
 	}
-	if _, cmd := m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("x")}); cmd != nil {
+	if _, cmd := m.Update(tea.KeyPressMsg{Code: 'x', Text: "x"}); cmd != nil {
 		t.Error("x does something")
 	}
 }

@@ -142,7 +142,7 @@ func readAll(path string, in io.Reader) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxFlowFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, err // which names the file
 	}
 	if len(data) > maxFlowFile {
 		return nil, fmt.Errorf("read %s: more than %d MiB is no workflow", path, maxFlowFile>>20)

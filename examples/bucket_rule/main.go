@@ -124,28 +124,37 @@ func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
 // silence is how long a daemon may say nothing: it shows a sign of life every 2 s.
 const silence = 30 * time.Second
 
+// ask sends a request. next returns its replies, one after the other, until end is called.
+func (r *rule) ask(ctx context.Context, subject string, body any) (next func() (*nats.Msg, error), end func(), err error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, nil, err
+	}
+	inbox := r.nc.NewInbox()
+	sub, err := r.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, nil, err
+	}
+	next = func() (*nats.Msg, error) {
+		wait, stop := context.WithTimeout(ctx, silence)
+		defer stop()
+		return sub.NextMsgWithContext(wait)
+	}
+	return next, func() { _ = sub.Unsubscribe() }, r.nc.PublishRequest(subject, inbox, text)
+}
+
 // run sends the job and returns its first picture. The same id again is the same job: it is never run twice.
 func (r *rule) run(ctx context.Context, id string, picture []byte) ([]byte, error) {
-	body, err := json.Marshal(map[string]any{
+	next, done, err := r.ask(ctx, "patchbay.v1.run", map[string]any{
 		"v": 1, "id": id, "workflow": r.flow, "inputs": map[string][]byte{"picture.png": picture},
 	})
 	if err != nil {
 		return nil, err
 	}
-	inbox := r.nc.NewInbox()
-	sub, err := r.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err := r.nc.PublishRequest("patchbay.v1.run", inbox, body); err != nil {
-		return nil, err
-	}
+	defer done()
 	var file []byte
 	for end := "nothing"; ; {
-		wait, stop := context.WithTimeout(ctx, silence)
-		m, err := sub.NextMsgWithContext(wait)
-		stop()
+		m, err := next()
 		switch {
 		case err != nil:
 			return nil, err
@@ -198,23 +207,13 @@ const head = 16
 
 // pull asks for the chunks of a stream, and acknowledges each.
 func (r *rule) pull(ctx context.Context, from stream) (file []byte, err error) {
-	ask, err := json.Marshal(map[string]any{"id": from.ID, "chunk": 512 << 10, "window": 16})
+	next, done, err := r.ask(ctx, from.Subject, map[string]any{"id": from.ID, "chunk": 512 << 10, "window": 16})
 	if err != nil {
 		return nil, err
 	}
-	inbox := r.nc.NewInbox()
-	sub, err := r.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err := r.nc.PublishRequest(from.Subject, inbox, ask); err != nil {
-		return nil, err
-	}
+	defer done()
 	for taken := uint32(1); len(file) < from.Bytes; taken++ {
-		wait, stop := context.WithTimeout(ctx, silence)
-		m, err := sub.NextMsgWithContext(wait)
-		stop()
+		m, err := next()
 		switch {
 		case err != nil:
 			return nil, err

@@ -104,8 +104,8 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 			why = "it was not ready within 10 s"
 		}
 		if strings.Contains(why, "address already in use") {
-			return nil, fmt.Errorf("listen %s: %s; is another daemon running? stop it, choose another address with "+
-				"--listen, or use it with --nats", cfg.Listen, why)
+			return nil, fmt.Errorf("listen %s: address already in use; is another daemon running? stop it, choose another "+
+				"address with --listen, or use it with --nats", cfg.Listen)
 		}
 		return nil, fmt.Errorf("start NATS server on %s: %s", cfg.Listen, why)
 	}

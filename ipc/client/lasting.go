@@ -158,8 +158,12 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 		_ = l.Close()
 		col.restart()
 		if time.Since(away) >= l.Patience {
-			return nil, fmt.Errorf("%w: %w; once one is back, `patchbay watch %s` shows the job and `patchbay get %s` "+
-				"fetches its files", ErrNoDaemon, cmp.Or(err, errNoEnd), job, job)
+			why := cmp.Or(err, errNoEnd)
+			if !errors.Is(why, ErrNoDaemon) {
+				why = fmt.Errorf("%w: %w", ErrNoDaemon, why)
+			}
+			return nil, fmt.Errorf("%w; once one is back, `patchbay watch %s` shows the job and `patchbay get %s` "+
+				"fetches its files", why, job, job)
 		}
 		if err := wire.Pause(ctx, min(500*time.Millisecond, l.Patience)); err != nil {
 			return nil, err

@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +89,19 @@ func TestWhatCountsAsLost(t *testing.T) {
 	} {
 		if got := lost(c.end, c.err); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestNoDaemonIsSaidOnce checks the error of a job whose daemon stays away: it says once that none answers, whether the
+// connection says so too or not, and how to go on.
+func TestNoDaemonIsSaidOnce(t *testing.T) {
+	for _, why := range []error{fmt.Errorf("%w at nats://x: refused", ErrNoDaemon), errHungUp} {
+		l := &Lasting{Dial: func() (Client, error) { return nil, why }, Say: t.Logf}
+		_, err := Follow(t.Context(), l, "j", 1, false, &Collector{})
+		if !errors.Is(err, ErrNoDaemon) || !errors.Is(err, why) || strings.Count(err.Error(), ErrNoDaemon.Error()) != 1 ||
+			!strings.Contains(err.Error(), "; once one is back, `patchbay watch j` shows the job") {
+			t.Errorf("got %v", err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func Cancelled() *fault.Error { return fault.New(fault.Cancelled, "the job was c
 // a node, and the terminal one. ui is that of its Outcome.
 func LastEvents(rec message.Record, ui map[string]map[string]any) []message.Event {
 	events := executedEvents(rec.Job, rec.Outputs, ui)
-	if rec.State == message.Done && rec.Metrics != nil {
+	if rec.Metrics != nil {
 		events = append(events, message.Event{Type: message.EventMetrics, Data: rec.Metrics})
 	}
 	return append(events, idle(rec.Job), terminalOf(rec))

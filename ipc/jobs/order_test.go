@@ -161,3 +161,54 @@ func TestJobsWaitUntilTheirTime(t *testing.T) {
 		}
 	})
 }
+
+// early is a store whose table hears of a new job before the store has answered that it has it, as the watch of a NATS
+// server may, and where somebody follows the job at once.
+type early struct {
+	Store
+	t   *testing.T
+	j   *Table
+	req *message.RunRequest
+}
+
+func (s *early) request(context.Context, message.Record) (*message.RunRequest, error) {
+	return s.req, nil
+}
+
+func (s *early) keep(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
+	rec, created, err := s.Store.keep(ctx, rec, req)
+	s.req = req
+	s.j.observe(rec)
+	cur, failed := s.j.Follow(ctx, rec.Job, 0, false)
+	if failed != nil {
+		s.t.Error(failed)
+	} else {
+		cur.Close()
+	}
+	synctest.Wait() // a worker that could take it has it now
+	return rec, created, err
+}
+
+// TestQueuedEventComesFirst checks that the log of a job begins with its queued event, however early this daemon hears
+// of the job, and that a worker that waits gets the job at once all the same.
+func TestQueuedEventComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &early{Store: memory{}, t: t}
+		store.j = New(Config{Store: store})
+		l, began := line{t, store.j}, time.Now()
+		var taken string
+		go func() {
+			taken = l.take()
+			l.j.Append(taken, -1, message.Event{Type: message.EventStart})
+		}()
+		id := l.add("a", "", 0)
+		synctest.Wait()
+		log := l.j.jobs[id].log
+		if took := time.Since(began); taken != id || took != 0 {
+			t.Errorf("%q was taken after %s, want %s at once", taken, took, id)
+		}
+		if len(log) != 2 || log[0].Type != message.EventQueued || log[0].Seq != 1 || log[1].Seq != 2 {
+			t.Errorf("the log is %+v, want queued as its number 1, then execution_start", log)
+		}
+	})
+}

@@ -213,12 +213,13 @@ func (j *Table) load(from string) int {
 	return n
 }
 
-// arrived frees the place that a job occupied while it was being written to the store.
+// arrived frees the place that a job occupied while it was being written to the store, and lets it be taken.
 func (j *Table) arrived(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	close(j.coming[id].done)
 	delete(j.coming, id)
+	j.signal()
 }
 
 // fresh returns the record of a new job.
@@ -246,7 +247,8 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 	e.req = req
 	e.cold = false
 	j.applyRecord(e, rec)
-	if e.seq == 0 {
+	if len(e.log) == 0 { // or another daemon has begun with it
+		e.seq = 0 // warm skips number 1, which comes only now
 		data := map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}
 		if len(req.Titles) > 0 {
 			data["titles"] = req.Titles

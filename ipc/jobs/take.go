@@ -92,7 +92,7 @@ func (j *Table) pick(now time.Time) (string, time.Duration) {
 // j.mu.
 func (j *Table) ready(e *tracked, now time.Time) time.Duration {
 	switch wait := max(e.paused.Sub(now), e.notHere.Sub(now)); {
-	case e.taking:
+	case e.taking || j.coming[e.rec.Job] != nil: // the watch was faster than the answer of the store to create
 		return lookAgain
 	case wait > 0:
 		return wait

@@ -193,8 +193,8 @@ func readMetrics(data map[string]any, dst any) error {
 // job counts the metrics of a job. The caller must hold m.mu.
 func (m *Meter) job(job string, data map[string]any) {
 	var r runMetrics
-	if _, one := data["step_seconds"]; one || readMetrics(data, &r) != nil {
-		return // metrics of a sample (see Sampled), or of a worker of another version
+	if _, whole := data["stats"]; !whole || readMetrics(data, &r) != nil {
+		return // metrics of a sample (see Sampled), warnings of a job that failed, or a worker of another version
 	}
 	model, plan := "", ""
 	if len(r.Stats) > 0 {

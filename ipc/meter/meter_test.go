@@ -54,8 +54,9 @@ func TestBytesWhileAJobRuns(t *testing.T) {
 	}
 	m.seconds.UnregisterMetric(series("patchbay_job_seconds", "model", "", "plan", ""))
 	m.Event(message.Event{Type: message.EventMetrics, Job: "c", Data: done})
+	m.Event(message.Event{Type: message.EventMetrics, Job: "d", Data: map[string]any{"warnings": []string{"it failed"}}})
 	if names := m.seconds.ListMetricNames(); strings.Contains(strings.Join(names, " "), "job_seconds") {
-		t.Errorf("a sample was counted among the times of jobs: %v", names)
+		t.Errorf("a sample or a job that failed was counted among the times of jobs: %v", names)
 	}
 	if axes := m.Stats().Axes; axes["made up"] != 0 {
 		t.Errorf("axes are %v", axes)

@@ -264,6 +264,8 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	if e, err := kv.Get(wiretest.Context(t), "victim"); err == nil {
 		t.Errorf("the daemon wrote %q over a record", e.Value())
 	}
+	// nats-server 2.15.3 itself drops a request with a reply to JetStream: the daemon does not see it.
+	victims = slices.DeleteFunc(victims, func(reply string) bool { return strings.HasPrefix(reply, "$JS.") })
 	if n := strings.Count(g.Log.String(), "request dropped"); n < len(victims)*5 {
 		t.Errorf("%d requests dropped, want %d", n, len(victims)*5)
 	}

@@ -2,7 +2,9 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"patchbay/fault"
 	"patchbay/ipc/jobs"
@@ -159,7 +161,8 @@ func (s *Service) jobs(r *Call) (any, error) {
 		return nil, wire.BadRequest(err)
 	}
 	if q.State != "" && !slices.Contains(message.States(), message.State(q.State)) {
-		return nil, wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, message.States()))
+		return nil, wire.BadRequest(wire.BadField("state", "%q: want one of %s, or leave it out", q.State,
+			strings.ReplaceAll(strings.Trim(fmt.Sprint(message.States()), "[]"), " ", ", ")))
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100

@@ -3,6 +3,7 @@
 package spawn
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -141,12 +142,14 @@ func (t *tail) Write(b []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, b...)
 	if n := len(t.buf) - tailSize; n > 0 {
+		n += bytes.IndexByte(t.buf[n:], '\n') + 1 // not from the middle of a line, if there are several
 		t.buf = append(t.buf[:0], t.buf[n:]...)
 	}
 	return os.Stderr.Write(b)
 }
 
-// last returns the most telling line: the last one of a panic, a fatal error or the runtime, or else the last line.
+// last returns the most telling line: the last one of a panic, a fatal error or the runtime, or else the last line that
+// is no news of a log. It returns "" if there is none.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,5 +160,10 @@ func (t *tail) last() string {
 			return line
 		}
 	}
-	return lines[len(lines)-1]
+	for _, line := range slices.Backward(lines) {
+		if !strings.HasPrefix(line, `{"level":"info"`) && !strings.HasPrefix(line, `{"level":"debug"`) {
+			return line
+		}
+	}
+	return ""
 }

@@ -33,6 +33,18 @@ func TestHowAProgramEnds(t *testing.T) {
 		"last of several": {
 			script: "echo hello; echo one >&2; echo two >&2; exit 1", why: "it exited with code 1", details: "two",
 		},
+		"news is no reason": {
+			script: `echo hello; echo odd >&2; echo '{"level":"info","message":"ready"}' >&2; kill -9 $$`,
+			why:    "it was killed by SIGKILL", details: "odd",
+		},
+		"only news": {
+			script: `echo hello; for i in $(seq 300); do echo '{"level":"debug","message":"step of many"}' >&2; done; exit 1`,
+			why:    "it exited with code 1",
+		},
+		"a warning": {
+			script: `echo hello; echo '{"level":"warn","message":"bad"}' >&2; echo '{"level":"info"}' >&2; exit 1`,
+			why:    "it exited with code 1", details: `{"level":"warn","message":"bad"}`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			child, end, err := spawn.Start(program, exec.Command("sh", "-c", c.script), c.fd, (*exec.Cmd).Start)

@@ -88,8 +88,11 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		}
 	})
 	out := &jobs.Outcome{UI: res.UI}
-	if err == nil {
+	switch {
+	case err == nil:
 		out.Metrics = metricsOf(res)
+	case len(res.Warnings) > 0: // they may be why it failed
+		out.Metrics = map[string]any{"warnings": res.Warnings}
 	}
 	for _, o := range res.Outputs {
 		out.Files = append(out.Files, message.FileOf(o))

@@ -1,10 +1,12 @@
 package worker_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"patchbay/fault"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -55,5 +57,55 @@ func TestWorkflowIsValidatedOnce(t *testing.T) {
 	}
 	if checks != 1 || !slices.Equal(got, []any{int64(8)}) {
 		t.Errorf("of an older store: %d checks, the node got %v", checks, got)
+	}
+}
+
+// TestWarningsOfAJobThatFails checks that the warnings of nodes that ran reach the client when a later one fails or
+// the job is cancelled: they may be why. A job that fails without any has no metrics event.
+func TestWarningsOfAJobThatFails(t *testing.T) {
+	var failure error
+	cat := classes.All(graph.Class{
+		Name: "Try", Output: true, Inputs: []graph.Input{{Name: "warn", Type: "BOOLEAN"}},
+		Run: func(c *graph.Call) ([]any, error) {
+			if c.Raw("warn") == true {
+				c.Warn("node %s: nothing fits", c.ID)
+			}
+			return nil, failure
+		},
+	})
+	runner, err := graph.NewRunner(graph.Config{Catalogue: cat})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runner.Close)
+	known := worker.Classes(cat, files.Roots{}, nil, nil)
+	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) { sc.Classes = known }, jobs.Config{}, jobs.OutputsConfig{},
+		worker.NewLocal("local", runner, 0))
+	for _, c := range []struct {
+		failure error
+		warn    bool
+		want    string
+	}{
+		{fault.New(fault.Internal, "broken"), true, message.EventError},
+		{fault.New(fault.Cancelled, "enough"), true, message.EventInterrupted},
+		{fault.New(fault.Internal, "broken"), false, message.EventError},
+	} {
+		failure = c.failure
+		evs, _, end := ipctest.RunJob(t, ipctest.DialRig(t, r), &message.RunRequest{
+			Workflow: fmt.Sprintf(`{"a": {"class_type": "Try", "inputs": {"warn": %t}}}`, c.warn),
+		})
+		var heard []any
+		for _, ev := range evs {
+			if ev.Type == message.EventMetrics {
+				heard = append(heard, ev.Data["warnings"])
+			}
+		}
+		want := "[]"
+		if c.warn {
+			want = "[[node a: nothing fits]]"
+		}
+		if end.Type != c.want || fmt.Sprint(heard) != want {
+			t.Errorf("%v: ended with %s, want %s, after the warnings %v, want %s", c.failure, end.Type, c.want, heard, want)
+		}
 	}
 }

@@ -195,7 +195,6 @@ class Rig:
             (self.base / "without").mkdir()
             (self.base / "without" / "msgpack.py").write_text('raise ImportError("hidden")\n')
             env["PYTHONPATH"] = str(self.base / "without")
-        env["PATCHBAY_TEST_DEMO"] = str(REPO / "examples" / "demo" / "diffusion_models" / "demo_flux.safetensors")
         if self.options.record:
             env["PATCHBAY_TEST_RECORD"] = str(pathlib.Path(self.options.record).resolve())
         command = [self.options.python, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port),

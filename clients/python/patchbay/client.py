@@ -62,6 +62,8 @@ class Client:
         something every 2 s; so long may a question about jobs, models and classes take too, submit and free two
         minutes, exec and load an hour.
         """
+        if isinstance(transport, str):
+            raise TypeError("use Client.nats(url), Client.socket(path) or Client.spawn([command, ...])")
         self.timeout = timeout
         self._transport = transport
         self._dial = dial
@@ -213,7 +215,7 @@ class Client:
         asked about every 50 ms; when it is true the job is cancelled, and given up if it has not ended after patience
         seconds. What a callback raises cancels the job too.
         """
-        body = {"workflow": dict(workflow), "preview": on_preview is not None, **fields}
+        body = {"workflow": _graph(workflow), "preview": on_preview is not None, **fields}
         body.setdefault("id", uuid.uuid4().hex)
         job: Message = {"stop": stop, "patience": patience}
         seen = _Seen(on_event)
@@ -332,7 +334,7 @@ class Client:
 
     def submit(self, /, workflow: Mapping[str, Any], **fields: Any) -> Message:  # noqa: ANN401
         """Queue a workflow and return the receipt. The same id and workflow again give the same job."""
-        return self._one("submit", {"workflow": dict(workflow), **fields})
+        return self._one("submit", {"workflow": _graph(workflow), **fields})
 
     def status(self, job: str) -> Message:
         """Return the record of a job."""
@@ -546,6 +548,13 @@ class Client:
         if models:
             body["models"] = list(models)
         return self._one("free", body)
+
+
+def _graph(workflow: Mapping[str, Any]) -> Message:
+    """Return a copy of a workflow."""
+    if not isinstance(workflow, Mapping):
+        raise TypeError(f"a workflow is a dict, as json.load(file) returns it, not {type(workflow).__name__}")
+    return dict(workflow)
 
 
 class _Seen:

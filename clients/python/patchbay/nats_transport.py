@@ -52,6 +52,23 @@ def inbox_of(url: str, options: dict[str, Any]) -> str:
     return f"_INBOX.{user}" if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", user) else "_INBOX"
 
 
+def check_url(url: str) -> None:
+    """Refuse a URL, or a list of them, that cannot be read. A special character in a password is why most cannot, and
+    what it cuts off stands where an error would show the host or the port.
+    """
+    for one in url.split(","):
+        try:
+            at = urlparse(one if "://" in one else f"nats://{one}")
+            wrong = not at.hostname or at.port == 0 or "@" in at.path + at.params + at.query + at.fragment
+        except ValueError:
+            wrong = True
+        if wrong:
+            raise ValueError(
+                f"the NATS server's address ...@{url.rpartition('@')[2]} is no URL: want nats://HOST:PORT or "
+                "nats://USER:PASSWORD@HOST:PORT, with special characters of the password written as in %2F for /"
+            )
+
+
 class NATSTransport:
     """A connection to a NATS server. Requests of several threads may overlap."""
 
@@ -65,6 +82,7 @@ class NATSTransport:
         self._state = threading.Lock()
         self._waiting: dict[str, tuple[str, Queue]] = {}  # subject and replies by inbox
         self._ended = False  # the loop takes no more work
+        check_url(url)
         options = {"connect_timeout": 3, "allow_reconnect": True, "max_reconnect_attempts": 3, **options}
         options.setdefault("inbox_prefix", inbox_of(url, options))
         self._loop = asyncio.new_event_loop()
@@ -77,7 +95,7 @@ class NATSTransport:
             self._nc = self._do(asyncio.wait_for(connecting, options["connect_timeout"] + 2))
         except Exception as err:
             self._stop()
-            raise ConnectionLostError(f"no NATS server at {url.rpartition('@')[2]}: {err or 'no answer'}") from err
+            raise ConnectionLostError(f"no NATS server at {url.rpartition('@')[2]}: {str(err) or 'no answer'}") from err
         self._chunks = Chunks(self._nc)
 
     @property

@@ -8,6 +8,7 @@ import queue
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -194,6 +195,39 @@ def test_rights_of_a_client(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
             root.free()
     finally:
         d.stop()
+
+
+@pytest.mark.parametrize("password", ["pa55/w0rd", "pa55?w0rd", "pa55#w0rd", "[pa55w0rd]", "pa55@w0rd/x", "0/pa55w0rd"])
+def test_no_error_shows_a_password(password: str) -> None:
+    """A URL that a special character of its password cuts in two is refused, and no error quotes a part of it."""
+    for url in (f"nats://u:{password}@127.0.0.1:1", f"nats://127.0.0.1:1,nats://u:{password}@127.0.0.1:1"):
+        with pytest.raises(ValueError, match=r"\.\.\.@127\.0\.0\.1:1 is no URL.*%2F for /") as refused:
+            Client.nats(url)
+        shown = "".join(traceback.format_exception(refused.value))
+        assert "55" not in shown and "w0rd" not in shown, shown
+
+
+class Nowhere:
+    """A transport that nothing may reach."""
+
+    lost = False
+
+
+@pytest.mark.parametrize("workflow", ["flow.json", '{"1": {}}', None, pathlib.Path("flow.json")])
+def test_a_workflow_is_a_dict(workflow: Any) -> None:  # noqa: ANN401
+    """What is taken for one by mistake, such as the name of its file, is refused before anything is sent."""
+    c = Client(Nowhere())  # type: ignore[arg-type]
+    for ask in (c.run, c.submit):
+        with pytest.raises(TypeError, match=f"as json.load.file. returns it, not {type(workflow).__name__}"):
+            ask(workflow)
+
+
+def test_errors_of_a_connection_say_what_to_do() -> None:
+    """Nobody listens on port 1; and an address is no transport."""
+    with pytest.raises(ConnectionLostError, match=r"no NATS server at 127\.0\.0\.1:1: .*\w"):
+        Client.nats("nats://u:good@127.0.0.1:1")
+    with pytest.raises(TypeError, match=r"Client\.nats\(url\)"):
+        Client("nats://127.0.0.1:4222")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", ["socket", "nats"])

@@ -29,7 +29,6 @@ import folder_paths
 import numpy as np
 import torch
 from aiohttp import web
-from safetensors import safe_open
 from server import PromptServer
 
 WEIGHTS = json.load(open(os.environ["PATCHBAY_TEST_WEIGHTS"]))
@@ -38,26 +37,8 @@ if hasattr(comfy.supported_models, "ZImage"):
 RECORD = os.environ.get("PATCHBAY_TEST_RECORD", "")
 FACTS = {"evaluations": 0, "left": 0.0, "asked": 0.0}
 
-
-DEMO = os.environ["PATCHBAY_TEST_DEMO"]
-
-
-def demo():
-    """Return the config of the demo's model, as ComfyUI names it, and what its file holds."""
-    with safe_open(DEMO, "pt") as f:
-        theirs = json.loads(f.metadata()["config"])
-        shapes = frozenset((k, tuple(f.get_slice(k).get_shape())) for k in f.keys())  # noqa: SIM118
-    ours = WEIGHTS["flux-b"]["config"]
-    return {shapes: {**ours, **{k: v for k, v in theirs.items() if k in ours
-        and k not in ("in_channels", "out_channels")}}}
-
-
-def configs():
-    """Return the config of every tiny model by what its file holds: shapes do not tell heads and axes."""
-    return demo() | {frozenset((k, tuple(s)) for k, s, *_ in w["tensors"]): w["config"] for w in WEIGHTS.values()}
-
-
-CONFIGS = configs()
+# The config of every tiny model by what its file holds: shapes do not tell heads and axes.
+CONFIGS = {frozenset((k, tuple(s)) for k, s, *_ in w["tensors"]): w["config"] for w in WEIGHTS.values()}
 detect = comfy.model_detection.detect_unet_config
 
 
