@@ -193,7 +193,7 @@ func (s *early) keep(ctx context.Context, rec message.Record, req *message.RunRe
 // of the job, and that a worker that waits gets the job at once all the same.
 func TestQueuedEventComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &early{Store: memory{}, t: t}
+		store := &early{Store: &memory{}, t: t}
 		store.j = New(Config{Store: store})
 		l, began := line{t, store.j}, time.Now()
 		var taken string
