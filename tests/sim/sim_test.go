@@ -16,9 +16,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
 
-// jobsPerSeed is how many jobs each run submits.
-const jobsPerSeed = 40
-
 // traces is where runs that fail leave their traces. The disks of servers are in memory where the system has such a
 // folder.
 var traces = os.TempDir()
@@ -46,7 +43,7 @@ func TestSimulation(t *testing.T) {
 			now := time.Now()
 			synctest.Test(t, func(t *testing.T) {
 				time.Sleep(time.Until(now)) // nats-server expires messages by the clock outside of the bubble
-				w := simulate(t, uint64(seed))
+				w := simulate(t, planOf(uint64(seed)))
 				for kind, n := range w.counts {
 					total[kind] += n
 				}
@@ -85,66 +82,39 @@ func report(t *testing.T, w *world, seed int) {
 
 var anyJob = regexp.MustCompile(`j\d{6}`)
 
+// virtual is how much virtual time no run needs.
+const virtual = 2 * time.Hour
+
 // simulate runs one world to its end and judges it.
-func simulate(t *testing.T, seed uint64) *world {
-	w := newWorld(t, seed)
+func simulate(t *testing.T, p plan) *world {
+	w := newWorld(t, p)
+	late := time.AfterFunc(virtual, func() { panic("the run does not end; its seed is the last one that began") })
+	defer late.Stop()
 	o := newOracle(w)
 	var nodes []*node
-	for _, name := range []string{"A", "B"} {
+	for _, name := range names {
 		n := &node{w: w, name: name, oracle: o}
 		n.start()
 		nodes = append(nodes, n)
 	}
-	submitted := make(chan struct{})
-	var chaos sync.WaitGroup
-	chaos.Go(func() { harm(w, nodes, submitted) })
-	(&clients{w, o, nodes}).submit(jobsPerSeed)
-	w.note("all jobs are submitted")
-	close(submitted)
-	chaos.Wait()
+	var all sync.WaitGroup
+	for _, s := range p.steps {
+		switch {
+		case s.kind == submits:
+			c := client{w: w, oracle: o, nodes: nodes, job: s.job, id: idOf(s.job), dice: p.dice("client", s.job)}
+			all.Go(func() { c.run(s) })
+		case s.job == 0:
+			all.Go(func() { w.harm(s, nodes) })
+		}
+	}
+	all.Wait()
+	w.note("the plan is at its end")
 	o.judge(nodes)
 	for _, n := range nodes {
 		n.crash()
 	}
 	w.stopServer(false)
 	return w
-}
-
-// harm does harm until submitted is closed, and leaves everything up.
-func harm(w *world, nodes []*node, submitted <-chan struct{}) {
-	for {
-		select {
-		case <-submitted:
-			return
-		case <-time.After(w.between(100*time.Millisecond, 2*time.Second)):
-		}
-		n := nodes[w.below(len(nodes))]
-		switch k := w.below(10); {
-		case k < 4:
-			if links := w.open(); len(links) > 0 {
-				l := links[w.below(len(links))]
-				w.happened("cut", "one link")
-				l.cut()
-			}
-		case k < 6:
-			d := w.between(100*time.Millisecond, 20*time.Second)
-			w.happened("away", "%s for %s", n.name, d)
-			n.away(d)
-		case k < 8:
-			w.happened("crash", "%s", n.name)
-			n.crash()
-			time.Sleep(w.between(0, 20*time.Second))
-			n.start()
-			w.note("%s is up again", n.name)
-		default:
-			killed := w.chance(.5)
-			w.happened("server", "killed %v", killed)
-			w.stopServer(killed)
-			time.Sleep(w.between(0, 8*time.Second))
-			w.startServer()
-			w.note("the server is up again")
-		}
-	}
 }
 
 func TestMain(m *testing.M) {
