@@ -78,9 +78,16 @@ type plan struct {
 	steps []step
 }
 
-// with returns the plan with other steps.
-func (p plan) with(steps []step) plan {
-	p.steps = steps
+// without returns the plan without some of its steps, and without what is about jobs that are not submitted.
+func (p plan) without(from, to int) plan {
+	submitted := map[int]bool{0: true}
+	rest := slices.Concat(p.steps[:from], p.steps[to:])
+	for _, s := range rest {
+		if s.kind == submits {
+			submitted[s.job] = true
+		}
+	}
+	p.steps = slices.DeleteFunc(rest, func(s step) bool { return !submitted[s.job] })
 	return p
 }
 

@@ -31,53 +31,77 @@ func setting(name string, usual int) int {
 }
 
 // TestSimulation runs the job stores, tables, dispatchers and outputs of two daemons on a real NATS server within one
-// bubble of virtual time, while links are cut, daemons crash, the server stops or is killed and workers die, and
-// judges what is left. SIM_SEEDS is the number of runs (30 unless given), SIM_FROM the seed of the first. A seed
-// decides which faults come when, but not the order of goroutines: a run that fails leaves its trace behind.
+// bubble of virtual time, while things go wrong as a plan says, and judges what is left. SIM_SEEDS is the number of
+// runs (30 unless given), SIM_FROM the seed of the first. A seed decides the plan, but not the order of goroutines: a
+// run that fails leaves its trace behind, and unless SIM_SHRINK is 0, the shortest plan that fails still.
 func TestSimulation(t *testing.T) {
 	seeds, from := setting("SIM_SEEDS", 30), setting("SIM_FROM", 1)
 	began, total, runs := time.Now(), map[string]int{}, 0
 	ats.Register() // the ticker of this clock must be made outside of the bubble, or its virtual time stands still
 	for seed := from; seed < from+seeds && !t.Failed(); seed++ {
-		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
-			now := time.Now()
-			synctest.Test(t, func(t *testing.T) {
-				time.Sleep(time.Until(now)) // nats-server expires messages by the clock outside of the bubble
-				w := simulate(t, planOf(uint64(seed)))
-				for kind, n := range w.counts {
-					total[kind] += n
-				}
-				report(t, w, seed)
-			})
-		})
-		// nats.go keeps timers in a pool, and one that was made in a bubble cannot be used in the next: two collections
-		// empty a sync.Pool
-		runtime.GC()
-		runtime.GC()
-		runs++
+		w := run(t, planOf(uint64(seed)))
+		for kind, n := range w.counts {
+			total[kind] += n
+		}
+		if runs++; len(w.bad) > 0 {
+			report(t, w)
+		}
 	}
 	t.Logf("%d runs of %d jobs in %s: %v", runs, jobsPerSeed, time.Since(began).Round(time.Second), total)
 }
 
-// report fails the test if the run has violated something, and keeps its trace.
-func report(t *testing.T, w *world, seed int) {
-	if len(w.bad) == 0 {
-		return
-	}
-	name := filepath.Join(traces, fmt.Sprintf("patchbay-sim-%d.trace", seed))
-	if err := os.WriteFile(name, []byte(w.trace.String()), 0o600); err != nil {
-		t.Error(err)
-	}
-	t.Errorf("the trace is in %s; `make sim SEEDS=20 FROM=%d` tries again", name, seed)
+// run runs a plan in a bubble.
+func run(t *testing.T, p plan) (w *world) {
+	t.Run(fmt.Sprint("seed", p.seed), func(t *testing.T) {
+		now := time.Now()
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(now)) // nats-server expires messages by the clock outside of the bubble
+			w = simulate(t, p)
+		})
+	})
+	// nats.go keeps timers in a pool, and one that was made in a bubble cannot be used in the next: two collections empty
+	// a sync.Pool
+	runtime.GC()
+	runtime.GC()
+	return w
+}
+
+// report fails the test for what a run has violated, and shows the shortest plan with which that happens, and how.
+func report(t *testing.T, w *world) {
+	t.Errorf("seed %d fails; `make sim SEEDS=20 FROM=%d` tries it and the next ones", w.plan.seed, w.plan.seed)
 	for _, bad := range w.bad[:min(len(w.bad), 20)] {
 		t.Error(bad)
 	}
+	t.Logf("the trace is in %s", w.keep(t))
+	if setting("SIM_SHRINK", 1) > 0 {
+		p := shrink(w.plan, func(p plan) bool {
+			small := run(t, p)
+			if len(small.bad) > 0 {
+				w = small
+			}
+			return len(small.bad) > 0
+		})
+		t.Logf("the shortest plan that fails has %d steps of %d:", len(w.plan.steps), len(planOf(p.seed).steps))
+		for _, s := range w.plan.steps {
+			t.Log(s)
+		}
+		t.Logf("its trace is in %s; what it says of faults and of the first job:", w.keep(t))
+	}
 	job := anyJob.FindString(w.bad[0])
 	for line := range strings.Lines(w.trace.String()) {
-		if !anyJob.MatchString(line) || strings.Contains(line, job) { // faults, and what happened to the first job
-			t.Log(strings.TrimSpace(line))
+		if !anyJob.MatchString(line) || strings.Contains(line, job) {
+			t.Log(strings.TrimRight(line, "\n"))
 		}
 	}
+}
+
+// keep writes the trace to a file, whose name it returns.
+func (w *world) keep(t *testing.T) string {
+	name := filepath.Join(traces, fmt.Sprintf("patchbay-sim-%d-%d.trace", w.plan.seed, len(w.plan.steps)))
+	if err := os.WriteFile(name, []byte(w.trace.String()), 0o600); err != nil {
+		t.Error(err)
+	}
+	return name
 }
 
 var anyJob = regexp.MustCompile(`j\d{6}`)
