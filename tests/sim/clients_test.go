@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -27,7 +28,7 @@ type client struct {
 func (c client) run(submit step) {
 	time.Sleep(submit.at)
 	steps := c.w.plan.of(c.job)
-	two := slices.ContainsFunc(steps, func(s step) bool { return s.kind == twoBodies })
+	_, two := c.w.plan.has(c.job, twoBodies)
 	var all sync.WaitGroup
 	if two {
 		other := c
@@ -45,10 +46,10 @@ func (c client) run(submit step) {
 
 // does does what a step of the plan says.
 func (c client) does(s step) {
-	c.dice = c.w.plan.dice(s)
-	if s.n > 0 || s.kind == submits || s.kind == twoBodies {
+	if !slices.Contains([]string{again, cancels, revives, ties, reads}, s.kind) {
 		return
 	}
+	c.dice = c.w.plan.dice(s)
 	time.Sleep(s.at)
 	c.w.happened(s)
 	switch s.kind {
@@ -58,8 +59,47 @@ func (c client) does(s step) {
 		}
 	case cancels:
 		c.cancel()
+	case ties:
+		time.Sleep(s.lasts)
+		c.cancel() // as the carrier does when the client has left
 	case revives:
 		c.retry()
+	case reads:
+		go c.read(s.lasts)
+	}
+}
+
+// read reads the events of the job to the end, with a pause after each, at one daemon and when that dies at another.
+func (c client) read(pause time.Duration) {
+	c.oracle.reads(c.id, 1)
+	next, ended := uint64(0), false
+	for c.w.life.Err() == nil {
+		table, life := c.nodes[c.dice.IntN(len(c.nodes))].alive()
+		if table == nil {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		cur, err := table.Follow(life, c.id, next, false)
+		if err != nil { // it has not heard of the job yet
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		for err == nil {
+			var it jobs.Item
+			if it, err = cur.Next(life); err == nil {
+				next, ended = it.Event.Seq+1, message.Terminal(it.Event.Type)
+				c.w.note("read of %s: %d %s", c.id, it.Event.Seq, it.Event.Type)
+				time.Sleep(pause)
+			}
+		}
+		cur.Close()
+		if errors.Is(err, jobs.ErrEnd) {
+			if !ended {
+				c.w.violated("a reader of %s is told that it has ended, without its end", c.id)
+			}
+			c.oracle.reads(c.id, -1)
+			return
+		}
 	}
 }
 
@@ -110,22 +150,37 @@ func (c client) any() *jobs.Table {
 func (c client) create(first *node, hash string) bool {
 	req := &message.RunRequest{
 		ID: c.id, Workflow: messagetest.Graph("Step 1"), Inputs: map[string][]byte{"x": []byte(bodyOf(c.id, hash))},
+		From: fmt.Sprint("client", c.job%clients),
+	}
+	if _, is := c.w.plan.has(c.job, large); is {
+		req.Inputs["y"] = make([]byte, 600<<10)
+	}
+	if _, is := c.w.plan.has(c.job, ties); is {
+		req.Tied = true
+		c.oracle.asks(c.id)
+	}
+	if s, is := c.w.plan.has(c.job, hurry); is {
+		req.QueueTTLMS = int(s.lasts.Milliseconds())
 	}
 	var table *jobs.Table
 	if first != nil {
 		table = first.up()
 	}
-	for range 400 {
+	for began := time.Now(); time.Since(began) < acceptance; {
 		if table == nil {
 			table = c.any()
 		}
+		full := c.full(table, req.From)
 		ctx, cancel := context.WithTimeout(context.Background(), jobs.AskTime)
-		_, _, err := table.Create(ctx, req, hash)
+		_, created, err := table.Create(ctx, req, hash)
 		cancel()
 		switch {
 		case err == nil:
 			c.w.note("receipt for %s, body %s", c.id, hash)
 			c.oracle.receipt(c.id, hash)
+			if created && full != "" {
+				c.w.violated("%s is accepted beyond a limit: %s", c.id, full)
+			}
 			return true
 		case errors.Is(err, jobs.ErrHash):
 			return false
@@ -135,4 +190,28 @@ func (c client) create(first *node, hash string) bool {
 	}
 	c.w.violated("%s is never accepted", c.id)
 	return false
+}
+
+// clients is how many clients the jobs count for, and acceptance how long they try to submit a job.
+const (
+	clients    = 4
+	acceptance = 10 * time.Minute
+)
+
+// full returns which limit of a table allows no new job.
+func (c client) full(table *jobs.Table, from string) string {
+	if waiting, _ := table.Busy(); c.w.plan.queue > 0 && waiting >= c.w.plan.queue {
+		return fmt.Sprintf("%d of %d jobs wait", waiting, c.w.plan.queue)
+	}
+	open := 0
+	list, _ := table.List("", jobsPerSeed)
+	for _, rec := range list {
+		if rec.From == from && !rec.State.Final() {
+			open++
+		}
+	}
+	if c.w.plan.perClient > 0 && open >= c.w.plan.perClient {
+		return fmt.Sprintf("%d of %d jobs of the client have not ended", open, c.w.plan.perClient)
+	}
+	return ""
 }

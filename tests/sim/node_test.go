@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"path/filepath"
 	"sync"
@@ -32,6 +33,12 @@ type node struct {
 	giveUp, end func() // what stops it, and what waits until it has stopped
 	// when its last heartbeat arrived, and when the last one arrived after a long silence
 	beat, silent time.Time
+}
+
+// Write adds what the daemon logs to the trace.
+func (n *node) Write(line []byte) (int, error) {
+	n.w.note("log of %s: %s", n.name, bytes.TrimSpace(line))
+	return len(line), nil
 }
 
 // up returns the table; nil if the daemon is down.
@@ -98,11 +105,12 @@ func (n *node) tryStart() (err error) {
 			closes[i]()
 		}
 	}()
+	log := zerolog.New(n).Level(zerolog.WarnLevel)
 	n.mu.Lock()
 	n.dead, n.giveUp = false, end
 	n.mu.Unlock()
 	store, err := jobs.OpenJetStream(ctx, jobs.JetStreamConfig{
-		URL: "nats://sim", InProcess: way{n.w, n}, Owner: n.name, Log: zerolog.Nop(), Limit: 8 << 30,
+		URL: "nats://sim", InProcess: way{n.w, n}, Owner: n.name, Log: log, Limit: 8 << 30,
 	})
 	if err != nil {
 		return err
@@ -117,16 +125,17 @@ func (n *node) tryStart() (err error) {
 		return err
 	}
 	closes = append(closes, nc.Close)
-	events := jobs.NewPublisher(nc, zerolog.Nop())
+	events := jobs.NewPublisher(nc, log)
 	closes = append(closes, events.Close)
 	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{
-		Stage: n.folder("stage"), Output: n.folder("output"), Keep: true, Log: zerolog.Nop(),
+		Stage: n.folder("stage"), Output: n.folder("output"), Keep: true, Log: log,
 	})
 	if err != nil {
 		return err
 	}
 	table := jobs.New(jobs.Config{
-		Store: store, Log: zerolog.Nop(), OnForget: outputs.Forget, Keep: 1 << 30, MaxQueued: 1 << 20,
+		Store: store, Log: log, OnForget: outputs.Forget, Keep: 1 << 30,
+		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient,
 		OnEvent: func(ev message.Event) {
 			m, err := jobs.EventMessage(ev, n.name, 8<<20)
 			if err != nil {
@@ -139,7 +148,7 @@ func (n *node) tryStart() (err error) {
 	if err := table.Open(ctx); err != nil {
 		return err
 	}
-	d := &jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: zerolog.Nop()}
+	d := &jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: log}
 	if err := d.Recover(ctx); err != nil {
 		return err
 	}

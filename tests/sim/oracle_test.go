@@ -32,6 +32,8 @@ type seen struct {
 	receipt   string         // hash of the body for which there is a receipt; empty: there is none
 	asked     bool           // a client has asked to cancel it
 	cancelled message.State  // in which state a client was told that it will end so; empty: it was not, or is retried since
+	told      time.Time      // when a client was told so
+	readers   int            // that have not come to its end
 	reviving  int            // retries by hand that go on
 	revived   int            // retries by hand
 	attempts  map[int]string // the daemon at which each attempt was run
@@ -88,8 +90,14 @@ func (o *oracle) runs(n *node, req *message.RunRequest, attempt int) (ends func(
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		delete(j.running, attempt)
+		if j.cancelled != "" && time.Since(j.told) > stopping && n.lastSilent().Before(j.told) {
+			o.w.violated("attempt %d of %s runs %s after a client was told that it is to stop", attempt, id, time.Since(j.told))
+		}
 	}
 }
+
+// stopping is how long a run may go on that is to stop, at a daemon that others hear.
+const stopping = silence + stopTime + 3*time.Second
 
 // receipt notes that a client has a receipt for a job.
 func (o *oracle) receipt(id, hash string) {
@@ -121,8 +129,15 @@ func (o *oracle) cancels(id string, state message.State) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if j := o.job(id); j.reviving == 0 {
-		j.cancelled = state
+		j.cancelled, j.told = state, time.Now()
 	}
+}
+
+// reads notes that a client begins to read the events of a job, or has come to its end.
+func (o *oracle) reads(id string, more int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.job(id).readers += more
 }
 
 // revives notes that a client retries a job, and returns a function that notes that it has.
@@ -229,6 +244,7 @@ func plain(rec message.Record) string {
 // judgeRecord checks that a job has ended once, for a reason that there was, and as clients were told.
 func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 	id := rec.Job
+	ttl, hurried := o.w.plan.has(numberOf(id), hurry)
 	switch {
 	case !rec.State.Final():
 		o.w.violated("%s never ends: %s, attempt %d, owner %s", id, rec.State, rec.Attempt, rec.Owner)
@@ -240,6 +256,14 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s: a client was told that it is cancelled, and it is %s", id, rec.State)
 	case rec.State == message.Cancelled && !j.asked:
 		o.w.violated("%s is cancelled, and nobody has asked for that", id)
+	case rec.State == message.Expired && (!hurried || rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
+		o.w.violated("%s expires %d ms after it was created, and may wait %s", id, rec.Finished-rec.Created, ttl.lasts)
+	case j.readers > 0:
+		o.w.violated("%s has ended, and %d readers do not know that", id, j.readers)
+	case rec.Counted() > attempts || rec.HandedBack > handedBack:
+		o.w.violated("%s has %d attempts, %d earlier and %d handed back", id, rec.Attempt, rec.Earlier, rec.HandedBack)
+	case rec.Tied && rec.HandedBack > 0:
+		o.w.violated("%s is tied to a client, and was run again after its daemon had died", id)
 	case rec.State == message.Failed && !madeUp(rec):
 		o.w.violated("%s failed: %v, causes %v", id, rec.Error, rec.Causes)
 	case len(j.attempts) > rec.Attempt:
@@ -248,6 +272,12 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s has ended, and attempts %v of it are running", id, j.running)
 	}
 }
+
+// The limits that docs/reliability.md promises: attempts that count, and those that end with their daemon.
+const (
+	attempts   = 3
+	handedBack = 20
+)
 
 // madeUp reports whether a job failed with a failure that a worker made up.
 func madeUp(rec message.Record) bool {

@@ -70,12 +70,28 @@ const (
 	fails     = "fails"      // its node fails
 	hangs     = "hangs"      // the worker that runs it does nothing for a while, and is killed then
 	slow      = "slow"       // it takes longer
+	// Of clients, from the beginning:
+	ties  = "tie"   // the job is tied to the client, which leaves after a while
+	hurry = "hurry" // the job expires if it waits too long
+	large = "large" // its body has several pieces
+	reads = "read"  // a client reads its events, with a pause after each
 )
 
 // plan is what a world has in store.
 type plan struct {
 	seed  uint64
 	steps []step
+	// limits of waiting jobs, and of the jobs of a client that have not ended; 0: none
+	queue, perClient int
+}
+
+func (p plan) has(job int, kind string) (step, bool) {
+	for _, s := range p.steps {
+		if s.job == job && s.kind == kind {
+			return s, true
+		}
+	}
+	return step{}, false
 }
 
 // without returns the plan without some of its steps, and without what is about jobs that are not submitted.
@@ -133,6 +149,10 @@ var chances = []struct {
 	{fails, .03, 0, 0},
 	{hangs, .05, 5 * time.Second, 40 * time.Second},
 	{slow, .05, 5 * time.Second, 25 * time.Second},
+	{ties, .1, 0, 10 * time.Second},
+	{hurry, .1, time.Second, 10 * time.Second},
+	{large, .1, 0, 0},
+	{reads, .2, 0, 3 * time.Second},
 }
 
 // ofWorld are the kinds of steps that hit no certain job.
@@ -154,6 +174,9 @@ var messages = []string{
 func planOf(seed uint64) plan {
 	p := plan{seed: seed}
 	r := p.dice("plan")
+	if r.IntN(2) == 0 {
+		p.queue, p.perClient = 4+r.IntN(8), 2+r.IntN(4)
+	}
 	for _, c := range chances {
 		if !slices.Contains(ofWorld, c.kind) {
 			continue

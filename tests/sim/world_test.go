@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,7 +34,9 @@ type world struct {
 	counts map[string]int // faults by kind
 	bad    []string       // what the oracle found
 
-	turn chan struct{} // semaphore of one: its holder stops the server
+	turn chan struct{}   // semaphore of one: its holder stops the server
+	life context.Context // ends when all is judged
+	end  func()
 }
 
 // newWorld returns a world with a running server.
@@ -44,6 +47,7 @@ func newWorld(t testing.TB, p plan) *world {
 		t: t, plan: p, base: base, began: time.Now(), links: map[*link]bool{}, fuses: map[*fuse]bool{},
 		counts: map[string]int{}, disk: filepath.Join(base, "disk0"), turn: make(chan struct{}, 1),
 	}
+	w.life, w.end = context.WithCancel(context.Background())
 	w.startServer()
 	return w
 }
