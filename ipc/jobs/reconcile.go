@@ -264,6 +264,10 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
 	}
 	if published {
+		unnamed := func(r message.OutputRef) bool { return r.Filename == "" && d.Outputs.folder(r.Type) != "" }
+		if rec.Dropped == 0 && slices.ContainsFunc(rec.Outputs, unnamed) { // another daemon has told the end meanwhile
+			_, _ = d.named(ctx, rec)
+		}
 		return nil
 	}
 	if err := d.Jobs.reopen(ctx, rec.Job); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,94 +14,204 @@ import (
 	"patchbay/ipc/message/messagetest"
 )
 
-// clients submit jobs to any daemon that is up, some twice, some with two bodies at once; they cancel some and retry
-// some of those.
-type clients struct {
+// client submits one job, and does with it what the plan says.
+type client struct {
 	w      *world
 	oracle *oracle
 	nodes  []*node
+	job    int
+	id     string
+	dice   *rand.Rand // of one goroutine
 }
 
-// lanes is the number of clients that submit side by side.
-const lanes = 8
-
-// submit submits that many jobs.
-func (c *clients) submit(total int) {
+// run submits the job and returns when all that the plan says is done.
+func (c client) run(submit step) {
+	time.Sleep(submit.at)
+	steps := c.w.plan.of(c.job)
+	_, two := c.w.plan.has(c.job, twoBodies)
 	var all sync.WaitGroup
-	for lane := range lanes {
-		all.Go(func() {
-			for i := lane; i < total; i += lanes {
-				c.one(fmt.Sprintf("j%06d", i))
-				time.Sleep(c.w.between(0, 1500*time.Millisecond))
-			}
-		})
+	if two {
+		other := c
+		other.dice = c.w.plan.dice(c.id, twoBodies)
+		all.Go(func() { other.create(c.nodes[1-submit.node], hashes[1]) })
+	}
+	if !c.create(c.nodes[submit.node], hashes[0]) && !two {
+		c.w.violated("%s is refused for another body, and there is none", c.id)
+	}
+	for _, s := range steps {
+		all.Go(func() { c.does(s) })
 	}
 	all.Wait()
 }
 
-// one is what a client does with one job.
-func (c *clients) one(id string) {
-	two := c.w.chance(.1)
-	var other sync.WaitGroup
-	if two {
-		other.Go(func() { c.create(id, hashes[1]) })
-	}
-	accepted := c.create(id, hashes[0])
-	other.Wait()
-	if !accepted && !two {
-		c.w.violated("%s is refused for another body, and there is none", id)
-	}
-	if c.w.chance(.15) && !c.create(id, c.oracle.hash(id)) {
-		c.w.violated("%s is refused when it is submitted again", id)
-	}
-	if !c.w.chance(.1) {
+// does does what a step of the plan says.
+func (c client) does(s step) {
+	if !slices.Contains([]string{again, cancels, revives, ties, reads}, s.kind) {
 		return
 	}
-	time.Sleep(c.w.between(0, 2*time.Second))
-	state, cancelled, err := c.any().Cancel(context.Background(), id)
-	c.w.note("cancel %s: %s, %v, %v", id, state, cancelled, err)
-	if err != nil || !cancelled || state != message.Cancelled {
-		return
+	c.dice = c.w.plan.dice(s)
+	time.Sleep(s.at)
+	c.w.happened(s)
+	switch s.kind {
+	case again:
+		if !c.create(nil, c.oracle.hash(c.id)) {
+			c.w.violated("%s is refused when it is submitted again", c.id)
+		}
+	case cancels:
+		c.cancel()
+	case ties:
+		time.Sleep(s.lasts)
+		c.cancel() // as the carrier does when the client has left
+	case revives:
+		c.retry()
+	case reads:
+		go c.read(s.lasts)
 	}
-	c.oracle.told(id, false)
-	if c.w.chance(.3) {
-		rec, err := c.any().Retry(context.Background(), id)
-		c.w.note("retry %s: %s, %v", id, rec.State, err)
-		if err == nil && rec.State == message.Queued {
-			c.oracle.told(id, true)
+}
+
+// read reads the events of the job to the end, with a pause after each, at one daemon and when that dies at another.
+func (c client) read(pause time.Duration) {
+	c.oracle.reads(c.id, 1)
+	next, ended := uint64(0), false
+	for c.w.life.Err() == nil {
+		table, life := c.nodes[c.dice.IntN(len(c.nodes))].alive()
+		if table == nil {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		cur, err := table.Follow(life, c.id, next, false)
+		if err != nil { // it has not heard of the job yet
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		for err == nil {
+			var it jobs.Item
+			if it, err = cur.Next(life); err == nil {
+				next, ended = it.Event.Seq+1, message.Terminal(it.Event.Type)
+				c.w.note("read of %s: %d %s", c.id, it.Event.Seq, it.Event.Type)
+				time.Sleep(pause)
+			}
+		}
+		cur.Close()
+		if errors.Is(err, jobs.ErrEnd) {
+			if !ended {
+				c.w.violated("a reader of %s is told that it has ended, without its end", c.id)
+			}
+			c.oracle.reads(c.id, -1)
+			return
 		}
 	}
 }
 
-// any waits for a daemon that is up and returns its table.
-func (c *clients) any() *jobs.Table {
+// cancel cancels the job, as often as it takes.
+func (c client) cancel() {
+	c.oracle.asks(c.id)
 	for {
-		if t := c.nodes[c.w.below(len(c.nodes))].up(); t != nil {
+		state, cancelled, err := c.any().Cancel(context.Background(), c.id)
+		c.w.note("cancel %s: %s, %v, %v", c.id, state, cancelled, err)
+		if err == nil {
+			if cancelled {
+				c.oracle.cancels(c.id, state)
+			}
+			return
+		}
+		time.Sleep(between(c.dice, 10*time.Millisecond, time.Second))
+	}
+}
+
+// retry waits until the job has ended without a result, and retries it.
+func (c client) retry() {
+	for {
+		rec, err := c.any().Get(c.id)
+		if err == nil && rec.State == message.Done {
+			return
+		}
+		if err == nil && rec.State.Final() {
+			break
+		}
+		time.Sleep(time.Second)
+	}
+	defer c.oracle.revives(c.id)()
+	rec, err := c.any().Retry(context.Background(), c.id)
+	c.w.note("retry %s: %s, %v", c.id, rec.State, err)
+}
+
+// any waits for a daemon that is up and returns its table.
+func (c client) any() *jobs.Table {
+	for {
+		if t := c.nodes[c.dice.IntN(len(c.nodes))].up(); t != nil {
 			return t
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// create submits a job until a daemon takes it, or refuses it because it has another body.
-func (c *clients) create(id, hash string) bool {
+// create submits the job until a daemon takes it, first at a certain one, or refuses it because it has another body.
+func (c client) create(first *node, hash string) bool {
 	req := &message.RunRequest{
-		ID: id, Workflow: messagetest.Graph("Step 1"), Inputs: map[string][]byte{"x": []byte(bodyOf(id, hash))},
+		ID: c.id, Workflow: messagetest.Graph("Step 1"), Inputs: map[string][]byte{"x": []byte(bodyOf(c.id, hash))},
+		From: fmt.Sprint("client", c.job%clients),
 	}
-	for range 400 {
+	if _, is := c.w.plan.has(c.job, large); is {
+		req.Inputs["y"] = make([]byte, 600<<10)
+	}
+	if _, is := c.w.plan.has(c.job, ties); is {
+		req.Tied = true
+		c.oracle.asks(c.id)
+	}
+	if s, is := c.w.plan.has(c.job, hurry); is {
+		req.QueueTTLMS = int(s.lasts.Milliseconds())
+	}
+	var table *jobs.Table
+	if first != nil {
+		table = first.up()
+	}
+	for began := time.Now(); time.Since(began) < acceptance; {
+		if table == nil {
+			table = c.any()
+		}
+		full := c.full(table, req.From)
 		ctx, cancel := context.WithTimeout(context.Background(), jobs.AskTime)
-		_, _, err := c.any().Create(ctx, req, hash)
+		_, created, err := table.Create(ctx, req, hash)
 		cancel()
 		switch {
 		case err == nil:
-			c.w.note("receipt for %s, body %s", id, hash)
-			c.oracle.receipt(id, hash)
+			c.w.note("receipt for %s, body %s", c.id, hash)
+			c.oracle.receipt(c.id, hash)
+			if created && full != "" {
+				c.w.violated("%s is accepted beyond a limit: %s", c.id, full)
+			}
 			return true
 		case errors.Is(err, jobs.ErrHash):
 			return false
 		}
-		time.Sleep(c.w.between(10*time.Millisecond, 400*time.Millisecond))
+		table = nil
+		time.Sleep(between(c.dice, 10*time.Millisecond, 400*time.Millisecond))
 	}
-	c.w.violated("%s is never accepted", id)
+	c.w.violated("%s is never accepted", c.id)
 	return false
+}
+
+// clients is how many clients the jobs count for, and acceptance how long they try to submit a job.
+const (
+	clients    = 4
+	acceptance = 10 * time.Minute
+)
+
+// full returns which limit of a table allows no new job.
+func (c client) full(table *jobs.Table, from string) string {
+	if waiting, _ := table.Busy(); c.w.plan.queue > 0 && waiting >= c.w.plan.queue {
+		return fmt.Sprintf("%d of %d jobs wait", waiting, c.w.plan.queue)
+	}
+	open := 0
+	list, _ := table.List("", jobsPerSeed)
+	for _, rec := range list {
+		if rec.From == from && !rec.State.Final() {
+			open++
+		}
+	}
+	if c.w.plan.perClient > 0 && open >= c.w.plan.perClient {
+		return fmt.Sprintf("%d of %d jobs of the client have not ended", open, c.w.plan.perClient)
+	}
+	return ""
 }

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"path/filepath"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
+	"patchbay/ipc/register"
 )
 
 // node is a daemon without carriers: the store, the table, the outputs and the dispatcher that it would have, with
@@ -22,10 +25,20 @@ type node struct {
 	oracle *oracle
 
 	mu    sync.Mutex
-	table *jobs.Table // nil: it is down
-	until time.Time   // cut off from the server until then
+	table *jobs.Table     // nil: it is down
+	life  context.Context // of that table
+	until time.Time       // cut off from the server until then
 	dead  bool
-	end   func()
+
+	giveUp, end func() // what stops it, and what waits until it has stopped
+	// when its last heartbeat arrived, and when the last one arrived after a long silence
+	beat, silent time.Time
+}
+
+// Write adds what the daemon logs to the trace.
+func (n *node) Write(line []byte) (int, error) {
+	n.w.note("log of %s: %s", n.name, bytes.TrimSpace(line))
+	return len(line), nil
 }
 
 // up returns the table; nil if the daemon is down.
@@ -41,50 +54,88 @@ func (n *node) cutOff() bool {
 	return n.dead || time.Now().Before(n.until)
 }
 
+// lastSilent returns when the daemon was last silent for so long that others may take its jobs.
+func (n *node) lastSilent() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if time.Since(n.beat) >= silence {
+		return time.Now()
+	}
+	return n.silent
+}
+
+// silence is how long a daemon is silent before others take its jobs.
+const silence = register.DeadAfter - register.BeatEvery
+
+// heard notes that the server hears a message of the daemon.
+func (n *node) heard(text []byte) {
+	if !bytes.Contains(text, []byte("$KV."+message.MachineBucket+"."+n.name)) {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if time.Since(n.beat) >= silence {
+		n.silent = time.Now()
+	}
+	n.beat = time.Now()
+}
+
 // folder is where the node keeps files.
 func (n *node) folder(name string) string { return filepath.Join(n.w.base, n.name, name) }
 
+// alive returns the table and a context that ends with it; nil if the daemon is down.
+func (n *node) alive() (*jobs.Table, context.Context) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.table, n.life
+}
+
 // start starts the daemon, as often as it takes, since the server may be away.
 func (n *node) start() {
-	n.mu.Lock()
-	n.dead = false
-	n.mu.Unlock()
 	for n.tryStart() != nil {
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
 func (n *node) tryStart() (err error) {
-	ctx := context.Background()
-	var closes []func()
+	ctx, end := context.WithCancel(context.Background())
+	closes := []func(){end}
 	defer func() {
 		for i := len(closes) - 1; err != nil && i >= 0; i-- {
 			closes[i]()
 		}
 	}()
+	log := zerolog.New(n).Level(zerolog.WarnLevel)
+	n.mu.Lock()
+	n.dead, n.giveUp = false, end
+	n.mu.Unlock()
 	store, err := jobs.OpenJetStream(ctx, jobs.JetStreamConfig{
-		URL: "nats://sim", InProcess: way{n.w, n}, Owner: n.name, Log: zerolog.Nop(), Limit: 8 << 30,
+		URL: "nats://sim", InProcess: way{n.w, n}, Owner: n.name, Log: log, Limit: 8 << 30,
 	})
 	if err != nil {
 		return err
 	}
 	closes = append(closes, func() { store.GiveUp(); store.Close() })
+	n.mu.Lock()
+	n.giveUp = func() { end(); store.GiveUp() }
+	n.mu.Unlock()
 	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{n.w, n}), nats.MaxReconnects(-1),
-		nats.ReconnectWait(100*time.Millisecond))
+		nats.ReconnectWait(100*time.Millisecond), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		return err
 	}
 	closes = append(closes, nc.Close)
-	events := jobs.NewPublisher(nc, zerolog.Nop())
+	events := jobs.NewPublisher(nc, log)
 	closes = append(closes, events.Close)
 	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{
-		Stage: n.folder("stage"), Output: n.folder("output"), Keep: true, Log: zerolog.Nop(),
+		Stage: n.folder("stage"), Output: n.folder("output"), Keep: true, Log: log,
 	})
 	if err != nil {
 		return err
 	}
 	table := jobs.New(store.On(jobs.Config{
-		Log: zerolog.Nop(), OnForget: outputs.Forget, Keep: 1 << 30, MaxQueued: 1 << 20,
+		Log: log, OnForget: outputs.Forget, Keep: 1 << 30,
+		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient,
 		OnEvent: func(ev message.Event) {
 			m, err := jobs.EventMessage(ev, n.name, 8<<20)
 			if err != nil {
@@ -97,23 +148,20 @@ func (n *node) tryStart() (err error) {
 	if err := table.Open(ctx); err != nil {
 		return err
 	}
-	d := &jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: zerolog.Nop()}
+	d := &jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: log}
 	if err := d.Recover(ctx); err != nil {
 		return err
 	}
-	take, stopTaking := context.WithCancel(ctx)
-	run, stopRunning := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { table.Reconcile(take) })
-	wg.Go(func() { d.Work(take, run, []jobs.Executor{&worker{n: n, name: "w0"}, &worker{n: n, name: "w1"}}) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.table = table
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { table.Reconcile(ctx) })
+	wg.Go(func() { d.Work(ctx, ctx, []jobs.Executor{&worker{n: n, name: "w0"}, &worker{n: n, name: "w1"}}) })
+	n.table, n.life = table, ctx
 	n.end = func() {
-		n.w.cut(func(l *link) bool { return l.node == n })
-		stopTaking()
-		stopRunning()
-		store.GiveUp()
 		wg.Wait()
 		nc.Close()
 		events.Close()
@@ -122,13 +170,33 @@ func (n *node) tryStart() (err error) {
 	return nil
 }
 
-// crash ends the daemon without a word to the server: its links are cut first.
-func (n *node) crash() {
+// crash ends the daemon without a word to the server. It reports false if the daemon is down.
+func (n *node) crash() bool {
 	n.mu.Lock()
-	n.dead, n.table = true, nil
-	end := n.end
+	end, up := n.end, n.table != nil
+	n.table = nil
 	n.mu.Unlock()
-	end()
+	if up {
+		n.die()
+		end()
+	}
+	return up
+}
+
+// die stops all that the daemon does, and cuts it off from the server, until it is started again.
+func (n *node) die() {
+	n.mu.Lock()
+	n.dead = true
+	giveUp := n.giveUp
+	n.mu.Unlock()
+	n.cut()
+	giveUp()
+}
+
+func (n *node) cut() {
+	for _, l := range n.w.linksOf(n) {
+		l.cut()
+	}
 }
 
 // away cuts the node off from the server for a while.
@@ -136,10 +204,10 @@ func (n *node) away(d time.Duration) {
 	n.mu.Lock()
 	n.until = time.Now().Add(d)
 	n.mu.Unlock()
-	n.w.cut(func(l *link) bool { return l.node == n })
+	n.cut()
 }
 
-// worker is an executor. Its jobs take up to half a minute, and some of them fail or lose it.
+// worker is an executor that computes nothing. What the plan has in store for an attempt happens to it.
 type worker struct {
 	jobs.Executor
 	n    *node
@@ -156,34 +224,43 @@ const (
 	nodeFailed = "the node failed by chance"
 )
 
+// stopTime is how long a hanging worker takes to be killed when its job is to stop.
+const stopTime = 3 * time.Second
+
 func (e *worker) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
-	w, body := e.n.w, string(task.Req.Inputs["x"])
-	e.n.oracle.runs(task.Req.ID, task.Attempt, body)
+	w, id, body := e.n.w, task.Req.ID, string(task.Req.Inputs["x"])
+	defer e.n.oracle.runs(e.n, task.Req, task.Attempt)()
 	sink.Event(message.Event{Type: message.EventStart})
-	takes := w.between(20*time.Millisecond, 3*time.Second)
-	if w.chance(.05) {
-		takes *= 8
+	takes, fate := between(w.plan.dice("run", id, task.Attempt), 20*time.Millisecond, 3*time.Second), step{}
+	for _, s := range w.plan.of(numberOf(id)) {
+		if s.n == task.Attempt {
+			w.happened(s)
+			takes, fate = max(takes, s.lasts), s
+		}
 	}
 	const steps = 4
 	for i := range steps {
 		select {
 		case <-time.After(takes / steps):
 		case <-ctx.Done():
+			if fate.kind == hangs && e.n.up() != nil {
+				time.Sleep(stopTime)
+			}
 			return nil, context.Cause(ctx)
 		}
-		sink.Event(message.Event{Type: message.EventProgress, Data: map[string]any{"value": i + 1}})
+		if fate.kind != hangs {
+			sink.Event(message.Event{Type: message.EventProgress, Data: map[string]any{"value": i + 1}})
+		}
 	}
-	switch {
-	case w.chance(.03):
-		w.happened("worker lost", "%s at %s", task.Req.ID, e.n.name)
+	switch fate.kind {
+	case dies, hangs:
 		return nil, fault.New(fault.WorkerLost, workerDied)
-	case w.chance(.02):
-		w.happened("node failed", "%s at %s", task.Req.ID, e.n.name)
+	case fails:
 		return nil, fault.New(fault.Internal, nodeFailed)
 	}
 	f := message.File{
-		Ref:  message.OutputRef{Node: "9", Kind: "images", Type: "output", Prefix: task.Req.ID, Ext: ".png"},
-		Data: picture(task.Req.ID, body),
+		Ref:  message.OutputRef{Node: "9", Kind: "images", Type: "output", Prefix: id, Ext: ".png"},
+		Data: picture(id, body),
 	}
 	f.Ref.Bytes, f.Ref.CRC32C = len(f.Data), message.Checksum(f.Data)
 	return &jobs.Outcome{Files: []message.File{f}, Metrics: map[string]any{"model": "m"}}, nil

@@ -21,19 +21,34 @@ import (
 type oracle struct {
 	w *world
 
-	mu        sync.Mutex
-	receipts  map[string]string // hash of the body, by job
-	cancelled map[string]bool   // jobs of which a client was told that they are cancelled
-	retried   map[string]int    // retries by hand, by job
-	starts    map[string]int    // runs that began, by job
-	ended     map[string]message.Record
+	mu    sync.Mutex
+	jobs  map[string]*seen
+	kv    jetstream.KeyValue
+	ended int // jobs that have
 }
 
-func newOracle(w *world) *oracle {
-	return &oracle{
-		w: w, receipts: map[string]string{}, cancelled: map[string]bool{}, retried: map[string]int{},
-		starts: map[string]int{}, ended: map[string]message.Record{},
+// seen is what the oracle has seen of a job.
+type seen struct {
+	receipt   string         // hash of the body for which there is a receipt; empty: there is none
+	asked     bool           // a client has asked to cancel it
+	cancelled message.State  // in which state a client was told that it will end so; empty: it was not, or is retried since
+	told      time.Time      // when a client was told so
+	readers   int            // that have not come to its end
+	reviving  int            // retries by hand that go on
+	revived   int            // retries by hand
+	attempts  map[int]string // the daemon at which each attempt was run
+	running   map[int]*node  // the attempts that are going on
+	ended     *message.Record
+}
+
+func newOracle(w *world) *oracle { return &oracle{w: w, jobs: map[string]*seen{}} }
+
+// job returns what is known of a job. The caller must hold o.mu.
+func (o *oracle) job(id string) *seen {
+	if o.jobs[id] == nil {
+		o.jobs[id] = &seen{attempts: map[int]string{}, running: map[int]*node{}}
 	}
+	return o.jobs[id]
 }
 
 // The two bodies with which a job may be submitted, by their hash.
@@ -41,49 +56,106 @@ func bodyOf(id, hash string) string { return "body " + hash + " of " + id }
 
 var hashes = []string{"one", "two"}
 
-// runs notes that a run begins.
-func (o *oracle) runs(id string, attempt int, body string) {
-	o.w.note("run of %s begins, attempt %d", id, attempt)
+// takeover is how long after a daemon was silent another one may still begin with its jobs.
+const takeover = 30 * time.Second
+
+// runs notes that a run begins, and returns a function that notes its end.
+func (o *oracle) runs(n *node, req *message.RunRequest, attempt int) (ends func()) {
+	id, body := req.ID, string(req.Inputs["x"])
+	o.w.note("run of %s begins at %s, attempt %d", id, n.name, attempt)
 	o.mu.Lock()
-	o.starts[id]++
-	_, over := o.ended[id]
-	o.mu.Unlock()
-	if over {
+	defer o.mu.Unlock()
+	j := o.job(id)
+	if j.ended != nil {
 		o.w.violated("a run of %s begins after its end", id)
+	}
+	if j.cancelled != "" {
+		o.w.violated("a run of %s begins after a client was told that it is to stop (%s)", id, j.cancelled)
+	}
+	if at := j.attempts[attempt]; at != "" {
+		o.w.violated("attempt %d of %s runs at %s, and ran at %s", attempt, id, n.name, at)
+	}
+	for other, m := range j.running {
+		if since := time.Since(m.lastSilent()); since > takeover {
+			o.w.violated("attempt %d of %s begins at %s while attempt %d runs at %s, which was last silent %s ago", attempt, id,
+				n.name, other, m.name, since)
+		}
 	}
 	if !slices.ContainsFunc(hashes, func(h string) bool { return bodyOf(id, h) == body }) {
 		o.w.violated("%s runs with the body %q, which nobody has submitted", id, body)
 	}
+	j.attempts[attempt], j.running[attempt] = n.name, n
+	return func() {
+		o.w.note("run of %s ends at %s, attempt %d", id, n.name, attempt)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(j.running, attempt)
+		if j.cancelled != "" && time.Since(j.told) > stopping && n.lastSilent().Before(j.told) {
+			o.w.violated("attempt %d of %s runs %s after a client was told that it is to stop", attempt, id, time.Since(j.told))
+		}
+	}
 }
+
+// stopping is how long a run may go on that is to stop, at a daemon that others hear.
+const stopping = silence + stopTime + 3*time.Second
 
 // receipt notes that a client has a receipt for a job.
 func (o *oracle) receipt(id, hash string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if old := o.receipts[id]; old != "" && old != hash {
-		go o.w.violated("%s has receipts for two bodies", id)
+	j := o.job(id)
+	if j.receipt != "" && j.receipt != hash {
+		o.w.violated("%s has receipts for two bodies", id)
 	}
-	o.receipts[id] = hash
+	j.receipt = hash
 }
 
 // hash returns the hash of the body of which a receipt was given.
 func (o *oracle) hash(id string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.receipts[id]
+	return o.job(id).receipt
 }
 
-func (o *oracle) told(id string, retried bool) {
+// asks notes that a client asks to cancel a job.
+func (o *oracle) asks(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if retried {
-		o.retried[id]++
-	} else {
-		o.cancelled[id] = true
+	o.job(id).asked = true
+}
+
+// cancels notes that a client was told that a job is cancelled, or if it is running, that it is to stop.
+func (o *oracle) cancels(id string, state message.State) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if j := o.job(id); j.reviving == 0 {
+		j.cancelled, j.told = state, time.Now()
 	}
 }
 
-// judge waits until all jobs have ended and a minute longer, in which the daemons repair what is left, and compares
+// reads notes that a client begins to read the events of a job, or has come to its end.
+func (o *oracle) reads(id string, more int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.job(id).readers += more
+}
+
+// revives notes that a client retries a job, and returns a function that notes that it has.
+func (o *oracle) revives(id string) (end func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	j := o.job(id)
+	j.revived++
+	j.reviving++
+	j.cancelled, j.ended = "", nil
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		j.reviving--
+	}
+}
+
+// judge waits until all jobs have ended and a while longer, in which the daemons repair what is left, and compares
 // records, files, events and tables with what clients were told. Nothing else goes on meanwhile.
 func (o *oracle) judge(nodes []*node) {
 	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{o.w, nil}))
@@ -97,49 +169,56 @@ func (o *oracle) judge(nodes []*node) {
 		panic(err)
 	}
 	ctx := context.Background()
-	kv, err := js.KeyValue(ctx, message.JobBucket)
-	if err != nil {
+	if o.kv, err = js.KeyValue(ctx, message.JobBucket); err != nil {
 		o.w.violated("the records are not there: %v", err)
 		return
 	}
-	for end := time.Now().Add(15 * time.Minute); !o.allEnded(ctx, kv) && time.Now().Before(end); {
+	for end := time.Now().Add(15 * time.Minute); !o.allEnded(ctx) && time.Now().Before(end); {
 		time.Sleep(500 * time.Millisecond)
 	}
 	o.w.note("all jobs have ended")
-	time.Sleep(time.Minute)
+	time.Sleep(repaired)
 	events := o.events(ctx, js)
-	for id, hash := range o.receipts {
-		rec, err := record(ctx, kv, id)
+	for id, j := range o.jobs {
+		if j.receipt == "" {
+			continue
+		}
+		rec, err := record(ctx, o.kv, id)
 		if err != nil {
 			o.w.violated("%s has a receipt and no record: %v", id, err)
 			continue
 		}
-		o.judgeRecord(rec, hash)
+		o.judgeRecord(rec, j)
 		o.judgeFiles(rec, nodes)
-		o.judgeEvents(rec, events[id])
+		o.judgeEvents(rec, j, events[id])
 		for _, n := range nodes {
-			if seen, err := n.up().Get(id); err != nil || seen.State != rec.State || seen.Attempt != rec.Attempt {
-				o.w.violated("%s is %s/%d, and the table of %s says %s/%d, %v", id, rec.State, rec.Attempt, n.name, seen.State,
-					seen.Attempt, err)
+			in, err := n.up().Get(id)
+			if in, rec := plain(in), plain(rec); err != nil || in != rec {
+				o.w.violated("%s is %s, and in the table of %s %s, %v", id, rec, n.name, in, err)
 			}
 		}
 	}
 }
 
+// repaired is how long after the end of all jobs everything is as it should be.
+const repaired = time.Minute
+
 // allEnded notes the records of the jobs that have ended and reports whether all have.
-func (o *oracle) allEnded(ctx context.Context, kv jetstream.KeyValue) bool {
+func (o *oracle) allEnded(ctx context.Context) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for id := range o.receipts {
-		if _, ok := o.ended[id]; ok {
+	all := true
+	for id, j := range o.jobs {
+		if j.receipt == "" || j.ended != nil {
 			continue
 		}
-		rec, err := record(ctx, kv, id)
-		if err == nil && rec.State.Final() {
-			o.ended[id] = rec
+		if rec, err := record(ctx, o.kv, id); err == nil && rec.State.Final() {
+			j.ended = &rec
+		} else {
+			all = false
 		}
 	}
-	return len(o.ended) == len(o.receipts)
+	return all
 }
 
 func record(ctx context.Context, kv jetstream.KeyValue, id string) (message.Record, error) {
@@ -147,29 +226,58 @@ func record(ctx context.Context, kv jetstream.KeyValue, id string) (message.Reco
 	e, err := kv.Get(ctx, id)
 	if err == nil {
 		err = json.Unmarshal(e.Value(), &rec)
+		rec.Rev = e.Revision()
 	}
 	return rec, err
 }
 
+// plain is all that a record says.
+func plain(rec message.Record) string {
+	rec.Position = 0
+	b, err := json.Marshal(rec)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
 // judgeRecord checks that a job has ended once, for a reason that there was, and as clients were told.
-func (o *oracle) judgeRecord(rec message.Record, hash string) {
+func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 	id := rec.Job
-	was, ended := o.ended[id]
+	ttl, hurried := o.w.plan.has(numberOf(id), hurry)
 	switch {
 	case !rec.State.Final():
 		o.w.violated("%s never ends: %s, attempt %d, owner %s", id, rec.State, rec.Attempt, rec.Owner)
-	case ended && (was.State != rec.State || was.Attempt != rec.Attempt):
-		o.w.violated("%s ended as %s and is %s later", id, was.State, rec.State)
-	case rec.Hash != hash:
-		o.w.violated("%s has a receipt for body %s, and its record is of %s", id, hash, rec.Hash)
-	case o.cancelled[id] && o.retried[id] == 0 && rec.State != message.Cancelled:
+	case j.ended != nil && (j.ended.State != rec.State || j.ended.Attempt != rec.Attempt):
+		o.w.violated("%s ended as %s and is %s later", id, j.ended.State, rec.State)
+	case rec.Hash != j.receipt:
+		o.w.violated("%s has a receipt for body %s, and its record is of %s", id, j.receipt, rec.Hash)
+	case j.cancelled == message.Cancelled && rec.State != message.Cancelled:
 		o.w.violated("%s: a client was told that it is cancelled, and it is %s", id, rec.State)
+	case rec.State == message.Cancelled && !j.asked:
+		o.w.violated("%s is cancelled, and nobody has asked for that", id)
+	case rec.State == message.Expired && (!hurried || rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
+		o.w.violated("%s expires %d ms after it was created, and may wait %s", id, rec.Finished-rec.Created, ttl.lasts)
+	case j.readers > 0:
+		o.w.violated("%s has ended, and %d readers do not know that", id, j.readers)
+	case rec.Counted() > attempts || rec.HandedBack > handedBack:
+		o.w.violated("%s has %d attempts, %d earlier and %d handed back", id, rec.Attempt, rec.Earlier, rec.HandedBack)
+	case rec.Tied && rec.HandedBack > 0:
+		o.w.violated("%s is tied to a client, and was run again after its daemon had died", id)
 	case rec.State == message.Failed && !madeUp(rec):
 		o.w.violated("%s failed: %v, causes %v", id, rec.Error, rec.Causes)
-	case o.starts[id] > rec.Attempt:
-		o.w.violated("%s has %d attempts and was run %d times", id, rec.Attempt, o.starts[id])
+	case len(j.attempts) > rec.Attempt:
+		o.w.violated("%s has %d attempts and was run %d times", id, rec.Attempt, len(j.attempts))
+	case len(j.running) > 0:
+		o.w.violated("%s has ended, and attempts %v of it are running", id, j.running)
 	}
 }
+
+// The limits that docs/reliability.md promises: attempts that count, and those that end with their daemon.
+const (
+	attempts   = 3
+	handedBack = 20
+)
 
 // madeUp reports whether a job failed with a failure that a worker made up.
 func madeUp(rec message.Record) bool {
@@ -177,16 +285,19 @@ func madeUp(rec message.Record) bool {
 		(strings.Contains(rec.Error.Text, nodeFailed) || strings.Contains(rec.Error.Text, workerDied))
 }
 
-// judgeFiles checks that a job that is done has one file, with what it draws and under the name in its record, and
-// that any other job has none.
+// judgeFiles checks that a job that is done has one file, with what it draws and under the name in its record, at the
+// daemon that has run it, and that any other job has none.
 func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 	var found []string
+	owner := ""
 	for _, n := range nodes {
 		files, err := filepath.Glob(filepath.Join(n.folder("output"), rec.Job+"_*"))
 		if err != nil {
 			panic(err)
 		}
-		found = append(found, files...)
+		if found = append(found, files...); len(files) > 0 {
+			owner = n.name
+		}
 	}
 	if rec.State != message.Done {
 		if len(found) > 0 {
@@ -194,8 +305,9 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 		}
 		return
 	}
-	if len(found) != 1 || len(rec.Outputs) != 1 || rec.Outputs[0].Filename != filepath.Base(found[0]) {
-		o.w.violated("%s is done, its record names %v, and its files are %v", rec.Job, rec.Outputs, found)
+	if len(found) != 1 || len(rec.Outputs) != 1 || rec.Outputs[0].Filename != filepath.Base(found[0]) ||
+		owner != rec.Owner {
+		o.w.violated("%s is done by %s, its record names %v, and its files are %v", rec.Job, rec.Owner, rec.Outputs, found)
 		return
 	}
 	if b, err := os.ReadFile(found[0]); err != nil || !bytes.Equal(b, picture(rec.Job, bodyOf(rec.Job, rec.Hash))) {
@@ -205,15 +317,19 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 
 // judgeEvents checks that the end of a job is told, and once for every end that it had. It does not look at the order:
 // a daemon that was cut off sends what it had to say when it is back, perhaps after the end.
-func (o *oracle) judgeEvents(rec message.Record, events []message.Event) {
-	ends := 0
+func (o *oracle) judgeEvents(rec message.Record, j *seen, events []message.Event) {
+	var ends []string
 	for _, ev := range events {
 		if message.Terminal(ev.Type) {
-			ends++
+			ends = append(ends, ev.Type)
 		}
 	}
-	if most := 1 + o.retried[rec.Job]; ends < 1 || ends > most {
-		o.w.violated("the end of %s is told %d times, want 1 to %d", rec.Job, ends, most)
+	want := map[message.State]string{
+		message.Done: message.EventSuccess, message.Failed: message.EventError, message.Cancelled: message.EventInterrupted,
+		message.Expired: message.EventExpired,
+	}[rec.State]
+	if n, most := len(ends), 1+j.revived; n < 1 || n > most || ends[n-1] != want {
+		o.w.violated("the ends of %s are told as %v, want 1 to %d, the last one %s", rec.Job, ends, most, want)
 	}
 }
 

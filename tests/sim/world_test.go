@@ -2,10 +2,10 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,53 +17,39 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// world is what lies outside of the daemons: the NATS server and its disk, the links to it, and what happens by
-// chance, which a seed decides.
+// world is what lies outside of the daemons: the NATS server and its disk, and the links to it.
 type world struct {
 	t    testing.TB
+	plan plan
 	base string // folder of all disks
 
 	mu     sync.Mutex
-	rng    *rand.Rand
 	trace  strings.Builder
 	began  time.Time
 	server *server.Server // nil: it is down
 	disk   string         // JetStream's folder
 	disks  int            // that the server has had
 	links  map[*link]bool
+	fuses  map[*fuse]bool
 	counts map[string]int // faults by kind
 	bad    []string       // what the oracle found
+
+	turn chan struct{}   // semaphore of one: its holder stops the server
+	life context.Context // ends when all is judged
+	end  func()
 }
 
 // newWorld returns a world with a running server.
-func newWorld(t testing.TB, seed uint64) *world {
+func newWorld(t testing.TB, p plan) *world {
 	t.Helper()
 	base := t.TempDir()
 	w := &world{
-		t: t, base: base, rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), links: map[*link]bool{},
-		counts: map[string]int{}, disk: filepath.Join(base, "disk0"),
+		t: t, plan: p, base: base, began: time.Now(), links: map[*link]bool{}, fuses: map[*fuse]bool{},
+		counts: map[string]int{}, disk: filepath.Join(base, "disk0"), turn: make(chan struct{}, 1),
 	}
+	w.life, w.end = context.WithCancel(context.Background())
 	w.startServer()
 	return w
-}
-
-// below returns a number from 0 to n-1.
-func (w *world) below(n int) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rng.IntN(n)
-}
-
-// chance reports true with probability p.
-func (w *world) chance(p float64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.rng.Float64() < p
-}
-
-// between returns a time between two others.
-func (w *world) between(low, high time.Duration) time.Duration {
-	return low + time.Duration(w.below(int((high-low)/time.Microsecond)+1))*time.Microsecond
 }
 
 // note adds a line to the trace.
@@ -73,12 +59,12 @@ func (w *world) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(&w.trace, "%12.6f  %s\n", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// happened notes a fault of a kind.
-func (w *world) happened(kind, format string, args ...any) {
+// happened notes a step of the plan.
+func (w *world) happened(s step) {
 	w.mu.Lock()
-	w.counts[kind]++
+	w.counts[s.kind]++
 	w.mu.Unlock()
-	w.note(kind+": "+format, args...)
+	w.note("%s", strings.TrimSpace(s.String()))
 }
 
 // violated notes what no order of events may lead to.
@@ -108,11 +94,18 @@ func (w *world) startServer() {
 	w.mu.Unlock()
 }
 
+// newDisk returns a folder for a disk.
+func (w *world) newDisk() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.disks++
+	return filepath.Join(w.base, fmt.Sprint("disk", w.disks))
+}
+
 // stopServer ends the server. Killed, the next one finds what its files held while it ran; otherwise what it wrote as
 // it ended too.
 func (w *world) stopServer(killed bool) {
-	w.disks++
-	old, next := w.disk, filepath.Join(w.base, fmt.Sprint("disk", w.disks))
+	old, next := w.disk, w.newDisk()
 	w.mu.Lock()
 	s := w.server
 	w.server = nil
@@ -120,7 +113,9 @@ func (w *world) stopServer(killed bool) {
 	if killed {
 		copyTree(old, next)
 	}
-	w.cut(func(*link) bool { return true })
+	for _, l := range w.linksOf(nil) {
+		l.cut()
+	}
 	s.Shutdown()
 	s.WaitForShutdown()
 	if !killed {
@@ -151,17 +146,43 @@ func copyTree(from, to string) {
 type link struct {
 	w              *world
 	node           *node // whose it is; nil: the oracle's
-	client, server net.Conn
+	daemon, server net.Conn
 	once           sync.Once
 }
 
 func (l *link) cut() {
 	l.once.Do(func() {
-		_, _ = l.client.Close(), l.server.Close()
+		_, _ = l.daemon.Close(), l.server.Close()
 		l.w.mu.Lock()
 		defer l.w.mu.Unlock()
 		delete(l.w.links, l)
 	})
+}
+
+// fuse waits for a message of a daemon. It then cuts the daemon's link, and burns.
+type fuse struct {
+	node  *node
+	what  string // a part of the message
+	left  int    // such messages, the last among them
+	lost  bool   // the message does not arrive
+	act   func() // what happens at that moment
+	burnt chan struct{}
+}
+
+// burns reports whether a message burns a fuse, and which.
+func (w *world) burns(l *link, message []byte) *fuse {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for f := range w.fuses {
+		if f.node != l.node || !bytes.Contains(message, []byte(f.what)) {
+			continue
+		}
+		if f.left--; f.left == 0 {
+			delete(w.fuses, f)
+			return f
+		}
+	}
+	return nil
 }
 
 // carry copies what arrives at one end to the other. It never holds it back: nats.go keeps a lock while it waits for
@@ -183,28 +204,33 @@ func (l *link) carry(to, from net.Conn) {
 		}
 	}()
 	for b := range in {
-		if _, err := to.Write(b); err != nil {
+		var f *fuse
+		if from == l.daemon {
+			f = l.w.burns(l, b)
+		}
+		if f == nil || !f.lost {
+			if _, err := to.Write(b); err != nil {
+				l.cut()
+			} else if from == l.daemon && l.node != nil {
+				l.node.heard(b)
+			}
+		}
+		if f != nil {
 			l.cut()
+			f.act()
+			close(f.burnt)
 		}
 	}
 }
 
-// cut cuts the links of which a function reports true.
-func (w *world) cut(these func(*link) bool) {
-	for _, l := range w.open() {
-		if these(l) {
-			l.cut()
-		}
-	}
-}
-
-// open returns the links that are up.
-func (w *world) open() []*link {
+// linksOf returns the links of a node that are up; nil: all links.
+func (w *world) linksOf(n *node) (out []*link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make([]*link, 0, len(w.links))
 	for l := range w.links {
-		out = append(out, l)
+		if n == nil || l.node == n {
+			out = append(out, l)
+		}
 	}
 	return out
 }
@@ -226,12 +252,12 @@ func (p way) InProcessConn() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer, client := net.Pipe()
-	l := &link{w: p.w, node: p.node, client: client, server: inner}
+	outer, daemon := net.Pipe()
+	l := &link{w: p.w, node: p.node, daemon: daemon, server: inner}
 	p.w.mu.Lock()
 	p.w.links[l] = true
 	p.w.mu.Unlock()
-	go l.carry(inner, client)
-	go l.carry(client, inner)
+	go l.carry(inner, daemon)
+	go l.carry(daemon, inner)
 	return outer, nil
 }

@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"patchbay/ipc/message"
+)
+
+// step is one thing that a plan has in store: a fault, or what a client does.
+type step struct {
+	kind  string
+	at    time.Duration // since the world began; for what concerns a job, since it was submitted
+	lasts time.Duration
+	node  int    // the daemon that it hits
+	job   int    // the job that it is about; 0: none
+	n     int    // of a worker's fault: the attempt; of a daemon's: the message at which it happens, 0: at once
+	what  string // the messages that are counted, by a part of their text
+	lost  bool   // that message does not arrive; otherwise its answer does not
+}
+
+func (s step) String() string {
+	var b strings.Builder
+	_, _ = fmt.Fprintf(&b, "%8.3fs  %s", s.at.Seconds(), s.kind)
+	if s.job > 0 {
+		_, _ = fmt.Fprintf(&b, " %s", idOf(s.job))
+	}
+	if s.job == 0 || s.kind == submits {
+		_, _ = fmt.Fprintf(&b, " at %s", names[s.node])
+	}
+	switch {
+	case s.job > 0 && s.n > 0:
+		_, _ = fmt.Fprintf(&b, ", attempt %d", s.n)
+	case s.n > 0:
+		_, _ = fmt.Fprintf(&b, ", with message %d to %q, lost %v", s.n, s.what, s.lost)
+	}
+	if s.lasts > 0 {
+		_, _ = fmt.Fprintf(&b, ", for %s", s.lasts.Round(time.Millisecond))
+	}
+	return b.String()
+}
+
+// The daemons, by number, and the IDs of jobs.
+var names = []string{"A", "B"}
+
+func idOf(job int) string { return fmt.Sprintf("j%06d", job) }
+
+func numberOf(id string) (job int) {
+	_, _ = fmt.Sscanf(id, "j%06d", &job)
+	return job
+}
+
+// The kinds of steps. Those of the world:
+const (
+	cut       = "cut"        // one link of a daemon
+	away      = "away"       // a daemon does not reach the server
+	crash     = "crash"      // a daemon dies and is started again
+	stop      = "stop"       // the server stops in order
+	kill      = "kill"       // the server dies
+	submits   = "submit"     // a client submits a job
+	twoBodies = "two bodies" // another client submits another job under its ID, at another daemon
+	again     = "again"      // the client submits it again
+	cancels   = "cancel"     // a client cancels it
+	revives   = "retry"      // a client retries it once it has ended without a result
+	dies      = "dies"       // the worker that runs it dies
+	fails     = "fails"      // its node fails
+	hangs     = "hangs"      // the worker that runs it does nothing for a while, and is killed then
+	slow      = "slow"       // it takes longer
+	// Of clients, from the beginning:
+	ties  = "tie"   // the job is tied to the client, which leaves after a while
+	hurry = "hurry" // the job expires if it waits too long
+	large = "large" // its body has several pieces
+	reads = "read"  // a client reads its events, with a pause after each
+)
+
+// plan is what a world has in store.
+type plan struct {
+	seed  uint64
+	steps []step
+	// limits of waiting jobs, and of the jobs of a client that have not ended; 0: none
+	queue, perClient int
+}
+
+func (p plan) has(job int, kind string) (step, bool) {
+	for _, s := range p.steps {
+		if s.job == job && s.kind == kind {
+			return s, true
+		}
+	}
+	return step{}, false
+}
+
+// without returns the plan without some of its steps, and without what is about jobs that are not submitted.
+func (p plan) without(from, to int) plan {
+	submitted := map[int]bool{0: true}
+	rest := slices.Concat(p.steps[:from], p.steps[to:])
+	for _, s := range rest {
+		if s.kind == submits {
+			submitted[s.job] = true
+		}
+	}
+	p.steps = slices.DeleteFunc(rest, func(s step) bool { return !submitted[s.job] })
+	return p
+}
+
+// of returns the steps about a job.
+func (p plan) of(job int) (out []step) {
+	for _, s := range p.steps {
+		if s.job == job {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// dice are what happens by chance for a reason, whatever else happens: they do not change when a plan loses a step.
+func (p plan) dice(reason ...any) *rand.Rand {
+	h := fnv.New64()
+	_, _ = fmt.Fprint(h, reason...)
+	return rand.New(rand.NewPCG(p.seed, h.Sum64()))
+}
+
+// between returns a time between two others.
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64(high-low)+1))
+}
+
+// chances are what a plan may hold of each kind: on the average, how many of a kind that hits the world, or how likely
+// one is for a job.
+var chances = []struct {
+	kind      string
+	chance    float64
+	low, high time.Duration // how long it lasts
+}{
+	{cut, 3, 0, 0},
+	{away, 2, 100 * time.Millisecond, 30 * time.Second},
+	{crash, 2, 0, 20 * time.Second},
+	{stop, .7, 0, 8 * time.Second},
+	{kill, .7, 0, 8 * time.Second},
+	{twoBodies, .1, 0, 0},
+	{again, .15, 0, 3 * time.Second},
+	{cancels, .12, 0, 3 * time.Second},
+	{revives, .3, 0, 3 * time.Second},
+	{dies, .05, 0, 0},
+	{fails, .03, 0, 0},
+	{hangs, .05, 5 * time.Second, 40 * time.Second},
+	{slow, .05, 5 * time.Second, 25 * time.Second},
+	{ties, .1, 0, 10 * time.Second},
+	{hurry, .1, time.Second, 10 * time.Second},
+	{large, .1, 0, 0},
+	{reads, .2, 0, 3 * time.Second},
+}
+
+// ofWorld are the kinds of steps that hit no certain job.
+var ofWorld = []string{cut, away, crash, stop, kill}
+
+// jobsPerSeed is how many jobs a plan submits, within lifetime.
+const (
+	jobsPerSeed = 40
+	lifetime    = 40 * time.Second
+)
+
+// messages are what a fault may wait for: any message, and those that write records, requests and events.
+var messages = []string{
+	"", " $KV." + message.JobBucket + ".j", " $KV." + message.JobBucket + ".j", " $KV." + message.RequestBucket + ".j",
+	" " + strings.TrimSuffix(message.EventSubject("", ""), "."),
+}
+
+// planOf returns the plan of a seed.
+func planOf(seed uint64) plan {
+	p := plan{seed: seed}
+	r := p.dice("plan")
+	if r.IntN(2) == 0 {
+		p.queue, p.perClient = 4+r.IntN(8), 2+r.IntN(4)
+	}
+	for _, c := range chances {
+		if !slices.Contains(ofWorld, c.kind) {
+			continue
+		}
+		for range poisson(r, c.chance) {
+			s := step{kind: c.kind, at: between(r, 0, lifetime), lasts: between(r, c.low, c.high), node: r.IntN(len(names))}
+			if r.IntN(3) > 0 {
+				s.n, s.what, s.lost = 1+r.IntN(6), messages[r.IntN(len(messages))], r.IntN(2) == 0
+			}
+			p.steps = append(p.steps, s)
+		}
+	}
+	for job := 1; job <= jobsPerSeed; job++ {
+		p.steps = append(p.steps, step{kind: submits, at: between(r, 0, lifetime), node: r.IntN(len(names)), job: job})
+		for _, c := range chances {
+			if slices.Contains(ofWorld, c.kind) || r.Float64() >= c.chance {
+				continue
+			}
+			s := step{kind: c.kind, at: between(r, 0, 2*time.Second), lasts: between(r, c.low, c.high), job: job}
+			if slices.Contains([]string{dies, fails, hangs, slow}, c.kind) {
+				s.n = 1 + r.IntN(1+r.IntN(2))
+			}
+			p.steps = append(p.steps, s)
+		}
+	}
+	slices.SortStableFunc(p.steps, func(a, b step) int { return int(a.at - b.at) })
+	return p
+}
+
+// poisson returns a number that is mean on the average.
+func poisson(r *rand.Rand, mean float64) (n int) {
+	for left := r.ExpFloat64(); left < mean; left += r.ExpFloat64() {
+		n++
+	}
+	return n
+}
