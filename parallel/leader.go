@@ -291,6 +291,7 @@ func (e *Leader) attempt(
 		cluster, _ := e.devices()
 		result, err = denoise.Run(ctx, req, observe, stats, denoise.Target{
 			Team: e.team, Session: e.last.Add(1), Device: cluster.Device, DeviceOf: e.cfg.DeviceOf, Memory: e.cfg.MemoryBytes,
+			Kernels: e.ops.Name(),
 		})
 		return err
 	})
