@@ -16,6 +16,9 @@ import (
 // resumeOff is the value of --resume-bytes with which no evaluations are kept.
 const resumeOff = "off"
 
+// resumeSpare is what evaluations leave of the disk, for the queue and for pictures.
+const resumeSpare = 256 << 20
+
 // resumeBytes returns how many bytes the evaluations may take that workers keep for later attempts of their jobs; 0:
 // none are kept, because jobs end with the daemon or the setting says so.
 func (c *Config) resumeBytes() (int64, error) {
@@ -38,9 +41,11 @@ func (c *Config) resume(log zerolog.Logger) (*resume.Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &resume.Folder{Root: c.resumeRoot(), Most: most, Build: build, Dropped: func(err error) {
-		log.Warn().Err(err).Msg("the evaluations of a run are not kept; should its worker die, they are computed again")
-	}}, nil
+	return &resume.Folder{
+		Root: c.resumeRoot(), Most: most, Spare: resumeSpare, Build: build, Dropped: func(err error) {
+			log.Warn().Err(err).Msg("the evaluations of a run are not kept; should its worker die, they are computed again")
+		},
+	}, nil
 }
 
 // build tells programs apart, also those of one version.

@@ -10,12 +10,14 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"patchbay/engine"
 )
@@ -30,6 +32,8 @@ type Folder struct {
 	// Most bounds the bytes of all files below Root. Where they would be more, those that were not written to for
 	// longest are removed.
 	Most int64
+	// Spare is how much of the disk is left to others: a log that would take of it is dropped.
+	Spare int64
 	// Build is the program that computes: another one may compute other bits.
 	Build string
 	// Dropped is called when a log is dropped, once for each; nil: nobody wants to know.
@@ -170,6 +174,14 @@ func (l *Log) add(parts [][]float32) error {
 	case !room:
 		l.Close()
 		return nil
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Fstatfs(int(l.file.Fd()), &disk); err != nil {
+		return err
+	}
+	if free := int64(disk.Bavail) * disk.Bsize; free < l.folder.Spare+int64(len(l.buf)) {
+		return fmt.Errorf("%s: the disk has %d bytes left, of which %d are spared: %w", l.path, free, l.folder.Spare,
+			syscall.ENOSPC)
 	}
 	if _, err := l.file.WriteAt(l.buf, l.offset); err != nil {
 		return err

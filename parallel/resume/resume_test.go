@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -259,6 +260,23 @@ func TestBadDisk(t *testing.T) {
 	l.Add(outputs(2, 3))
 	if len(causes) != 1 || replayed(t, f.Open(Key{1}), 3) != 0 {
 		t.Errorf("a full disk: dropped with %v, want one cause and no file", causes)
+	}
+}
+
+// TestSpare checks that a log which would take what is left to others is dropped with its file.
+func TestSpare(t *testing.T) {
+	f := folder(t)
+	var cause error
+	f.Dropped = func(err error) { cause = err }
+	path := fill(f, Key{1}, 2, 10)
+	f.Spare = math.MaxInt64 / 2
+	l := f.Open(Key{1})
+	if got := replayed(t, l, 10); got != 2 {
+		t.Errorf("%d evaluations came back, want 2", got)
+	}
+	l.Add(outputs(2, 10))
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || !errors.Is(cause, syscall.ENOSPC) {
+		t.Errorf("the file is there (%v), dropped for %v; want it removed for want of space", err, cause)
 	}
 }
 
