@@ -6,8 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"patchbay/fault"
+	"patchbay/models/sampling"
 	"patchbay/parallel/request"
 	"patchbay/parallel/resume"
 )
@@ -276,5 +281,62 @@ func TestResumeAfterError(t *testing.T) {
 		if err != nil || got.Stats.Resumed != c.want {
 			t.Errorf("%s: %d evaluations were resumed (%v), want %d", c.what, got.Stats.Resumed, err, c.want)
 		}
+	}
+}
+
+// TestResumeAfterLostRank kills the process of a rank twice in a run: others go on from the log, with the same bits and
+// without the caller. Without a log that gets further the run ends.
+func TestResumeAfterLostRank(t *testing.T) {
+	p := &processes{dir: t.TempDir(), silence: 2 * time.Second}
+	e, err := NewPool(Config{NewOps: testOps, Processes: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := benchRequest(t, 192, 16)
+	r.Plan = "ulysses=2"
+	r.Model.Weights = named{r.Model.Weights, "192"}
+	if r.Sigmas, err = sampling.MakeSigmas(r.Sampling, "simple", 10); err != nil {
+		t.Fatal(err)
+	}
+	want, err := e.Sample(t.Context(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dropped []error
+	r.Resume = &resume.Folder{
+		Root: t.TempDir(), Name: "job", Most: 1 << 30, Dropped: func(err error) { dropped = append(dropped, err) },
+	}
+	var resumed []int
+	kills := map[int]bool{3: true, 7: true}
+	got, err := e.Sample(t.Context(), r, func(at request.Progress) error {
+		if at.Resumed {
+			resumed = append(resumed, at.Step)
+		} else if kills[at.Step] {
+			_ = syscall.Kill(p.pids[1], syscall.SIGKILL)
+		}
+		return nil
+	})
+	if err != nil || len(dropped) > 0 {
+		t.Fatal(err, dropped)
+	}
+	sameBits(t, "after two lost ranks", got, want)
+	lost := got.Stats.Lost
+	if len(resumed) != 2 || resumed[0] < 3 || resumed[1] < 7 || len(lost) != 2 ||
+		!strings.Contains(lost[0], "process 1 has gone: signal: killed") || got.Stats.Resumed != resumed[1] {
+		t.Errorf("resumed at steps %v (%d evaluations) after %q; want two losses that name the process", resumed,
+			got.Stats.Resumed, lost)
+	}
+	r.Resume.Most = 1 // nothing is kept
+	r.Seed++
+	_, err = e.Sample(t.Context(), r, func(at request.Progress) error {
+		if at.Step == 3 {
+			_ = syscall.Kill(p.pids[1], syscall.SIGKILL)
+		}
+		return nil
+	})
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Code != fault.HostLost {
+		t.Errorf("got %v, want the loss", err)
 	}
 }

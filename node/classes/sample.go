@@ -114,6 +114,9 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	}
 	result.Stats.Model = m.Name
 	c.Sampled(result.Stats, time.Since(began).Seconds())
+	for _, cause := range result.Stats.Lost {
+		c.Warn("node %s: new processes of ranks went on where others had gone: %s", c.ID, cause)
+	}
 	m.Format.FromModel(result.Latent.Data, result.Latent.Y*result.Latent.X)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.BadInput,

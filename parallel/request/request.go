@@ -264,5 +264,6 @@ type Stats struct {
 	Tokens      []rank.TokenCount // what each rank's first block computed
 	Devices     []string          // of each rank, by Config.DeviceOf; nil: no device has memory of its own
 	Chosen      map[string]int64  // calls by way of computing them (engine.Chooser), over all ranks; nil: one way
+	Lost        []string          // why processes of ranks went, where others went on with Request.Resume
 	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }
