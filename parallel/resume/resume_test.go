@@ -280,20 +280,25 @@ func TestSpare(t *testing.T) {
 	}
 }
 
-// BenchmarkAdd is what an evaluation of FLUX at 1024 x 1024 costs, with one prediction: 1 MiB.
+// BenchmarkAdd is what an evaluation costs of the demo at 128 x 128 (16 KiB a prediction, two of them) and of FLUX at
+// 1024 x 1024, with one: 1 MiB.
 func BenchmarkAdd(b *testing.B) {
-	f := &Folder{Root: b.TempDir(), Name: "job", Most: 200 << 20, Dropped: func(err error) { b.Error(err) }}
-	v := outputs(1, 1<<18)
-	b.SetBytes(int64(engine.F32.Size() * len(v)))
-	var l *Log
-	for i := 0; b.Loop(); i++ {
-		if i%50 == 0 { // a run of 50 steps
+	for name, n := range map[string]int{"32KiB": 1 << 13, "1MiB": 1 << 18} {
+		b.Run(name, func(b *testing.B) {
+			f := &Folder{Root: b.TempDir(), Name: "job", Most: 200 << 20, Dropped: func(err error) { b.Error(err) }}
+			v := outputs(1, n)
+			b.SetBytes(int64(engine.F32.Size() * len(v)))
+			var l *Log
+			for i := 0; b.Loop(); i++ {
+				if i%50 == 0 { // a run of 50 steps
+					l.Close()
+					l = f.Open(Key{byte(i / 50 % 3)})
+				}
+				l.Add(v)
+			}
 			l.Close()
-			l = f.Open(Key{byte(i / 50)})
-		}
-		l.Add(v)
+		})
 	}
-	l.Close()
 }
 
 // BenchmarkNext is what replaying it costs.
