@@ -22,7 +22,7 @@ func serveCmd(version string) *cobra.Command {
 		Long: `serve takes workflows over NATS and a unix socket and runs them in worker processes. Without --nats it carries
 a NATS server inside, on 127.0.0.1 and without a password: every user of this machine has all rights. SIGTERM and Ctrl-C
 let running jobs finish; a second one ends them. Jobs are written down in JetStream and outlive the daemon: what waits
-is run after the next start, what ran begins again, nothing is recorded twice.
+is run after the next start, what ran goes on where it was, nothing is recorded twice.
 
 Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or
 folder that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,

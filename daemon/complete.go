@@ -19,6 +19,9 @@ func (c *Config) checkJobs() error {
 	if _, err := ParseBytes(c.KeepBytes); err != nil {
 		return refuse("--keep-bytes %w", err)
 	}
+	if _, err := c.resumeBytes(); err != nil {
+		return refuse("--resume-bytes %w, or off", err)
+	}
 	switch {
 	case c.Queue != QueueDurable && c.Queue != queueMemory:
 		return refuse("--queue %s: want durable or memory", c.Queue)

@@ -6,8 +6,9 @@
 // finds devices, transport.go how their ranks exchange data. children.go starts a process for each rank,
 // portable_model.go and hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are
 // the other side. On it worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder,
-// register.go hosts that come and go, metrics.go counts and health, run.go serves and shuts down. complete.go checks
-// settings, daemon.go opens everything in order. collector.go relaxes garbage collection while payloads arrive.
+// resume.go evaluations of open jobs in it, register.go hosts that come and go, metrics.go counts and health, run.go
+// serves and shuts down. complete.go checks settings, daemon.go opens everything in order. collector.go relaxes garbage
+// collection while payloads arrive.
 package daemon
 
 import (
@@ -218,7 +219,11 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 	}
 	d.jobs = jobs.New(jc)
-	return d.jobs.Open(ctx)
+	if err := d.jobs.Open(ctx); err != nil {
+		return err
+	}
+	d.sweepEvaluations()
+	return nil
 }
 
 // WorkerCommand returns a function that makes a command to run this program as a worker.

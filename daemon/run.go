@@ -12,6 +12,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/register"
 	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
 )
 
 // run serves until a signal, a failure or the end of parent. The first signal lets running jobs finish, a second one
@@ -53,6 +54,11 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		return err
 	}
 	children.Go(func() { d.jobs.Reconcile(alive) })
+	children.Go(func() {
+		for range wire.Every(alive, sweepEvery) {
+			d.sweepEvaluations()
+		}
+	})
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
 			if err := c.Serve(carry, drain, d.svc); err != nil {
@@ -143,4 +149,5 @@ func (d *daemon) executors() (out []jobs.Executor) {
 func (d *daemon) event(ev message.Event) {
 	d.meter.Event(ev)
 	d.nats.Event(ev)
+	d.ended(ev)
 }

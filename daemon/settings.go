@@ -72,7 +72,9 @@ type Config struct {
 	KeepFiles time.Duration `json:"keep_results,omitempty"`
 	KeepBytes string        `json:"keep_bytes,omitempty"`
 	Replicas  int           `json:"replicas,omitempty"`
-	Log       string        `json:"log"`
+	// ResumeBytes bounds the evaluations that workers keep for later attempts of their jobs; "off": none are kept.
+	ResumeBytes string `json:"resume_bytes,omitempty"`
+	Log         string `json:"log"`
 
 	StrictLinks bool        `json:"strict_links,omitempty"`
 	Extra       files.Extra `json:"extra_models,omitzero"` // from the ComfyUI tree

@@ -104,5 +104,10 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 			log.Warn().Err(err).Msg("the device was not released completely")
 		}
 	}
-	return worker.NewLocal("local", runner, cfg.FreeAfter), cat, closing, nil
+	executor := worker.NewLocal("local", runner, cfg.FreeAfter)
+	if executor.Resume, err = cfg.resume(log); err != nil {
+		closing()
+		return nil, nil, nil, err
+	}
+	return executor, cat, closing, nil
 }

@@ -57,18 +57,43 @@ func (e *Leader) Sample(
 		return nil, err
 	}
 	defer release()
+	step, furthest, lost := 0, 0, []string(nil)
+	for {
+		result, fitted, err := e.fitted(ctx, req, plan, func(p request.Progress) error {
+			step = p.Step
+			if observe == nil {
+				return nil
+			}
+			return observe(p)
+		})
+		if err == nil {
+			result.Stats.Lost = lost
+			return result, nil
+		}
+		// where processes of ranks have gone, others go on from the log: each time further, so that there is an end
+		if cause := scope.AsError(err); req.Resume == nil || cause.Code != fault.HostLost || step <= furthest {
+			return nil, e.advised(err, req, fitted)
+		}
+		furthest, lost = step, append(lost, err.Error())
+	}
+}
+
+// fitted runs a request on the processes that there are, with a plan for them, which it returns. The caller must hold
+// e.work.
+func (e *Leader) fitted(
+	ctx context.Context, req *request.Request, plan plan.Plan, observe request.Observe,
+) (result *request.Result, fitted plan.Plan, err error) {
 	if err := e.start(plan.Ranks()); err != nil {
-		return nil, err
+		return nil, plan, err
 	}
-	if plan, err = e.refit(req, plan); err != nil {
-		return nil, err
+	if fitted, err = e.refit(req, plan); err != nil {
+		return nil, fitted, err
 	}
-	var result *request.Result
 	err = e.relieved(func() (err error) {
-		result, err = e.attempt(ctx, req, plan, observe)
+		result, err = e.attempt(ctx, req, fitted, observe)
 		return err
 	})
-	return result, e.advised(err, req, plan)
+	return result, fitted, err
 }
 
 // current reports whether the processes for the given number of ranks run, and none of them was lost.
@@ -291,6 +316,7 @@ func (e *Leader) attempt(
 		cluster, _ := e.devices()
 		result, err = denoise.Run(ctx, req, observe, stats, denoise.Target{
 			Team: e.team, Session: e.last.Add(1), Device: cluster.Device, DeviceOf: e.cfg.DeviceOf, Memory: e.cfg.MemoryBytes,
+			Kernels: e.ops.Name(),
 		})
 		return err
 	})

@@ -36,7 +36,7 @@ func rooms() map[string][]string {
 		"node":   {"pyjson", "pyregex", "lru", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
 			"comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
-			"hardware", "rank", "process", "forecast", "remote", "request", "leader",
+			"hardware", "rank", "process", "forecast", "remote", "resume", "request", "leader",
 			"denoise", ".",
 		},
 		"ipc": {

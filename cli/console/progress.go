@@ -165,11 +165,14 @@ func (s *Progress) warn(warnings any) {
 func (s *Progress) progress(ev message.Event) {
 	value, _ := ev.Data["value"].(int64)
 	total, _ := ev.Data["max"].(int64)
+	resumed, _ := ev.Data["resumed"].(bool)
+	step := map[bool]string{false: "step", true: "resumed at step"}[resumed]
+	if line := fmt.Sprintf("node %s %s %d/%d", s.name(ev.Node), step, value, total); line != s.line &&
+		(s.bars == nil || resumed) {
+		s.line = line
+		s.Say("%s", line)
+	}
 	if s.bars == nil {
-		if line := fmt.Sprintf("node %s step %d/%d", s.name(ev.Node), value, total); line != s.line {
-			s.line = line
-			s.Say("%s", line)
-		}
 		return
 	}
 	if s.bar == nil || s.node != ev.Node {

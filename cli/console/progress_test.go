@@ -12,7 +12,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestTitlesOfAWatchedJob checks that a watcher without the workflow learns the titles from the first event.
+// TestTitlesOfAWatchedJob checks that a watcher without the workflow learns the titles from the first event, and is
+// told where a job was resumed.
 func TestTitlesOfAWatchedJob(t *testing.T) {
 	var out strings.Builder
 	s := NewProgress(&out, false)
@@ -24,7 +25,10 @@ func TestTitlesOfAWatchedJob(t *testing.T) {
 	s.Event(executing)
 	step := map[string]any{"value": int64(2), "max": int64(9)}
 	s.Event(message.Event{Type: message.EventProgress, Node: "4", Data: step})
-	if want := "node 3\nnode 3 (the sampler)\nnode 4 (VAEDecode) step 2/9\n"; out.String() != want {
+	step["value"], step["resumed"] = int64(5), true
+	s.Event(message.Event{Type: message.EventProgress, Node: "4", Data: step})
+	want := "node 3\nnode 3 (the sampler)\nnode 4 (VAEDecode) step 2/9\nnode 4 (VAEDecode) resumed at step 5/9\n"
+	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -139,6 +139,8 @@ func Jobs(f *pflag.FlagSet, c *daemon.Config) {
 		"remove the files of ended jobs after this long, from the output folder too; 0: never")
 	f.StringVar(&c.KeepBytes, "keep-bytes", "", "remove the files of the oldest jobs, from the output folder too, "+
 		"when all have more bytes, as in 20G (default: never)")
+	f.StringVar(&c.ResumeBytes, "resume-bytes", "2G", "disk space for the evaluations of running jobs, so that one whose "+
+		"worker dies goes on where it was; the oldest go first. off: it begins again")
 	f.IntVar(&c.Replicas, "replicas", 0,
 		"copies of every job on the servers of a NATS cluster, 1 to 5 (default: 3 if it has as many, or else 1)")
 }

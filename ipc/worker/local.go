@@ -15,6 +15,7 @@ import (
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/resume"
 )
 
 // Local is the Executor of a worker: jobs run in this process, on the devices of a graph.Runner.
@@ -22,6 +23,8 @@ type Local struct {
 	name   string
 	runner *graph.Runner
 	idle   time.Duration
+	// Resume says where evaluations are kept for later attempts, each job's in a folder named by its id; nil: nowhere.
+	Resume *resume.Folder
 
 	mu   sync.Mutex
 	busy int
@@ -77,6 +80,11 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	}
 	job := nodeJob(task.Req, w)
 	job.Alone, job.Outputs = task.Attempt > 1, task.Req.Validated
+	if l.Resume != nil {
+		logs := *l.Resume
+		logs.Name = task.Req.ID
+		job.Resume = &logs
+	}
 	res, err := l.runner.Run(ctx, job, func(ev graph.Event) {
 		switch {
 		case ev.Type == "preview":

@@ -19,6 +19,9 @@ func statsOf(s request.Stats) map[string]any {
 		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows,
 		"load_seconds": s.LoadSeconds, "step_seconds": orEmpty(s.StepSeconds), "peak_bytes": s.PeakBytes,
 	}
+	if s.Resumed > 0 {
+		out["resumed"] = s.Resumed
+	}
 	if len(s.Reused) > 0 {
 		out["reused"] = s.Reused
 	}

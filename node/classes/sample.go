@@ -106,7 +106,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 		l := source.Fitted(req.Latent)
 		return l, l, nil
 	}
-	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
+	req.Plan, req.Preview, req.Profile, req.Resume = c.Job.Plan, c.Job.Preview, c.Job.Profile, c.Job.Resume
 	began := time.Now()
 	result, err := c.Use().Sample(req, m, func(p request.Progress) error { return reportProgress(c, m, p) })
 	if err != nil {
@@ -114,6 +114,9 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	}
 	result.Stats.Model = m.Name
 	c.Sampled(result.Stats, time.Since(began).Seconds())
+	for _, cause := range result.Stats.Lost {
+		c.Warn("node %s: new processes of ranks went on where others had gone: %s", c.ID, cause)
+	}
 	m.Format.FromModel(result.Latent.Data, result.Latent.Y*result.Latent.X)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.BadInput,
@@ -140,6 +143,9 @@ func reportProgress(c *graph.Call, m *value.Model, p request.Progress) error {
 	data := map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}
 	if sent := p.ByAxis(); len(sent) > 0 { // an extension: ComfyUI uses one device
 		data["sent"] = sent
+	}
+	if p.Resumed { // another one
+		data["resumed"] = true
 	}
 	c.Emit(graph.Event{Type: "progress", Data: data})
 	return nil

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/node/files"
 	"patchbay/parallel/request"
+	"patchbay/parallel/resume"
 )
 
 // Job is one run of a workflow.
@@ -32,6 +33,8 @@ type Job struct {
 	Preview bool
 	// NoMetadata leaves workflow and extra info out of saved files.
 	NoMetadata bool
+	// Resume has what earlier attempts have computed, and gets what this one computes; nil: nothing is kept.
+	Resume *resume.Folder
 }
 
 // Event is something that happened while a job ran. Types are ComfyUI's: execution_start, execution_cached (Data

@@ -1,10 +1,10 @@
 // Package denoise is the loop of one sampling run. It knows teams and sessions, but neither what is resident nor which
 // plan was chosen. From top to bottom: denoise.go opens a session on a team and starts one sampler per part of the
 // latent (all of it, or one patch of a pipeline); predict.go masks, blends and guides what a part gets; evaluator.go
-// puts the evaluations of all parts in order; cache.go answers some without the network, by the rule of cache_easy.go
-// or cache_lazy.go, which go by what gauge.go measures; progress.go reports steps and shares noise out; latent_part.go
-// is a part, denoiser.go what all parts have in common, mixing.go blends entries and guidance in x0 space, layout.go
-// orders the latent's elements by token.
+// puts the evaluations of all parts in order; replay.go answers those that an earlier run has logged, cache.go some
+// others, by the rule of cache_easy.go or cache_lazy.go, which go by what gauge.go measures; progress.go reports steps
+// and shares noise out; latent_part.go is a part, denoiser.go what all parts have in common, mixing.go blends entries
+// and guidance in x0 space, layout.go orders the latent's elements by token.
 package denoise
 
 import (
@@ -22,6 +22,7 @@ import (
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
+	"patchbay/parallel/resume"
 	"patchbay/parallel/scope"
 )
 
@@ -32,6 +33,7 @@ type Target struct {
 	Device   hardware.Device       // stages are balanced by its rates
 	DeviceOf func(rank int) string // nil: no device has memory of its own
 	Memory   int64                 // bound of a session's memory in bytes, 0: none
+	Kernels  string                // what computes there: others may compute other bits
 }
 
 // Run opens a session, runs the samplers and closes the session. The caller must have taken the ranks, and must recover
@@ -55,7 +57,7 @@ func Run(
 		m.InverseNoiseScaling(sigma, x)
 		return &request.Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
-	d.ctx, d.team, d.stats, d.device = ctx, on.Team, stats, on.Device
+	d.ctx, d.team, d.stats, d.device, d.kernels = ctx, on.Team, stats, on.Device, on.Kernels
 	if of := on.DeviceOf; of != nil {
 		for r := range on.Team.Plan.Ranks() {
 			d.stats.Devices = append(d.stats.Devices, of(r))
@@ -138,7 +140,12 @@ func (d *denoiser) open(budget int64) error {
 func (d *denoiser) sample(reporter *progress) (*request.Result, error) {
 	cache := newCaching(d)
 	parts := d.latentParts(cache != nil)
-	evaluate := newEvaluator(d, parts, cache)
+	var log *resume.Log
+	if f := d.req.Resume; f != nil {
+		log = f.Open(d.req.ResumeKey(f.Build, d.kernels, d.team.Plan.String()))
+		defer log.Close()
+	}
+	evaluate := newEvaluator(d, parts, cache, newReplay(d, parts, log), reporter)
 	reporter.begin(parts)
 	draws, err := d.draws(len(parts))
 	if err != nil {
@@ -181,6 +188,9 @@ func (d *denoiser) sample(reporter *progress) (*request.Result, error) {
 		}
 		return nil, scope.AsError(err)
 	}
+	if err := reporter.live(); err != nil {
+		return nil, err
+	}
 	return d.result(runs, evaluate, reporter), nil
 }
 
@@ -219,7 +229,8 @@ func (d *denoiser) result(runs []*sampling.Run, evaluate *evaluator, reporter *p
 	for _, s := range parts {
 		d.stats.Rows = max(d.stats.Rows, s.predicted)
 	}
-	d.stats.Synchronous = evaluate.synced
+	d.stats.Synchronous, d.stats.Resumed = evaluate.synced, evaluate.replay.answered
+	d.stats.Evaluations -= d.stats.Resumed
 	if c := evaluate.cache; c != nil {
 		d.stats.Reused, d.stats.Changes = c.reused, c.changes
 		d.stats.Evaluations -= len(c.reused)

@@ -18,6 +18,7 @@ type denoiser struct {
 
 	req     *request.Request
 	device  hardware.Device // stages are balanced by its rates
+	kernels string          // Target.Kernels
 	sampler sampling.Method
 	whole   *layout
 	n       int // vector elements of one item

@@ -14,6 +14,8 @@ type evaluator struct {
 	d      *denoiser
 	parts  []*latentPart
 	cache  *caching // nil: none
+	replay *replay
+	report *progress
 	warmup int
 
 	mu     sync.Mutex
@@ -31,10 +33,12 @@ type evaluator struct {
 	whole  [][]float32
 }
 
-func newEvaluator(d *denoiser, parts []*latentPart, cache *caching) *evaluator {
+func newEvaluator(
+	d *denoiser, parts []*latentPart, cache *caching, replay *replay, report *progress,
+) *evaluator {
 	ev := &evaluator{
-		d: d, parts: parts, cache: cache, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
-		last: map[int]int{}, done: -1,
+		d: d, parts: parts, cache: cache, replay: replay, report: report, warmup: d.team.Plan.Warmup,
+		full: make([]float32, len(d.latent)), last: map[int]int{}, done: -1,
 	}
 	ev.moved = sync.NewCond(&ev.mu)
 	return ev
@@ -82,8 +86,21 @@ func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 	if s.index == 0 {
 		ev.decide(s, q)
 	}
-	a, timestep := ev.now, ev.d.req.Sampling.Timestep(q.sigma)
+	a, timestep, ran := ev.now, ev.d.req.Sampling.Timestep(q.sigma), ev.ran
+	if n := len(a.run); ev.replay.now != nil {
+		a.outputs, a.replayed = ev.replay.now[s.index*n:][:n], true
+		ev.advance()
+		ev.mu.Unlock()
+		return a, nil
+	}
 	var err error
+	if len(a.run) > 0 {
+		defer func() {
+			if err == nil {
+				ev.replay.add(ran, s, a.outputs)
+			}
+		}()
+	}
 	if len(a.run) > 0 && ev.sync {
 		a.outputs, err = ev.together(s, q.sigma, a.run)
 		return a, err
@@ -109,13 +126,17 @@ func (ev *evaluator) decide(s *latentPart, q question) {
 	if ev.cache != nil {
 		ev.now = ev.cache.decide(s, q, ev.index)
 	}
-	ev.sync = len(ev.parts) == 1 || ev.ran < ev.warmup
+	if ev.replay.seek(ev.ran, ev.now.run) {
+		ev.report.hush()
+	}
+	// no rank has keys and values of an evaluation that the log answered
+	ev.sync = len(ev.parts) == 1 || ev.ran < ev.warmup || ev.ran == ev.replay.answered
 	for _, i := range ev.now.run { // patches read keys and values of the previous evaluation, never older ones
 		at, made := ev.last[i]
 		ev.sync = ev.sync || !made || at != ev.ran-1
 		ev.last[i] = ev.ran
 	}
-	if len(ev.parts) > 1 && len(ev.now.run) > 0 && ev.sync {
+	if len(ev.parts) > 1 && len(ev.now.run) > 0 && ev.replay.now == nil && ev.sync {
 		ev.synced = append(ev.synced, ev.ran)
 	}
 }
@@ -134,7 +155,9 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 		c := ev.command(ev.d.req.Sampling.Timestep(sigma), active, all, 0)
 		c.Whole, c.Sigma = true, sigma
 		ev.mu.Unlock() // it is this part's turn until advance: the others wait
-		ev.whole, err = ev.d.session.Begin(c)()
+		if err = ev.report.live(); err == nil {
+			ev.whole, err = ev.d.session.Begin(c)()
+		}
 		ev.mu.Lock()
 		if err != nil && ev.err == nil {
 			ev.err = err

@@ -34,10 +34,11 @@ type question struct {
 
 // answer is the reply to a question.
 type answer struct {
-	run     []int       // predictions that the network made
-	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
-	reused  bool        // nothing runs: the cache answers the whole evaluation
-	cached  cached
+	run      []int       // predictions that the network made
+	outputs  [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
+	replayed bool        // in an earlier run
+	reused   bool        // nothing runs: the cache answers the whole evaluation
+	cached   cached
 }
 
 // cached says what a step cache answers, or keeps for later answers, in an evaluation.

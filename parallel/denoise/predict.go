@@ -113,7 +113,9 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 		return nil, a, err
 	}
 	s.evaluations++
-	s.predicted += d.req.Latent.B * len(a.run)
+	if !a.replayed {
+		s.predicted += d.req.Latent.B * len(a.run)
+	}
 	if a.cached == cachedGuided && a.reused {
 		return nil, a, nil
 	}

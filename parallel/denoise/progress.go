@@ -21,12 +21,36 @@ type progress struct {
 	mu      sync.Mutex
 	x0      [][]float32 // last x0 of each part
 	done    map[int]int // step -> number of parts that have completed it
+	silent  bool        // the log of an earlier run answers: steps are not reported
+	resumed int         // steps that were not
 	seconds []float64
 	last    time.Time
 }
 
 func newProgress(d *denoiser, observe request.Observe) *progress {
 	return &progress{d: d, observe: observe, done: map[int]int{}, last: time.Now()}
+}
+
+// hush keeps steps from being reported until live is called. The log of an earlier run answers from now on.
+func (p *progress) hush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silent = true
+}
+
+// live ends the silence and reports its steps all at once. It is called before the network runs first, when no part has
+// taken a step with that, and at the end of the run.
+func (p *progress) live() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.silent {
+		return nil
+	}
+	p.silent, p.last = false, time.Now()
+	if p.resumed == 0 {
+		return nil
+	}
+	return p.report(p.resumed-1, true)
 }
 
 // begin says whose steps there will be.
@@ -47,15 +71,24 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 		return nil
 	}
 	delete(p.done, i)
+	if p.silent {
+		p.resumed = i + 1
+		return nil
+	}
 	now := time.Now()
 	p.seconds = append(p.seconds, now.Sub(p.last).Seconds())
 	p.last = now
+	return p.report(i, false)
+}
+
+// report calls the observer. The caller must hold p.mu.
+func (p *progress) report(i int, resumed bool) error {
 	if p.observe == nil {
 		return nil
 	}
 	steps := len(p.d.sigmas) - 1
 	report := request.Progress{
-		Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)],
+		Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)], Resumed: resumed,
 		Sent: p.d.session.Bytes(),
 	}
 	if p.d.req.Preview {

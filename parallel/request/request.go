@@ -1,6 +1,7 @@
 // Package request defines what one sampling run is asked to do, and what it returns: the model, the latent, noise and
 // sigmas, the conditioning of each branch, the plan (request.go), the settings of a step cache (cache.go), what is
-// refused before anything is loaded (validate.go) and what the planner must know (workload.go). It runs nothing.
+// refused before anything is loaded (validate.go), what the planner must know (workload.go) and what tells runs apart
+// whose outputs differ (key.go). It runs nothing.
 package request
 
 import (
@@ -12,6 +13,7 @@ import (
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
+	"patchbay/parallel/resume"
 )
 
 // Request is one sampling run, the only input of the denoise loop. Sampling nodes are lowered to it, and the sample
@@ -49,6 +51,9 @@ type Request struct {
 	Compute engine.DType
 	Preview bool // give Progress.X0 at every step
 	Profile bool // fill Stats.Spans
+	// Resume has the logs of runs that were cut off, and gets this one's: what an equal run has computed before is not
+	// computed again. nil: nothing is logged.
+	Resume *resume.Folder
 }
 
 // Latent is a host tensor [B, C, Y, X] f32, row-major. For a tensor [B, C, T, y, X] with frames (layers), Y is T*y: the
@@ -214,8 +219,11 @@ type Observe func(Progress) error
 type Progress struct {
 	Step, Steps int     // 1..Steps
 	Sigma       float32 // at which the step started
-	X0          Latent  // denoised, model space, whole batch; empty unless Request.Preview
-	Sent        []int64 // bytes that the ranks have sent so far, indexed by plan.Axis
+	// Resumed says that this step and those before it were not computed: Request.Resume had them. They are not reported
+	// one by one.
+	Resumed bool
+	X0      Latent  // denoised, model space, whole batch; empty unless Request.Preview
+	Sent    []int64 // bytes that the ranks have sent so far, indexed by plan.Axis
 }
 
 // ByAxis returns Sent by the names of the axes, without axes on which nothing was sent.
@@ -242,6 +250,7 @@ type Stats struct {
 	Plan        string
 	Compute     engine.DType  // of activations
 	Evaluations int           // evaluations that the network ran, at least for some entries
+	Resumed     int           // evaluations that Request.Resume answered; not in Evaluations
 	Reused      []int         // numbers, from 0, of evaluations that Request.Cache answered; not in Evaluations
 	Changes     []CacheChange // what the cache saw, if Cache.Verbose
 	// Synchronous are the evaluations, numbered from 0 among those that ran, in which all patches of a pipeline ran at
@@ -255,5 +264,6 @@ type Stats struct {
 	Tokens      []rank.TokenCount // what each rank's first block computed
 	Devices     []string          // of each rank, by Config.DeviceOf; nil: no device has memory of its own
 	Chosen      map[string]int64  // calls by way of computing them (engine.Chooser), over all ranks; nil: one way
+	Lost        []string          // why processes of ranks went, where others went on with Request.Resume
 	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }

@@ -15,8 +15,8 @@ import (
 	"patchbay/tests/harness"
 )
 
-// TestRankLost checks that a job whose rank is killed, or stopped so that its worker kills it, is run again by the same
-// worker in new processes, and that the cause names the process.
+// TestRankLost checks that a job whose rank is killed, or stopped so that its worker kills it, goes on in new processes
+// of the same worker, in the same attempt, and that a warning names the process.
 func TestRankLost(t *testing.T) {
 	t.Parallel()
 	program := harness.Build(t)
@@ -71,16 +71,14 @@ func rankLost(t *testing.T, program string, signal syscall.Signal, want string, 
 		return len(now) == 2 && !slices.Contains(now, ranks[0]) && !slices.Contains(now, ranks[1])
 	})
 	t.Logf("%v after the %v the rank has ended, %v later there are others", ended.Sub(sent), signal, time.Since(ended))
-	s.WaitState(c, "k", message.Done)
-	var retries []string
-	_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
-		if ev.Type == message.EventRetrying {
-			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
-		}
-	}})
-	if err != nil || len(retries) != 1 || !strings.Contains(retries[0], want) ||
-		!strings.Contains(retries[0], fmt.Sprintf("pid %d", ranks[1])) {
-		t.Errorf("got retries %q, %v; want one that names process %d and %q", retries, err, ranks[1], want)
+	rec := s.WaitState(c, "k", message.Done)
+	warnings := fmt.Sprint(rec.Metrics["warnings"])
+	if rec.Attempt != 1 || !strings.Contains(warnings, want) ||
+		!strings.Contains(warnings, fmt.Sprintf("pid %d", ranks[1])) {
+		t.Errorf("attempt %d, warnings %s; want one that names process %d and %q", rec.Attempt, warnings, ranks[1], want)
+	}
+	if evaluations, resumed := sampling(t, rec); resumed < 1 || evaluations+resumed != 60 {
+		t.Errorf("%d evaluations and %d resumed, want 60 and some of them", evaluations, resumed)
 	}
 	if got := s.WorkerPIDs(); len(got) != 1 {
 		t.Errorf("workers were started %d times, want once", len(got))
