@@ -4,6 +4,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
@@ -20,7 +22,15 @@ func Family() family.Family {
 			{Has: textNorm, Lacks: []string{split}},
 		},
 		Detect: Detect,
-		Names:  names(),
+		Text: family.Text{
+			Types: []string{"qwen_image21"}, // ComfyUI's loaders know it as qwen_image
+			Encoders: []family.Encoder{{
+				Kind: "qwen3vl_8b", Layout: tokenizer.Analysing("qwen3vl_8b"),
+				Form:  text.Form{Chat: true, KeepHeader: true, Layer: -1},
+				Under: func(typ string) bool { return typ != "flux2" },
+			}},
+		},
+		Names: names(),
 		Releases: []family.Release{
 			{Name: "qwen-image-2.1", Billions: 7.115, Steps: 25, Text: 100, Entries: 1, Config: released},
 			{Name: "qwen-image-2.1-turbo", Billions: 7.115, Steps: 8, Text: 100, Entries: 1, Config: released},

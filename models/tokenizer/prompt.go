@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,6 +73,7 @@ func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, err
 	if err := l.resolve(t); err != nil {
 		return p, err
 	}
+	text = cmp.Or(text, l.Blank)
 	if l.Template != "" && (l.Bare == "" || !strings.HasPrefix(text, l.Bare)) {
 		text = strings.Replace(l.Template, "{}", text, 1)
 	}
