@@ -128,7 +128,7 @@ func Wan21() Format {
 // QwenImage21 is the 64-channel latent of Qwen-Image-2.1. No preview factors of it are known.
 func QwenImage21() Format {
 	return Format{
-		Name: "qwen_image21", Channels: 64, Scale: 1,
+		Name: "qwen_image21", Channels: 64, Scale: 1, Cell: 16,
 		Mean: []float32{
 			0.5126, 0.7721, -0.0631, 1.3506, -0.7855, -2.1025, -0.3458, 1.3722, 1.8873, -1.7177, -0.651, 0.2732, 0.7562,
 			-0.6163, -1.0277, 3.8363, 2.021, 0.0472, 0.932, 2.0087, 2.4954, -0.1391, -1.4249, 1.8464, -0.5236, 1.2826,

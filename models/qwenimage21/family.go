@@ -36,7 +36,7 @@ func Family() family.Family {
 			{Name: "qwen-image-2.1-turbo", Billions: 7.115, Steps: 8, Text: 100, Entries: 1, Config: released},
 		},
 		Tiny: Config{
-			Hidden: 112, Heads: 7, Depth: 4, Axes: []int{4, 6, 6}, ContextDim: 56, Channels: 64, MLPHidden: 336,
+			Hidden: 112, Heads: 7, Depth: 4, Axes: []int{4, 6, 6}, ContextDim: 192, Channels: 64, MLPHidden: 336,
 		},
 	}
 }

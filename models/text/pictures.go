@@ -6,16 +6,15 @@ import (
 	"patchbay/models/tokenizer"
 )
 
-// WithoutPictures returns the states of a prompt without those of its picture tokens, and the number of states that are
-// left before each picture. chunk is the prompt as it was encoded, of which the states of first tokens may be missing,
+// WithoutPictures returns the states of a prompt without those of its picture tokens, which leave slots. chunk is the prompt as it was encoded, of which the states of first tokens may be missing,
 // pictures are those of Form.
-func (e Encoding) WithoutPictures(chunk []tokenizer.Token, pictures [][2]int) (out Encoding, before []int) {
+func (e Encoding) WithoutPictures(chunk []tokenizer.Token, pictures [][2]int) (out Encoding) {
 	out = Encoding{Pooled: e.Pooled}
 	out.Context.Cols = e.Context.Cols
 	cut, cols := len(chunk)-e.Context.Rows, e.Context.Cols
 	for i := 0; i < len(chunk); i++ {
 		if chunk[i].Vector != nil && len(pictures) > 0 {
-			before = append(before, out.Context.Rows)
+			out.Slots = append(out.Slots, out.Context.Rows)
 			i += pictures[0][0]*pictures[0][1] - 1
 			pictures = pictures[1:]
 			continue
@@ -27,5 +26,5 @@ func (e Encoding) WithoutPictures(chunk []tokenizer.Token, pictures [][2]int) (o
 		}
 	}
 	out.Context.Data = slices.Clip(out.Context.Data)
-	return out, before
+	return out
 }

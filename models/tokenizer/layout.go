@@ -20,7 +20,6 @@ type Layout struct {
 	Embeddings bool   // parse embedding:name
 	Template   string // text around the prompt, which replaces "{}"; "" = none
 	Bare       string // prompts with this prefix are used without the template; "" = none are
-	Blank      string // what an empty prompt becomes
 }
 
 // FromVocabulary in Layout.Start, End or Pad stands for the vocabulary's own token; for Pad it means the end token.
@@ -92,12 +91,12 @@ func Describing(key string) Layout {
 	return l
 }
 
-// Analysing returns the layout of a chat in which the model is told to analyse the prompt, which is the user's turn and
-// never without a character. Prompts that are already chats are left as they are.
+// Analysing returns the layout of a chat in which the model is told to analyse the prompt, which is the user's turn.
+// Prompts that are already chats are left as they are.
 func Analysing(key string) Layout {
 	l := Chat(key, "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n<|im_start|>user\n{}"+
 		"<|im_end|>\n<|im_start|>assistant\n", 151643)
-	l.Bare, l.Blank = "<|im_start|>", " "
+	l.Bare = "<|im_start|>"
 	return l
 }
 

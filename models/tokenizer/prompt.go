@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -73,7 +72,6 @@ func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, err
 	if err := l.resolve(t); err != nil {
 		return p, err
 	}
-	text = cmp.Or(text, l.Blank)
 	if l.Template != "" && (l.Bare == "" || !strings.HasPrefix(text, l.Bare)) {
 		text = strings.Replace(l.Template, "{}", text, 1)
 	}
