@@ -215,8 +215,8 @@ func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error
 
 // Encode encodes chunks of any length. Tokens from the first pad on are computed but masked as keys, as in ComfyUI.
 // With Form.Chat the states before the second <|im_start|>, or before the only one, are dropped, and also those of that
-// token, "user" and the line break if these follow (not with Form.KeepHeader). It returns an error if a token id is outside the vocabulary, a tap
-// is beyond the last layer or memory runs out, and errors of Check and of the device.
+// token, "user" and the line break if these follow (not with Form.KeepHeader). It returns an error if a token id is
+// outside the vocabulary, a tap is beyond the last layer or memory runs out, and errors of Check and of the device.
 func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := m.Config
 	if n := len(f.Taps); n > 0 && f.Taps[n-1] > cfg.Layers {

@@ -6,8 +6,8 @@ import (
 	"patchbay/models/tokenizer"
 )
 
-// WithoutPictures returns the states of a prompt without those of its picture tokens, which leave slots. chunk is the prompt as it was encoded, of which the states of first tokens may be missing,
-// pictures are those of Form.
+// WithoutPictures returns the states of a prompt without those of its picture tokens, which leave slots. chunk is the
+// prompt as it was encoded, of which the states of first tokens may be missing, pictures are those of Form.
 func (e Encoding) WithoutPictures(chunk []tokenizer.Token, pictures [][2]int) (out Encoding) {
 	out = Encoding{Pooled: e.Pooled}
 	out.Context.Cols = e.Context.Cols

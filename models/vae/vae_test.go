@@ -213,8 +213,8 @@ func TestLaterGolden(t *testing.T) {
 	}
 }
 
-// TestShortcutsGolden compares encoding and decoding by Qwen-Image-2.1's autoencoder with diffusers', in sizes of odd and
-// even sides, and a picture without alpha.
+// TestShortcutsGolden compares encoding and decoding by Qwen-Image-2.1's autoencoder with diffusers', in sizes of odd
+// and even sides, and a picture without alpha.
 func TestShortcutsGolden(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("qwen21/vae.safetensors"))
 	if err != nil {

@@ -6,9 +6,9 @@ import "patchbay/node/graph"
 func All(extra ...graph.Class) *graph.Catalogue {
 	return graph.NewCatalogue(
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), editTextClasses(), qwenImage21Classes(),
-		latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
-		samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(), imageFilterClasses(),
-		maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), stringClasses(),
-		expressionClasses(), generateClasses(), extra,
+		latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(),
+		schedulerClasses(), samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(),
+		imageFilterClasses(), maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(),
+		stringClasses(), expressionClasses(), generateClasses(), extra,
 	)
 }

@@ -33,7 +33,8 @@ func qwenImage21Classes() []graph.Class {
 				graph.GrowNamed("images", names, 0, graph.Link("image", "IMAGE", "")),
 			},
 			Outputs: []graph.Slot{
-				{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"},
+				{Name: "positive", Type: "CONDITIONING"},
+				{Name: "negative", Type: "CONDITIONING"},
 				{Name: "latent", Type: "LATENT"},
 			},
 			Run: encodeQwenImage21,

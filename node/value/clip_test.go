@@ -15,8 +15,8 @@ import (
 	"patchbay/node/files"
 )
 
-// TestQwenEncoders checks which family reads the Qwens under a type of the loader: Qwen3-VL-8B is Qwen-Image-2.1's under
-// every type but FLUX.2's.
+// TestQwenEncoders checks which family reads the Qwens under a type of the loader: Qwen3-VL-8B is Qwen-Image-2.1's
+// under every type but FLUX.2's.
 func TestQwenEncoders(t *testing.T) {
 	deep := "visual.deepstack_merger_list.0.norm.weight"
 	for _, c := range []struct {
@@ -36,7 +36,9 @@ func TestQwenEncoders(t *testing.T) {
 			for _, s := range shape {
 				n *= s
 			}
-			list = append(list, safetensors.Tensor{Name: name, DType: engine.BF16, Shape: shape, Data: datafile.Of(make([]byte, n))})
+			list = append(list, safetensors.Tensor{
+				Name: name, DType: engine.BF16, Shape: shape, Data: datafile.Of(make([]byte, n)),
+			})
 		}
 		add("model.embed_tokens.weight", 2, c.width)
 		add("model.layers.0.self_attn.q_norm.weight", 128)
