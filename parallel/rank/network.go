@@ -104,8 +104,7 @@ func (n *network) prepare(reserve func(i int, e *sessionEntry)) error {
 		reserve(i, e)
 		e.bias = n.biases(e, keys)
 	}
-	n.prepareBlocks()
-	return nil
+	return n.prepareBlocks()
 }
 
 // forEach repeats each timestep once per entry, as Modulate takes them.
@@ -117,8 +116,9 @@ func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 }
 
 // prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block. A preface
-// goes through the stages of a pipeline, once.
-func (n *network) prepareBlocks() {
+// goes through the stages of a pipeline, once; with large references that takes as long as an evaluation, and stops as
+// one does.
+func (n *network) prepareBlocks() error {
 	blocks, spec, pipe := n.whole.blocks, n.model.Spec(), n.comms[plan.AxisPipe]
 	prepare := n.reduced(n.env)
 	if spec.Preface {
@@ -139,6 +139,12 @@ func (n *network) prepareBlocks() {
 		preface(func(text engine.Tensor) { pipe.SendRecv(text, pipe.Rank()-1, engine.Tensor{}, -1) })
 	}
 	for b := blocks.Start; b < blocks.End; b++ {
+		if spec.Preface {
+			n.pos.at("preface in block %d", b)
+			if n.stopped() {
+				return errStopped
+			}
+		}
 		n.weights.use(b, b+1)
 		for _, e := range n.entries {
 			if e.p == nil {
@@ -155,6 +161,7 @@ func (n *network) prepareBlocks() {
 	if blocks.End < len(spec.Blocks) {
 		preface(func(text engine.Tensor) { pipe.SendRecv(engine.Tensor{}, -1, text, pipe.Rank()+1) })
 	}
+	return nil
 }
 
 // textOf returns how many text tokens of an entry go through the blocks.
