@@ -157,6 +157,8 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
             out["references"] = [plain(v) for v in value]
         elif key == "ref_latents_method":
             out["references_method"] = str(value)
+        elif key == "image_slots":
+            out["references_slots"] = [int(v) for v in value]
         elif key == "attention_mask" and torch.is_tensor(value) and value.ndim == 3:
             out["biases"] = biases(value, values["c_crossattn"].shape[1])
         elif torch.is_tensor(value):

@@ -21,6 +21,7 @@ import (
 	"patchbay/models/krea2"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
+	"patchbay/models/qwenimage21"
 	"patchbay/models/sd3"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -42,6 +43,7 @@ func Families() []family.Family {
 		flux.Chroma(),
 		zimage.Lumina2(),
 		auraflow.Family(),
+		qwenimage21.Family(),
 	}
 }
 

@@ -19,8 +19,14 @@ import (
 	"patchbay/tests/golden"
 )
 
-// kleinFile writes a recorded quantized FLUX.2-klein to a file, opens it and returns its tensors and metadata.
+// kleinFile is quantisedFile of a FLUX.2-klein.
 func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
+	t.Helper()
+	return quantisedFile(t, "modern33/weights_int8.json", name)
+}
+
+// quantisedFile writes a recorded quantized model to a file, opens it and returns its tensors and metadata.
+func quantisedFile(t *testing.T, recorded, name string) (*weights.Set, map[string]string) {
 	t.Helper()
 	var all map[string]struct {
 		Config    json.RawMessage            `json:"config"`
@@ -28,7 +34,7 @@ func kleinFile(t *testing.T, name string) (*weights.Set, map[string]string) {
 		Layers    map[string]json.RawMessage `json:"layers"`
 		Tensors   [][]any                    `json:"tensors"`
 	}
-	if err := golden.JSON("modern33/weights_int8.json", &all); err != nil {
+	if err := golden.JSON(recorded, &all); err != nil {
 		t.Fatal(err)
 	}
 	m := all[name]
@@ -199,6 +205,83 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 		exact := run(goldenrun.NewOps(), set.Dequantized(engine.F32), meta, c)
 		if _, err := goldenrun.Compare(exact, recorded(name+"#with_dequantised_weights"), 2e-5); err != nil {
 			t.Errorf("%s with dequantised weights: %v", name, err)
+		}
+	}
+}
+
+// TestQuantisedQwenImage21 compares Qwen-Image-2.1 from a file of rotated int8 layers with the recorded results of its
+// dequantized weights, also read with the gate and the other half of a layer apart, as in diffusers' files. Products
+// with int8 activations, of which ComfyUI's bits are not recorded, stay near.
+func TestQuantisedQwenImage21(t *testing.T) {
+	results, err := safetensors.Open(golden.Path("qwen21/int8.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	var cases map[string]goldenrun.Case
+	if err := golden.JSON("qwen21/int8.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	set, meta := quantisedFile(t, "qwen21/weights_int8.json", "q21-r8")
+	apart := map[string]weights.Stored{}
+	for _, name := range set.Names() {
+		s, _ := set.Get(name)
+		before, after, ok := strings.Cut(name, "gate_up.")
+		switch {
+		case ok && after != "comfy_quant":
+			if apart[before+"gate_layer."+after], err = s.Rows(0, s.Shape[0]/2); err == nil {
+				apart[before+"proj."+after], err = s.Rows(s.Shape[0]/2, s.Shape[0]/2)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		case ok:
+			apart[before+"gate_layer."+after], apart[before+"proj."+after] = s, s
+		default:
+			apart[name] = s
+		}
+	}
+	for what, set := range map[string]*weights.Set{"fused": set, "apart": weights.FromMap(apart)} {
+		for name, c := range cases {
+			c.Name = name
+			e, ok := results.Entry(name + "#with_dequantised_weights")
+			if !ok {
+				t.Fatalf("no recorded %s", name)
+			}
+			want, err := e.F32()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, wide := range []bool{true, false} {
+				from, bound := set, 5e-2
+				if wide {
+					from, bound = set.Dequantized(engine.F32), 2e-5
+				}
+				d, err := models.OpenDiffusion(from, meta)
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				m, err := d.Load(goldenrun.NewOps(), dit.Held{})
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				env, err := goldenrun.NewEnv(goldenrun.NewOps(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := goldenrun.Whole(env, m, c, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				worst, err := goldenrun.Compare(got, want, bound)
+				if err != nil {
+					t.Errorf("%s %s, dequantized %v: %v", name, what, wide, err)
+				}
+				if !wide && worst == 0 {
+					t.Errorf("%s %s: products of int8 have the bits of wide ones", name, what)
+				}
+				m.Close()
+			}
 		}
 	}
 }

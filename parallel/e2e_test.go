@@ -45,6 +45,7 @@ type goldenEntry struct {
 		Shape []int // [1, C, Y, X], or of one frame
 	} `json:"reference_latents"`
 	Method string `json:"reference_latents_method"`
+	Slots  []int  `json:"image_slots"`
 	Zeroed bool   `json:"zeroed"`
 }
 
@@ -132,6 +133,7 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) request.E
 		g.format.ToModel(data, y*x)
 		out.References = append(out.References, dit.Reference{Y: y, X: x, Data: data})
 	}
+	out.Slots = e.Slots
 	out.Method, _, _ = strings.Cut(e.Method, "/") // FluxKontextMultiReferenceLatentMethod's "uxo/uno"
 	if e.Zeroed {
 		clear(out.Context.Data)
@@ -325,10 +327,7 @@ func (run goldenRun) mask(r *request.Request) {
 
 func tensor(t *testing.T, name string) []float32 {
 	t.Helper()
-	file := "e2e.safetensors"
-	if goldenweights.Modern(name) {
-		file = "modern/" + file
-	}
+	file := goldenweights.Folder(name) + "e2e.safetensors"
 	f, err := safetensors.Open(golden.Path(file))
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +377,7 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 		t.Skip("long: every recorded run; node/classes runs some of them through the nodes")
 	}
 	runs := map[string]goldenRun{}
-	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
+	for _, file := range []string{"e2e.json", "modern/e2e.json", "qwen21/e2e.json"} {
 		if err := golden.JSON(file, &runs); err != nil {
 			t.Fatal(err)
 		}

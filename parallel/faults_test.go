@@ -132,6 +132,10 @@ func TestRefusalsNameTheField(t *testing.T) {
 			func(r *request.Request) { r.Branches[1].Entries[0].Biases[0].Rows.End = 1 }, "negative",
 			"rows 1 to 1",
 		},
+		"slots": {
+			func(r *request.Request) { r.Branches[0].Entries[0].Slots = []int{2, 14} }, "positive",
+			"behind [2 14] rows of its text: want ascending numbers from 0 to 13",
+		},
 		"nan bias": {func(r *request.Request) { r.Branches[1].Entries[0].Biases[1].Value = nan }, "negative", "finite"},
 		"bias + reference": {func(r *request.Request) {
 			r.Branches[0].Entries[0].References = []dit.Reference{{Y: 2, X: 2, Data: make([]float32, 64)}}

@@ -52,6 +52,9 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *request.Reque
 	if spec.References {
 		r := dit.Reference{Y: 2, X: 3, Data: golden.Input("reference", spec.Channels*6)}
 		refers.References = []dit.Reference{r, r}
+		if spec.Preface { // a forecast does not know where references stand
+			refers.Slots = []int{3}
+		}
 	}
 	l := request.NewLatent(b, spec.Channels, y, x)
 	if spec.Frames && y%3 == 0 {

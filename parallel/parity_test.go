@@ -56,6 +56,9 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 			r.Data = golden.Input(fmt.Sprintf("%sref%d", name, k), spec.Channels*r.Y*r.X)
 			first.References = append(first.References, r)
 		}
+		if spec.Preface {
+			first.Slots = []int{4} // of the first one; the second follows the text
+		}
 	}
 	masked := entry("c", 5)
 	masked.Mask, masked.MaskStrength = request.Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8

@@ -143,6 +143,8 @@ type CondRef struct {
 	References []*wire.Tensor `json:"references,omitempty"`
 	// how they are positioned, by ComfyUI's names: index, index_timestep_zero, ...; empty: the model's default
 	ReferencesMethod string `json:"references_method,omitempty"`
+	// how many rows of c_crossattn come before each of them, for Qwen-Image-2.1; nil: all
+	ReferencesSlots []int `json:"references_slots,omitempty"`
 	// added to the attention scores of rows of c_crossattn, in order: attn_bias of StyleModelApply
 	Biases []BiasRef `json:"biases,omitempty"`
 	// output of a control net for all evaluations of the run, added to the image tokens after blocks of the network

@@ -296,7 +296,7 @@ func (c *CondRef) entry(path string, reader TensorReader) (request.Entry, error)
 		}
 		e.References = append(e.References, dit.Reference{Y: l.Y, X: l.X, Data: l.Data})
 	}
-	e.Method = c.ReferencesMethod
+	e.Method, e.Slots = c.ReferencesMethod, c.ReferencesSlots
 	for _, b := range c.Biases {
 		e.Biases = append(e.Biases, dit.Bias{Rows: dit.Range{Start: b.Start, End: b.End}, Value: float32(b.Value)})
 	}

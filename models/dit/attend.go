@@ -4,11 +4,53 @@ import "patchbay/engine"
 
 // Whole returns the Attend hook of a rank that computes all rows of the sequence itself: it normalizes and rotates in
 // place, then attends. It is also the reference that every split attention is tested against.
-func Whole(ops engine.Ops) func(Attention) {
+func Whole(ops engine.Ops, arena *engine.Arena) func(Attention) {
 	return func(a Attention) {
 		Normalise(ops, a)
-		Attend(ops, a.Groups(a.Out), a.Groups(a.Q), a.K, a.V, engine.AttentionArgs{Scale: a.Scale})
+		q, o := a.Groups(a.Q), a.Groups(a.Out)
+		args := engine.AttentionArgs{Scale: a.Scale}
+		AttendAfter(ops, arena, a.Preface, o, q, args, func(args engine.AttentionArgs) {
+			Attend(ops, o, q, a.K, a.V, args)
+		})
 	}
+}
+
+// AttendAfter runs attend, which attends with queries q [B, L, K, G, D] over keys of its own and writes o and, where it
+// is given, a.LSE, and merges with that the result over the keys of a preface [n, Lt, 2, K, D]. Without a preface it
+// only runs attend.
+func AttendAfter(ops engine.Ops, arena *engine.Arena, preface, o, q engine.Tensor, a engine.AttentionArgs,
+	attend func(engine.AttentionArgs),
+) {
+	if preface.IsZero() || preface.Dim(1) == 0 {
+		attend(a)
+		return
+	}
+	mark := arena.Mark()
+	b, l, h, g := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
+	before, lse := arena.Alloc(q.DType, q.Shape()...), arena.Alloc(engine.F32, g, b, h, l)
+	if a.LSE.IsZero() {
+		a.LSE = arena.Alloc(engine.F32, g, b, h, l)
+	}
+	attend(a)
+	n := preface.Dim(0)
+	r := b / n // items of an entry
+	if r == 1 {
+		n, r = 1, b // the entries are the items
+	}
+	for e := range n {
+		kv := preface
+		if n > 1 || preface.Dim(0) != b {
+			kv = preface.Slice(0, e, e+1).Broadcast(0, r)
+		}
+		items := func(t engine.Tensor) engine.Tensor { return t.Slice(0, e*r, (e+1)*r) }
+		Attend(ops, items(before), items(q), kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{
+			Scale: a.Scale, LSE: lse.Slice(1, e*r, (e+1)*r),
+		})
+	}
+	for i := range g {
+		ops.MergeAttention(o.Index(3, i), a.LSE.Index(0, i), before.Index(3, i), lse.Index(0, i))
+	}
+	arena.Release(mark)
 }
 
 // Groups views queries or results [B, L, H, D] grouped by the K key heads that they read: [B, L, K, H/K, D].

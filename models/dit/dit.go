@@ -79,6 +79,9 @@ type Entry struct {
 	// References are reference latents, for models that take them (Spec.References). The entries of one call have
 	// equally many, of equal sizes.
 	References []Reference
+	// Slots holds, for references in order, the number of text rows before each, ascending; those that it does not name
+	// follow the text. For models with a preface (Spec.Preface).
+	Slots []int
 	// Prefix holds rows [rows, Width] that precede the embedded text as they are, at text positions (Spec.Prefix).
 	Prefix Array
 	// Method says how references are positioned, in ComfyUI's words ("index", "offset" ...). Empty: the default.
@@ -164,8 +167,9 @@ type BlockKind uint8
 
 // Block kinds: a Double block has two streams with weights of their own and joint attention (FLUX double, SD3 joint). A
 // Single block runs one stream over text and image together (FLUX single). A Cross block has self-attention over image
-// tokens and cross-attention to keys and values that depend on the text only (PixArt, HunyuanDiT), or no
-// cross-attention (the first blocks of Z-Image, which leave text rows unchanged).
+// tokens and cross-attention to keys and values that depend on the text only (PixArt, HunyuanDiT), or reads those in
+// the same attention (Qwen-Image-2.1, Spec.Preface), or has no cross-attention (the first blocks of Z-Image, which
+// leave text rows unchanged).
 const (
 	Double BlockKind = iota
 	Single
@@ -195,6 +199,10 @@ type Spec struct {
 	Frames bool
 	// Prefix: the network takes rows in front of its text that are not embedded (Entry.Prefix).
 	Prefix bool
+	// Preface: text and references see no image token and do not depend on the timestep. PrepareBlock moves their rows
+	// through each block once per request and keeps their keys and values, which the attention of image tokens reads
+	// before those of the image (Attention.Preface). All blocks are of kind Cross.
+	Preface bool
 	// NeedsMethod: the references of an entry without a Method are ignored.
 	NeedsMethod bool
 	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases). Its text tokens are the rows of Context.
@@ -338,27 +346,33 @@ type Attention struct {
 	References          int
 	RoPE                engine.RoPE // tables of the local rows
 	Rows                Rows        // which tokens the rows are; Text is empty in an attention over image tokens only
-	// ImageOnly is true when keys are image tokens only (self-attention of Cross blocks, second attention of SD3.5
-	// medium).
+	// ImageOnly is true when the keys among these rows are image tokens only (self-attention of Cross blocks, second
+	// attention of SD3.5 medium).
 	ImageOnly bool
-	Scale     float32       // 0: 1/sqrt(D)
-	Out       engine.Tensor // [B, L, H, D] view that receives the result for the local rows
+	// Preface holds the keys and values of n entries that every query sees besides those of the rows, ready for use:
+	// [n, Lt, 2, K, D]. Absent: there are none.
+	Preface engine.Tensor
+	Scale   float32       // 0: 1/sqrt(D)
+	Out     engine.Tensor // [B, L, H, D] view that receives the result for the local rows
 }
 
 // Prepared is what depends on the entries alone, computed once per request for n entries of equal shapes that will be
 // evaluated together. Its tensors live in the arena that Prepare was given, until the caller releases it.
 type Prepared struct {
-	N    int           // entries
-	Lt   int           // text tokens of each entry, prefix and references included
-	Text engine.Tensor // [n, Lt, E] of env.DType, text rows as the first block sees them; absent for Cross models
+	N  int // entries
+	Lt int // text tokens of each entry, prefix and references included
+	// [n, Lt, E] of env.DType, text rows as the first block sees them; of a preface, as the next block does that
+	// PrepareBlock is called for. Absent for other Cross models
+	Text engine.Tensor
 	// [n, E] f32, the part of the conditioning vector that does not depend on the timestep; may be absent
 	Vector engine.Tensor
 	Source engine.Tensor // f32, what PrepareBlock reads; absent where it does nothing
-	// per block [n, Lt, 2, H, D] of env.DType, keys (normalized where the family does) and values of the text; only set
-	// for blocks that were asked for
+	// per block [n, Lt, 2, H, D] of env.DType, keys (normalized where the family does) and values of the text or the
+	// preface; only set for blocks that were asked for
 	CrossKV []engine.Tensor
 	KeyLen  []int // valid text tokens per entry for cross-attention; nil: all
-	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
+	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models without a preface; absent: no
+	// rotation
 	RoPE   engine.RoPE
 	Concat engine.Tensor // [n, Li, C*p*p] f32, appended by Embed to the features of image tokens; absent: nothing
 	Pos    engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
@@ -438,7 +452,9 @@ type Model interface {
 	// returns an error that names the field if an entry does not fit the model.
 	Prepare(env Env, entries []Entry, grid Grid) (*Prepared, error)
 	// PrepareBlock adds to p what depends on block i, its cross K/V. It does nothing for blocks that this value does not
-	// hold.
+	// hold. With a preface it is called for the blocks in order, p.Text comes from where the block before is held, and the
+	// result goes where Prepare has taken memory for it, so that the arena of env is for scratch alone. Env.Reduce
+	// applies, Gather and Scatter do not.
 	PrepareBlock(env Env, p *Prepared, i int)
 	// Modulate starts the modulations, with the head's, for S timesteps of each entry. timesteps [S*n] are ordered
 	// [S][n] and in the network's range: 0..1000 for SD3, PixArt and HunyuanDiT, 0..1 for the others.

@@ -80,7 +80,7 @@ func (t *Text) Entry(done map[string]*text.Encoding) (dit.Entry, error) {
 		return t.Join(done)
 	}
 	for _, e := range done {
-		return dit.Entry{Context: e.Context, Pooled: e.Pooled}, nil
+		return dit.Entry{Context: e.Context, Pooled: e.Pooled, Slots: e.Slots}, nil
 	}
 	return dit.Entry{}, errors.New("no text encoder was run")
 }

@@ -173,7 +173,7 @@ type Conditioning struct {
 	In, Out   *engine.Weight // make the vector from sinusoidal features, with Act after each of them
 	Act       engine.Act     // ActNone means SiLU
 	Add       engine.Tensor  // [n, E] or [1, E], repeated and added to the vectors before the last Act; may be absent
-	Head      *engine.Weight // projects the vector to the head's modulations [2E],
+	Head      *engine.Weight // projects the vector to the head's modulations, mostly [2E],
 	Table     engine.Tensor  // or they are these rows [2, E] plus the vector before the last Act; both absent: not held
 	// Shared project the vector to what all blocks read; none: blocks read the vector itself.
 	Shared []*engine.Weight
@@ -184,7 +184,11 @@ type Conditioning struct {
 func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulation {
 	s, e, m, act := len(c.Timesteps)/n, c.Out.N(), dit.NewModulation(l.spec), cmp.Or(c.Act, engine.SiLU)
 	if c.Head != nil || !c.Table.IsZero() {
-		m.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+		wide := 2 * e
+		if c.Head != nil {
+			wide = c.Head.N()
+		}
+		m.Head = env.Arena.Alloc(engine.F32, s, n, wide)
 	}
 	wide := 0
 	for _, w := range c.Shared {

@@ -65,6 +65,7 @@ func encoders() []family.Encoder {
 		{Kind: "qwen3", Optional: true, Form: klein, Layout: chat("qwen3_4b")},
 		{Kind: "qwen3vl_4b", Optional: true, Form: klein, Layout: chat("qwen3_4b")},
 		{Kind: "qwen3_8b", Optional: true, Form: klein, Layout: chat("qwen3_8b"), Under: any},
+		{Kind: "qwen3vl_8b", Optional: true, Form: klein, Layout: chat("qwen3_8b")},
 		{
 			Kind: "mistral3", Optional: true, Form: text.Form{Taps: []int{10, 20, 30}}, Layout: instruct(), Under: any,
 		},

@@ -116,7 +116,8 @@ func (f Family) Measured(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := engine.NewRecorder()
-			env := dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("measured"), Attend: dit.Whole(rec)}
+			arena := engine.NewMeasuringArena("measured")
+			env := dit.Env{Ops: rec, Arena: arena, Attend: dit.Whole(rec, arena)}
 			if _, err := Whole(env, f.load(t, rec, name, dit.Held{}), cases[0], nil); err != nil {
 				t.Fatal(err)
 			}

@@ -65,8 +65,9 @@ func NewEnv(ops engine.Ops, attend func(dit.Attention)) (dit.Env, error) {
 		return dit.Env{}, err
 	}
 	smallPages(buf.Host)
+	arena := engine.NewArena("activations", buf, arenaBytes)
 	if attend == nil {
-		attend = dit.Whole(ops)
+		attend = dit.Whole(ops, arena)
 	}
-	return dit.Env{Ops: ops, Arena: engine.NewArena("activations", buf, arenaBytes), Attend: attend}, nil
+	return dit.Env{Ops: ops, Arena: arena, Attend: attend}, nil
 }

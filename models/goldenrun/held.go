@@ -41,16 +41,23 @@ func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid di
 	t.Helper()
 	env := mustEnv(t, NewOps())
 	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
-	p, err := Prepare(env, outer, c.Entries(), grid)
+	p, err := outer.Prepare(env, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := Prepare(env, inner, c.Entries(), grid)
+	second, err := inner.Prepare(env, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := mid.Start; i < mid.End && second.CrossKV != nil; i++ {
-		p.CrossKV[i] = second.CrossKV[i]
+	second.Text = p.Text // which a preface moves through the blocks in order
+	for i := range spec.Blocks {
+		at, m := p, outer
+		if mid.Has(i) {
+			at, m = second, inner
+		}
+		if m.PrepareBlock(env, at, i); at.CrossKV != nil {
+			p.CrossKV[i] = at.CrossKV[i]
+		}
 	}
 	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
 	if spec.JointText() {

@@ -58,7 +58,11 @@ func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r in
 		all := meet.gather(r, shown{a.K, a.V, a.Rows})
 		k, v := joinKeys(env, all)
 		if a.Q.Dim(1) > 0 {
-			dit.Attend(ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
+			q, o := a.Groups(a.Q), a.Groups(a.Out)
+			args := engine.AttentionArgs{Scale: a.Scale}
+			dit.AttendAfter(ops, env.Arena, a.Preface, o, q, args, func(args engine.AttentionArgs) {
+				dit.Attend(ops, o, q, k, v, args)
+			})
 		}
 		meet.gather(r, shown{}) // do not overwrite keys that others still read
 		env.Arena.Release(mark)

@@ -33,6 +33,8 @@ type Format struct {
 	// Packed is the side of the square of preview pixels that a latent pixel packs into its channels, ordered
 	// (channel, row, column). 0 means 1.
 	Packed int
+	// Cell is the number of image pixels along the side of a latent pixel; 0: 8 for each preview pixel.
+	Cell int
 	// Frames: latents have an axis of frames, as those of videos, and so have their masks.
 	Frames bool
 }
@@ -138,7 +140,7 @@ func (f Format) RGB(latent []float32, y, x int) []byte {
 }
 
 // Pixels returns the number of image pixels along the side of a latent pixel.
-func (f Format) Pixels() int { return 8 * f.Side() }
+func (f Format) Pixels() int { return cmp.Or(f.Cell, 8*f.Side()) }
 
 // Side returns the number of preview pixels along the side of a latent pixel.
 func (f Format) Side() int { return max(1, f.Packed) }

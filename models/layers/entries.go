@@ -46,6 +46,11 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 			return fmt.Errorf("%s: entry %d: a prefix of [%d, %d] in front of the text, which the network does not take, or "+
 				"another than that of the other entries", spec.Family, i, n, e.Prefix.Cols)
 		}
+		if !slices.Equal(e.Slots, entries[0].Slots) || !slices.IsSorted(e.Slots) ||
+			len(e.Slots) > 0 && (e.Slots[0] < 0 || e.Slots[len(e.Slots)-1] > e.Context.Rows) {
+			return fmt.Errorf("%s: entry %d: slots of references %v, want ascending numbers of text rows from 0 to %d, the "+
+				"same in all entries", spec.Family, i, e.Slots, e.Context.Rows)
+		}
 		if len(e.References) != len(entries[0].References) {
 			return wrong("references: it", "of them, but entries of one call are alike", len(e.References),
 				len(entries[0].References))

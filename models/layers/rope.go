@@ -37,17 +37,24 @@ func UploadRotation(env dit.Env, l, pairs int, table func() Rotation) engine.RoP
 // axes[a]/2 pairs with frequencies theta^(-2i/axes[a]) by the token's position on that axis (RoFormer,
 // arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
 func PositionRotation[P [3]int | [4]int](axes []int, theta float64, positions []P) Rotation {
+	return RotationAt(axes, theta, len(positions), func(token, axis int) float64 {
+		return float64(positions[token][axis])
+	})
+}
+
+// RotationAt is PositionRotation for n tokens of which at returns the position on an axis, in parts of a token too.
+func RotationAt(axes []int, theta float64, n int, at func(token, axis int) float64) Rotation {
 	pairs := 0
 	for _, a := range axes {
 		pairs += a / 2
 	}
-	r := newRotation(len(positions), pairs)
-	at := 0
-	for _, pos := range positions {
+	r, next := newRotation(n, pairs), 0
+	for token := range n {
 		for a, d := range axes {
+			pos := at(token, a)
 			for i := range d / 2 {
-				r.set(at, float64(pos[a])*math.Pow(theta, -float64(2*i)/float64(d)))
-				at++
+				r.set(next, pos*math.Pow(theta, -float64(2*i)/float64(d)))
+				next++
 			}
 		}
 	}

@@ -45,6 +45,8 @@ func goldenModel(t *testing.T, name string) *ModelSampling {
 		m, err = NewFlux(1.15)
 	case "flux2":
 		m, err = NewFlux(2.02)
+	case "q21":
+		m, err = NewFlux(0.69)
 	case "flux_node_1024x1024", "krea2/ModelSamplingFlux-1.15-0.5-1024x1024":
 		m, err = NewFlux(FluxShift(1.15, 0.5, 1024, 1024))
 	case "flux_node_768x1344":

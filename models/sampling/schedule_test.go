@@ -60,7 +60,7 @@ func whole(t *testing.T, text string) int {
 func sigmaCases(t *testing.T) iter.Seq2[string, json.RawMessage] {
 	t.Helper()
 	return func(yield func(string, json.RawMessage) bool) {
-		for _, file := range []string{"sigmas.json", "modern/sigmas.json", "modern33/sigmas.json"} {
+		for _, file := range []string{"sigmas.json", "modern/sigmas.json", "modern33/sigmas.json", "qwen21/sigmas.json"} {
 			var cases map[string]json.RawMessage
 			if err := golden.JSON(file, &cases); err != nil {
 				t.Fatal(err)

@@ -94,7 +94,7 @@ const lastNorm = "model.norm.weight"
 // describeLM finds the language model in set, whose names may have one of the usual prefixes (see Find). config is the
 // JSON of the file's metadata entry "config", empty if there is none. The returned set's names have no prefix.
 func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
-	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3", "gemma2_2b")
+	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen3vl_8b", "qwen25_7b", "mistral3", "gemma2_2b")
 	if err != nil {
 		return part, LMConfig{}, nil, err
 	}
@@ -183,7 +183,7 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	switch kind {
 	case "mistral3":
 		c.Theta, c.Eps, c.Pad = 1e9, 1e-5, 0
-	case "qwen3vl_4b":
+	case "qwen3vl_4b", "qwen3vl_8b":
 		c.Theta, c.Interleaved = 5e6, true
 	case "gemma2_2b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
@@ -215,8 +215,8 @@ func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error
 
 // Encode encodes chunks of any length. Tokens from the first pad on are computed but masked as keys, as in ComfyUI.
 // With Form.Chat the states before the second <|im_start|>, or before the only one, are dropped, and also those of that
-// token, "user" and the line break if these follow. It returns an error if a token id is outside the vocabulary, a tap
-// is beyond the last layer or memory runs out, and errors of Check and of the device.
+// token, "user" and the line break if these follow (not with Form.KeepHeader). It returns an error if a token id is
+// outside the vocabulary, a tap is beyond the last layer or memory runs out, and errors of Check and of the device.
 func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := m.Config
 	if n := len(f.Taps); n > 0 && f.Taps[n-1] > cfg.Layers {
@@ -238,7 +238,7 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 		},
 	}, chunks)
 	if err == nil && f.Chat {
-		cut := chatHead(chunks[0])
+		cut := chatHead(chunks[0], f.KeepHeader)
 		out.Context.Rows -= cut
 		out.Context.Data, out.Valid = out.Context.Data[cut*out.Context.Cols:], out.Valid[cut:]
 	}
@@ -254,7 +254,7 @@ func (c LMConfig) start() int {
 }
 
 // chatHead returns the number of tokens whose states Form.Chat drops.
-func chatHead(chunk []tokenizer.Token) int {
+func chatHead(chunk []tokenizer.Token, keepHeader bool) int {
 	const start, user, newline = 151644, 872, 198
 	is := func(i, id int) bool { return i < len(chunk) && chunk[i].Vector == nil && chunk[i].ID == id }
 	cut, turns := 0, 0
@@ -263,7 +263,7 @@ func chatHead(chunk []tokenizer.Token) int {
 			cut, turns = i, turns+1
 		}
 	}
-	if turns > 0 && cut+3 < len(chunk) && is(cut+1, user) && is(cut+2, newline) {
+	if !keepHeader && turns > 0 && cut+3 < len(chunk) && is(cut+1, user) && is(cut+2, newline) {
 		cut += 3
 	}
 	return cut

@@ -44,8 +44,10 @@ type Form struct {
 	// Taps lists, in ascending order, the numbers of layers after which a language model's states are taken and
 	// concatenated per token. Layer is ignored if it is set.
 	Taps []int
-	// Chat drops the states of a chat's first turn and of the header of the second (LM.Encode).
-	Chat bool
+	// Chat drops the states of a chat's first turn and of the header of the second (LM.Encode), KeepHeader those of the
+	// first turn alone.
+	Chat       bool
+	KeepHeader bool
 	// Pictures holds the rows and columns of each run of picture tokens (VisionTower.See) in a language model's prompt.
 	Pictures [][2]int
 }
@@ -114,8 +116,14 @@ func kinds() []Kind {
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
 			Unit: deepPatch * visionMerge,
 			is: func(set *weights.Set, p string) bool {
-				return set.Has(p+"visual.deepstack_merger_list.0.norm.weight") && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
+				return set.Has(p+deepKey) && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
 			},
+		},
+		{
+			Name: "qwen3vl_8b", Prompt: "qwen3vl_8b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
+			Unit: deepPatch * visionMerge,
+			is:   func(set *weights.Set, p string) bool { return set.Has(p + deepKey) },
 		},
 		{
 			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},

@@ -41,6 +41,7 @@ type Encoding struct {
 	Pooled  []float32 // [E] pooled state of the first chunk; nil if the encoder has none
 	// Valid is 1 for tokens up to and including the end token of their chunk and 0 for padding, [L].
 	Valid []int
+	Slots []int // rows before each picture whose rows were left out (WithoutPictures)
 }
 
 // ValidLen returns the number of valid tokens at the start of the context.

@@ -32,19 +32,22 @@ type VisionTower interface {
 // prefixes. config is the JSON of the file's metadata entry "config", which may set vision.num_heads (16) and, for
 // Qwen3-VL, vision.deepstack_visual_indexes. The caller must close the result.
 func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte) (VisionTower, error) {
-	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b")
+	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b", "qwen3vl_8b")
 	if err != nil {
 		return nil, err
 	}
 	c := struct {
 		Vision visionConfig `json:"vision"`
 	}{visionConfig{Heads: 16, Taps: []int{5, 11, 17}}}
+	if part.Kind == "qwen3vl_8b" {
+		c.Vision.Taps = []int{8, 16, 24}
+	}
 	if err := override(config, &c); err != nil {
 		return nil, err
 	}
 	set = set.Prefix("visual.")
 	c.Vision.width = set.Dim("patch_embed.proj.weight", 0)
-	blocks, deep := set.Count("blocks"), part.Kind == "qwen3vl_4b"
+	blocks, deep := set.Count("blocks"), part.Kind != "qwen25_7b"
 	outside := func(tap int) bool { return tap < 0 || tap >= blocks }
 	switch w, heads := c.Vision.width, c.Vision.Heads; {
 	case w == 0:

@@ -51,6 +51,9 @@ type tapMerger struct {
 
 const deepPatch = 16
 
+// deepKey is a tensor that only files with this vision tower have.
+const deepKey = "visual.deepstack_merger_list.0.norm.weight"
+
 // openDeepVision loads the vision tower of Qwen3-VL.
 func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (VisionTower, error) {
 	m := &deepVision{visionConfig: c}

@@ -60,7 +60,8 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	}
 	defer ops.Free(buf)
 	spec := m.Spec()
-	env := dit.Env{Ops: ops, Arena: engine.NewArena("activations", buf, bytes), Attend: dit.Whole(ops)}
+	arena := engine.NewArena("activations", buf, bytes)
+	env := dit.Env{Ops: ops, Arena: arena, Attend: dit.Whole(ops, arena)}
 	grid := spec.Tokens(side*spec.PatchSize, side*spec.PatchSize)
 	entry := dit.Entry{
 		Context: dit.Array{Rows: 77, Cols: spec.ContextDim, Data: make([]float32, 77*spec.ContextDim)},

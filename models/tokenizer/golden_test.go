@@ -331,3 +331,26 @@ func TestGoldenWeights(t *testing.T) {
 		}
 	}
 }
+
+// TestAnalysingPrompts compares the prompts of Qwen-Image-2.1, one of them with a template of its own.
+func TestAnalysingPrompts(t *testing.T) {
+	tok := vocabulary(t, "qwen2.5")
+	var cases map[string]map[string]json.RawMessage
+	if err := golden.JSON("qwen21/tokens.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for name, c := range cases {
+		if strings.HasPrefix(name, "edit/") {
+			continue
+		}
+		ran++
+		got, err := Analysing("qwen3vl_8b").Prompt(tok, member[string](t, c, "text"), nil)
+		if err := comparePrompt(got, err, goldenTokens{IDs: [][]int{member[[]int](t, c, "ids")}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if ran != 6 {
+		t.Errorf("%d prompts ran, want the 6 that are recorded", ran)
+	}
+}

@@ -91,6 +91,15 @@ func Describing(key string) Layout {
 	return l
 }
 
+// Analysing returns the layout of a chat in which the model is told to analyse the prompt, which is the user's turn.
+// Prompts that are already chats are left as they are.
+func Analysing(key string) Layout {
+	l := Chat(key, "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n<|im_start|>user\n{}"+
+		"<|im_end|>\n<|im_start|>assistant\n", 151643)
+	l.Bare = "<|im_start|>"
+	return l
+}
+
 // WithOptions returns l with ComfyUI's T5TokenizerOptions applied: "<Key>_min_length" and "<Key>_min_padding" in
 // options replace the fields. Other keys are ignored, since they belong to other encoders.
 func (l Layout) WithOptions(options map[string]int) Layout {

@@ -100,7 +100,7 @@ func f64(t engine.Tensor) []float64 {
 // TestBandsEqualWhole decodes an image in bands of unequal height, down to single rows, and compares it with the image
 // decoded whole. The arena of every rank has exactly the size that BandBytes promises.
 func TestBandsEqualWhole(t *testing.T) {
-	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a"} {
+	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a", "q21vae-a"} {
 		t.Run(model, func(t *testing.T) { bandsEqualWhole(t, model) })
 	}
 }

@@ -1,6 +1,7 @@
 package vae
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 
@@ -11,6 +12,8 @@ import (
 // cannot tell.
 type Config struct {
 	Channels int `json:"ch"` // 128: channels at full resolution
+	// Decoder is that of the decoder; 0: as many.
+	Decoder int `json:"decoder_ch"`
 	// [1, 2, 4, 4]: channels of each level in units of Channels, full resolution first
 	Mult      []int   `json:"ch_mult"`
 	Blocks    int     `json:"num_res_blocks"`  // 2: residual blocks per level in the encoder, one more in the decoder
@@ -25,6 +28,8 @@ type Config struct {
 	// Wan means that norms divide the channels of a pixel by their root mean square, without groups and bias, and that
 	// convolutions after upsampling halve the channels.
 	Wan bool `json:"-"`
+	// Shortcuts means that shortcuts go around the levels (shortcuts.go); convolutions after upsampling keep the channels.
+	Shortcuts bool `json:"-"`
 	// Packed means that a latent pixel is a square of 2 x 2 positions with Z channels each (packed.go).
 	Packed bool `json:"-"`
 }
@@ -39,6 +44,9 @@ func (c Config) Scale() int {
 	}
 	return 1 << (len(c.Mult) - 1)
 }
+
+// decoder returns the channels of the decoder at full resolution.
+func (c Config) decoder() int { return cmp.Or(c.Decoder, c.Channels) }
 
 // positions returns how many positions between encoder and decoder make up a latent pixel.
 func (c Config) positions() int {
@@ -60,15 +68,19 @@ func Infer(set *weights.Set, config []byte) (Config, error) {
 		Quant: set.Has("post_quant_conv.weight"), CanEncode: set.Has("encoder.conv_in.weight"),
 	}
 	c.Wan = !set.Has("decoder.norm_out.bias")
+	c.Shortcuts = set.Has("decoder.up.1.shortcut.weight")
 	c.Embed = c.Z
 	if c.Quant {
 		c.Embed, c.Packed = set.Dim("post_quant_conv.weight", 1), set.Dim("post_quant_conv.weight", 0) == square*c.Z
 	}
 	if c.CanEncode {
 		c.Channels, c.In = set.Dim("encoder.conv_in.weight", 0), set.Dim("encoder.conv_in.weight", 1)
+		if n := set.Dim("decoder.norm_out.weight", 0); n != c.Channels && c.Shortcuts {
+			c.Decoder = n
+		}
 	}
 	for i := range set.Count("decoder.up") {
-		c.Mult = append(c.Mult, set.Dim(fmt.Sprintf("decoder.up.%d.block.0.conv1.weight", i), 0)/max(c.Channels, 1))
+		c.Mult = append(c.Mult, set.Dim(fmt.Sprintf("decoder.up.%d.block.0.conv1.weight", i), 0)/max(c.decoder(), 1))
 	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {
@@ -86,8 +98,10 @@ func (c Config) validate() error {
 	if len(c.Mult) < 1 || len(c.Mult) > maxLevels {
 		return bad("number of levels", len(c.Mult), fmt.Sprintf("1..%d", maxLevels))
 	}
-	names := []string{"ch", "num_res_blocks", "z_channels", "embed_dim", "in_channels", "out_ch", "norm_num_groups"}
-	for i, n := range []int{c.Channels, c.Blocks, c.Z, c.Embed, c.In, c.Out, c.Groups} {
+	names := []string{
+		"ch", "num_res_blocks", "z_channels", "embed_dim", "in_channels", "out_ch", "norm_num_groups", "decoder_ch",
+	}
+	for i, n := range []int{c.Channels, c.Blocks, c.Z, c.Embed, c.In, c.Out, c.Groups, c.decoder()} {
 		if n < 1 || n > 1<<16 {
 			return bad(names[i], n, "1..65536")
 		}

@@ -95,10 +95,13 @@ func (w *walk) decode(l *layers, z, picture engine.Tensor) error {
 		func() { w.resnet(&d.Mid.Block2) },
 	)
 	for i := len(d.Up) - 1; i >= 0 && err == nil; i-- {
-		err = w.blocks(d.Up[i].Block)
-		if up := d.Up[i].Upsample; up != nil && err == nil {
-			err = w.steps(func() { w.upsample(up) })
-		}
+		err = w.level(d.Up[i].Around, func() error {
+			err := w.blocks(d.Up[i].Block)
+			if up := d.Up[i].Upsample; up != nil && err == nil {
+				err = w.steps(func() { w.upsample(up) })
+			}
+			return err
+		})
 	}
 	if err != nil {
 		return err
@@ -126,7 +129,7 @@ func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
 			eachPosition(z, t, w.env.Ops.Copy)
 		}
 	}
-	x := w.in(0, z.Dim(1), z.Dim(2), w.cfg.Channels*w.cfg.Mult[len(w.cfg.Mult)-1])
+	x := w.in(0, z.Dim(1), z.Dim(2), w.cfg.decoder()*w.cfg.Mult[len(w.cfg.Mult)-1])
 	w.conv3(x, w.plain(z), conv, false)
 	w.x = x
 }

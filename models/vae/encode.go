@@ -77,10 +77,13 @@ func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
 		w.x = x
 	})
 	for i := 0; i < len(e.Down) && err == nil; i++ {
-		err = w.blocks(e.Down[i].Block)
-		if down := e.Down[i].Downsample; down != nil && err == nil {
-			err = w.steps(func() { w.downsample(down) })
-		}
+		err = w.level(e.Down[i].Around, func() error {
+			err := w.blocks(e.Down[i].Block)
+			if down := e.Down[i].Downsample; down != nil && err == nil {
+				err = w.steps(func() { w.downsample(down) })
+			}
+			return err
+		})
 	}
 	if err != nil {
 		return err

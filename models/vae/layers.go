@@ -31,11 +31,13 @@ type decoder struct {
 }
 
 type downLevel struct {
+	Around     *shortcut `weight:""`
 	Block      []*resnet `weight:"block"`
 	Downsample *sample   `weight:"downsample"` // nil at the last level
 }
 
 type upLevel struct {
+	Around   *shortcut `weight:""`
 	Block    []*resnet `weight:"block"`
 	Upsample *sample   `weight:"upsample"` // nil at full resolution
 }
@@ -80,30 +82,42 @@ type norm struct {
 
 // newLayers returns the structs for c, without weights.
 func newLayers(c Config) layers {
-	deep := c.Channels * c.Mult[len(c.Mult)-1]
-	mid := middle{Block1: resnet{in: deep, out: deep}, Block2: resnet{in: deep, out: deep}}
-	l := layers{Decoder: &decoder{Mid: mid, Up: make([]*upLevel, len(c.Mult))}}
-	at := deep
-	for i := len(c.Mult) - 1; i >= 0; i-- {
-		level := &upLevel{Block: chain(at, c.Channels*c.Mult[i], c.Blocks+1)}
-		at = c.Channels * c.Mult[i]
-		if i > 0 && c.Wan {
+	last := len(c.Mult) - 1
+	mid := func(channels int) middle {
+		deep := channels * c.Mult[last]
+		return middle{Block1: resnet{in: deep, out: deep}, Block2: resnet{in: deep, out: deep}}
+	}
+	l := layers{Decoder: &decoder{Mid: mid(c.decoder()), Up: make([]*upLevel, len(c.Mult))}}
+	at := c.decoder() * c.Mult[last]
+	for i := last; i >= 0; i-- {
+		level := &upLevel{Block: chain(at, c.decoder()*c.Mult[i], c.Blocks+1)}
+		at = c.decoder() * c.Mult[i]
+		if i > 0 && c.Wan && !c.Shortcuts {
 			at /= 2
 		}
 		if i > 0 {
 			level.Upsample = &sample{out: at}
+		}
+		if i > 0 && c.Shortcuts {
+			level.Around = &shortcut{out: at, way: upwards}
 		}
 		l.Decoder.Up[i] = level
 	}
 	if !c.CanEncode {
 		return l
 	}
-	l.Encoder = &encoder{Mid: mid}
+	l.Encoder = &encoder{Mid: mid(c.Channels)}
 	at = c.Channels
 	for i := range c.Mult {
 		level := &downLevel{Block: chain(at, c.Channels*c.Mult[i], c.Blocks)}
-		if i < len(c.Mult)-1 {
+		if c.Shortcuts {
+			level.Around = &shortcut{out: c.Channels * c.Mult[i]}
+		}
+		if i < last {
 			level.Downsample = &sample{}
+			if c.Shortcuts {
+				level.Around.way = downwards
+			}
 		}
 		l.Encoder.Down, at = append(l.Encoder.Down, level), c.Channels*c.Mult[i]
 	}
@@ -123,23 +137,24 @@ func chain(in, out, n int) []*resnet {
 // check compares the shapes of loaded weights with c and returns an error for the first that differs.
 func (l *layers) check(c Config) error {
 	s := shapes{wan: c.Wan}
-	deep := c.Channels * c.Mult[len(c.Mult)-1]
+	deep := c.decoder() * c.Mult[len(c.Mult)-1]
 	s.conv(l.Decoder.ConvIn, deep, 9*c.Z)
 	s.middle(&l.Decoder.Mid, deep)
 	for i, level := range l.Decoder.Up {
 		s.blocks(level.Block)
 		if level.Upsample != nil {
-			s.conv(level.Upsample.Conv, level.Upsample.out, 9*c.Channels*c.Mult[i])
+			s.conv(level.Upsample.Conv, level.Upsample.out, 9*c.decoder()*c.Mult[i])
 		}
 	}
-	s.norm(l.Decoder.NormOut, c.Channels*c.Mult[0], "decoder.norm_out")
-	s.conv(l.Decoder.ConvOut, c.Out, 9*c.Channels*c.Mult[0])
+	s.norm(l.Decoder.NormOut, c.decoder()*c.Mult[0], "decoder.norm_out")
+	s.conv(l.Decoder.ConvOut, c.Out, 9*c.decoder()*c.Mult[0])
 	if c.Quant {
 		s.conv(l.PostQuant, c.positions()*c.Z, c.Embed)
 	}
 	if l.Encoder == nil {
 		return s.err
 	}
+	deep = c.Channels * c.Mult[len(c.Mult)-1]
 	s.conv(l.Encoder.ConvIn, c.Channels, 9*c.In)
 	for i, level := range l.Encoder.Down {
 		s.blocks(level.Block)

@@ -54,7 +54,7 @@ func TestPeakMemory(t *testing.T) {
 // TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and checks that
 // all of it was used.
 func TestArenaIsExact(t *testing.T) {
-	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a"} {
+	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a", "q21vae-a"} {
 		t.Run(model, func(t *testing.T) { arenaIsExact(t, checkpoint(t, model)) })
 	}
 }

@@ -91,7 +91,7 @@ func DecodeTiledBytes(cfg Config, dtype engine.DType, y, x int, t Tiles) int {
 // autoencoder of videos (decode_tiled_3d, encode_tiled_3d; a single frame is not cut in time), for others (2Y, X/2),
 // (Y/2, 2X) and (Y, X) (decode_tiled_, encode_tiled_).
 func (t Tiles) Shapes(cfg Config) []Tiles {
-	if cfg.Wan {
+	if cfg.Wan && !cfg.Shortcuts {
 		return []Tiles{t}
 	}
 	return []Tiles{{t.Y * 2, t.X / 2, t.Overlap}, {t.Y / 2, t.X * 2, t.Overlap}, t}

@@ -1,7 +1,7 @@
 // Package vae turns latents into pictures and pictures into latents. It implements the convolutional autoencoder
 // (AutoencoderKL, arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, that of
-// Wan 2.1 and Qwen-Image, which has the same form for a single frame (wan.go), and FLUX.2's with packed latents
-// (packed.go).
+// Wan 2.1 and Qwen-Image, which has the same form for a single frame (wan.go), that of Qwen-Image-2.1 with shortcuts
+// around levels (shortcuts.go), and FLUX.2's with packed latents (packed.go).
 //
 // Read config.go (what a file holds, derived from names and shapes), layers.go (the network as structs whose tags are
 // checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: large
@@ -117,7 +117,7 @@ func Latents(set *weights.Set) (int, error) {
 
 // Frames reports whether the autoencoder in a set treats the pictures of a batch as frames of a video.
 func Frames(set *weights.Set) bool {
-	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p + wanAnchor) })
+	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p+wanAnchor) && !set.Has(p+nestedAnchor) })
 }
 
 // prefixes lists the prefixes of an autoencoder's names in checkpoints.

@@ -213,6 +213,48 @@ func TestLaterGolden(t *testing.T) {
 	}
 }
 
+// TestShortcutsGolden compares encoding and decoding by Qwen-Image-2.1's autoencoder with diffusers', in sizes of odd
+// and even sides, and a picture without alpha.
+func TestShortcutsGolden(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("qwen21/vae.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const model = "q21vae-a"
+	set := checkpoint(t, model)
+	if n, err := vae.Latents(set); err != nil || n != 64 || vae.Frames(set) {
+		t.Errorf("%d channels (%v), frames %v; want 64, none", n, err, vae.Frames(set))
+	}
+	for name, ops := range backends(t) {
+		v := open(t, ops, set)
+		for _, size := range [][2]int{{3, 5}, {4, 4}, {1, 2}, {6, 3}} {
+			y, x := size[0], size[1]
+			key := fmt.Sprintf("%s/decode/%dx%d", model, y, x)
+			latent := golden.Input(key, 64*y*x)
+			env := decodeEnv(t, ops, v, y, x)
+			env.StripBytes = 1 << 12 // so that there are several
+			got, err := v.Decode(env, latent, 1, y, x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, name+" "+key+"#raw", got, last(values(t, f, key+"#raw"), 4), tolerance)
+			vae.ToImage(got)
+			compare(t, name+" "+key+"#image", got, values(t, f, key+"#image"), tolerance)
+		}
+		for _, c := range []struct{ y, x, channels int }{{48, 80, 4}, {64, 32, 4}, {16, 32, 3}} {
+			key := fmt.Sprintf("%s/encode/%dx%d", model, c.y, c.x)
+			image := golden.Fill(fmt.Sprintf("input:%s/image/%dx%d", model, c.y, c.x), c.y*c.x*c.channels, 1, 0.5)
+			picture, y, x := v.Config.CropToImage(image, 1, c.y, c.x, c.channels)
+			got, err := v.Encode(vae.Env{Ops: ops, StripBytes: 1 << 12}, picture, 1, y, x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, name+" "+key, got, values(t, f, key), tolerance)
+		}
+	}
+}
+
 // TestDecodeBatchOfVideos compares a batch of two latents of Wan 2.1's autoencoder with ComfyUI's.
 func TestDecodeBatchOfVideos(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))

@@ -23,16 +23,19 @@ func (w *walk) stripRows(x, c int) int {
 	return max(2, n/(x*c*w.env.DType.Size())&^1) // even, so that upsampled rows stay in pairs
 }
 
+// beside is the buffer of what a level's shortcut keeps.
+const beside = 3
+
 // walk is one pass over the layers. It holds the current activation x in one of three buffers; layers write to another
-// one or in place.
+// one or in place. A fourth one is for shortcuts around levels.
 type walk struct {
 	env    Env
 	cfg    *Config
 	band   Band
 	sizing bool             // only find out how large the buffers must be, compute nothing
-	need   [3]int           // bytes of each buffer
-	bufs   [3]engine.Tensor // u8
-	order  [3]int           // indices of x's buffer, the other one, and the spare one
+	need   [4]int           // bytes of each buffer
+	bufs   [4]engine.Tensor // u8
+	order  [4]int           // indices of x's buffer, the other one, the spare one, and that beside a level
 	x      engine.Tensor    // [1, Y, X, C]
 	done   int
 	total  int
@@ -48,11 +51,11 @@ func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	if env.Exchange != nil {
 		quiet.Exchange = silentExchange()
 	}
-	size := &walk{env: quiet, cfg: cfg, band: band, sizing: true, order: [3]int{0, 1, 2}}
+	size := &walk{env: quiet, cfg: cfg, band: band, sizing: true, order: [4]int{0, 1, 2, beside}}
 	if err := pass(size); err != nil {
 		return err
 	}
-	w := &walk{env: env, cfg: cfg, band: band, order: [3]int{0, 1, 2}, total: size.done}
+	w := &walk{env: env, cfg: cfg, band: band, order: [4]int{0, 1, 2, beside}, total: size.done}
 	for i, n := range size.need {
 		w.bufs[i] = env.Arena.Alloc(engine.U8, n)
 	}

@@ -17,6 +17,16 @@ func fromWan(set *weights.Set) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	down, up := wanLevel(set, "encoder.downsamples."), wanLevel(set, "decoder.upsamples.")
 	levels := (set.Count("decoder.upsamples") + 1) / up
+	if set.Has(nestedAnchor) {
+		if n := set.Dim("decoder.head.2.weight", 0); n != 3 && n != 4 {
+			return nil, fmt.Errorf("decoder.head.2.weight writes %d channels, want 3 or 4: squares of pixels as in Wan 2.2 "+
+				"are not supported", n)
+		}
+		levels = set.Count("decoder.upsamples")
+		if err := addShortcuts(out, set, levels); err != nil {
+			return nil, err
+		}
+	}
 	for _, name := range set.Names() {
 		if strings.Contains(name, ".time_conv.") {
 			continue
@@ -54,9 +64,13 @@ func wanLevel(set *weights.Set, list string) int {
 
 // wanName maps one name. A level has down entries in the encoder's list and up in the decoder's.
 func wanName(name string, down, up, levels int) string {
-	var n int
+	var n, k int
 	var rest string
-	if got, _ := fmt.Sscanf(name, "encoder.downsamples.%d.%s", &n, &rest); got == 2 {
+	if got, _ := fmt.Sscanf(name, "encoder.downsamples.%d.downsamples.%d.%s", &n, &k, &rest); got == 3 {
+		name = fmt.Sprintf("encoder.down.%d.block.%d.%s", n, k, rest)
+	} else if got, _ := fmt.Sscanf(name, "decoder.upsamples.%d.upsamples.%d.%s", &n, &k, &rest); got == 3 {
+		name = fmt.Sprintf("decoder.up.%d.block.%d.%s", levels-1-n, k, rest)
+	} else if got, _ := fmt.Sscanf(name, "encoder.downsamples.%d.%s", &n, &rest); got == 2 {
 		name = fmt.Sprintf("encoder.down.%d.block.%d.%s", n/down, n%down, rest)
 	} else if got, _ := fmt.Sscanf(name, "decoder.upsamples.%d.%s", &n, &rest); got == 2 {
 		name = fmt.Sprintf("decoder.up.%d.block.%d.%s", levels-1-n/up, n%up, rest)

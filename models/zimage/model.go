@@ -47,7 +47,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		env.Ops.Copy(p.Text.Slice(1, textRows, lt), m.Net.Pads.Text.Unsqueeze(0).Broadcast(0, n).Broadcast(1, lt-textRows))
 	}
 	alone := env // every rank computes the whole text
-	alone.Reduce, alone.Gather, alone.Scatter, alone.Attend = nil, nil, nil, dit.Whole(env.Ops)
+	alone.Reduce, alone.Gather, alone.Scatter, alone.Attend = nil, nil, nil, dit.Whole(env.Ops, env.Arena)
 	rope := engine.RoPE{Cos: p.RoPE.Cos.Slice(0, 0, lt), Sin: p.RoPE.Sin.Slice(0, 0, lt)}
 	for i := range m.Net.Text {
 		b := block(m.Net.Text[i])

@@ -28,7 +28,7 @@ func expressionClasses() []graph.Class {
 			"int and float.",
 		Inputs: []graph.Input{
 			graph.Number("expression", "STRING", "", "default", "a + b", "multiline", true),
-			graph.GrowNamed("values", letters, graph.Link("value", "FLOAT,INT,BOOLEAN", "")),
+			graph.GrowNamed("values", letters, 1, graph.Link("value", "FLOAT,INT,BOOLEAN", "")),
 		},
 		Outputs: []graph.Slot{{Name: "FLOAT", Type: "FLOAT"}, {Name: "INT", Type: "INT"}, {Name: "BOOL", Type: "BOOLEAN"}},
 		Run:     mathExpression,

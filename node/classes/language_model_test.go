@@ -138,6 +138,10 @@ func writeChat(t *testing.T, root string) {
 	writeGoldenModel(t, "klein-qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3_4b.safetensors"))
 	writeGoldenModel(t, "flux2vae-a", "", filepath.Join(root, "vae/flux2-vae.safetensors"))
 	writeKrea2(t, root)
+	set, meta, err := tiny.Checkpoint("qwenimage21") // which reads states as wide as those for Krea 2's small encoder
+	check(t, err)
+	writeModel(t, filepath.Join(root, "diffusion_models/qwen_image_2.1.safetensors"), set, meta["config"], strings.Clone)
+	writeGoldenModel(t, "q21vae-a", "", filepath.Join(root, "vae/qwen_image_2.1_vae.safetensors"))
 	var words map[string]json.RawMessage
 	var tekken struct{ JSON string }
 	check(t, golden.JSON("modern/tokens.json", &words))

@@ -11,6 +11,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
+	"patchbay/parallel/request"
 )
 
 // textClasses returns the classes that encode prompts, with one text for all encoders or one for each, some with
@@ -252,6 +253,22 @@ func encodeEditPlus(c *graph.Call) ([]any, error) {
 // encodeAbout encodes a prompt about the pictures in seen; with a VAE those in references become reference
 // latents.
 func encodeAbout(c *graph.Call, template, words string, seen, references []*picture.Image) ([]any, error) {
+	clip, err := seeing(c, template, seen)
+	if err != nil {
+		return nil, err
+	}
+	cond, err := encoded(c, clip, func(string) (string, bool) { return words, true })
+	if err != nil {
+		return nil, err
+	}
+	if cond.Latents, err = encodedReferences(c, references); err != nil {
+		return nil, err
+	}
+	return []any{value.Conditioning{cond}}, nil
+}
+
+// seeing returns the clip input with a template that refers to pictures, in sizes that its encoder takes.
+func seeing(c *graph.Call, template string, seen []*picture.Image) (*value.Clip, error) {
 	var pictures []text.Picture
 	eyes := graph.Arg[*value.Clip](c, "clip")
 	for _, im := range seen {
@@ -262,14 +279,11 @@ func encodeAbout(c *graph.Call, template, words string, seen, references []*pict
 		}
 		pictures = append(pictures, text.Picture{Y: y, X: x, Data: im.Data})
 	}
-	clip, err := eyes.Seeing(template, pictures)
-	if err != nil {
-		return nil, err
-	}
-	cond, err := encoded(c, clip, func(string) (string, bool) { return words, true })
-	if err != nil {
-		return nil, err
-	}
+	return eyes.Seeing(template, pictures)
+}
+
+// encodedReferences encodes pictures with the vae input; without one there are no references.
+func encodedReferences(c *graph.Call, references []*picture.Image) (out []request.Latent, err error) {
 	for _, im := range references {
 		if !c.Given("vae") {
 			break
@@ -278,9 +292,9 @@ func encodeAbout(c *graph.Call, template, words string, seen, references []*pict
 		if err != nil {
 			return nil, err
 		}
-		cond.Latents = append(cond.Latents, l)
+		out = append(out, l)
 	}
-	return []any{value.Conditioning{cond}}, nil
+	return out, nil
 }
 
 // ofArea returns the first picture of a batch, without alpha, scaled to about side x side pixels with sides that are

@@ -116,6 +116,7 @@ type Input struct {
 	Lazy         bool
 	Alternatives []Alternative // of a Branch
 	grown        []string      // names of the inputs of a Grow
+	least        int           // so many of them must be given
 	each         *Input        // what each of them is
 }
 

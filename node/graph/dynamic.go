@@ -29,16 +29,17 @@ func Branch(name, tip string, alternatives ...Alternative) Input {
 
 // Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor.
 func Grow(name, prefix string, most int, each Input) Input {
-	in := Input{Name: name, Type: typeGrow, each: &each}
+	in := Input{Name: name, Type: typeGrow, each: &each, least: 1}
 	for i := range most {
 		in.grown = append(in.grown, prefix+strconv.Itoa(i))
 	}
 	return in.template("prefix", prefix, "min", int64(1), "max", int64(most))
 }
 
-// GrowNamed is Grow with the given names of inputs.
-func GrowNamed(name string, names []string, each Input) Input {
-	return Input{Name: name, Type: typeGrow, each: &each, grown: names}.template("names", anys(names), "min", int64(1))
+// GrowNamed is Grow with the given names of inputs, of which the first least must be given.
+func GrowNamed(name string, names []string, least int, each Input) Input {
+	in := Input{Name: name, Type: typeGrow, each: &each, grown: names, least: least}
+	return in.template("names", anys(names), "min", int64(least))
 }
 
 func (in Input) template(options ...any) Input {
@@ -86,8 +87,8 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 		case typeGrow:
 			for n, name := range in.grown {
 				one := *in.each
-				one.Name, one.Optional = in.Name+"."+name, n > 0
-				if _, ok := given(one.Name); ok || n == 0 {
+				one.Name, one.Optional = in.Name+"."+name, n >= in.least
+				if _, ok := given(one.Name); ok || n < in.least {
 					out = append(out, one)
 				}
 			}

@@ -69,6 +69,7 @@ func (m *Model) fitsHost(req *request.Request) error {
 			}{
 				{"attention_mask", e.ContextLen > 0 && e.ContextLen < e.Context.Rows, m.Spec.Context2Dim > 0 || m.Traits.TextMask},
 				{"references", e.References != nil, m.Spec.References},
+				{"references_slots", e.Slots != nil, m.Spec.Preface},
 				{"biases", e.Biases != nil, m.Spec.Biases},
 				{"encoder_hidden_states_t5", e.Context2.Rows > 0, m.Spec.Context2Dim > 0},
 				{"size", e.Size != nil, m.Traits.SizeCond != nil},

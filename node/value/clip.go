@@ -254,15 +254,22 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 	if c.Layer != 0 {
 		as.Form.Layer = c.Layer
 	}
+	var seen [][]tokenizer.Token // the prompt with what is seen of pictures
 	p, err := plan.Parse(u.Plan)
 	if err != nil {
 		return out, err
 	}
+	defer func() {
+		if err == nil && c.leaveOut {
+			out = out.WithoutPictures(seen[0], as.Form.Pictures)
+		}
+	}()
 	err = u.do("text encoder "+e.name, func(l *parallel.Workspace) error {
 		chunks, err := c.look(u, l, e, prompt.Chunks, &as.Form)
 		if err != nil {
 			return err
 		}
+		seen = chunks
 		if ranks := l.RemoteTaskRanks(p); ranks > 1 {
 			var done bool
 			if out, done, err = c.encodeApart(u, l, p, ranks, e, chunks, as.Form); done || err != nil {

@@ -1,14 +1,68 @@
 package value
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"patchbay/engine"
+	"patchbay/engine/datafile"
+	"patchbay/engine/safetensors"
 	"patchbay/models/tokenizer"
 	"patchbay/node/files"
 )
+
+// TestQwenEncoders checks which family reads the Qwens under a type of the loader: Qwen3-VL-8B is Qwen-Image-2.1's
+// under every type but FLUX.2's.
+func TestQwenEncoders(t *testing.T) {
+	deep := "visual.deepstack_merger_list.0.norm.weight"
+	for _, c := range []struct {
+		width      int
+		with, typ  string
+		kind, want string
+	}{
+		{4096, deep, "qwen_image", "qwen3vl_8b", "qwen_image21"},
+		{4096, deep, "stable_diffusion", "qwen3vl_8b", "qwen_image21"},
+		{4096, deep, "flux2", "qwen3vl_8b", "flux2"},
+		{4096, "", "qwen_image", "qwen3_8b", "flux2"},
+		{2560, deep, "krea2", "qwen3vl_4b", "krea2"},
+	} {
+		var list []safetensors.Tensor
+		add := func(name string, shape ...int) {
+			n := 2
+			for _, s := range shape {
+				n *= s
+			}
+			list = append(list, safetensors.Tensor{
+				Name: name, DType: engine.BF16, Shape: shape, Data: datafile.Of(make([]byte, n)),
+			})
+		}
+		add("model.embed_tokens.weight", 2, c.width)
+		add("model.layers.0.self_attn.q_norm.weight", 128)
+		if c.with != "" {
+			add(c.with, 4)
+		}
+		path := filepath.Join(t.TempDir(), "qwen.safetensors")
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = errors.Join(safetensors.Write(f, nil, list), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		clip := &Clip{Type: c.typ}
+		if err := files.ReadHeader(files.KindText, path, false, clip.Add); err != nil {
+			t.Fatal(err)
+		}
+		if err := clip.Check("CLIPLoader", "type"); err != nil || clip.parts[0].kind != c.kind || clip.Type != c.want {
+			t.Errorf("width %d, type %s: %s read as %s, %v; want %s as %s", c.width, c.typ, clip.parts[0].kind, clip.Type, err,
+				c.kind, c.want)
+		}
+	}
+}
 
 // TestSD3Prompts checks which encoders CLIPTextEncodeSD3 uses, and that both CLIPs get the same number of chunks.
 func TestSD3Prompts(t *testing.T) {

@@ -126,7 +126,9 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hi
 		e := request.Entry{
 			Entry: c.Entry, Strength: 1, MaskStrength: 1, Area: c.area(l), Ranged: c.Ranged,
 		}
-		e.Context, e.Prefix = m.filled(c.Context), m.Prefix
+		if e.Context, e.Prefix = m.filled(c.Context), m.Prefix; !m.Spec.Preface {
+			e.Slots = nil
+		}
 		if e.Size == nil {
 			e.Size = m.sizeCond(c.Pixels, l)
 		}

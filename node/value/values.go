@@ -31,8 +31,8 @@ type Conditioning []Cond
 
 // Cond is one entry of a conditioning. Fields correspond to the keys of ComfyUI's dictionary.
 type Cond struct {
-	// Of the network's inputs this holds the text, the guidance of distilled models, Size and Method. Lower adds the
-	// rest.
+	// Of the network's inputs this holds the text, the guidance of distilled models, Size, Method and Slots. Lower adds
+	// the rest.
 	dit.Entry
 	NoGuidance bool // guidance is None: the input is left out (FluxDisableGuidance)
 	// height and width to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's

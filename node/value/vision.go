@@ -19,6 +19,7 @@ const picturePad = 151655
 type seeing struct {
 	template string // wraps the prompt, instead of the family's template
 	pictures []text.Picture
+	leaveOut bool // the states of the pictures' tokens are left out (text.Encoding.WithoutPictures)
 }
 
 // Seeing returns a handle whose prompts use another template and refer to pictures, each of which replaces one
@@ -27,12 +28,26 @@ func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 	for i := range c.parts {
 		if text.KindOf(c.parts[i].kind).Unit > 0 {
 			out := *c
-			out.seeing = seeing{template, pictures}
+			out.seeing = seeing{template: template, pictures: pictures}
 			return &out, nil
 		}
 	}
 	return nil, fault.Family("clip", "%s has no encoder that looks at pictures: load that of Qwen-Image-Edit "+
-		"(Qwen2.5-VL) or Krea 2 (Qwen3-VL)", c.Name)
+		"(Qwen2.5-VL), Qwen-Image-2.1 or Krea 2 (Qwen3-VL)", c.Name)
+}
+
+// LeavingOut returns a handle without the states of the pictures in its prompts.
+func (c *Clip) LeavingOut() *Clip {
+	out := *c
+	out.leaveOut = true
+	return &out
+}
+
+// Template returns what wraps the prompts of a handle: that of its first encoder, which refers to no pictures.
+func (c *Clip) Template() string {
+	reader := models.TextTypes()[c.Type]
+	as, _ := reader.Encoder(c.parts[0].kind)
+	return as.Layout.Template
 }
 
 // Unit returns the number of pixels that picture sides must be multiples of, 1 if no encoder reads pictures.
@@ -117,7 +132,7 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(e.kind)
 	asked := *c
-	asked.seeing = seeing{a.template(as.Layout.Template), a.Pictures}
+	asked.seeing = seeing{template: a.template(as.Layout.Template), pictures: a.Pictures}
 	prompts, _, err := asked.prompts(u.Store, func(string) (string, bool) { return a.Words, true })
 	if err != nil {
 		return "", err

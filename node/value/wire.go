@@ -145,6 +145,11 @@ func (c *Cond) export() []any {
 		o.Set("concat_mask", array.New(m.Data, m.B, 1, m.Y, m.X))
 	}
 	put(c.Method != "", "reference_latents_method", c.Method)
+	var slots []any
+	for _, n := range c.Slots {
+		slots = append(slots, int64(n))
+	}
+	put(c.Slots != nil, "image_slots", slots)
 	put(c.Pixels != [2]int{}, "height", int64(c.Pixels[0]))
 	put(c.Pixels != [2]int{}, "width", int64(c.Pixels[1]))
 	put(c.Size != nil, "size", array.New(c.Size, len(c.Size)))
@@ -443,6 +448,15 @@ func (c *Cond) set(key string, v any) (err error) {
 		var ok bool
 		if c.Method, ok = v.(string); !ok {
 			return fmt.Errorf("is %s: want offset, index, uxo or index_timestep_zero", pyjson.Repr(v))
+		}
+	case "image_slots":
+		list, ok := v.([]any)
+		for _, n := range list {
+			row, whole := n.(int64)
+			ok, c.Slots = ok && whole && row >= 0 && row <= math.MaxInt32, append(c.Slots, int(row))
+		}
+		if !ok {
+			return fmt.Errorf("is %s: want the number of text rows before each reference", pyjson.Repr(v))
 		}
 	case "height":
 		c.Pixels[0] = int(number())

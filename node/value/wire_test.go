@@ -101,6 +101,10 @@ func TestWrongKindsAreRefused(t *testing.T) {
 			"CONDITIONING", "reference_latents_method: is 1: want offset, index, uxo or index_timestep_zero",
 			[]any{[]any{array.New([]float32{1}, 1, 1, 1), pyjson.NewObject("reference_latents_method", int64(1))}},
 		},
+		{
+			"CONDITIONING", "image_slots: is [-1]: want the number of text rows before each reference",
+			[]any{[]any{array.New([]float32{1}, 1, 1, 1), pyjson.NewObject("image_slots", []any{int64(-1)})}},
+		},
 	} {
 		if v, err := ImportValue(c.kind, "samples", c.v); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, %v, want a refusal with %q", c.kind, v, err, c.want)
@@ -121,6 +125,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 				Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
 				Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
 				Size:   []float32{4, 5}, Method: "index", Guidance: &g,
+				Slots: []int{0, 2},
 			},
 			Pixels: [2]int{64, 96}, Latents: []request.Latent{plane(2), plane(1)},
 			ConcatImage: plane(3), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,

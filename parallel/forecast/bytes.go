@@ -120,6 +120,36 @@ func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
 	return v
 }
 
+// prefaceVolumes returns what rank c sends while prefaces go through the blocks, before the first evaluation. All ranks
+// of a sequence compute them whole, in spread plans all stages.
+func (o *Partition) prefaceVolumes(c plan.Coord) (v [plan.AxisCount]volume) {
+	t, spread := int64(o.plan.Tensor), o.plan.Spread && o.plan.Pipe > 1
+	for _, i := range o.entries[c.CFG] {
+		values := int64(o.each * o.preface(i) * o.Spec.Width)
+		if values == 0 {
+			continue
+		}
+		blocks := []dit.Range{{End: len(o.Spec.Blocks)}}
+		if !spread {
+			blocks = nil
+			for _, k := range o.lanesOf(c) {
+				blocks = append(blocks, o.Lanes[k])
+				if o.sends(k) {
+					v[plan.AxisPipe].add(1, values)
+				}
+			}
+		}
+		for _, r := range blocks {
+			for n := r.Start; n < r.End && t > 1; n++ {
+				for range o.recorded(c, n, false, true).sums {
+					v[plan.AxisTensor].add(1, 2*(t-1)*values/t)
+				}
+			}
+		}
+	}
+	return v
+}
+
 // TrafficByRank returns what every rank of a plan sends during a workload, as the executor counts it, by rank and axis
 // (AxisUlysses to AxisShard). weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
 // of activations are exact, those of sharded weights leave out the padding of packed matrices.
@@ -128,6 +158,9 @@ func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int)
 	out := make([][]Traffic, p.Ranks())
 	for r := range out {
 		out[r] = make([]Traffic, plan.AxisCount)
+		for a, v := range o.prefaceVolumes(o.mesh.At(r)) {
+			out[r][a] = Traffic{Calls: v.calls, Bytes: v.values * int64(valueBytes)}
+		}
 		o.bySize(o.micros(), func(m plan.Micro, n int) {
 			for a, v := range o.volumes(o.mesh.At(r), m) {
 				out[r][a].Calls += int64(n) * v.calls

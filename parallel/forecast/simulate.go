@@ -11,7 +11,7 @@ import (
 // Simulation is the predicted course of one request on a plan.
 type Simulation struct {
 	Plan    plan.Plan
-	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
+	Seconds float64 // from the first evaluation to the last sampler step, without text encoding, prefaces and VAE
 	// WarmupSeconds is the time of the synchronous evaluations. StepSeconds is that of one other evaluation in the
 	// steady state: the mean time between their ends. Without any it is the mean of the synchronous ones.
 	WarmupSeconds, StepSeconds float64

@@ -168,6 +168,9 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 	if !imageOnly {
 		keys += c.Sequence(entry).Text
 	}
+	if imageOnly {
+		keys += c.preface(entry)
+	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
 	l.attention += 4 * float64(b*queries) * float64(keys) * heads * g * d * c.padding(l.on)
 	if c.plan.KV8 { // every row is read or written once in 8 bits and once in the type of activations

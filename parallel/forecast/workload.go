@@ -73,6 +73,14 @@ func (w *Workload) Sequence(i int) plan.Sequence {
 	return e
 }
 
+// preface returns the number of rows of entry i that run through the blocks once per request (dit.Spec.Preface).
+func (w *Workload) preface(i int) int {
+	if !w.Spec.Preface {
+		return 0
+	}
+	return w.Spec.TextTokens(w.Text[i]) + valueOf(w.References, i)
+}
+
 // Together returns how many entries the ranks of a cfg group evaluate as one batch: all of them if they are alike and
 // few enough rows of each fall to a rank of w.Device, otherwise 1. Plans that promise the same bits evaluate one entry
 // at a time.

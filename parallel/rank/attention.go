@@ -52,6 +52,8 @@ type heads interface {
 	freshInto(kv kvRows) (q engine.Tensor)
 	// results returns where the results of the queries go.
 	results() engine.Tensor
+	// preface returns its share of dit.Attention.Preface.
+	preface() engine.Tensor
 }
 
 // ownHeads is all heads of the rows that this rank computes.
@@ -76,6 +78,8 @@ func (h ownHeads) freshInto(kv kvRows) (q engine.Tensor) {
 }
 
 func (h ownHeads) results() engine.Tensor { return h.a.Groups(h.a.Out) }
+
+func (h ownHeads) preface() engine.Tensor { return h.a.Preface }
 
 // kvRows is the keys and values of one attention while it runs, [B, L, 2, K/P, D]: the store itself, or a widened copy.
 type kvRows struct {

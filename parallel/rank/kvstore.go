@@ -72,7 +72,7 @@ func (s *sequence) fill(kv kvRows, a dit.Attention, h heads) (q engine.Tensor) {
 // toAll attends with q to all rows.
 func (s *sequence) toAll(kv kvRows, a dit.Attention, h heads, q engine.Tensor) {
 	k, v := kv.all()
-	s.scores(h.results(), q, k, v, 0, engine.AttentionArgs{Scale: a.Scale})
+	s.scoresAfter(h.preface(), h.results(), q, k, v, 0, engine.AttentionArgs{Scale: a.Scale})
 }
 
 // shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store. The

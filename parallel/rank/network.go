@@ -104,8 +104,7 @@ func (n *network) prepare(reserve func(i int, e *sessionEntry)) error {
 		reserve(i, e)
 		e.bias = n.biases(e, keys)
 	}
-	n.prepareBlocks()
-	return nil
+	return n.prepareBlocks()
 }
 
 // forEach repeats each timestep once per entry, as Modulate takes them.
@@ -116,23 +115,53 @@ func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 	return out
 }
 
-// prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block.
-func (n *network) prepareBlocks() {
-	blocks := n.whole.blocks
+// prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block. A preface
+// goes through the stages of a pipeline, once; with large references that takes as long as an evaluation, and stops as
+// one does.
+func (n *network) prepareBlocks() error {
+	blocks, spec, pipe := n.whole.blocks, n.model.Spec(), n.comms[plan.AxisPipe]
+	prepare := n.reduced(n.env)
+	if spec.Preface {
+		prepare.Arena = n.act
+		if tensor := n.comms[plan.AxisTensor]; tensor.Size() > 1 { // in both forms: each rank has all rows
+			prepare.Reduce = func(t engine.Tensor) { tensor.Run(comm.NewAllReduce(t)) }
+		}
+	}
+	preface := func(move func(text engine.Tensor)) {
+		for _, e := range n.entries {
+			if spec.Preface && e.p != nil && e.p.Lt > 0 {
+				move(e.p.Text)
+			}
+		}
+	}
+	if blocks.Start > 0 {
+		n.pos.at("preface of stage %d", pipe.Rank()-1)
+		preface(func(text engine.Tensor) { pipe.SendRecv(text, pipe.Rank()-1, engine.Tensor{}, -1) })
+	}
 	for b := blocks.Start; b < blocks.End; b++ {
+		if spec.Preface {
+			n.pos.at("preface in block %d", b)
+			if n.stopped() {
+				return errStopped
+			}
+		}
 		n.weights.use(b, b+1)
 		for _, e := range n.entries {
 			if e.p == nil {
 				continue
 			}
 			layer(n.env, "text")
-			n.model.PrepareBlock(n.env, e.p, b)
+			n.model.PrepareBlock(prepare, e.p, b)
 			if e.m != nil {
 				layer(n.env, "modulation")
 				n.model.ModulateBlock(n.env, e.m, b)
 			}
 		}
 	}
+	if blocks.End < len(spec.Blocks) {
+		preface(func(text engine.Tensor) { pipe.SendRecv(engine.Tensor{}, -1, text, pipe.Rank()+1) })
+	}
+	return nil
 }
 
 // textOf returns how many text tokens of an entry go through the blocks.

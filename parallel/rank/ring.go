@@ -14,15 +14,15 @@ func (ringAttention) Reserve(_ dit.Env, e extent) (keys []dit.Rows) { return e.r
 
 func (ringAttention) Attend(s *sequence, a dit.Attention, h heads) {
 	q, k, v := h.fresh()
-	s.over(a, h.results(), q, k, v)
+	s.over(a, h.preface(), h.results(), q, k, v)
 }
 
-// over attends with q [B, L, K, G, D] over the keys of all ring places. K and V of this place are passed on; those of
-// the others arrive in turn.
-func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
+// over attends with q [B, L, K, G, D] over the keys of the preface, if there is one, and of all ring places. K and V of
+// this place are passed on; those of the others arrive in turn. The preface is on every place and goes with its own.
+func (s *sequence) over(a dit.Attention, preface, out, q, k, v engine.Tensor) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {
-		s.scores(out, q, k, v, 0, engine.AttentionArgs{Scale: a.Scale})
+		s.scoresAfter(preface, out, q, k, v, 0, engine.AttentionArgs{Scale: a.Scale})
 		return
 	}
 	b, l, h, g, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), q.Dim(4)
@@ -47,11 +47,13 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 		place := (me + size - step) % size
 		n := s.gathered(place, a.ImageOnly)
 		kv := view(current, n)
-		o, sums := part, lse2
+		o, sums, first := part, lse2, engine.Tensor{}
 		if step == 0 {
-			o, sums = out, lse
+			o, sums, first = out, lse, preface
 		}
-		s.scores(o, q, kv.Index(2, 0), kv.Index(2, 1), before[place], engine.AttentionArgs{Scale: a.Scale, LSE: sums})
+		s.scoresAfter(first, o, q, kv.Index(2, 0), kv.Index(2, 1), before[place], engine.AttentionArgs{
+			Scale: a.Scale, LSE: sums,
+		})
 		for i := 0; i < g && step > 0; i++ {
 			s.ops.MergeAttention(out.Index(3, i), lse.Index(0, i), part.Index(3, i), lse2.Index(0, i))
 		}

@@ -55,6 +55,13 @@ func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bo
 	}
 }
 
+// scoresAfter is scores over the keys of a preface too, if there is one.
+func (s *sequence) scoresAfter(preface, o, q, k, v engine.Tensor, key int, args engine.AttentionArgs) {
+	dit.AttendAfter(s.ops, s.arena, preface, o, q, args, func(args engine.AttentionArgs) {
+		s.scores(o, q, k, v, key, args)
+	})
+}
+
 // scores is dit.Attend with the biases of the entry. Queries q [B, L, K, G, D] are those of this ring place; key is the
 // index of the first key in the table.
 func (s *sequence) scores(o, q, k, v engine.Tensor, key int, args engine.AttentionArgs) {

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models/dit"
+	"patchbay/models/tiny"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/scope"
@@ -53,6 +54,36 @@ func TestForeignBlocksPanic(t *testing.T) {
 		}); err == nil {
 			t.Errorf("%s: the head of another stage was computed", f.family)
 		}
+	}
+}
+
+// TestPrefacesStop checks that a cancelled session begins no other block of a preface, and says where it is.
+func TestPrefacesStop(t *testing.T) {
+	ops := opsOf(t)
+	d, err := tiny.Describe("qwenimage21")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.Load(ops, dit.Held{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	asked, spec := 0, &d.Spec
+	entry := dit.Entry{Context: dit.Array{Rows: 3, Cols: spec.ContextDim, Data: make([]float32, 3*spec.ContextDim)}}
+	s := &session{network: network{
+		model: m, comms: lonely(), lanes: NewLaneStore(), pos: newPosition(ops),
+		stop: func() bool { asked++; return asked == 3 },
+		open: OpenCommand{
+			Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{{Entries: []dit.Entry{entry}, Grid: spec.Tokens(2, 2)}},
+		},
+		memory: memory{
+			env: dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20),
+			comm: arenaOf(t, ops, 64<<20),
+		},
+	}}
+	if err := s.prepare(); !errors.Is(err, errStopped) || asked != 3 || s.pos.doing != "preface in block 2" {
+		t.Errorf("got %v after %d questions at %q, want to stop before block 2", err, asked, s.pos.doing)
 	}
 }
 

@@ -47,6 +47,15 @@ func (h *exchanged) results() engine.Tensor {
 	return grouped(h.out)
 }
 
+// preface needs no exchange, because every rank has the keys and values of the whole preface.
+func (h *exchanged) preface() engine.Tensor {
+	if h.a.Preface.IsZero() {
+		return h.a.Preface
+	}
+	of := h.heads[h.s.ulysses.Rank()]
+	return h.a.Preface.Slice(3, of.Start, of.End)
+}
+
 // For each row, ranks of a Ulysses group send each other the heads of keys and values that the peer works on, each with
 // the G heads of queries that read it: [L, B, G+2, K/P, D], queries first. Results go back as [L, B, G, K/P, D].
 

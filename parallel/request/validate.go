@@ -119,6 +119,11 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return fault.Bad(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
 			m.X, r.Latent.Y, r.Latent.X)
 	}
+	if n := e.Context.Rows; !slices.IsSorted(e.Slots) ||
+		len(e.Slots) > 0 && (e.Slots[0] < 0 || e.Slots[len(e.Slots)-1] > n) {
+		return fault.Bad(branch, "entry %d has references behind %v rows of its text: want ascending numbers from 0 to %d",
+			i, e.Slots, n)
+	}
 	if err := r.validateBiases(branch, i, e); err != nil {
 		return err
 	}

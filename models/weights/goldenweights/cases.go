@@ -30,26 +30,19 @@ type Case struct {
 	MetaSize    [][]float32 `json:"image_meta_size"`
 	CSize       any         `json:"c_size"`
 	AspectRatio any         `json:"c_ar"`
-	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or [n, C, 1, Y, X]
+	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or [n, C, 1, Y, X]; n = 1: of all entries
+	Slots       []int       `json:"image_slots"`
 	Method      string      `json:"ref_latents_method"`
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/"}
+var recordings = []string{"", "modern/", "qwen21/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
-	var out []string
-	for _, folder := range recordings {
-		list, err := modelsIn(folder)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, list...)
-	}
-	slices.Sort(out)
-	return out, nil
+	of, err := folders()
+	return slices.Sorted(maps.Keys(of)), err
 }
 
 // modelsIn returns the models that have both weights and cases in a folder.
@@ -72,23 +65,30 @@ func modelsIn(folder string) ([]string, error) {
 	return slices.Sorted(maps.Keys(made)), nil
 }
 
-// modern is the models in the folder modern.
-var modern = sync.OnceValues(func() ([]string, error) { return modelsIn("modern/") })
-
-// Modern reports whether the cases of a model are in the folder modern, which has the families recorded later. name is
-// that of the model or of one of its cases.
-func Modern(name string) bool {
-	model, _, _ := strings.Cut(name, "/")
-	list, err := modern()
-	return err == nil && slices.Contains(list, model)
-}
-
-// recordedIn returns the path of a file with the cases of a model.
-func recordedIn(model, file string) string {
-	if Modern(model) {
-		return "modern/" + file
+// folders maps every model that cases were recorded of to its folder.
+var folders = sync.OnceValues(func() (map[string]string, error) {
+	out := map[string]string{}
+	for _, folder := range recordings {
+		list, err := modelsIn(folder)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range list {
+			out[name] = folder
+		}
 	}
-	return file
+	return out, nil
+})
+
+// Folder returns the folder of tests/golden, empty or with a slash at its end, that has the cases of a model. name is
+// that of the model or of one of its cases.
+func Folder(name string) string {
+	model, _, _ := strings.Cut(name, "/")
+	of, err := folders()
+	if err != nil {
+		panic(err) // a file of this repository is broken
+	}
+	return of[model]
 }
 
 // CaseOf decodes a recorded case.
@@ -106,7 +106,7 @@ func CaseOf(name string, text []byte) (Case, error) {
 // Cases returns the recorded cases of a model ("flux-a") in a fixed order.
 func Cases(model string) ([]Case, error) {
 	raw := map[string]json.RawMessage{}
-	if err := golden.JSON(recordedIn(model, "models.json"), &raw); err != nil {
+	if err := golden.JSON(Folder(model)+"models.json", &raw); err != nil {
 		return nil, err
 	}
 	var out []Case
@@ -156,10 +156,10 @@ func (c Case) Entries() []dit.Entry {
 		for k, r := range c.References {
 			y, x := r[len(r)-2], r[len(r)-1]
 			all := golden.Input(fmt.Sprintf("%s/ref%d", c.Name, k), product(r))
-			size := product(r[1:])
-			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[i*size : (i+1)*size]})
+			size, at := product(r[1:]), i%r[0]
+			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[at*size : (at+1)*size]})
 		}
-		out[i].Method = c.Method
+		out[i].Method, out[i].Slots = c.Method, c.Slots
 		if c.Concat != nil {
 			size := product(c.Concat[1:])
 			all := golden.Input(c.Name+"/concat", product(c.Concat))
@@ -217,8 +217,8 @@ type Results struct{ files []*safetensors.File }
 // OpenResults opens the recorded results of all cases. The caller must close them.
 func OpenResults() (Results, error) {
 	var out Results
-	for _, name := range []string{"models.safetensors", "modern/models.safetensors"} {
-		f, err := safetensors.Open(golden.Path(name))
+	for _, folder := range recordings {
+		f, err := safetensors.Open(golden.Path(folder + "models.safetensors"))
 		if err != nil {
 			_ = out.Close()
 			return Results{}, err

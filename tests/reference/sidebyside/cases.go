@@ -54,7 +54,8 @@ func (b *bench) flux(d engine.DType, size int) (func() error, error) {
 		Guidance: &guidance,
 	}
 	return func() error {
-		env := dit.Env{Ops: b.ops, Arena: engine.NewArena("activations", buf, arena), DType: d, Attend: dit.Whole(b.ops)}
+		memory := engine.NewArena("activations", buf, arena)
+		env := dit.Env{Ops: b.ops, Arena: memory, DType: d, Attend: dit.Whole(b.ops, memory)}
 		_, err := goldenrun.Once(env, m, entry, size/8, size/8, 0.5)
 		return err
 	}, nil
