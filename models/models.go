@@ -17,6 +17,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/flux2"
+	"patchbay/models/flux3"
 	"patchbay/models/hunyuan"
 	"patchbay/models/krea2"
 	"patchbay/models/pixart"
@@ -42,6 +43,7 @@ func Families() []family.Family {
 		flux.Chroma(),
 		zimage.Lumina2(),
 		auraflow.Family(),
+		flux3.Family(),
 	}
 }
 

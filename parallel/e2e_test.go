@@ -325,10 +325,7 @@ func (run goldenRun) mask(r *request.Request) {
 
 func tensor(t *testing.T, name string) []float32 {
 	t.Helper()
-	file := "e2e.safetensors"
-	if goldenweights.Modern(name) {
-		file = "modern/" + file
-	}
+	file := goldenweights.Recorded(name, "e2e.safetensors")
 	f, err := safetensors.Open(golden.Path(file))
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,16 @@ func UploadRotation(env dit.Env, l, pairs int, table func() Rotation) engine.RoP
 // axes[a]/2 pairs with frequencies theta^(-2i/axes[a]) by the token's position on that axis (RoFormer,
 // arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
 func PositionRotation[P [3]int | [4]int](axes []int, theta float64, positions []P) Rotation {
+	return rotation(axes, theta, 1, positions)
+}
+
+// HalfRotation is PositionRotation for positions that count half steps.
+func HalfRotation[P [3]int | [4]int](axes []int, theta float64, positions []P) Rotation {
+	return rotation(axes, theta, 0.5, positions)
+}
+
+// rotation is PositionRotation for positions that count in steps of the given size.
+func rotation[P [3]int | [4]int](axes []int, theta, step float64, positions []P) Rotation {
 	pairs := 0
 	for _, a := range axes {
 		pairs += a / 2
@@ -46,7 +56,7 @@ func PositionRotation[P [3]int | [4]int](axes []int, theta float64, positions []
 	for _, pos := range positions {
 		for a, d := range axes {
 			for i := range d / 2 {
-				r.set(at, float64(pos[a])*math.Pow(theta, -float64(2*i)/float64(d)))
+				r.set(at, step*float64(pos[a])*math.Pow(theta, -float64(2*i)/float64(d)))
 				at++
 			}
 		}

@@ -87,10 +87,7 @@ func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *para
 
 func goldenTensor(t *testing.T, name string) []float32 {
 	t.Helper()
-	file := "e2e.safetensors"
-	if goldenweights.Modern(name) {
-		file = "modern/" + file
-	}
+	file := goldenweights.Recorded(name, "e2e.safetensors")
 	return tensorOf(t, file, name)
 }
 

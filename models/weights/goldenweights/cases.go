@@ -30,26 +30,19 @@ type Case struct {
 	MetaSize    [][]float32 `json:"image_meta_size"`
 	CSize       any         `json:"c_size"`
 	AspectRatio any         `json:"c_ar"`
-	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or [n, C, 1, Y, X]
+	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or [n, C, 1, Y, X]; n may be 1
 	Method      string      `json:"ref_latents_method"`
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
+	Targets     []float32   `json:"target_timesteps"`
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/"}
+var recordings = []string{"", "modern/", "flux3/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
-	var out []string
-	for _, folder := range recordings {
-		list, err := modelsIn(folder)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, list...)
-	}
-	slices.Sort(out)
-	return out, nil
+	all, err := folders()
+	return slices.Sorted(maps.Keys(all)), err
 }
 
 // modelsIn returns the models that have both weights and cases in a folder.
@@ -72,23 +65,30 @@ func modelsIn(folder string) ([]string, error) {
 	return slices.Sorted(maps.Keys(made)), nil
 }
 
-// modern is the models in the folder modern.
-var modern = sync.OnceValues(func() ([]string, error) { return modelsIn("modern/") })
-
-// Modern reports whether the cases of a model are in the folder modern, which has the families recorded later. name is
-// that of the model or of one of its cases.
-func Modern(name string) bool {
-	model, _, _ := strings.Cut(name, "/")
-	list, err := modern()
-	return err == nil && slices.Contains(list, model)
-}
-
-// recordedIn returns the path of a file with the cases of a model.
-func recordedIn(model, file string) string {
-	if Modern(model) {
-		return "modern/" + file
+// folders maps every model that cases were recorded of to its folder.
+var folders = sync.OnceValues(func() (map[string]string, error) {
+	out := map[string]string{}
+	for _, folder := range recordings {
+		list, err := modelsIn(folder)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range list {
+			out[name] = folder
+		}
 	}
-	return file
+	return out, nil
+})
+
+// Recorded returns the path of a file with the cases of a model: it is in the folder of the families that were recorded
+// with it. name is that of the model or of one of its cases.
+func Recorded(name, file string) string {
+	model, _, _ := strings.Cut(name, "/")
+	all, err := folders()
+	if err != nil {
+		return file
+	}
+	return all[model] + file
 }
 
 // CaseOf decodes a recorded case.
@@ -106,7 +106,7 @@ func CaseOf(name string, text []byte) (Case, error) {
 // Cases returns the recorded cases of a model ("flux-a") in a fixed order.
 func Cases(model string) ([]Case, error) {
 	raw := map[string]json.RawMessage{}
-	if err := golden.JSON(recordedIn(model, "models.json"), &raw); err != nil {
+	if err := golden.JSON(Recorded(model, "models.json"), &raw); err != nil {
 		return nil, err
 	}
 	var out []Case
@@ -156,8 +156,8 @@ func (c Case) Entries() []dit.Entry {
 		for k, r := range c.References {
 			y, x := r[len(r)-2], r[len(r)-1]
 			all := golden.Input(fmt.Sprintf("%s/ref%d", c.Name, k), product(r))
-			size := product(r[1:])
-			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[i*size : (i+1)*size]})
+			size, from := product(r[1:]), i%r[0] // one may be for all items
+			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[from*size : (from+1)*size]})
 		}
 		out[i].Method = c.Method
 		if c.Concat != nil {
@@ -167,6 +167,9 @@ func (c Case) Entries() []dit.Entry {
 		}
 		if c.Y != nil {
 			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data
+		}
+		if c.Targets != nil {
+			out[i].Schedule = []float32{c.Timesteps[i], c.Targets[i]}
 		}
 		if c.Guidance != nil {
 			out[i].Guidance = &c.Guidance[i]
@@ -217,8 +220,8 @@ type Results struct{ files []*safetensors.File }
 // OpenResults opens the recorded results of all cases. The caller must close them.
 func OpenResults() (Results, error) {
 	var out Results
-	for _, name := range []string{"models.safetensors", "modern/models.safetensors"} {
-		f, err := safetensors.Open(golden.Path(name))
+	for _, folder := range recordings {
+		f, err := safetensors.Open(golden.Path(folder + "models.safetensors"))
 		if err != nil {
 			_ = out.Close()
 			return Results{}, err

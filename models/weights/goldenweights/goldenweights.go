@@ -46,7 +46,7 @@ func makeSet(name string) (*weights.Set, json.RawMessage, error) {
 	files := []string{
 		"weights.json", "weights_text_vae.json", "modern/weights.json", "modern/weights_text.json",
 		"modern/weights_vae.json", "modern/weights_control.json", "modern/weights_control_qwen.json",
-		"modern33/weights_patches.json", "modern33/weights_hints.json",
+		"modern33/weights_patches.json", "modern33/weights_hints.json", "flux3/weights.json", "flux3/weights_text.json",
 	}
 	for _, file := range files {
 		var models map[string]model
