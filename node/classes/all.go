@@ -9,6 +9,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
 		samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(), imageFilterClasses(),
 		maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), stringClasses(),
-		expressionClasses(), generateClasses(), extra,
+		expressionClasses(), generateClasses(), referenceClasses(),
+		extra,
 	)
 }

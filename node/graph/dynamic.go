@@ -27,7 +27,8 @@ func Branch(name, tip string, alternatives ...Alternative) Input {
 	return Input{Name: name, Type: typeBranch, Options: pyjson.NewObject(), Tip: tip, Alternatives: alternatives}
 }
 
-// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor.
+// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor. An
+// optional list may be empty.
 func Grow(name, prefix string, most int, each Input) Input {
 	in := Input{Name: name, Type: typeGrow, each: &each}
 	for i := range most {
@@ -86,8 +87,8 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 		case typeGrow:
 			for n, name := range in.grown {
 				one := *in.each
-				one.Name, one.Optional = in.Name+"."+name, n > 0
-				if _, ok := given(one.Name); ok || n == 0 {
+				one.Name, one.Optional = in.Name+"."+name, in.Optional || n > 0
+				if _, ok := given(one.Name); ok || !one.Optional {
 					out = append(out, one)
 				}
 			}
