@@ -9,7 +9,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
 		samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(), imageFilterClasses(),
 		maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), stringClasses(),
-		expressionClasses(), generateClasses(), referenceClasses(),
+		expressionClasses(), generateClasses(), referenceClasses(), boxClasses(),
 		extra,
 	)
 }
