@@ -28,7 +28,8 @@ func referenceClasses() []graph.Class {
 			graph.Grow("images", "image", 100, graph.Link("image", "IMAGE", "")).AsOptional(),
 		},
 		Outputs: []graph.Slot{
-			{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"},
+			{Name: "positive", Type: "CONDITIONING"},
+			{Name: "negative", Type: "CONDITIONING"},
 			{Name: "empty_latent", Type: "LATENT"},
 		},
 		Run: referenceMultiLatent,
