@@ -27,7 +27,8 @@ func Branch(name, tip string, alternatives ...Alternative) Input {
 	return Input{Name: name, Type: typeBranch, Options: pyjson.NewObject(), Tip: tip, Alternatives: alternatives}
 }
 
-// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor.
+// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor. An
+// optional list may be empty.
 func Grow(name, prefix string, most int, each Input) Input {
 	in := Input{Name: name, Type: typeGrow, each: &each, least: 1}
 	for i := range most {
@@ -87,8 +88,8 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 		case typeGrow:
 			for n, name := range in.grown {
 				one := *in.each
-				one.Name, one.Optional = in.Name+"."+name, n >= in.least
-				if _, ok := given(one.Name); ok || n < in.least {
+				one.Name, one.Optional = in.Name+"."+name, in.Optional || n >= in.least
+				if _, ok := given(one.Name); ok || !one.Optional {
 					out = append(out, one)
 				}
 			}
@@ -123,7 +124,7 @@ func (in *Input) takesAny() bool {
 }
 
 // drawn reports whether the editor draws the value of an input itself.
-func (in *Input) drawn() bool { return in.Options.At("socketless") == true }
+func (in *Input) drawn() bool { _, ok := in.Options.Get("socketless"); return ok }
 
 // find returns the declared input of a name, dots included; nil if there is none.
 func find(inputs []Input, name string) *Input {
