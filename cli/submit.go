@@ -20,8 +20,8 @@ const reuseHelp = "answer from the last job with the same content, if its files 
 func submitCmd() *cobra.Command {
 	var t settings.Target
 	var sets []string
-	var plan, id, priority string
-	var deadline, ttl, after time.Duration
+	var plan, id, priority, unique string
+	var deadline, ttl, after, within time.Duration
 	var asJSON, front, reuse bool
 	cmd := &cobra.Command{
 		Use:   "submit FILE|PICTURE|-",
@@ -42,9 +42,10 @@ func submitCmd() *cobra.Command {
 			req.Workflow, req.Front, req.Reuse = string(w.JSON()), front, reuse
 			req.Plan, req.ID = cmp.Or(plan, req.Plan), cmp.Or(id, req.ID)
 			req.Priority = cmp.Or(priority, req.Priority)
-			if deadline < 0 || ttl < 0 || after < 0 {
-				return console.BadInput(errors.New("--deadline, --queue-ttl and --after are not negative"))
+			if deadline < 0 || ttl < 0 || after < 0 || within < 0 {
+				return console.BadInput(errors.New("--deadline, --queue-ttl, --after and --unique-for are not negative"))
 			}
+			req.UniqueKey, req.UniqueMS = cmp.Or(unique, req.UniqueKey), cmp.Or(int(within.Milliseconds()), req.UniqueMS)
 			if after > 0 {
 				req.NotBefore = time.Now().Add(after).UnixMilli()
 			}
@@ -73,6 +74,8 @@ func submitCmd() *cobra.Command {
 	f.StringArrayVar(&sets, "set", nil, "replace an input: id.field=value; may be given several times")
 	f.StringVar(&plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2 (default: one rank)")
 	f.StringVar(&id, "id", "", "job id; submitting an id again is the same job")
+	f.StringVar(&unique, "unique", "", "key in place of an id: a job with this key that waits or runs is the same job")
+	f.DurationVar(&within, "unique-for", 0, "so is a done job that was submitted less than this ago")
 	f.StringVar(&priority, "priority", "", "high, normal or low (default normal)")
 	f.DurationVar(&deadline, "deadline", 0, "fail the job when it has run longer than this")
 	f.DurationVar(&ttl, "queue-ttl", 0, "let the job expire when it has waited longer than this")

@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 
 	"patchbay/ipc/message"
 )
@@ -85,3 +87,16 @@ func (t *turns) take(p spot) {
 
 // unhurriedFirst reports whether the least urgent job is asked first this time.
 func (t *turns) unhurriedFirst() bool { return t.taken%ageing == ageing-1 }
+
+// sameByKey reports whether a request that has the unique key of a job is for that job, at a time in Unix milliseconds:
+// while it waits or runs, and for window milliseconds after it was handed in, unless it ended without a result.
+func sameByKey(r *message.Record, window int, at int64) bool {
+	return !r.State.Final() || r.State == message.Done && at-r.Created < int64(window)
+}
+
+// idOfKey returns the ID of a job with a unique key. earlier is the last job with that key, "" if there is none. All
+// daemons make the same ID of it, so that only one of them can create the job.
+func idOfKey(from, key, earlier string) string {
+	sum := sha256.Sum256([]byte(from + "\x00" + key + "\x00" + earlier))
+	return "u-" + hex.EncodeToString(sum[:12])
+}

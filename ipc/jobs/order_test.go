@@ -6,11 +6,15 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
 )
 
 // line makes jobs wait in a table and takes them one after the other. A job is named like "b7-low": client, number,
@@ -211,4 +215,87 @@ func TestQueuedEventComesFirst(t *testing.T) {
 			t.Errorf("the log is %+v, want queued as its number 1, then execution_start", log)
 		}
 	})
+}
+
+// TestUniqueKeys checks that jobs of a client with one key are one job while it waits or runs and for a while after it
+// is done, that other clients and keys are not concerned, and that a failed job stands in nobody's way.
+func TestUniqueKeys(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, j := context.Background(), New(Config{})
+		submit := func(from, key string, within time.Duration) (string, bool) {
+			t.Helper()
+			req := &message.RunRequest{UniqueKey: key, UniqueMS: int(within.Milliseconds()), From: from}
+			rec, created, err := j.Create(ctx, req, fmt.Sprint("hash", time.Now().UnixNano()))
+			if err != nil || rec.Unique != key {
+				t.Fatalf("%+v, %v", rec, err)
+			}
+			return rec.Job, created
+		}
+		first, created := submit("a", "k", time.Minute)
+		if again, twice := submit("a", "k", 0); !created || twice || again != first {
+			t.Errorf("the same key once more: %s and %s, created %v", first, again, twice)
+		}
+		for _, other := range [][2]string{{"b", "k"}, {"a", "l"}} {
+			if id, created := submit(other[0], other[1], time.Minute); !created || id == first {
+				t.Errorf("%v: %s, created %v", other, id, created)
+			}
+		}
+		time.Sleep(time.Hour) // it waits long
+		if again, twice := submit("a", "k", time.Minute); twice || again != first {
+			t.Errorf("a job that waits: %s and %s, created %v", first, again, twice)
+		}
+		end := func(id string, failure *fault.Error) {
+			t.Helper()
+			for _, c := range []change{taken{"w", ""}, ended{attempt: 1, failure: failure}} {
+				if _, _, err := j.do(ctx, id, c); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		end(first, nil)
+		if again, twice := submit("a", "k", 2*time.Hour); twice || again != first {
+			t.Errorf("a job that is done: %s and %s, created %v", first, again, twice)
+		}
+		second, created := submit("a", "k", time.Minute)
+		if !created || second == first {
+			t.Errorf("a job that has been done for long: %s and %s, created %v", first, second, created)
+		}
+		end(second, fault.New(fault.Internal, "it was to fail"))
+		if third, created := submit("a", "k", time.Minute); !created || third == first || third == second {
+			t.Errorf("a job that failed: %s, %s and %s, created %v", first, second, third, created)
+		}
+	})
+}
+
+// TestUniqueKeysOfTwoDaemons checks that of requests with one key that several daemons get at a time one becomes a job.
+func TestUniqueKeysOfTwoDaemons(t *testing.T) {
+	t.Parallel()
+	e := jetstreamServer(t, false)
+	a, _ := durable(t, e, "a")
+	b, _ := durable(t, e, "b")
+	for round := range 5 {
+		var made atomic.Int32
+		var all sync.WaitGroup
+		var ids sync.Map
+		for i := range 8 {
+			all.Go(func() {
+				req := &message.RunRequest{UniqueKey: fmt.Sprint("k", round), From: "c"}
+				rec, created, err := []*Table{a, b}[i%2].Create(wiretest.Context(t), req, fmt.Sprint("hash-", i))
+				if err != nil {
+					t.Error(err)
+				}
+				if created {
+					made.Add(1)
+				}
+				ids.Store(rec.Job, true)
+			})
+		}
+		all.Wait()
+		n := 0
+		ids.Range(func(any, any) bool { n++; return true })
+		if made.Load() != 1 || n != 1 {
+			t.Errorf("%d jobs were made, and %d ids returned", made.Load(), n)
+		}
+	}
 }

@@ -127,8 +127,38 @@ func (j *Table) Config() Config { return j.cfg }
 
 // Create adds a queued job and its queued event. If a job with that ID exists, Create returns its record and false, or
 // ErrHash if its hash differs. It returns ErrFull, ErrCrowd or ErrClosed if no job can be added.
+//
+// A request with UniqueKey gets its ID here. If a job of its client has that key and the request is for the same,
+// Create returns that job's record and false, whatever its hash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
-	return j.create(ctx, req, hash, message.Queued)
+	if req.UniqueKey == "" {
+		return j.create(ctx, req, hash, message.Queued)
+	}
+	for old := j.ofKey(req); ; {
+		if old.Job != "" && sameByKey(&old, req.UniqueMS, j.cfg.Now().UnixMilli()) {
+			return old, false, nil
+		}
+		req.ID = idOfKey(req.From, req.UniqueKey, old.Job)
+		rec, created, err := j.create(ctx, req, hash, message.Queued)
+		if created || err != nil && !errors.Is(err, ErrHash) {
+			return rec, created, err
+		}
+		if old, err = j.Get(req.ID); err != nil { // another daemon was faster, and the table has heard of its job
+			return rec, false, err
+		}
+	}
+}
+
+// ofKey returns the newest job of a client with the key of a request; one without an ID if there is none.
+func (j *Table) ofKey(req *message.RunRequest) (newest message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.jobs {
+		if r := &e.rec; r.Unique == req.UniqueKey && r.From == req.From && r.Created >= newest.Created {
+			newest = j.view(e)
+		}
+	}
+	return newest
 }
 
 // create is Create with an initial state: a job that is answered at once starts as running and never waits.
@@ -228,7 +258,8 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
 		Tied: req.Tied, Front: req.Front, Priority: req.Priority, From: req.From, NotBefore: req.NotBefore,
-		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan), Owner: j.cfg.Owner,
+		Unique: req.UniqueKey,
+		Files:  req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan), Owner: j.cfg.Owner,
 	}
 	for _, f := range req.Files {
 		if f.Shared() {

@@ -58,6 +58,9 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	} else if err != nil {
 		return nil, nil, wire.BadRequest(err)
 	}
+	if e := checkUnique(req); e != nil {
+		return nil, nil, e
+	}
 	if req.ID == "" {
 		req.ID = wire.NewID()
 	}
@@ -65,7 +68,7 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, fault.New(fault.BadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
 	}
 	if err := errors.Join(CheckMS("queue_ttl_ms", req.QueueTTLMS), CheckMS("deadline_ms", req.DeadlineMS),
-		checkTime("not_before", req.NotBefore)); err != nil {
+		CheckMS("unique_ms", req.UniqueMS), checkTime("not_before", req.NotBefore)); err != nil {
 		return nil, nil, wire.BadRequest(err)
 	}
 	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
@@ -121,6 +124,26 @@ const maxMS = 10 * 365 * 24 * 3600 * 1000
 func CheckMS(field string, ms int) error {
 	if ms < 0 || ms > maxMS {
 		return wire.BadField(field, "%d: want 0 to %d milliseconds", ms, maxMS)
+	}
+	return nil
+}
+
+// maxUnique bounds the bytes of unique_key.
+const maxUnique = 256
+
+// checkUnique checks that a request with unique_key names its job in no other way.
+func checkUnique(req *RunRequest) *fault.Error {
+	switch {
+	case req.UniqueKey == "" && req.UniqueMS != 0:
+		return wire.BadRequest(wire.BadField("unique_ms", "is for requests with unique_key"))
+	case req.UniqueKey == "":
+		return nil
+	case len(req.UniqueKey) > maxUnique:
+		return wire.BadRequest(wire.BadField("unique_key", "has %d bytes: it may have %d", len(req.UniqueKey), maxUnique))
+	case req.ID != "":
+		return wire.BadRequest(wire.BadField("unique_key", "makes the job's id: leave out id, prompt_id and Nats-Msg-Id"))
+	case req.Reuse:
+		return wire.BadRequest(wire.BadField("unique_key", "leave out reuse, which makes a job of its own"))
 	}
 	return nil
 }
@@ -226,6 +249,7 @@ func Hash(req *RunRequest, workflow string) string {
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", cmp.Or(c.Undated,
 		workflow), nil, false, false, false, "", 0, nil
 	c.Validated = nil
+	c.UniqueKey, c.UniqueMS = "", 0
 	c.DeadlineMS, c.QueueTTLMS, c.NotBefore = 0, 0, 0  // times do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)

@@ -51,8 +51,12 @@ type RunRequest struct {
 	QueueTTLMS int    `json:"queue_ttl_ms,omitempty"` // expired after waiting this long; 0: never
 	DeadlineMS int    `json:"deadline_ms,omitempty"`  // failed after running this long; 0: never
 	NotBefore  int64  `json:"not_before,omitempty"`   // Unix milliseconds: waits at least until then; 0: does not
-	Client     any    `json:"client,omitempty"`       // any value; returned by status
-	Reuse      bool   `json:"reuse,omitempty"`        // answer from the last job with the same content
+	// in place of an id: a job of this client with this key that waits, runs, or is done and was handed in less than
+	// UniqueMS ago, is the same job
+	UniqueKey string `json:"unique_key,omitempty"`
+	UniqueMS  int    `json:"unique_ms,omitempty"`
+	Client    any    `json:"client,omitempty"` // any value; returned by status
+	Reuse     bool   `json:"reuse,omitempty"`  // answer from the last job with the same content
 	// from a daemon to its worker: a later attempt reruns a job that ended without a result
 	Attempt int `json:"attempt,omitempty"`
 	// from a daemon to its worker: the output nodes that can run; nil: the workflow has not been validated

@@ -87,10 +87,11 @@ type Record struct {
 	// attempts that do not count against the limit: those that a manual retry followed, and later ones whose daemon ended
 	Earlier    int      `json:"earlier_attempts,omitempty"`
 	HandedBack int      `json:"handed_back,omitempty"`
-	Causes     []string `json:"causes,omitempty"` // why the latest attempts ended
-	Tied       bool     `json:"tied,omitempty"`   // ends with the connection of its client
-	From       string   `json:"from,omitempty"`   // client that it counts for
-	Pieces     int      `json:"pieces,omitempty"` // pieces of the request in the bucket patchbay-requests
+	Causes     []string `json:"causes,omitempty"`     // why the latest attempts ended
+	Tied       bool     `json:"tied,omitempty"`       // ends with the connection of its client
+	From       string   `json:"from,omitempty"`       // client that it counts for
+	Unique     string   `json:"unique_key,omitempty"` // see RunRequest.UniqueKey
+	Pieces     int      `json:"pieces,omitempty"`     // pieces of the request in the bucket patchbay-requests
 }
 
 // maxCauses bounds the number of Record.Causes, maxCause the bytes of each.

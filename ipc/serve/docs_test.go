@@ -44,7 +44,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	}
 	for _, f := range []string{
 		"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview",
-		"tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict",
+		"tied", "front", "priority", "queue_ttl_ms", "not_before", "deadline_ms", "client", "attempt", "strict",
 	} {
 		if !known[f] {
 			t.Errorf("the list of a job lacks %s", f)

@@ -35,6 +35,10 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 			return nil, message.Receipt{}, fault.New(fault.BadRequest,
 				"header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
 		}
+		if req.UniqueKey != "" {
+			return nil, message.Receipt{}, fault.New(fault.BadRequest,
+				"field unique_key: makes the job's id: leave out the header Nats-Msg-Id")
+		}
 		req.ID = id
 	}
 	req.Tied = r.Verb == message.VerbRun && (r.Tied || req.Tied)
