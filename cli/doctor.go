@@ -95,16 +95,24 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, s *stock
 	return append(out, daemonCheck(cmd, t)...)
 }
 
+// absent says which models folders are not there, and how to name others.
+func absent(folders []string) (out []string) {
+	for _, m := range folders {
+		if _, err := os.Stat(m); err != nil {
+			out = append(out, m+" is not there; give --models, --comfyui or PATCHBAY_MODELS")
+		}
+	}
+	return out
+}
+
 // fileChecks counts the model files of every kind and, in folders of this machine, reads their headers.
 func (s *stock) fileChecks(cfg *daemon.Config) (out []check) {
 	where := ""
 	if s.daemon != "" {
 		where = ", " + s.daemon + " says"
 	} else {
-		for _, m := range cfg.Models {
-			if _, err := os.Stat(m); err != nil {
-				out = append(out, check{"note", "models", m + " is not there; give --models, --comfyui or PATCHBAY_MODELS"})
-			}
+		for _, text := range absent(cfg.Models) {
+			out = append(out, check{"note", "models", text})
 		}
 	}
 	found := 0

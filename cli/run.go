@@ -125,6 +125,11 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	end, err := client.Run(ctx, c, req, col)
 	if l, ok := c.(*localWorker); ok {
 		err = l.cause(err)
+		if failure, ok := errors.AsType[*fault.Error](err); ok && failure.Public() == fault.BadWorkflow {
+			for _, text := range absent(f.cfg.Models) { // which may be why
+				console.Printf(cmd.ErrOrStderr(), "%s\n", text)
+			}
+		}
 	}
 	saved := f.saveOutputs(shows, col.Files)
 	if err := errors.Join(shows.Finish(end, err, col.Files, f.out), saved); err != nil {

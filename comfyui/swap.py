@@ -71,8 +71,15 @@ def main(arguments: list[str]) -> int:
     if not 1 <= len(files) <= 2:
         print(__doc__, file=sys.stderr)
         return 2
-    with open(files[0], encoding="utf-8") as f:
-        workflow = json.load(f)
+    try:
+        with open(files[0], encoding="utf-8") as f:
+            workflow = json.load(f)
+    except (OSError, ValueError) as err:
+        print(f"{files[0]}: no workflow: {err}", file=sys.stderr)
+        return 2
+    if not isinstance(workflow, dict):
+        print(f"{files[0]}: no workflow: it is no JSON object", file=sys.stderr)
+        return 2
     count, left = swap(workflow, back)
     text = json.dumps(workflow, ensure_ascii=False, indent=1)
     if len(files) == 2:

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/tests/harness"
+	"patchbay/tests/scratch"
 )
 
 // TestComfyUIInstallNode checks that the node package is installed into a folder that looks like ComfyUI, over an older
@@ -103,6 +104,16 @@ func TestComfyUINodesFindTheirClient(t *testing.T) {
 		out, err := exec.Command("python3", "comfyui/stands.py", c.dir, c.name).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), c.says) {
 			t.Errorf("%s: %v, want %q\n%s", c.name, err, c.says, out)
+		}
+	}
+	for file, text := range map[string]string{"missing.json": "", "picture.json": "\x89PNG", "list.json": "[1]"} {
+		path := filepath.Join(tree, file)
+		if text != "" {
+			scratch.Write(t, path, []byte(text))
+		}
+		out, err := exec.Command("python3", filepath.Join(tree, "custom_nodes", "patchbay", "swap.py"), path).CombinedOutput()
+		if harness.ExitCode(t, err) != 2 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), path) {
+			t.Errorf("swap of %s: %v, want a line that names the file\n%s", file, err, out)
 		}
 	}
 	out, err := exec.Command("python3", "comfyui/addresses.py", filepath.Join(tree, "custom_nodes"),
