@@ -108,6 +108,8 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1e-3, false}, // a last-bit difference becomes a fourth-bit one
 		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 1e-5, false},
 		{"sd3-b", "cfg=2", 1e-5, false},
+		{"q21-b", "ring=2,ulysses=2", 1e-5, false},
+		{"q21-b", "pipe=2,tensor=2,patches=2,warmup=1", 1e-5, false},
 		{"hydit-a", "pipe=2,patches=2,warmup=1", 1e-5, false}, // both lanes of the folded stage on one device
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
