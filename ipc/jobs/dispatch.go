@@ -286,9 +286,10 @@ func endData(e *fault.Error, data map[string]any) map[string]any {
 	return data
 }
 
-// swap applies change to the record of an attempt by compare-and-swap, as long as the attempt is the current one. It
-// retries after a conflict with another change, such as a cancel request. A write reported as a conflict may still take
-// effect if a server that has lost the leadership had passed it on: swap recognizes it by its content.
+// swap applies change to the record of an attempt by compare-and-swap, as long as the attempt is the current one. After
+// the server has lost records, another daemon may have an attempt of the same number. swap retries after a conflict
+// with another change, such as a cancel request. A write reported as a conflict may still take effect if a server that
+// has lost the leadership had passed it on: swap recognizes it by its content.
 func (d *Dispatcher) swap(ctx context.Context, was message.Record,
 	change func(*message.Record),
 ) (message.Record, error) {
@@ -298,13 +299,13 @@ func (d *Dispatcher) swap(ctx context.Context, was message.Record,
 		if err != nil {
 			return message.Record{}, err
 		}
-		if cur.Attempt != was.Attempt || cur.State != was.State {
+		if cur.Attempt != was.Attempt || cur.State != was.State || cur.Owner != was.Owner {
 			tried.Rev, tried.Finished, tried.Cancel, tried.Started = cur.Rev, cur.Finished, cur.Cancel, cur.Started
 			if value, err := encodeRecord(tried); err == nil && cur.State.Final() && same(cur, value) {
 				return cur, nil
 			}
-			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State,
-				cur.Attempt, was.State, was.Attempt)
+			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d of %s, not %s in attempt %d of %s", was.Job,
+				cur.State, cur.Attempt, cur.Owner, was.State, was.Attempt, was.Owner)
 		}
 		tried = cur.Clone()
 		change(&tried)

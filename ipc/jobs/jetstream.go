@@ -73,7 +73,7 @@ type JetStream struct {
 	hurt  []string        // streams of which the server had lost messages by then
 	table *Table          // the table of this store; set by open
 
-	tidying       sync.Mutex
+	tidying       chan struct{}        // semaphore of one: its holder runs tidy
 	tidied        time.Time            // when requests were last scanned; guarded by tidying
 	orphanedSince map[string]time.Time // jobs that have pieces of a request but no record, and since when
 
@@ -107,7 +107,7 @@ type JetStream struct {
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	l := &JetStream{
 		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
-		back: make(chan struct{}, 1), records: wire.NewWatch(),
+		back: make(chan struct{}, 1), records: wire.NewWatch(), tidying: make(chan struct{}, 1),
 	}
 	var err error
 	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),

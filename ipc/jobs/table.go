@@ -13,6 +13,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // Config configures a Table.
@@ -77,9 +78,9 @@ type tracked struct {
 	taking                 int // swaps to running by this process that the store has not answered yet
 	// fenced is the last attempt of this process that another daemon has taken over: its events are dropped.
 	fenced  int
-	cold    bool // the log is in the store and has not been loaded
-	left    bool // this daemon cannot run the job and has logged that
-	warming sync.Mutex
+	cold    bool          // the log is in the store and has not been loaded
+	left    bool          // this daemon cannot run the job and has logged that
+	warming chan struct{} // semaphore of one: its holder loads the log
 	cancel  chan struct{}
 	changed chan struct{} // closed and replaced at every change
 	preview *message.Preview
@@ -268,7 +269,9 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 func (j *Table) entry(id string) *tracked {
 	e, ok := j.jobs[id]
 	if !ok {
-		e = &tracked{cancel: make(chan struct{}), changed: make(chan struct{})}
+		e = &tracked{
+			cancel: make(chan struct{}), changed: make(chan struct{}), warming: make(chan struct{}, 1),
+		}
 		j.jobs[id] = e
 	}
 	return e
@@ -355,8 +358,11 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	ask := r
 	r, err := j.store.swap(ctx, ask)
 	if errors.Is(err, errConflict) {
-		if cur, err := j.store.get(ctx, id); err == nil {
+		cur, err := j.store.get(ctx, id)
+		if err == nil {
 			j.observe(cur)
+		} else { // dropped, which the table is about to hear, or lost, and about to be written again
+			_ = wire.Pause(ctx, idlePoll)
 		}
 	}
 	long := errors.Is(err, errLong) && slices.Contains(next(was), message.Failed)

@@ -17,7 +17,8 @@ type plant struct{ name, file, was, is string }
 var plants = []plant{
 	{
 		"an old attempt may end a job", "ipc/jobs/dispatch.go",
-		"if cur.Attempt != was.Attempt || cur.State != was.State {", "if cur.State != was.State {",
+		"if cur.Attempt != was.Attempt || cur.State != was.State || cur.Owner != was.Owner {",
+		"if cur.State != was.State {",
 	},
 	{
 		"files of ended jobs get no names after a crash", "ipc/jobs/reconcile.go",
