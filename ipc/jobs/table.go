@@ -426,7 +426,11 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if was != "" && was != message.Queued && r.State == message.Queued { // queued again
 		closeOnce(e.cancel) // stop a run whose attempt was ended elsewhere
 		e.cancel = make(chan struct{})
-		e.held, e.ended = 0, false
+		e.held = 0
+	}
+	if n := len(e.log); e.ended && !r.State.Final() && // of the end and the retry, one record may not have come here
+		(r.State == message.Queued || was.Final() || n > 0 && r.Attempt > e.log[n-1].Attempt) {
+		e.ended, e.endPublished = false, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
 	}
 	if r.Cancel {
