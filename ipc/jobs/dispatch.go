@@ -140,7 +140,7 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 // finish records the end of an attempt. Only the attempt whose end is in the record appends the last events.
 func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	end := ended{attempt: was.Attempt, failure: failure}
+	end := ended{attempt: attemptOf(&was), failure: failure}
 	if out != nil {
 		end.metrics = out.Metrics
 		for _, f := range out.Files {
@@ -182,7 +182,7 @@ func (d *Dispatcher) named(ctx context.Context, rec message.Record) ([]message.O
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that has ended did not get their names")
 	}
-	if _, _, failed := d.Jobs.do(ctx, rec.Job, named{rec.Attempt, refs}); failed != nil {
+	if _, _, failed := d.Jobs.do(ctx, rec.Job, named{attemptOf(&rec), refs}); failed != nil {
 		d.Log.Error().Err(failed).Str("job", rec.Job).Msg("file names not recorded")
 	} else {
 		d.Outputs.Clean(rec.Job)

@@ -68,7 +68,7 @@ type JetStream struct {
 	tending sync.Mutex
 	tends   int // calls of tend
 
-	tidying       sync.Mutex
+	tidying       chan struct{}        // semaphore of one: its holder runs tidy
 	tidied        time.Time            // when requests were last scanned; guarded by tidying
 	orphanedSince map[string]time.Time // jobs that have pieces of a request but no record, and since when
 
@@ -100,7 +100,7 @@ type JetStream struct {
 // to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	l := &JetStream{
-		cfg: cfg, records: wire.NewWatch(),
+		cfg: cfg, records: wire.NewWatch(), tidying: make(chan struct{}, 1),
 	}
 	var err error
 	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),

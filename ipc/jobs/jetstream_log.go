@@ -61,6 +61,7 @@ func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event,
 func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error) {
 	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second,
+		MaxResetAttempts: 1, // or Fetch tries for ever, whatever becomes of ctx
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", job, err)

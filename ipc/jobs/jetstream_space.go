@@ -154,8 +154,12 @@ func (l *JetStream) release(rec message.Record) {
 // tidy purges requests that are no longer needed: of jobs that are done or were never created and, while there is no
 // room for n more bytes, of other ended jobs, oldest first. An error means that the server does not answer.
 func (l *JetStream) tidy(ctx context.Context, n int) error {
-	l.tidying.Lock()
-	defer l.tidying.Unlock()
+	select {
+	case l.tidying <- struct{}{}:
+	case <-ctx.Done(): // the server is slow to answer another one
+		return ctx.Err()
+	}
+	defer func() { <-l.tidying }()
 	tight := func() (bool, error) {
 		if err := l.measure(ctx); err != nil {
 			return false, err

@@ -42,7 +42,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 
 // Finish ends a job started by Begin: done if failure is nil, otherwise cancelled or failed with it.
 func (j *Table) Finish(ctx context.Context, id string, failure *fault.Error, metrics map[string]any) {
-	rec, _, err := j.do(ctx, id, ended{attempt: 1, failure: failure, metrics: metrics})
+	rec, _, err := j.do(ctx, id, ended{attempt: attempt{1, j.cfg.Owner}, failure: failure, metrics: metrics})
 	if err != nil {
 		return
 	}

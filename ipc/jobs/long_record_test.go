@@ -193,10 +193,10 @@ func TestLongNewRecord(t *testing.T) {
 	for !j.knows("old") {
 		time.Sleep(time.Millisecond)
 	}
-	if _, _, err := j.do(ctx, "old", taken{"w", "a"}); err != nil {
+	if _, _, err := j.do(ctx, "old", taken{"w", "a", "c"}); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = j.do(ctx, "old", ended{attempt: 1, metrics: map[string]any{"x": noise(2 << 20)}})
+	_, _, err = j.do(ctx, "old", ended{attempt: attempt{1, "a"}, metrics: map[string]any{"x": noise(2 << 20)}})
 	if !errors.Is(err, errLong) {
 		t.Fatalf("got %v, want a record that is too long", err)
 	}

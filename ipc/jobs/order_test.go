@@ -247,7 +247,7 @@ func TestUniqueKeys(t *testing.T) {
 		}
 		end := func(id string, failure *fault.Error) {
 			t.Helper()
-			for _, c := range []change{taken{"w", ""}, ended{attempt: 1, failure: failure}} {
+			for _, c := range []change{taken{"w", "", "c"}, ended{attempt: attempt{1, ""}, failure: failure}} {
 				if _, _, err := j.do(ctx, id, c); err != nil {
 					t.Fatal(err)
 				}

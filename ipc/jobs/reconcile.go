@@ -19,7 +19,7 @@ const settled = 5 * time.Second
 // handBack takes a running job from a daemon that is gone: the job is queued again, or ends if cancellation was
 // requested, if it was tied to a connection, or if it has lost too many daemons.
 func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
-	_, _, err := j.do(ctx, rec.Job, abandoned{rec.Attempt, rec.Owner, cause})
+	_, _, err := j.do(ctx, rec.Job, abandoned{attemptOf(&rec), cause})
 	if err != nil && !errors.Is(err, errMoved) {
 		j.cfg.Log.Error().Err(err).Msg("job not handed back")
 	}

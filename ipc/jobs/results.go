@@ -81,7 +81,7 @@ func unread(f files.NeededFile) bool { return f.Hash == "" }
 // written first so that nobody is promised a file that is being removed.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for _, rec := range d.Jobs.surplus() {
-		if _, _, err := d.Jobs.do(ctx, rec.Job, filesDropped{rec.Attempt}); err != nil {
+		if _, _, err := d.Jobs.do(ctx, rec.Job, filesDropped{attemptOf(&rec)}); err != nil {
 			if !errors.Is(err, errMoved) {
 				d.Log.Warn().Err(err).Str("job", rec.Job).Msg("its files are kept although they are over the limit")
 			}

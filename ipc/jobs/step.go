@@ -53,13 +53,24 @@ type effects struct {
 	bury   bool            // a dead letter is written
 }
 
+// attempt is one attempt at a job. A daemon may have one of the same number as another, after the store has lost records.
+type attempt struct {
+	number int
+	owner  string // the daemon that runs it
+}
+
+// attemptOf returns the attempt that a record is about.
+func attemptOf(r *message.Record) attempt { return attempt{r.Attempt, r.Owner} }
+
+func (a attempt) fits(r *message.Record) bool { return a == attemptOf(r) }
+
 // The changes.
 type (
 	// taken: a worker of a daemon begins an attempt.
-	taken struct{ worker, owner string }
+	taken struct{ worker, owner, claim string }
 	// ended: an attempt has ended, in failure if that is not nil. What it made is kept either way.
 	ended struct {
-		attempt int
+		attempt
 		failure *fault.Error
 		metrics map[string]any
 		outputs []message.OutputRef
@@ -68,14 +79,13 @@ type (
 	answered struct{ earlier message.Record }
 	// named: the files of an attempt have their final names.
 	named struct {
-		attempt int
+		attempt
 		outputs []message.OutputRef
 	}
 	// abandoned: the daemon that ran an attempt is gone.
 	abandoned struct {
-		attempt int
-		owner   string
-		cause   string
+		attempt
+		cause string
 	}
 	// cancelAsked: somebody wants the job to end.
 	cancelAsked struct{}
@@ -86,7 +96,7 @@ type (
 	// hopeless: a waiting job can never run.
 	hopeless struct{ failure *fault.Error }
 	// filesDropped: the files of an attempt are about to be removed.
-	filesDropped struct{ attempt int }
+	filesDropped struct{ attempt }
 	// tooLong: the store will never take the next record.
 	tooLong struct {
 		next message.Record
@@ -147,22 +157,18 @@ func finals() []message.State {
 	return slices.DeleteFunc(message.States(), func(s message.State) bool { return !s.Final() })
 }
 
-func (taken) fits(*message.Record) bool         { return true }
-func (c ended) fits(r *message.Record) bool     { return c.attempt == r.Attempt }
-func (answered) fits(*message.Record) bool      { return true }
-func (c named) fits(r *message.Record) bool     { return c.attempt == r.Attempt }
-func (c abandoned) fits(r *message.Record) bool { return c.attempt == r.Attempt && c.owner == r.Owner }
-func (cancelAsked) fits(*message.Record) bool   { return true }
-func (retryAsked) fits(r *message.Record) bool  { return r.Kind == "" }
-func (c overdue) fits(r *message.Record) bool   { return c.expireAt == r.ExpireAt }
-func (hopeless) fits(*message.Record) bool      { return true }
-func (tooLong) fits(*message.Record) bool       { return true }
-func (c filesDropped) fits(r *message.Record) bool {
-	return c.attempt == r.Attempt && r.Dropped == 0
-}
+func (taken) fits(*message.Record) bool            { return true }
+func (answered) fits(*message.Record) bool         { return true }
+func (cancelAsked) fits(*message.Record) bool      { return true }
+func (retryAsked) fits(r *message.Record) bool     { return r.Kind == "" }
+func (c overdue) fits(r *message.Record) bool      { return c.expireAt == r.ExpireAt }
+func (hopeless) fits(*message.Record) bool         { return true }
+func (tooLong) fits(*message.Record) bool          { return true }
+func (c filesDropped) fits(r *message.Record) bool { return c.attempt.fits(r) && r.Dropped == 0 }
 
 func (c taken) apply(r *message.Record, at int64, _ rules) effects {
-	r.State, r.Worker, r.Owner, r.Started, r.NotBefore = message.Running, c.worker, c.owner, at, 0
+	r.State, r.Worker, r.Owner, r.Claim = message.Running, c.worker, c.owner, c.claim
+	r.Started, r.NotBefore = at, 0
 	r.Attempt++
 	return effects{}
 }

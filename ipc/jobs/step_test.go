@@ -26,19 +26,19 @@ func examples(r message.Record) []change {
 		fault.New(fault.BadRequest, "no such node"), fault.New(fault.DiskFull, "no room"), Cancelled(),
 	}
 	out := []change{
-		taken{"w", "d"},
+		taken{"w", "d", "c"},
 		answered{message.Record{Job: "old"}},
-		named{attempt: r.Attempt},
-		abandoned{r.Attempt, r.Owner, "it is gone"},
+		named{attempt: attemptOf(&r)},
+		abandoned{attemptOf(&r), "it is gone"},
 		cancelAsked{},
 		retryAsked{},
 		overdue{r.ExpireAt},
 		hopeless{fault.New(fault.Internal, "its request is gone")},
-		filesDropped{r.Attempt},
+		filesDropped{attemptOf(&r)},
 		tooLong{r, errors.New("too many files")},
 	}
 	for _, f := range failures {
-		out = append(out, ended{attempt: r.Attempt, failure: f, outputs: []message.OutputRef{{Node: "9"}}})
+		out = append(out, ended{attempt: attemptOf(&r), failure: f, outputs: []message.OutputRef{{Node: "9"}}})
 	}
 	return out
 }
@@ -155,12 +155,13 @@ func TestStepsOfOtherAttempts(t *testing.T) {
 		r message.Record
 		c change
 	}{
-		{message.Record{State: message.Running, Attempt: 2}, ended{attempt: 1}},
-		{message.Record{State: message.Done, Attempt: 2}, named{attempt: 1}},
-		{message.Record{State: message.Done, Attempt: 2}, filesDropped{1}},
-		{message.Record{State: message.Done, Attempt: 2, Dropped: 7}, filesDropped{2}},
-		{message.Record{State: message.Running, Attempt: 2, Owner: "a"}, abandoned{1, "a", ""}},
-		{message.Record{State: message.Running, Attempt: 2, Owner: "a"}, abandoned{2, "b", ""}},
+		{message.Record{State: message.Running, Attempt: 2}, ended{attempt: attempt{1, ""}}},
+		{message.Record{State: message.Running, Attempt: 1, Owner: "b"}, ended{attempt: attempt{1, "a"}}},
+		{message.Record{State: message.Done, Attempt: 2}, named{attempt: attempt{1, ""}}},
+		{message.Record{State: message.Done, Attempt: 2}, filesDropped{attempt{1, ""}}},
+		{message.Record{State: message.Done, Attempt: 2, Dropped: 7}, filesDropped{attempt{2, ""}}},
+		{message.Record{State: message.Running, Attempt: 2, Owner: "a"}, abandoned{attempt{1, "a"}, ""}},
+		{message.Record{State: message.Running, Attempt: 2, Owner: "a"}, abandoned{attempt{2, "b"}, ""}},
 		{message.Record{State: message.Queued, ExpireAt: 8}, overdue{7}},
 		{message.Record{State: message.Failed, Kind: KindSample}, retryAsked{}},
 	} {
@@ -221,7 +222,7 @@ func TestHandBacksAreNoAttempts(t *testing.T) {
 		r := message.Record{State: message.Queued}
 		for at := int64(1); !r.State.Final() && r.Attempt < 100; at += 100_000 {
 			code := c.ends[r.Attempt%len(c.ends)]
-			for _, ch := range []change{taken{"w", "d"}, ended{attempt: r.Attempt + 1, failure: fault.New(code, "it ended")}} {
+			for _, ch := range []change{taken{"w", "d", "c"}, ended{attempt: attempt{r.Attempt + 1, "d"}, failure: fault.New(code, "it ended")}} {
 				var err error
 				if r, _, err = step(r, ch, at, serverRules()); err != nil {
 					t.Fatal(err)

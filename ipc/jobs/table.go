@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // Config configures a Table.
@@ -83,9 +84,9 @@ type tracked struct {
 	taking                 bool      // a worker of this process tries to take the job
 	// fenced is the last attempt of this process that another daemon has taken over: its events are dropped.
 	fenced  int
-	cold    bool // the log is in the store and has not been loaded
-	left    bool // this daemon cannot run the job and has logged that
-	warming sync.Mutex
+	cold    bool          // the log is in the store and has not been loaded
+	left    bool          // this daemon cannot run the job and has logged that
+	warming chan struct{} // semaphore of one: its holder loads the log
 	cancel  chan struct{}
 	changed chan struct{} // closed and replaced at every change
 	preview *message.Preview
@@ -293,7 +294,9 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 func (j *Table) entry(id string) *tracked {
 	e, ok := j.jobs[id]
 	if !ok {
-		e = &tracked{cancel: make(chan struct{}), changed: make(chan struct{})}
+		e = &tracked{
+			cancel: make(chan struct{}), changed: make(chan struct{}), warming: make(chan struct{}, 1),
+		}
 		j.jobs[id] = e
 	}
 	return e
@@ -405,6 +408,9 @@ func (j *Table) follow(ctx context.Context, rec message.Record, then effects) {
 	}
 }
 
+// betweenConflicts is the pause before a swap is tried again at a store that has no record to compare with.
+const betweenConflicts = 250 * time.Millisecond
+
 // write replaces a record, or returns errConflict if the job is not at its revision any more.
 func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Record, error) {
 	j.mu.Lock()
@@ -423,8 +429,11 @@ func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Re
 	}
 	r, err := store.swap(ctx, next)
 	if errors.Is(err, errConflict) {
-		if now, err := store.get(ctx, cur.Job); err == nil {
+		now, err := store.get(ctx, cur.Job)
+		if err == nil {
 			j.observe(now)
+		} else { // dropped, which the table is about to hear, or lost, and about to be written again
+			_ = wire.Pause(ctx, betweenConflicts)
 		}
 	}
 	if err != nil {
@@ -474,7 +483,11 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if was != "" && was != message.Queued && r.State == message.Queued { // queued again
 		closeOnce(e.cancel) // stop a run whose attempt was ended elsewhere
 		e.cancel = make(chan struct{})
-		e.held, e.ended = 0, false
+		e.held = 0
+	}
+	if n := len(e.log); e.ended && !r.State.Final() && // of the end and the retry, one record may not have come here
+		(r.State == message.Queued || was.Final() || n > 0 && r.Attempt > e.log[n-1].Attempt) {
+		e.ended, e.endPublished = false, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
 	}
 	if r.Cancel {

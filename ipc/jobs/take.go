@@ -7,6 +7,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // precedence is how long the other daemons leave a waiting job to the one that has accepted it, so that they do not all
@@ -145,7 +146,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}
-	rec, _, err := j.do(ctx, id, taken{worker, j.cfg.Owner})
+	rec, _, err := j.do(ctx, id, taken{worker, j.cfg.Owner, wire.NewID()})
 	if err != nil {
 		return message.Record{}, nil, nil, err
 	}

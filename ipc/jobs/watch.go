@@ -118,16 +118,20 @@ func (j *Table) knows(id string) bool {
 
 // warm loads the events of a job that are in the stream and not here.
 func (j *Table) warm(ctx context.Context, e *tracked) error {
-	e.warming.Lock()
-	defer e.warming.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	defer cancel()
+	select {
+	case e.warming <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-e.warming }()
 	j.mu.Lock()
 	id, cold := e.rec.Job, e.cold
 	j.mu.Unlock()
 	if !cold {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, AskTime)
-	defer cancel()
 	log, err := j.store.log(ctx, id)
 	if err != nil {
 		return err

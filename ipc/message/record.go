@@ -83,6 +83,7 @@ type Record struct {
 	Priority string `json:"priority,omitempty"` // high or low; empty: normal
 	// daemon that runs the job or ran it last, and has its files; while queued, the daemon that accepted it
 	Owner     string `json:"owner,omitempty"`
+	Claim     string `json:"claim,omitempty"`      // differs between attempts, so that a daemon knows its own again
 	NotBefore int64  `json:"not_before,omitempty"` // Unix milliseconds; it does not run before
 	// attempts that do not count against the limit: those that a manual retry followed, and later ones whose daemon ended
 	Earlier    int      `json:"earlier_attempts,omitempty"`

@@ -1,11 +1,22 @@
 package sim
 
 import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
 )
 
 // harm does what a step of the plan has in store for the world, and leaves everything up.
 func (w *world) harm(s step, nodes []*node) {
+	defer w.waits(s.String())()
 	time.Sleep(s.at)
 	n := nodes[s.node]
 	if !w.await(s, n) {
@@ -19,20 +30,101 @@ func (w *world) harm(s step, nodes []*node) {
 		}
 	case away:
 		n.away(s.lasts)
-	case crash:
+	case crash, ahead:
 		if n.crash() {
 			time.Sleep(s.lasts)
+			if s.kind == ahead {
+				n.turnClock()
+			}
 			n.start()
 			w.note("%s is up again", n.name)
 		}
-	case stop, kill:
-		w.turn <- struct{}{}
-		w.stopServer(s.kind == kill)
+	case full:
+		w.fill(s)
+	case twin:
+		other := w.twin(n)
+		for end := time.Now().Add(s.lasts); time.Now().Before(end) && other.tryStart() != nil; {
+			time.Sleep(time.Second)
+		}
 		time.Sleep(s.lasts)
+		other.crash()
+	case forget:
+		w.turn <- struct{}{}
+		earlier := w.newDisk()
+		copyTree(w.disk, earlier)
+		time.Sleep(s.lasts)
+		w.stopServer(true)
+		_ = os.RemoveAll(w.disk)
+		w.disk = earlier
+		w.startServer()
+		<-w.turn
+	case stop, kill, damage:
+		w.turn <- struct{}{}
+		w.stopServer(s.kind != stop)
+		time.Sleep(s.lasts)
+		if s.kind == damage {
+			w.spoil(s)
+		}
 		w.startServer()
 		w.note("the server is up again")
 		<-w.turn
 	}
+}
+
+// fill allows the records or the requests no more room for a while.
+func (w *world) fill(s step) {
+	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{w, nil}), nats.MaxReconnects(-1))
+	if err != nil {
+		return // the server is away
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		panic(err)
+	}
+	name := "KV_" + []string{message.JobBucket, message.RequestBucket}[w.plan.dice(s).IntN(2)]
+	limit := func(most func(jetstream.StreamInfo) int64) {
+		for try := range 60 {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			stream, err := js.Stream(ctx, name)
+			if err == nil {
+				cfg := stream.CachedInfo().Config
+				cfg.MaxBytes = most(*stream.CachedInfo())
+				_, err = js.UpdateStream(ctx, cfg)
+			}
+			cancel()
+			w.note("%s has room for %d bytes: %v", name, most(jetstream.StreamInfo{}), err)
+			if err == nil {
+				return
+			}
+			time.Sleep(time.Duration(try) * 100 * time.Millisecond)
+		}
+		w.violated("the limit of %s cannot be changed", name)
+	}
+	limit(func(info jetstream.StreamInfo) int64 { return int64(info.State.Bytes) + 1000 })
+	time.Sleep(s.lasts)
+	limit(func(jetstream.StreamInfo) int64 { return -1 })
+}
+
+// spoil cuts off the ends of some files with messages on the server's disk, or changes some of their bytes.
+func (w *world) spoil(s step) {
+	dice := w.plan.dice(s)
+	_ = filepath.WalkDir(w.disk, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || filepath.Ext(path) != ".blk" || dice.IntN(3) > 0 {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil || len(b) == 0 {
+			return err
+		}
+		if dice.IntN(2) == 0 {
+			b = b[:len(b)-min(len(b), dice.IntN(4096))]
+		} else {
+			b[dice.IntN(len(b))] ^= byte(1 + dice.IntN(255))
+		}
+		w.note("damage to %s", strings.TrimPrefix(path, w.disk))
+		return os.WriteFile(path, b, 0o600)
+	})
 }
 
 // patience is how long a step waits for the message that it counts.
@@ -48,7 +140,7 @@ func (w *world) await(s step, n *node) bool {
 	switch s.kind {
 	case away:
 		f.act = func() { n.away(s.lasts) }
-	case crash:
+	case crash, ahead:
 		f.act = n.die
 	}
 	w.mu.Lock()

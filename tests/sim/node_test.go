@@ -22,7 +22,9 @@ import (
 type node struct {
 	w      *world
 	name   string
+	dir    string // the folder of its files
 	oracle *oracle
+	clock  time.Duration // how far its clock is ahead
 
 	mu    sync.Mutex
 	table *jobs.Table     // nil: it is down
@@ -81,7 +83,10 @@ func (n *node) heard(text []byte) {
 }
 
 // folder is where the node keeps files.
-func (n *node) folder(name string) string { return filepath.Join(n.w.base, n.name, name) }
+func (n *node) folder(name string) string { return filepath.Join(n.w.base, n.dir, name) }
+
+// turnClock sets the clock, while the daemon is down, 25 hours ahead or right again.
+func (n *node) turnClock() { n.clock = 25*time.Hour - n.clock }
 
 // alive returns the table and a context that ends with it; nil if the daemon is down.
 func (n *node) alive() (*jobs.Table, context.Context) {
@@ -133,8 +138,12 @@ func (n *node) tryStart() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := store.Machines().Alone(ctx); err != nil {
+		return err
+	}
+	clock := n.clock
 	table := jobs.New(store.On(jobs.Config{
-		Log: log, OnForget: outputs.Forget, Keep: 1 << 30,
+		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, OnForget: outputs.Forget, Keep: 1 << 30,
 		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient,
 		OnEvent: func(ev message.Event) {
 			m, err := jobs.EventMessage(ev, n.name, 8<<20)
@@ -160,6 +169,14 @@ func (n *node) tryStart() (err error) {
 	var wg sync.WaitGroup
 	wg.Go(func() { table.Reconcile(ctx) })
 	wg.Go(func() { d.Work(ctx, ctx, []jobs.Executor{&worker{n: n, name: "w0"}, &worker{n: n, name: "w1"}}) })
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-store.Machines().Rival():
+			n.w.note("%s gives way to another daemon of its name", n.dir)
+			go n.yield()
+		}
+	})
 	n.table, n.life = table, ctx
 	n.end = func() {
 		wg.Wait()
@@ -181,6 +198,14 @@ func (n *node) crash() bool {
 		end()
 	}
 	return up
+}
+
+// yield ends the daemon because another one of its name serves. If it is not the twin, it is started again later.
+func (n *node) yield() {
+	if n.crash() && n.dir == n.name {
+		time.Sleep(10 * time.Second)
+		n.start()
+	}
 }
 
 // die stops all that the daemon does, and cuts it off from the server, until it is started again.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,11 +73,11 @@ func (o *oracle) runs(n *node, req *message.RunRequest, attempt int) (ends func(
 	if j.cancelled != "" {
 		o.w.violated("a run of %s begins after a client was told that it is to stop (%s)", id, j.cancelled)
 	}
-	if at := j.attempts[attempt]; at != "" {
+	if at := j.attempts[attempt]; at != "" && !o.w.lossy() {
 		o.w.violated("attempt %d of %s runs at %s, and ran at %s", attempt, id, n.name, at)
 	}
 	for other, m := range j.running {
-		if since := time.Since(m.lastSilent()); since > takeover {
+		if since := time.Since(m.lastSilent()); since > takeover && (m == n || m.name != n.name) {
 			o.w.violated("attempt %d of %s begins at %s while attempt %d runs at %s, which was last silent %s ago", attempt, id,
 				n.name, other, m.name, since)
 		}
@@ -256,7 +257,7 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s: a client was told that it is cancelled, and it is %s", id, rec.State)
 	case rec.State == message.Cancelled && !j.asked:
 		o.w.violated("%s is cancelled, and nobody has asked for that", id)
-	case rec.State == message.Expired && (!hurried || rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
+	case rec.State == message.Expired && (!hurried || !o.w.has(ahead) && rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
 		o.w.violated("%s expires %d ms after it was created, and may wait %s", id, rec.Finished-rec.Created, ttl.lasts)
 	case j.readers > 0:
 		o.w.violated("%s has ended, and %d readers do not know that", id, j.readers)
@@ -264,9 +265,9 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s has %d attempts, %d earlier and %d handed back", id, rec.Attempt, rec.Earlier, rec.HandedBack)
 	case rec.Tied && rec.HandedBack > 0:
 		o.w.violated("%s is tied to a client, and was run again after its daemon had died", id)
-	case rec.State == message.Failed && !madeUp(rec):
+	case rec.State == message.Failed && !madeUp(rec) && !(o.w.lossy() && strings.Contains(rec.Error.Text, lost)):
 		o.w.violated("%s failed: %v, causes %v", id, rec.Error, rec.Causes)
-	case len(j.attempts) > rec.Attempt:
+	case len(j.attempts) > rec.Attempt && !o.w.lossy():
 		o.w.violated("%s has %d attempts and was run %d times", id, rec.Attempt, len(j.attempts))
 	case len(j.running) > 0:
 		o.w.violated("%s has ended, and attempts %v of it are running", id, j.running)
@@ -279,6 +280,9 @@ const (
 	handedBack = 20
 )
 
+// lost is what the error of a job says whose request the server has lost.
+const lost = "what the job asks for is not there any more"
+
 // madeUp reports whether a job failed with a failure that a worker made up.
 func madeUp(rec message.Record) bool {
 	return rec.Error != nil &&
@@ -290,7 +294,7 @@ func madeUp(rec message.Record) bool {
 func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 	var found []string
 	owner := ""
-	for _, n := range nodes {
+	for _, n := range append(o.w.twins, nodes...) {
 		files, err := filepath.Glob(filepath.Join(n.folder("output"), rec.Job+"_*"))
 		if err != nil {
 			panic(err)
@@ -336,28 +340,28 @@ func (o *oracle) judgeEvents(rec message.Record, j *seen, events []message.Event
 // events returns the events in the stream, by job.
 func (o *oracle) events(ctx context.Context, js jetstream.JetStream) map[string][]message.Event {
 	out := map[string][]message.Event{}
-	c, err := js.OrderedConsumer(ctx, message.EventStream, jetstream.OrderedConsumerConfig{})
+	stream, err := js.Stream(ctx, message.EventStream)
+	var c jetstream.Consumer
+	if err == nil {
+		c, err = stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	}
+	for left := uint64(1); err == nil && left > 0; {
+		var batch jetstream.MessageBatch
+		if batch, err = c.Fetch(200, jetstream.FetchMaxWait(2*time.Second)); err != nil {
+			break
+		}
+		for m := range batch.Messages() {
+			var ev message.Event
+			meta, metaErr := m.Metadata()
+			if err = errors.Join(err, metaErr, json.Unmarshal(m.Data(), &ev)); err == nil {
+				left = meta.NumPending
+				out[ev.Job] = append(out[ev.Job], ev)
+			}
+		}
+		err = errors.Join(err, batch.Error())
+	}
 	if err != nil {
 		o.w.violated("the events cannot be read: %v", err)
-		return nil
 	}
-	for {
-		batch, err := c.Fetch(500, jetstream.FetchMaxWait(2*time.Second))
-		if err != nil {
-			o.w.violated("the events cannot be read: %v", err)
-			return nil
-		}
-		n := 0
-		for m := range batch.Messages() {
-			n++
-			var ev message.Event
-			if err := json.Unmarshal(m.Data(), &ev); err != nil {
-				o.w.violated("an event cannot be read: %v", err)
-			}
-			out[ev.Job] = append(out[ev.Job], ev)
-		}
-		if n == 0 {
-			return out
-		}
-	}
+	return out
 }

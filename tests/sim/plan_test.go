@@ -61,6 +61,11 @@ const (
 	crash     = "crash"      // a daemon dies and is started again
 	stop      = "stop"       // the server stops in order
 	kill      = "kill"       // the server dies
+	ahead     = "ahead"      // a daemon dies, and its clock is 25 hours ahead when it is started again, or right again
+	full      = "full"       // the records or the requests may not take more room
+	twin      = "twin"       // another daemon of the same name is started, as from a copy of its store
+	forget    = "forget"     // the server dies, and its disk has lost what was written for a while
+	damage    = "damage"     // the server dies, and its disk has lost the ends of files, or has other bytes in them
 	submits   = "submit"     // a client submits a job
 	twoBodies = "two bodies" // another client submits another job under its ID, at another daemon
 	again     = "again"      // the client submits it again
@@ -141,6 +146,11 @@ var chances = []struct {
 	{crash, 2, 0, 20 * time.Second},
 	{stop, .7, 0, 8 * time.Second},
 	{kill, .7, 0, 8 * time.Second},
+	{ahead, .3, 0, 20 * time.Second},
+	{full, .15, 0, 30 * time.Second},
+	{twin, .3, 0, 40 * time.Second},
+	{forget, 1.5, 0, 20 * time.Second},
+	{damage, 1.5, 0, 5 * time.Second},
 	{twoBodies, .1, 0, 0},
 	{again, .15, 0, 3 * time.Second},
 	{cancels, .12, 0, 3 * time.Second},
@@ -156,7 +166,13 @@ var chances = []struct {
 }
 
 // ofWorld are the kinds of steps that hit no certain job.
-var ofWorld = []string{cut, away, crash, stop, kill}
+var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, damage}
+
+// What a disk loses, daemons write again that have run all the time: a plan has either losses or daemons that die.
+var (
+	losses = []string{forget, damage}
+	deaths = []string{crash, ahead, twin}
+)
 
 // jobsPerSeed is how many jobs a plan submits, within lifetime.
 const (
@@ -177,8 +193,12 @@ func planOf(seed uint64) plan {
 	if r.IntN(2) == 0 {
 		p.queue, p.perClient = 4+r.IntN(8), 2+r.IntN(4)
 	}
+	never := losses
+	if setting("SIM_LOSSES", 0) > 0 {
+		never = deaths
+	}
 	for _, c := range chances {
-		if !slices.Contains(ofWorld, c.kind) {
+		if !slices.Contains(ofWorld, c.kind) || slices.Contains(never, c.kind) {
 			continue
 		}
 		for range poisson(r, c.chance) {

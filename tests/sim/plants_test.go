@@ -17,8 +17,8 @@ type plant struct{ name, file, was, is string }
 var plants = []plant{
 	{
 		"an old attempt may end a job", "ipc/jobs/step.go",
-		"func (c ended) fits(r *message.Record) bool     { return c.attempt == r.Attempt }",
-		"func (c ended) fits(r *message.Record) bool     { return true }",
+		"func (a attempt) fits(r *message.Record) bool { return a == attemptOf(r) }",
+		"func (a attempt) fits(r *message.Record) bool { return true }",
 	},
 	{
 		"files of ended jobs get no names after a crash", "ipc/jobs/reconcile.go",
@@ -71,6 +71,107 @@ var plants = []plant{
 		"\tif noRoom(err) {\n\t\tl.unmade(rec, last)\n\t\treturn rec, false, err\n\t}\n",
 		"\tif noRoom(err) {\n\t\tl.unmade(rec, last)\n\t\treturn rec, false, err\n\t}\n" +
 			"\tif err != nil {\n\t\treturn rec, true, nil\n\t}\n",
+	},
+	{
+		"a job that is to stop is run again", "ipc/jobs/step.go",
+		"\tif failure == nil || r.Cancel {", "\tif failure == nil {",
+	},
+	{
+		"a tied job does not end as cancelled when its daemon has died", "ipc/jobs/step.go",
+		"\tcase r.Cancel || r.Tied:\n", "\tcase r.Cancel:\n",
+	},
+	{
+		"attempts are not limited", "ipc/jobs/step.go",
+		"\treturn r.Counted() < by.attempts, true", "\treturn true, true",
+	},
+	{
+		"waiting jobs are not limited", "ipc/jobs/table.go",
+		"\tif waiting >= j.cfg.MaxQueued {", "\tif waiting >= j.cfg.MaxQueued && from == \"\" {",
+	},
+	{
+		"the jobs of a client are not limited", "ipc/jobs/table.go",
+		"fromClient+j.load(from) >= limit", "fromClient >= limit",
+	},
+	{
+		"a run goes on when its job is to stop", "ipc/jobs/table.go",
+		"\tif r.Cancel {\n\t\tcloseOnce(e.cancel)\n\t}\n", "",
+	},
+	{
+		"jobs of a dead daemon are left to it", "ipc/jobs/reconcile.go",
+		"(r.Owner == j.cfg.Owner || !j.alive(r.Owner)):", "r.Owner == j.cfg.Owner:",
+	},
+	{
+		"a daemon forgets what it ran before it died", "ipc/jobs/reconcile.go",
+		"\tfor _, rec := range running {\n\t\td.Jobs.handBack",
+		"\tfor _, rec := range running[:0] {\n\t\td.Jobs.handBack",
+	},
+	{
+		"a write whose answer was lost is taken for that of another", "ipc/jobs/jetstream_record.go",
+		"\tcase !bytes.Equal(there, value):\n", "\tcase bytes.Equal(there, value), !bytes.Equal(there, value):\n",
+	},
+	{
+		"a receipt that was lost is refused", "ipc/jobs/jetstream_record.go",
+		"\treturn old, same(old, value), nil", "\told.Hash += \"x\"\n\treturn old, same(old, value), nil",
+	},
+	{
+		"a job expires before its time", "ipc/jobs/take.go",
+		"!now.Before(e.expires)", "!now.Before(e.expires.Add(-time.Second))",
+	},
+	{
+		"expired jobs count as failed", "ipc/jobs/step.go",
+		"\treturn end(r, message.Expired,", "\treturn end(r, message.Failed,",
+	},
+	{
+		"a run that was taken over is not stopped", "ipc/jobs/watch.go",
+		"\tcloseOnce(e.cancel)\n\te.cancel = make(chan struct{})\n\te.fenced",
+		"\te.cancel = make(chan struct{})\n\te.fenced",
+	},
+	{
+		"an end is told by each daemon", "ipc/jobs/publisher.go",
+		`fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.TS)`,
+		`fmt.Sprintf("%s.%d.%d.%s", ev.Job, ev.Attempt, ev.TS, owner)`,
+	},
+	{
+		"the end of a job is not added to its log", "ipc/jobs/reconcile.go",
+		"\tfor _, rec := range silent {\n", "\tfor _, rec := range silent[:0] {\n",
+	},
+	{
+		"the state of a change is not checked", "ipc/jobs/step.go",
+		"\tif !slices.Contains(c.from(), was.State) || !c.fits(&was) {", "\tif !c.fits(&was) {",
+	},
+	{
+		"names of files are not recorded", "ipc/jobs/dispatch.go",
+		"named{attemptOf(&rec), refs}", "named{attemptOf(&rec), rec.Outputs}",
+	},
+	{
+		"staged files are cleaned before their names are recorded", "ipc/jobs/dispatch.go",
+		"\trefs, err := d.Outputs.Commit(rec.Job)\n",
+		"\trefs, err := d.Outputs.Commit(rec.Job)\n\td.Outputs.Clean(rec.Job)\n",
+	},
+	{
+		"pieces of a refused body take those of the other", "ipc/jobs/jetstream_record.go",
+		"i < rec.Pieces && old.Hash != rec.Hash; i++", "i < rec.Pieces; i++",
+	},
+	{
+		"a retry keeps the wish to cancel", "ipc/jobs/step.go",
+		"r.Finished, r.ExpireAt, r.Cancel = message.Queued, nil, nil, 0, 0, false",
+		"r.Finished, r.ExpireAt = message.Queued, nil, nil, 0, 0",
+	},
+	{
+		"two daemons of one name serve", "ipc/register/rival.go",
+		"\tcase h.since > 0 && (v.since == 0 || h.since < v.since) && !v.there():\n\t\tclose(v.met)\n", "",
+	},
+	{
+		"a full store loses records", "ipc/jobs/jetstream_record.go",
+		"\t\tif refused(err) {", "\t\tif refused(err) || noRoom(err) {",
+	},
+	{
+		"an event that was heard twice is read twice", "ipc/jobs/watch.go",
+		"ev.Attempt == last.Attempt && ev.Seq <= last.Seq", "ev.Attempt == last.Attempt && ev.Seq < last.Seq",
+	},
+	{
+		"the request of a waiting job is tidied away", "ipc/jobs/jetstream_space.go",
+		"\t\tcase err != nil || rec.State == message.Done:", "\t\tcase err != nil || rec.State != message.Running:",
 	},
 }
 

@@ -129,17 +129,19 @@ func (w *world) keep(t *testing.T) string {
 var anyJob = regexp.MustCompile(`j\d{6}`)
 
 // virtual is how much virtual time no run needs.
-const virtual = 2 * time.Hour
+const virtual = time.Hour
 
 // simulate runs one world to its end and judges it.
 func simulate(t *testing.T, p plan) *world {
 	w := newWorld(t, p)
-	late := time.AfterFunc(virtual, func() { panic("the run does not end; its seed is the last one that began") })
+	late := time.AfterFunc(virtual, func() {
+		panic(fmt.Sprintf("seed %d does not end, since these go on: %v; its trace is in %s", p.seed, w.goOn, w.keep(t)))
+	})
 	defer late.Stop()
 	o := newOracle(w)
 	var nodes []*node
 	for _, name := range names {
-		n := &node{w: w, name: name, oracle: o}
+		n := &node{w: w, name: name, dir: name, oracle: o}
 		n.start()
 		nodes = append(nodes, n)
 	}

@@ -33,6 +33,8 @@ type world struct {
 	fuses  map[*fuse]bool
 	counts map[string]int // faults by kind
 	bad    []string       // what the oracle found
+	twins  []*node        // daemons with the name of another one
+	goOn   map[string]int // what the run waits for
 
 	turn chan struct{}   // semaphore of one: its holder stops the server
 	life context.Context // ends when all is judged
@@ -45,11 +47,20 @@ func newWorld(t testing.TB, p plan) *world {
 	base := t.TempDir()
 	w := &world{
 		t: t, plan: p, base: base, began: time.Now(), links: map[*link]bool{}, fuses: map[*fuse]bool{},
-		counts: map[string]int{}, disk: filepath.Join(base, "disk0"), turn: make(chan struct{}, 1),
+		counts: map[string]int{}, goOn: map[string]int{}, disk: filepath.Join(base, "disk0"), turn: make(chan struct{}, 1),
 	}
 	w.life, w.end = context.WithCancel(context.Background())
 	w.startServer()
 	return w
+}
+
+// twin returns another daemon of the same name, which is not started.
+func (w *world) twin(n *node) *node {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	twin := &node{w: w, name: n.name, dir: fmt.Sprint(n.name, len(w.twins)+2), oracle: n.oracle}
+	w.twins = append(w.twins, twin)
+	return twin
 }
 
 // note adds a line to the trace.
@@ -58,6 +69,29 @@ func (w *world) note(format string, args ...any) {
 	defer w.mu.Unlock()
 	_, _ = fmt.Fprintf(&w.trace, "%12.6f  %s\n", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
 }
+
+// waits notes that the run waits for something, and returns a function that notes that this is over.
+func (w *world) waits(what string) (over func()) {
+	add := func(n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.goOn[what] += n; w.goOn[what] == 0 {
+			delete(w.goOn, what)
+		}
+	}
+	add(1)
+	return func() { add(-1) }
+}
+
+// has reports whether a kind of step has happened.
+func (w *world) has(kind string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts[kind] > 0
+}
+
+// lossy reports whether the server has lost what it had acknowledged. Then a run may be forgotten and begin again.
+func (w *world) lossy() bool { return w.has(forget) || w.has(damage) }
 
 // happened notes a step of the plan.
 func (w *world) happened(s step) {
@@ -148,6 +182,8 @@ type link struct {
 	node           *node // whose it is; nil: the oracle's
 	daemon, server net.Conn
 	once           sync.Once
+	last           time.Time // when the daemon last sent something
+	inARow         int       // messages that it has sent since without a pause
 }
 
 func (l *link) cut() {
@@ -157,6 +193,20 @@ func (l *link) cut() {
 		defer l.w.mu.Unlock()
 		delete(l.w.links, l)
 	})
+}
+
+// hasty is how many messages in a row a daemon sends without a pause only if it asks the same again and again.
+const hasty = 5000
+
+// haste notes that a message goes to the server. When no time passes between many, it is a violation, and some passes.
+func (l *link) haste() {
+	if now := time.Now(); now.After(l.last) {
+		l.last, l.inARow = now, 0
+	}
+	if l.inARow++; l.inARow%hasty == 0 {
+		l.w.violated("%s has sent %d messages without a pause", l.node.name, l.inARow)
+		time.Sleep(time.Second)
+	}
 }
 
 // fuse waits for a message of a daemon. It then cuts the daemon's link, and burns.
@@ -213,6 +263,7 @@ func (l *link) carry(to, from net.Conn) {
 				l.cut()
 			} else if from == l.daemon && l.node != nil {
 				l.node.heard(b)
+				l.haste()
 			}
 		}
 		if f != nil {
