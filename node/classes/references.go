@@ -1,6 +1,7 @@
 package classes
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -13,6 +14,10 @@ import (
 
 // referenceClasses returns the class that makes references of several pictures.
 func referenceClasses() []graph.Class {
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprint("image", i))
+	}
 	return []graph.Class{{
 		Name: "ReferenceMultiLatent", Display: "Set Reference Multi Latent", Module: "comfy_extras.nodes_edit_model",
 		Category: "model/conditioning", Phase: graph.PhaseVAE,
@@ -25,7 +30,7 @@ func referenceClasses() []graph.Class {
 				graph.Alternative{Key: "resize", Inputs: []graph.Input{
 					graph.Float("megapixels", "of 1024 x 1024", 1, 0.01, 16, 0.01),
 				}}),
-			graph.Grow("images", "image", 100, graph.Link("image", "IMAGE", "")).AsOptional(),
+			graph.GrowNamed("images", names, 0, graph.Link("image", "IMAGE", "")).AsOptional(),
 		},
 		Outputs: []graph.Slot{
 			{Name: "positive", Type: "CONDITIONING"},

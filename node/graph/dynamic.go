@@ -27,8 +27,7 @@ func Branch(name, tip string, alternatives ...Alternative) Input {
 	return Input{Name: name, Type: typeBranch, Options: pyjson.NewObject(), Tip: tip, Alternatives: alternatives}
 }
 
-// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor. An
-// optional list may be empty.
+// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor.
 func Grow(name, prefix string, most int, each Input) Input {
 	in := Input{Name: name, Type: typeGrow, each: &each, least: 1}
 	for i := range most {
@@ -88,8 +87,8 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 		case typeGrow:
 			for n, name := range in.grown {
 				one := *in.each
-				one.Name, one.Optional = in.Name+"."+name, in.Optional || n >= in.least
-				if _, ok := given(one.Name); ok || !one.Optional {
+				one.Name, one.Optional = in.Name+"."+name, n >= in.least
+				if _, ok := given(one.Name); ok || n < in.least {
 					out = append(out, one)
 				}
 			}
