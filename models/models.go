@@ -17,6 +17,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/flux2"
+	"patchbay/models/flux3"
 	"patchbay/models/hunyuan"
 	"patchbay/models/krea2"
 	"patchbay/models/pixart"
@@ -44,6 +45,7 @@ func Families() []family.Family {
 		zimage.Lumina2(),
 		auraflow.Family(),
 		qwenimage21.Family(),
+		flux3.Family(),
 	}
 }
 

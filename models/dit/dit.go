@@ -86,6 +86,8 @@ type Entry struct {
 	Prefix Array
 	// Method says how references are positioned, in ComfyUI's words ("index", "offset" ...). Empty: the default.
 	Method string
+	// Schedule is the timesteps of the run in order, for networks that read where a step leads to (FLUX.3 distilled).
+	Schedule Floats
 	// Biases are added to attention scores, in models that take them (Spec.Biases), in ascending order without overlap.
 	Biases []Bias
 	// Hint is the input of a control net or a Patch: [Li, channels*p*p] in token order or, for a control net,
@@ -387,8 +389,10 @@ type Prepared struct {
 type Modulation struct {
 	// per block [S, n, k*E] f32, in the order that the family documents; absent for blocks not asked for
 	Image []engine.Tensor
-	Text  []engine.Tensor // the same for the text stream of Double blocks
-	Head  engine.Tensor   // [S, n, k*E] f32
+	// the same for the text stream of Double blocks, and for the text and the references of Single blocks that modulate
+	// these by themselves: [S, n, 2*k*E]
+	Text []engine.Tensor
+	Head engine.Tensor // [S, n, k*E] f32
 	// Vector is what ModulateBlock reads: [S, n, E] f32, or another width where the family says so.
 	Vector engine.Tensor
 }

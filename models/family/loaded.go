@@ -172,9 +172,11 @@ type Conditioning struct {
 	Scale     float32        // of the phases of their features (layers.ScaledFeatures); 0 means 1
 	In, Out   *engine.Weight // make the vector from sinusoidal features, with Act after each of them
 	Act       engine.Act     // ActNone means SiLU
-	Add       engine.Tensor  // [n, E] or [1, E], repeated and added to the vectors before the last Act; may be absent
-	Head      *engine.Weight // projects the vector to the head's modulations, mostly [2E],
-	Table     engine.Tensor  // or they are these rows [2, E] plus the vector before the last Act; both absent: not held
+	// Add is [n, E] or [1, E], or one such for each of S timesteps, repeated and added to the vectors before the last
+	// Act; may be absent.
+	Add   engine.Tensor
+	Head  *engine.Weight // projects the vector to the head's modulations, mostly [2E],
+	Table engine.Tensor  // or they are these rows [2, E] plus the vector before the last Act; both absent: not held
 	// Shared project the vector to what all blocks read; none: blocks read the vector itself.
 	Shared []*engine.Weight
 }
@@ -201,9 +203,13 @@ func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulati
 	}
 	features := layers.ScaledFeatures(c.Timesteps, c.In.K(), cmp.Or(c.Scale, 1))
 	layers.MLP(env, vec, layers.Upload(env, features, s, n, c.In.K()), c.In, c.Out, act)
-	for at := 0; at < n && !c.Add.IsZero(); at += c.Add.Dim(0) {
-		rows := vec.Slice(1, at, at+c.Add.Dim(0))
-		env.Ops.Add(rows, rows, c.Add.Unsqueeze(0))
+	add := c.Add
+	if !add.IsZero() && len(add.Shape()) == 2 {
+		add = add.Unsqueeze(0)
+	}
+	for at := 0; at < n && !add.IsZero(); at += add.Dim(1) {
+		rows := vec.Slice(1, at, at+add.Dim(1))
+		env.Ops.Add(rows, rows, add)
 	}
 	for i := 0; i < 2 && !c.Table.IsZero(); i++ {
 		env.Ops.Add(m.Head.Slice(2, i*e, (i+1)*e), vec, c.Table.Slice(0, i, i+1).Unsqueeze(0))

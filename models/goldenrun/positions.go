@@ -24,8 +24,9 @@ func (f Family) Positions(t *testing.T, at func(m dit.Model, c Case) [][]float32
 			t.Fatal(err)
 		}
 		got := at(m, c)
-		if len(got) != shape[1] || !slices.Equal(slices.Repeat(slices.Concat(got...), shape[0]), want) {
-			t.Errorf("%d tokens at %v, want %d at %v", len(got), got, shape[1], want)
+		tokens := shape[len(shape)-2]
+		if len(got) != tokens || !slices.Equal(slices.Repeat(slices.Concat(got...), len(want)/len(got)/len(got[0])), want) {
+			t.Errorf("%d tokens at %v, want %d at %v", len(got), got, tokens, want)
 		}
 	})
 }

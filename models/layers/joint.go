@@ -40,29 +40,47 @@ func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *S
 	}
 }
 
-// Single computes block i, which has one stream with attention and MLP in parallel: x += gate *
-// out([attention(norm(x)), gelu(up(norm(x)))]), or silu(gate(norm(x))) * up(norm(x)) for the latter where w has a Gate.
-// Both results are written into one buffer, so nothing needs to be concatenated.
+// Single computes block i, which has one stream with attention and MLP in parallel (Parallel).
 func Single(env dit.Env, i int, s *dit.State, d int, eps float32, w *Side) {
-	t := OneStream(env, i, s, w)
+	a := jointAttention(i, s, w.Norm, w.Norm)
+	Parallel(env, OneStream(env, i, s, w), a, d, eps, w)
+}
+
+// Parallel computes x += gate * out([attention(norm(x)), gelu(up(norm(x)))]), or silu(gate(norm(x))) * up(norm(x)) for
+// the latter where w has a Gate. Where w has a Down, it reads the columns of the MLP and out those of the attention.
+// Both results are written into one buffer, so nothing needs to be concatenated. a is the attention without its
+// tensors, d the head dim.
+func Parallel(env dit.Env, t Stream, a dit.Attention, d int, eps float32, w *Side) {
 	t.Norm(env, 0, eps)
-	l, e, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or this rank's shares of them
-	qkv, both := Scratch(env, s.X, s.B, l, 3*e), Scratch(env, s.X, s.B, l, e+f)
+	b, l, e, f := t.X.Dim(0), t.Of.Len(), w.QKV[0].N()*len(w.QKV)/3, w.Up.N() // E and F, or this rank's shares of them
+	qkv, both := Scratch(env, t.X, b, l, 3*e), Scratch(env, t.X, b, l, e+f)
 	mark, attended, up := env.Arena.Mark(), both.Slice(2, 0, e), both.Slice(2, e, e+f)
+	var gate engine.Tensor
+	if w.Gate != nil {
+		gate = Scratch(env, t.X, b, l, f)
+	}
+	whole, at := Gathered(env, t.H, t.Of), 0
+	for _, part := range w.QKV {
+		env.Ops.Linear(qkv.Slice(2, at, at+part.N()), whole, part, engine.Epilogue{})
+		at += part.N()
+	}
 	if w.Gate == nil {
-		whole := Gathered(env, t.H, t.Of)
-		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})
 		env.Ops.Linear(up, whole, w.Up, engine.Epilogue{Act: engine.GELUTanh})
 	} else {
-		gate, whole := Scratch(env, s.X, s.B, l, f), Gathered(env, t.H, t.Of)
-		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})
 		env.Ops.Linear(gate, whole, w.Gate, engine.Epilogue{})
 		env.Ops.Linear(up, whole, w.Up, engine.Epilogue{})
 		env.Ops.ActivateMul(up, gate, up, engine.SiLU)
 	}
 	env.Arena.Release(mark)
-	JointAttention(env, i, s, qkv, attended, d, w.Norm, w.Norm)
-	t.AddOut(env, both)
+	a.Q, a.K, a.V = QKV(qkv, d, 1)
+	a.Out = Heads(attended, d)
+	env.Attend(a)
+	t.add(env, both, 2, func(w *Side) []*engine.Weight {
+		if w.Down == nil {
+			return []*engine.Weight{w.Out}
+		}
+		return []*engine.Weight{w.Out, w.Down}
+	})
 }
 
 // Projections normalizes the streams of s with the first shift and scale and computes their queries, keys and values:
@@ -110,11 +128,18 @@ func Attended(
 // qkv [B, L, 3*H*D] with heads of width d, and writes out [B, L, H*D]. text and image are the norms of queries and
 // keys.
 func JointAttention(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor, d int, text, image engine.QKNorm) {
-	q, k, v := QKV(qkv, d, 1)
-	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: text, ImageNorm: image,
-		References: s.Wide.Text.Len() - OwnText(s, s.Wide), RoPE: s.RoPE, Rows: s.Wide, Out: Heads(out, d),
-	})
+	a := jointAttention(i, s, text, image)
+	a.Q, a.K, a.V = QKV(qkv, d, 1)
+	a.Out = Heads(out, d)
+	env.Attend(a)
+}
+
+// jointAttention is the attention of block i over all rows of s without its tensors.
+func jointAttention(i int, s *dit.State, text, image engine.QKNorm) dit.Attention {
+	return dit.Attention{
+		Block: i, TextNorm: text, ImageNorm: image, References: s.Wide.Text.Len() - OwnText(s, s.Wide), RoPE: s.RoPE,
+		Rows: s.Wide,
+	}
 }
 
 // RMS returns the root-mean-square norm of queries and keys with weights q and k [D].
@@ -125,15 +150,23 @@ func RMS(q, k engine.Tensor, eps float32) engine.QKNorm {
 // Timesteps returns the timesteps [S][n] of the entries of p times factor as [S][N], and N. Where method modulates
 // references as at timestep 0 (AtZero), N is 2n and each n timesteps are followed by n zeros; else N is n.
 func Timesteps(spec *dit.Spec, p *dit.Prepared, timesteps []float32, factor float32, method string) ([]float32, int) {
-	n, wide := p.N, p.N
 	if method == AtZero && spec.ReferenceTokens(&p.Entries[0]) > 0 {
-		wide = 2 * n
+		return times(timesteps, factor, p.N, 2*p.N), 2 * p.N
 	}
+	return times(timesteps, factor, p.N, p.N), p.N
+}
+
+// BesideZero returns timesteps [S][n] times factor as [S][2n]: each n timesteps are followed by n zeros.
+func BesideZero(timesteps []float32, factor float32, n int) []float32 {
+	return times(timesteps, factor, n, 2*n)
+}
+
+func times(timesteps []float32, factor float32, n, wide int) []float32 {
 	out := make([]float32, len(timesteps)/n*wide)
 	for i, t := range timesteps {
 		out[i/n*wide+i%n] = t * factor
 	}
-	return out, wide
+	return out
 }
 
 // Guidance embeds the guidance of entries times factor, as a timestep is embedded: [n, E] f32 in the arena, zeros for

@@ -92,10 +92,20 @@ func ColumnLinear(env dit.Env, y, h engine.Tensor, w *engine.Weight, of dit.Rows
 
 // Part is some rows of one stream that have weights of their own.
 type Part struct {
-	Weight *engine.Weight
-	Gate   engine.Tensor // [G, E]; absent: 1
-	Wide   dit.Range     // its rows among those that projections see
-	Kept   dit.Range     // its rows among those that X holds
+	// Weights read columns of their input in turn, and their products are summed. Several have no biases.
+	Weights []*engine.Weight
+	Gate    engine.Tensor // [G, E]; absent: 1
+	Wide    dit.Range     // its rows among those that projections see
+	Kept    dit.Range     // its rows among those that X holds
+}
+
+// each calls visit for every weight with the columns of a [B, L, K] that it reads.
+func (p *Part) each(a engine.Tensor, visit func(i int, w *engine.Weight, a engine.Tensor)) {
+	at := 0
+	for i, w := range p.Weights {
+		visit(i, w, a.Slice(2, at, at+w.K()))
+		at += w.K()
+	}
 }
 
 // TimeEmbedder turns the sinusoidal features of a timestep into a vector of width E.
@@ -126,23 +136,32 @@ func (w FeedForward) Add(env dit.Env, x, h, gate engine.Tensor, of dit.Rows) {
 // residual if this rank holds the whole weight. Otherwise it is a partial sum without bias, env.Reduce or env.Scatter,
 // and one gated addition, so that bias and residual enter once.
 func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor, of dit.Rows) {
-	RowParts(env, x, a, []Part{{w, gate, dit.Range{End: a.Dim(1)}, dit.Range{End: x.Dim(1)}}}, of)
+	RowParts(env, x, a, []Part{{[]*engine.Weight{w}, gate, dit.Range{End: a.Dim(1)}, dit.Range{End: x.Dim(1)}}}, of)
 }
 
-// RowParts is RowLinear with a weight and a gate per part, and one sum over the ranks for all of them.
+// RowParts is RowLinear with weights and a gate per part, and one sum over the ranks for all of them.
 func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	rows := func(t engine.Tensor, r dit.Range) engine.Tensor { return t.Slice(1, r.Start, r.End) }
 	if env.Reduce == nil && env.Scatter == nil {
 		for _, p := range parts {
 			dst := rows(x, p.Kept)
-			env.Ops.Linear(dst, rows(a, p.Wide), p.Weight, engine.Epilogue{Residual: dst, Gate: p.Gate})
+			p.each(rows(a, p.Wide), func(_ int, w *engine.Weight, a engine.Tensor) {
+				env.Ops.Linear(dst, a, w, engine.Epilogue{Residual: dst, Gate: p.Gate})
+			})
 		}
 		return
 	}
 	mark := env.Arena.Mark()
 	part := Scratch(env, x, x.Dim(0), of.Len(), x.Dim(2))
 	for _, p := range parts {
-		env.Ops.Linear(rows(part, p.Wide), rows(a, p.Wide), p.Weight, engine.Epilogue{NoBias: true})
+		dst := rows(part, p.Wide)
+		p.each(rows(a, p.Wide), func(i int, w *engine.Weight, a engine.Tensor) {
+			e := engine.Epilogue{NoBias: true}
+			if i > 0 {
+				e.Residual = dst
+			}
+			env.Ops.Linear(dst, a, w, e)
+		})
 	}
 	if env.Scatter == nil {
 		env.Reduce(part)
@@ -154,7 +173,7 @@ func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	for _, p := range parts {
 		if p.Kept.Len() > 0 {
 			dst := rows(x, p.Kept)
-			env.Ops.GatedAdd(dst, dst, p.Gate, rows(part, p.Kept), p.Weight.Bias)
+			env.Ops.GatedAdd(dst, dst, p.Gate, rows(part, p.Kept), p.Weights[0].Bias)
 		}
 	}
 	env.Arena.Release(mark)

@@ -61,20 +61,25 @@ func Streams(env dit.Env, i int, s *dit.State, text, image *Side) (out []Stream)
 	return out
 }
 
-// OneStream returns all rows of a call of block i as one stream. Where references have modulations of their own (twice
-// as many as there are entries), text, references and image are separate parts.
+// OneStream returns all rows of a call of block i as one stream. Where rows have modulations of their own, text,
+// references and image are separate parts: references where there are twice as many image modulations as entries; text
+// and references where block i has modulations of the text, which are first those of text, then those of references.
 func OneStream(env dit.Env, i int, s *dit.State, side *Side) Stream {
 	n, l, rows, mod := s.P.N, s.Wide.Len(), s.Rows.Len(), s.M.Image[i].Index(0, s.Step)
 	t := Stream{X: s.X, H: Scratch(env, s.X, s.B, rows, s.X.Dim(2)), Of: s.Wide, To: dit.Range{End: l}}
 	now := mod.Slice(0, 0, n)
-	if mod.Dim(0) == n {
+	text, references := now, mod.Slice(0, mod.Dim(0)-n, mod.Dim(0))
+	if apart := s.M.Text[i]; !apart.IsZero() {
+		both, e := apart.Index(0, s.Step), apart.Dim(2)/2
+		text, references = both.Slice(1, 0, e), both.Slice(1, e, 2*e)
+	} else if mod.Dim(0) == n {
 		t.Parts = []Segment{{side, now, dit.Range{End: l}, dit.Range{End: rows}}}
 		return t
 	}
 	wide, kept, lt, k := OwnText(s, s.Wide), OwnText(s, s.Rows), s.Wide.Text.Len(), s.Rows.Text.Len()
 	t.Parts = []Segment{
-		{side, now, dit.Range{End: wide}, dit.Range{End: kept}},
-		{side, mod.Slice(0, n, 2*n), dit.Range{Start: wide, End: lt}, dit.Range{Start: kept, End: k}},
+		{side, text, dit.Range{End: wide}, dit.Range{End: kept}},
+		{side, references, dit.Range{Start: wide, End: lt}, dit.Range{Start: kept, End: k}},
 		{side, now, dit.Range{Start: lt, End: l}, dit.Range{Start: k, End: rows}},
 	}
 	return t
@@ -107,9 +112,9 @@ func (t *Stream) linear(env dit.Env, y, x engine.Tensor, act engine.Act, pick fu
 	}
 }
 
-// add computes X += gate * (a W^T + bias), for each part with the weight that pick selects. gate is the number of a
+// add computes X += gate * (a W^T + bias), for each part with the weights that pick selects. gate is the number of a
 // chunk of the modulations.
-func (t *Stream) add(env dit.Env, a engine.Tensor, gate int, pick func(*Side) *engine.Weight) {
+func (t *Stream) add(env dit.Env, a engine.Tensor, gate int, pick func(*Side) []*engine.Weight) {
 	var parts []Part
 	for _, p := range t.Parts {
 		parts = append(parts, Part{pick(p.Side), Chunk(p.Mod, t.X.Dim(2), gate), p.Wide, p.Kept})
@@ -119,7 +124,7 @@ func (t *Stream) add(env dit.Env, a engine.Tensor, gate int, pick func(*Side) *e
 
 // AddOut computes X += gate * out(attended); the gate is the third chunk of the modulations.
 func (t *Stream) AddOut(env dit.Env, attended engine.Tensor) {
-	t.add(env, attended, 2, func(w *Side) *engine.Weight { return w.Out })
+	t.add(env, attended, 2, func(w *Side) []*engine.Weight { return []*engine.Weight{w.Out} })
 }
 
 // AddMLP computes X += gate * down(gelu(up(h))) for the normalized rows H, or down(silu(Gate(h)) * up(h)) where the
@@ -139,6 +144,6 @@ func (t *Stream) AddMLP(env dit.Env) {
 		t.linear(env, hidden, whole, engine.ActNone, up)
 		env.Ops.ActivateMul(hidden, side, hidden, engine.SiLU)
 	}
-	t.add(env, hidden, 5, func(w *Side) *engine.Weight { return w.Down })
+	t.add(env, hidden, 5, func(w *Side) []*engine.Weight { return []*engine.Weight{w.Down} })
 	env.Arena.Release(mark)
 }

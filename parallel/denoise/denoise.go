@@ -93,10 +93,15 @@ func (d *denoiser) open(budget int64) error {
 	if d.team.Plan.Pipe > 1 {
 		o.Lanes = forecast.NewPartition(w, d.team.Plan).Lanes
 	}
+	schedule := make([]float32, len(d.sigmas))
+	for i, s := range d.sigmas {
+		schedule[i] = d.req.Sampling.Timestep(s)
+	}
 	branches := make([]int, len(d.preds))
 	for i, p := range d.preds {
 		e := p.Entry
 		in := rank.EntryInput{Entries: []dit.Entry{e.Entry}, Grid: p.layout.grid}
+		in.Entries[0].Schedule = schedule
 		for _, r := range e.Residuals {
 			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // repeat one for all items
 				r.Rows = slices.Concat(r.Rows, r.Rows[:min(len(r.Rows), n-len(r.Rows))])

@@ -34,10 +34,11 @@ type Case struct {
 	Slots       []int       `json:"image_slots"`
 	Method      string      `json:"ref_latents_method"`
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
+	Targets     []float32   `json:"target_timesteps"`
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -167,6 +168,9 @@ func (c Case) Entries() []dit.Entry {
 		}
 		if c.Y != nil {
 			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data
+		}
+		if c.Targets != nil {
+			out[i].Schedule = []float32{c.Timesteps[i], c.Targets[i]}
 		}
 		if c.Guidance != nil {
 			out[i].Guidance = &c.Guidance[i]

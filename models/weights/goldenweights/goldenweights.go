@@ -47,7 +47,7 @@ func makeSet(name string) (*weights.Set, json.RawMessage, error) {
 		"weights.json", "weights_text_vae.json", "modern/weights.json", "modern/weights_text.json",
 		"modern/weights_vae.json", "modern/weights_control.json", "modern/weights_control_qwen.json",
 		"modern33/weights_patches.json", "modern33/weights_hints.json", "qwen21/weights.json",
-		"qwen21/weights_vae.json", "qwen21/weights_text.json",
+		"qwen21/weights_vae.json", "qwen21/weights_text.json", "flux3/weights.json", "flux3/weights_text.json",
 	}
 	for _, file := range files {
 		var models map[string]model
