@@ -4,6 +4,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
@@ -22,19 +24,30 @@ func Family() family.Family {
 		Name:   "flux3",
 		Forms:  []family.Form{{Has: keyForm}},
 		Detect: Detect,
+		Text: family.Text{Types: []string{"flux3"}, Encoders: []family.Encoder{{
+			Kind: "qwen3vl_4b", Layout: chat(),
+			Form: text.Form{Taps: []int{4, 8, 12, 16, 20, 24, 28, 32}, PadsAtOne: true},
+		}}},
 		Releases: []family.Release{
 			{Name: "flux3-klein-base", Billions: 5.54, Steps: 15, Text: minText, Entries: 1, Config: base},
 			{Name: "flux3-klein", Billions: 5.55, Steps: 15, Text: minText, Entries: 1, Config: distilled},
 		},
 		Tiny: Config{ // distilled
 			Hidden: 112, Heads: 7, Depth: 2, DepthSingle: 4, Axes: []int{4, 4, 4, 4}, Theta: 10000, Channels: 128,
-			ContextDim: 48, MLPHidden: 336, FlowMap: true,
+			ContextDim: 128, MLPHidden: 336, FlowMap: true,
 		},
 	}
 }
 
-// minText is the number of rows of a short text.
+// minText is the number of rows of a short text: texts are padded to multiples of it.
 const minText = 80
+
+// chat is the layout of prompts. That ComfyUI pads them as the authors do is inferred.
+func chat() tokenizer.Layout {
+	l := tokenizer.Chat("qwen3vl_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643)
+	l.Multiple, l.MaxLength, l.Truncate = minText, 8192, true
+	return l
+}
 
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{

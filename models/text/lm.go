@@ -233,7 +233,11 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 				keys = append(keys, cfg.keys(chunk))
 			}
 			w := m.work(env.Arena, env.DType, len(chunks), len(chunks[0]), f)
-			h, err := m.run(env, w, chunks, positions(chunks[0], f.Pictures), keys, nil, f)
+			at := positions(chunks[0], f.Pictures)
+			for i := keys[0]; f.PadsAtOne && i < len(at); i++ {
+				at[i] = [3]int{1, 1, 1}
+			}
+			h, err := m.run(env, w, chunks, at, keys, nil, f)
 			return h, engine.Tensor{}, err
 		},
 	}, chunks)

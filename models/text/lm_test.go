@@ -2,6 +2,7 @@ package text_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -142,6 +143,64 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 			t.Errorf("%d cases of %s ran, want the %d that are recorded", ran, model, cases)
 		}
 		m.Close()
+	}
+}
+
+// TestPadsOfFLUX3 compares the states of eight layers of a Qwen3-VL with recorded ones, those of pads included, which are
+// no keys and are all at position 1.
+func TestPadsOfFLUX3(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("flux3/text.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var cases map[string]struct {
+		Tokens, Rows int
+		Taps         []int
+	}
+	var words map[string]struct {
+		IDs   []int `json:"ids_without_end_padding"`
+		Total int
+	}
+	if err := errors.Join(golden.JSON("flux3/text.json", &cases), golden.JSON("flux3/tokens.json", &words)); err != nil {
+		t.Fatal(err)
+	}
+	const model = "f3-qwen3vl-a"
+	set, config, err := goldenweights.Set(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ops := range backends(t) {
+		m, err := text.OpenPart(ops, "qwen3", set, config, 0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, c := range cases {
+			p := words[strings.TrimPrefix(key, model+"/")]
+			if p.Total != c.Rows || len(p.IDs) != c.Tokens {
+				t.Fatalf("%s has %d tokens of %d, want %d of %d", key, len(p.IDs), p.Total, c.Tokens, c.Rows)
+			}
+			if c.Rows > 80 && !strings.HasPrefix(name, "cpu") {
+				continue // takes long on ref
+			}
+			chunk := make([]tokenizer.Token, p.Total)
+			for i := range chunk {
+				chunk[i] = tokenizer.Token{ID: 151643, Weight: 1}
+				if i < len(p.IDs) {
+					chunk[i].ID = p.IDs[i]
+				}
+			}
+			got, err := m.Encode(env(t, ops), [][]tokenizer.Token{chunk}, text.Form{Taps: c.Taps, PadsAtOne: true})
+			if err != nil {
+				t.Errorf("%s: %v", key, err)
+				continue
+			}
+			compare(t, name+" "+key, got.Context.Data, values(t, f, key+"#cond"), tolerance)
+		}
+		m.Close()
+	}
+	if len(cases) < 4 {
+		t.Errorf("%d cases, want at least 4", len(cases))
 	}
 }
 

@@ -44,6 +44,8 @@ type Form struct {
 	// Taps lists, in ascending order, the numbers of layers after which a language model's states are taken and
 	// concatenated per token. Layer is ignored if it is set.
 	Taps []int
+	// PadsAtOne puts the pads of a language model's prompt at rotation position 1, instead of counting on.
+	PadsAtOne bool
 	// Chat drops the states of a chat's first turn and of the header of the second (LM.Encode), KeepHeader those of the
 	// first turn alone.
 	Chat       bool

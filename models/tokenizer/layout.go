@@ -12,6 +12,7 @@ type Layout struct {
 	MaxLength  int    // tokens per chunk, including start and end token
 	MinLength  int    // the last chunk is padded to at least this many tokens; 0 = no rule
 	MinPadding int    // minimum number of pads after the end token of the last chunk
+	Multiple   int    // the last chunk is padded to a multiple of this, but not beyond MaxLength; 0 = no rule
 	Fill       bool   // pad every chunk to MaxLength
 	Truncate   bool   // keep the first chunk only
 	Start, End int    // token before and after the text of a chunk; None = none; FromVocabulary = the vocabulary's own

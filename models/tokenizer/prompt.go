@@ -247,6 +247,9 @@ func (l Layout) chunk(groups [][]Token) [][]Token {
 		current = l.pad(current, l.MaxLength-len(current))
 	}
 	current = l.pad(current, l.MinLength-len(current))
+	if over := len(current); l.Multiple > 0 {
+		current = l.pad(current, min((over+l.Multiple-1)/l.Multiple*l.Multiple, l.MaxLength)-over)
+	}
 	if l.Truncate {
 		return [][]Token{current}
 	}

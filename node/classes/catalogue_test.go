@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/node/files"
@@ -75,7 +76,11 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		got = withFiles(cat.Class(name), stripped(got)).(*pyjson.Object)
-		if a, b := string(pyjson.Dump(got)), string(pyjson.Dump(want)); a != b {
+		a, b := string(pyjson.Dump(got)), string(pyjson.Dump(want))
+		if name == "CLIPLoader" { // a type that ComfyUI got later
+			a = strings.Replace(a, `, "flux3"`, "", 1)
+		}
+		if a != b {
 			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)
 		}
 	}

@@ -73,6 +73,19 @@ func writeKrea2(t *testing.T, root string) {
 		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
 }
 
+// writeFLUX3 writes small models of FLUX.3, and an encoder which looks like one with a vision tower.
+func writeFLUX3(t *testing.T, root string) {
+	t.Helper()
+	set, meta, err := tiny.Checkpoint("flux3")
+	check(t, err)
+	writeModel(t, filepath.Join(root, "diffusion_models/flux3.safetensors"), set, meta["config"], strings.Clone)
+	writeGoldenModel(t, "f3-qwen3vl-a", "", filepath.Join(root, "text_encoders/qwen3vl_4b_flux3.safetensors"),
+		safetensors.Tensor{
+			Name: "visual.deepstack_merger_list.0.norm.weight", DType: engine.F32, Shape: []int{1},
+			Data: datafile.Of(make([]byte, 4)),
+		})
+}
+
 // chat is the folder with the files of chatRoots. Tests share it, because writing it takes longer than sampling with
 // it, and must not change it.
 var chat struct {
@@ -142,6 +155,7 @@ func writeChat(t *testing.T, root string) {
 	check(t, err)
 	writeModel(t, filepath.Join(root, "diffusion_models/qwen_image_2.1.safetensors"), set, meta["config"], strings.Clone)
 	writeGoldenModel(t, "q21vae-a", "", filepath.Join(root, "vae/qwen_image_2.1_vae.safetensors"))
+	writeFLUX3(t, root)
 	var words map[string]json.RawMessage
 	var tekken struct{ JSON string }
 	check(t, golden.JSON("modern/tokens.json", &words))
@@ -512,7 +526,7 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 	})
 	check(t, err)
 	defer runner.Close()
-	for key, in := range map[string]struct{ file, kind, words string }{
+	inputs := map[string]struct{ file, kind, words string }{
 		"qwen3-a/0":                   {"qwen_3", "lumina2", "a cat"},
 		"qwen3-a/1":                   {"qwen_3", "stable_diffusion", ""}, // the loader's default; the file decides
 		"krea2-qwen3vl-a/0":           {"qwen3vl_4b", "krea2", "a cat"},
@@ -524,10 +538,20 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 		"qwen25vl-a/1":                {"qwen_2.5_vl_7b", "stable_diffusion", ""},
 		"qwen25vl-a/own-template": {"qwen_2.5_vl_7b", "qwen_image", "<|im_start|>system\nPaint.<|im_end|>\n" +
 			"<|im_start|>user\na red cube<|im_end|>\n<|im_start|>assistant\n"},
-	} {
+	}
+	var padded map[string]struct{ Text string }
+	check(t, golden.JSON("flux3/text.json", &padded))
+	for key, c := range padded {
+		inputs[key] = struct{ file, kind, words string }{"qwen3vl_4b_flux3", "flux3", c.Text}
+	}
+	for key, in := range inputs {
 		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": in.file + ".safetensors", "type": in.kind})
 		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": in.words, "clip": clip})
-		got, want := values(t, c.([]any)[0].([]any)[0]), tensorOf(t, "modern/text.safetensors", key+"#cond")
+		folder := "modern"
+		if in.kind == "flux3" {
+			folder = in.kind
+		}
+		got, want := values(t, c.([]any)[0].([]any)[0]), tensorOf(t, folder+"/text.safetensors", key+"#cond")
 		if rel := relative(got, want); !(rel <= 2e-5) {
 			t.Errorf("%s: relative error %.3g, bound 2e-5", key, rel)
 		}

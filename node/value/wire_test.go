@@ -134,7 +134,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}
 	// fields that no node sets, and control nets, which are checked below
-	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode"}
+	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }
 		if name := f.Name; !slices.Contains(others, name) && zero(list[0]) && zero(list[1]) {
