@@ -51,8 +51,8 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 			return nil, fmt.Errorf("flux3: %d blocks in %s and %d in %s, want as many, at least one", n, list, c.Depth, image)
 		}
 	}
-	for name, at := range map[string]int{"emb_in.image_cond.weight": 1, "final_layer.image.linear.weight": 0} {
-		if n := set.Dim(name, at); n != c.Channels {
+	for i, name := range []string{"final_layer.image.linear.weight", "emb_in.image_cond.weight"} {
+		if n := set.Dim(name, i); n != c.Channels {
 			return nil, fmt.Errorf("flux3: emb_in.image reads %d channels and %s has %d, want as many", c.Channels, name, n)
 		}
 	}

@@ -21,8 +21,11 @@ func Family() family.Family {
 	distilled := base
 	distilled.FlowMap = true
 	return family.Family{
-		Name:   "flux3",
-		Forms:  []family.Form{{Has: keyForm}},
+		Name: "flux3",
+		Forms: []family.Form{
+			{Has: keyForm}, {Has: "early_stream_modulations.image.linear.weight", Aliases: true},
+		},
+		Names:  names(),
 		Detect: Detect,
 		Text: family.Text{Types: []string{"flux3"}, Encoders: []family.Encoder{{
 			Kind: "qwen3vl_4b", Layout: chat(),

@@ -73,19 +73,6 @@ func writeKrea2(t *testing.T, root string) {
 		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
 }
 
-// writeFLUX3 writes small models of FLUX.3, and an encoder which looks like one with a vision tower.
-func writeFLUX3(t *testing.T, root string) {
-	t.Helper()
-	set, meta, err := tiny.Checkpoint("flux3")
-	check(t, err)
-	writeModel(t, filepath.Join(root, "diffusion_models/flux3.safetensors"), set, meta["config"], strings.Clone)
-	writeGoldenModel(t, "f3-qwen3vl-a", "", filepath.Join(root, "text_encoders/qwen3vl_4b_flux3.safetensors"),
-		safetensors.Tensor{
-			Name: "visual.deepstack_merger_list.0.norm.weight", DType: engine.F32, Shape: []int{1},
-			Data: datafile.Of(make([]byte, 4)),
-		})
-}
-
 // chat is the folder with the files of chatRoots. Tests share it, because writing it takes longer than sampling with
 // it, and must not change it.
 var chat struct {
