@@ -25,7 +25,7 @@ func order1() []string {
 		"EmptyLatentImage", "UNETLoader", "VAELoader",
 		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions",
 		"ConditioningZeroOut",
-		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent",
+		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent", "ReferenceMultiLatent",
 	}
 }
 
