@@ -9,6 +9,6 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(),
 		schedulerClasses(), samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(),
 		imageFilterClasses(), maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(),
-		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), extra,
+		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), boxClasses(), extra,
 	)
 }

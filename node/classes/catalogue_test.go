@@ -26,6 +26,7 @@ func order1() []string {
 		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions",
 		"ConditioningZeroOut",
 		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent", "ReferenceMultiLatent",
+		"CreateBoundingBoxes", "Flux3LayoutPrompt",
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // widgetTypes are the input types that the editor shows as a widget; a list of choices counts as COMBO.
 var widgetTypes = map[string]bool{
 	"INT": true, "FLOAT": true, "STRING": true, "BOOLEAN": true, "COMBO": true, dynamicCombo: true,
-	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true, "IMAGECOMPARE": true,
+	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true, "BOUNDING_BOXES": true, "IMAGECOMPARE": true,
 }
 
 // dynamicCombo is the type of a choice that adds inputs of its own, named "choice.input".

@@ -123,7 +123,7 @@ func (in *Input) takesAny() bool {
 }
 
 // drawn reports whether the editor draws the value of an input itself.
-func (in *Input) drawn() bool { return in.Options.At("socketless") == true }
+func (in *Input) drawn() bool { _, ok := in.Options.Get("socketless"); return ok }
 
 // find returns the declared input of a name, dots included; nil if there is none.
 func find(inputs []Input, name string) *Input {

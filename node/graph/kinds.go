@@ -43,6 +43,10 @@ func sizeOf(v any) int64 {
 		n = len(x)
 	case string:
 		return small + int64(len(x))
+	case value.Boxes:
+		return small + int64(len(pyjson.Dump([]any(x))))
+	case value.Array:
+		return small + int64(len(pyjson.Dump([]any(x))))
 	}
 	return small + 4*int64(n)
 }
@@ -58,6 +62,7 @@ var types = map[reflect.Type]string{
 	reflect.TypeFor[*value.Guider](): "GUIDER", reflect.TypeFor[*value.VisionEncoder](): "CLIP_VISION",
 	reflect.TypeFor[value.VisionOutput](): "CLIP_VISION_OUTPUT", reflect.TypeFor[*value.Style](): "STYLE_MODEL",
 	reflect.TypeFor[*value.Upscaler](): "UPSCALE_MODEL", reflect.TypeFor[int64](): "INT", reflect.TypeFor[uint64](): "INT",
+	reflect.TypeFor[value.Boxes](): "BOUNDING_BOX", reflect.TypeFor[value.Array](): "ARRAY",
 	reflect.TypeFor[float64](): "FLOAT", reflect.TypeFor[string](): "STRING", reflect.TypeFor[bool](): "BOOLEAN",
 }
 

@@ -79,6 +79,12 @@ func (c *Cond) Bytes() int64 {
 // Sigmas are noise levels, usually falling and ending with 0.
 type Sigmas []float32
 
+// Boxes are bounding boxes in JSON: for each picture a list of objects {x, y, width, height} in pixels.
+type Boxes []any
+
+// Array is a list of JSON values.
+type Array []any
+
 // Noise makes the noise that a run starts from.
 type Noise struct {
 	Seed uint64
