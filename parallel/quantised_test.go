@@ -52,8 +52,8 @@ func rounded8(t *testing.T, set *weights.Set) *weights.Set {
 
 // TestPlansOfInt8Weights samples with 8-bit weights on several ranks. Where ranks compute what one rank would, bits
 // are equal. Other plans differ in the last bits of sums, which flips roundings of activations, and tensor ranks round
-// their columns by themselves: they stay within 1.5 times what rounding costs. Sharded blocks, still of 8 bits, give the
-// bits of whole ones.
+// their columns by themselves: they stay within 1.5 times what rounding costs. Sharded blocks, still of 8 bits, give
+// the bits of whole ones.
 func TestPlansOfInt8Weights(t *testing.T) {
 	if race.Enabled {
 		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")

@@ -146,8 +146,8 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 	}
 }
 
-// TestPadsOfFLUX3 compares the states of eight layers of a Qwen3-VL with recorded ones, those of pads included, which are
-// no keys and are all at position 1.
+// TestPadsOfFLUX3 compares the states of eight layers of a Qwen3-VL with recorded ones, those of pads included, which
+// are no keys and are all at position 1.
 func TestPadsOfFLUX3(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("flux3/text.safetensors"))
 	if err != nil {

@@ -107,7 +107,8 @@ func TestBoundingBoxesMatchComfyUI(t *testing.T) {
 			ui.Set(k, b.ui[k])
 		}
 		for what, pair := range map[string][2]any{
-			"bboxes": {[]any(b.boxes), c.At("bboxes")}, "elements": {[]any(b.elements), c.At("elements")}, "ui": {ui, c.At("ui")},
+			"bboxes": {[]any(b.boxes), c.At("bboxes")}, "elements": {[]any(b.elements), c.At("elements")},
+			"ui": {ui, c.At("ui")},
 		} {
 			if got, want := string(pyjson.Dump(pair[0])), string(pyjson.Dump(pair[1])); got != want {
 				t.Errorf("%s: %s are\n%s, want\n%s", name, what, got, want)

@@ -54,8 +54,8 @@ func TestFLUX3FromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "f"}}}`)
 }
 
-// TestReferencesOfSeveralPictures checks that ReferenceMultiLatent gives what ReferenceLatent gives for one picture after
-// another, and the sizes of its latent, with and without pictures.
+// TestReferencesOfSeveralPictures checks that ReferenceMultiLatent gives what ReferenceLatent gives for one picture
+// after another, and the sizes of its latent, with and without pictures.
 func TestReferencesOfSeveralPictures(t *testing.T) {
 	got := map[string]*value.Latent{}
 	lists := map[string]value.Conditioning{}

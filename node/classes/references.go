@@ -33,7 +33,8 @@ func referenceClasses() []graph.Class {
 			graph.GrowNamed("images", names, 0, graph.Link("image", "IMAGE", "")).AsOptional(),
 		},
 		Outputs: []graph.Slot{
-			{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"},
+			{Name: "positive", Type: "CONDITIONING"},
+			{Name: "negative", Type: "CONDITIONING"},
 			{Name: "empty_latent", Type: "LATENT"},
 		},
 		Run: referenceMultiLatent,
