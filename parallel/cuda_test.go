@@ -108,6 +108,7 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1e-3, false}, // a last-bit difference becomes a fourth-bit one
 		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 1e-5, false},
 		{"sd3-b", "cfg=2", 1e-5, false},
+		{"f3-d", "tensor=2", 1e-5, false}, // a flow map
 		{"hydit-a", "pipe=2,patches=2,warmup=1", 1e-5, false}, // both lanes of the folded stage on one device
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
@@ -183,6 +184,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 	}{
 		{"flux-c", "", 3, 3, 0.25},
 		{"sd3-b", "cfg=2", 2 * 3, 3, 0.25},
+		{"f3-d", "", 3, 3, 0.25}, // a flow map, whose texts change from step to step
 		{"flux-c", "ulysses=2", 2 * 3, 3, 0.7},
 		{"flux-c", "tensor=2,form=scatter", 2 * 3, 3, 0.9},
 		{"hydit-a", "pipe=2,patches=2,warmup=1", 3 * 2 * 2, 0, 0.92}, // both lanes of the folded stage

@@ -170,8 +170,8 @@ type BlockKind uint8
 // Block kinds: a Double block has two streams with weights of their own and joint attention (FLUX double, SD3 joint). A
 // Single block runs one stream over text and image together (FLUX single). A Cross block has self-attention over image
 // tokens and cross-attention to keys and values that depend on the text only (PixArt, HunyuanDiT), or reads those in
-// the same attention (Qwen-Image-2.1, Spec.Preface), or has no cross-attention (the first blocks of Z-Image, which
-// leave text rows unchanged).
+// the same attention (Qwen-Image-2.1, Spec.Preface), or has no cross-attention (the first blocks of Z-Image and
+// FLUX.3, which leave text rows unchanged).
 const (
 	Double BlockKind = iota
 	Single
@@ -195,7 +195,7 @@ type Spec struct {
 	ContextTokens int    // rows of Entry.Context where Context2 has those of the same text after them
 	TakesGuidance bool
 	// References: the network takes reference latents. Their tokens follow those of the text, are split and exchanged
-	// with them, and are computed with the weights of the image.
+	// with them, and are computed with the weights of the image, or of a Single block.
 	References bool
 	// Frames: the network takes latents of several frames (layers), whose tokens follow one another.
 	Frames bool
