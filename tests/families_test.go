@@ -25,7 +25,8 @@ var namedAnyway = map[string]string{
 	"node/value/client_request.go": aClass,
 	"node/classes/conditioning.go": aClass, "node/classes/image_resize.go": aClass, "node/classes/latent.go": aClass,
 	"node/classes/load.go": aClass, "node/classes/model.go": aClass, "node/classes/samplers.go": aClass,
-	"node/classes/text.go": aClass, "node/classes/mask.go": aClass,
+	"node/classes/qwen_image21.go": aClass,
+	"node/classes/text.go":         aClass, "node/classes/mask.go": aClass,
 }
 
 const (

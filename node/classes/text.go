@@ -206,11 +206,11 @@ func editTextClasses() []graph.Class {
 			Phase: graph.PhaseText, Description: description, Inputs: in, Outputs: graph.Slots("CONDITIONING"), Run: run,
 		}
 	}
-	return []graph.Class{
+	return append([]graph.Class{
 		row("TextEncodeQwenImageEdit", "Encodes what is to be done with a picture.", encodeEdit, "image"),
 		row("TextEncodeQwenImageEditPlus", "Encodes what is to be done with up to three pictures.", encodeEditPlus,
 			"image1", "image2", "image3"),
-	}
+	}, qwenImage21Classes()...)
 }
 
 // encodeEdit shows the encoder the same picture that becomes the reference, scaled to one megapixel.
