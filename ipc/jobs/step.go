@@ -53,7 +53,8 @@ type effects struct {
 	bury   bool            // a dead letter is written
 }
 
-// attempt is one attempt at a job. A daemon may have one of the same number as another, after the store has lost records.
+// attempt is one attempt at a job. A daemon may have one of the same number as another, after the store has lost
+// records.
 type attempt struct {
 	number int
 	owner  string // the daemon that runs it

@@ -222,7 +222,8 @@ func TestHandBacksAreNoAttempts(t *testing.T) {
 		r := message.Record{State: message.Queued}
 		for at := int64(1); !r.State.Final() && r.Attempt < 100; at += 100_000 {
 			code := c.ends[r.Attempt%len(c.ends)]
-			for _, ch := range []change{taken{"w", "d", "c"}, ended{attempt: attempt{r.Attempt + 1, "d"}, failure: fault.New(code, "it ended")}} {
+			end := ended{attempt: attempt{r.Attempt + 1, "d"}, failure: fault.New(code, "it ended")}
+			for _, ch := range []change{taken{"w", "d", "c"}, end} {
 				var err error
 				if r, _, err = step(r, ch, at, serverRules()); err != nil {
 					t.Fatal(err)

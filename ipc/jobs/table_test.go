@@ -30,7 +30,8 @@ func force(ctx context.Context, j *Table, id string, rev uint64, f func(*message
 
 // fail ends the attempt of a running job in failure.
 func fail(ctx context.Context, j *Table, rec message.Record) error {
-	rec, _, err := j.do(ctx, rec.Job, ended{attempt: attemptOf(&rec), failure: fault.New(fault.Internal, "it was to fail")})
+	end := ended{attempt: attemptOf(&rec), failure: fault.New(fault.Internal, "it was to fail")}
+	rec, _, err := j.do(ctx, rec.Job, end)
 	if err == nil {
 		j.Append(rec.Job, -1, terminalOf(rec))
 	}
