@@ -22,7 +22,8 @@ import (
 func TestSilentTerminal(t *testing.T) {
 	t.Parallel()
 	program := harness.Build(t)
-	if got := onTerminal(t, "", program, "version"); !strings.HasPrefix(got, "patchbay ") || strings.Contains(got, "\x1b") {
+	got := onTerminal(t, "", program, "version")
+	if !strings.HasPrefix(got, "patchbay ") || strings.Contains(got, "\x1b") {
 		t.Errorf("version prints %q", got)
 	}
 	s := harness.Start(t, program, "")

@@ -125,7 +125,9 @@ func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
 const silence = 30 * time.Second
 
 // ask sends a request. next returns its replies, one after the other, until end is called.
-func (r *rule) ask(ctx context.Context, subject string, body any) (next func() (*nats.Msg, error), end func(), err error) {
+func (r *rule) ask(ctx context.Context, subject string, body any) (
+	next func() (*nats.Msg, error), end func(), err error,
+) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, nil, err
