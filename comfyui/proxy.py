@@ -116,17 +116,20 @@ def shapes_of(header: dict[str, Any]) -> dict[str, torch.Tensor]:
     return out
 
 
-def told(header: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Return how a file of FLUX's family divides its width among heads and axes if its metadata says so, as that of
-    Patchbay's demo does: the shapes of tensors do not tell, and ComfyUI takes FLUX.1's.
+def told(header: dict[str, Any], found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return what the metadata of a file of FLUX's family says of heads and axes, and of scale and shift of its
+    latents, as that of Patchbay's demo does: the shapes of tensors do not tell, and ComfyUI takes FLUX.1's.
     """
     try:
         config = json.loads((header.get("__metadata__") or {}).get("config") or "{}")
         heads, axes = int(config["num_heads"]), [int(n) for n in config["axes_dim"]]
+        scales = [k for k in ("scale_factor", "shift_factor") if f"latent_{k}" in config]
+        latent = {k: float(config[f"latent_{k}"]) for k in scales}
     except (AttributeError, KeyError, TypeError, ValueError):
-        return {}
-    fits = heads > 0 and sum(axes) * heads == found.get("hidden_size") and len(axes) == len(found.get("axes_dim", ()))
-    return {"num_heads": heads, "axes_dim": axes} if fits else {}
+        return {}, {}
+    if heads < 1 or sum(axes) * heads != found.get("hidden_size") or len(axes) != len(found.get("axes_dim", ())):
+        return {}, {}
+    return {"num_heads": heads, "axes_dim": axes}, latent
 
 
 def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
@@ -146,9 +149,11 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
         config = comfy.model_detection.model_config_from_unet(shapes, "") if shapes else None
     if config is None:
         raise RuntimeError(f"Patchbay: {name} is no diffusion model that this ComfyUI knows")
-    config.unet_config.update(told(header, config.unet_config))
+    said, latent = told(header, config.unet_config)
+    config.unet_config.update(said)
     config.set_inference_dtype(torch.float32, None)
     model = config.get_model(shapes, "", device=torch.device("meta"))
+    vars(model.latent_format).update(latent)
     # On the CPU the planner evicts nothing for it, and noise, latents and conditionings come where they are sent from.
     patcher = ProxyPatcher(model, load_device=CPU, offload_device=CPU, size=1)
     patcher.set_attachments(KEY, Source(name, fingerprint))

@@ -122,16 +122,6 @@ def watch_loop():
         out.add_wrapper_with_key("sampler_sample", proxy.KEY, watched)
         return out
 
-    build = nodes.build
-
-    def built(path, name):
-        """The demo's latents have a scale of their own, which ComfyUI cannot read from a file."""
-        out = build(path, name)
-        if os.path.basename(path) == os.path.basename(DEMO):
-            out.model.latent_format.scale_factor, out.model.latent_format.shift_factor = 0.5728, 0.0275
-        return out
-
-    nodes.build = built
     original = nodes.install
     nodes.install = install
 
