@@ -17,7 +17,7 @@ import (
 )
 
 // BenchmarkStart measures the time from sending a job to an idle daemon until the worker's execution_start arrives on
-// NATS: request, record, queue, swap, worker and event together. go test ./tests -run '^$' -bench Start -benchtime 200x
+// NATS, and what the job costs the daemon. go test ./tests -run '^$' -bench Start -benchtime 200x
 func BenchmarkStart(b *testing.B) {
 	program := harness.Build(b)
 	for _, mode := range []string{"interval", "always"} {
@@ -57,9 +57,12 @@ func BenchmarkStart(b *testing.B) {
 			}
 			start(-1) // once the worker is up
 			var took []time.Duration
+			before := harness.Census(s.Cmd.Process.Pid).CPU
 			for i := 0; b.Loop(); i++ {
 				took = append(took, start(i))
 			}
+			cpu := harness.Census(s.Cmd.Process.Pid).CPU - before
+			b.ReportMetric(float64(cpu.Microseconds())/1000/float64(len(took)), "daemon-cpu-ms")
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
