@@ -142,3 +142,47 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(alone, "%cpu-alone")
 	b.ReportMetric(with, "%cpu-64-clients")
 }
+
+// BenchmarkQueued measures a daemon in which 10,000 jobs wait: how long submit, a list of ten, and a restart take, and
+// what it keeps in memory. One iteration is one restart. go test ./tests -run '^$' -bench Queued -benchtime 3x
+func BenchmarkQueued(b *testing.B) {
+	const jobs = 10_000
+	program := harness.Build(b)
+	s := harness.Start(b, program, "", "--sync", "interval", "--log", "error")
+	c, ctx := s.Client(), context.Background()
+	var submits, lists, starts []time.Duration
+	later := time.Now().Add(24 * time.Hour).UnixMilli()
+	for i := range jobs {
+		began := time.Now()
+		if _, err := client.Submit(ctx, c, &message.RunRequest{
+			ID: fmt.Sprint("q", i), Workflow: harness.Quick, NotBefore: later,
+		}); err != nil {
+			b.Fatal(err)
+		}
+		submits = append(submits, time.Since(began))
+	}
+	for range 100 {
+		began := time.Now()
+		if _, _, err := client.List(ctx, c, message.Queued, 10); err != nil {
+			b.Fatal(err)
+		}
+		lists = append(lists, time.Since(began))
+	}
+	resident := harness.Census(s.Cmd.Process.Pid).Resident
+	for b.Loop() {
+		s.Kill()
+		began := time.Now()
+		s.Launch()
+		s.Until("it knows all jobs", func() bool {
+			_, counts, err := client.List(ctx, s.Client(), message.Queued, 1)
+			return err == nil && counts[message.Queued] == jobs
+		})
+		starts = append(starts, time.Since(began))
+	}
+	for name, took := range map[string][]time.Duration{"submit": submits, "list": lists, "restart": starts} {
+		slices.Sort(took)
+		b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, name+"-p99-ms")
+	}
+	b.ReportMetric(float64(resident)/(1<<20), "MiB-resident")
+	b.ReportMetric(float64(harness.Census(s.Cmd.Process.Pid).Resident)/(1<<20), "MiB-after-restart")
+}
