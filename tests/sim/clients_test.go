@@ -106,7 +106,7 @@ func (c client) read(pause time.Duration) {
 
 // cancel cancels the job, as often as it takes.
 func (c client) cancel() {
-	c.oracle.asks(c.id)
+	defer c.oracle.asks(c.id)()
 	for {
 		state, cancelled, err := c.any().Cancel(context.Background(), c.id)
 		c.w.note("cancel %s: %s, %v, %v", c.id, state, cancelled, err)
@@ -132,8 +132,9 @@ func (c client) retry() {
 		}
 		time.Sleep(time.Second)
 	}
-	defer c.oracle.revives(c.id)()
+	end := c.oracle.revives(c.id)
 	rec, err := c.any().Retry(context.Background(), c.id)
+	end(err == nil)
 	c.w.note("retry %s: %s, %v", c.id, rec.State, err)
 }
 
