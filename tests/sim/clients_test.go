@@ -169,7 +169,8 @@ func (c client) create(first *node, hash string) bool {
 		table = first.up()
 	}
 	var last error
-	for began := time.Now(); time.Since(began) < acceptance; {
+	began := time.Now()
+	for pause := 400 * time.Millisecond; time.Since(began) < acceptance; pause += 20 * time.Millisecond {
 		if table == nil {
 			table = c.any()
 		}
@@ -189,7 +190,7 @@ func (c client) create(first *node, hash string) bool {
 			return false
 		}
 		table, last = nil, err
-		time.Sleep(between(c.dice, 10*time.Millisecond, 400*time.Millisecond))
+		time.Sleep(between(c.dice, 10*time.Millisecond, pause))
 	}
 	c.w.violated("%s is never accepted: %v", c.id, last)
 	return false

@@ -22,10 +22,9 @@ import (
 type oracle struct {
 	w *world
 
-	mu    sync.Mutex
-	jobs  map[string]*seen
-	kv    jetstream.KeyValue
-	ended int // jobs that have
+	mu   sync.Mutex
+	jobs map[string]*seen
+	kv   jetstream.KeyValue
 }
 
 // seen is what the oracle has seen of a job.
@@ -33,7 +32,7 @@ type seen struct {
 	receipt   string         // hash of the body for which there is a receipt; empty: there is none
 	asked     bool           // a client has asked to cancel it, since it was retried
 	asking    int            // clients that ask just now
-	cancelled message.State  // in which state a client was told that it will end so; empty: it was not, or is retried since
+	cancelled message.State  // what a client was told when it was cancelled; empty: it was not, or was retried since
 	told      time.Time      // when a client was told so
 	readers   int            // that have not come to its end
 	reviving  int            // retries by hand that go on
@@ -268,7 +267,8 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s: a client was told that it is cancelled, and it is %s", id, rec.State)
 	case rec.State == message.Cancelled && !j.asked:
 		o.w.violated("%s is cancelled, and nobody has asked for that", id)
-	case rec.State == message.Expired && (!hurried || !o.w.has(ahead) && rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
+	case rec.State == message.Expired &&
+		(!hurried || !o.w.has(ahead) && rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
 		o.w.violated("%s expires %d ms after it was created, and may wait %s", id, rec.Finished-rec.Created, ttl.lasts)
 	case j.readers > 0:
 		o.w.violated("%s has ended, and %d readers do not know that", id, j.readers)
