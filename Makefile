@@ -82,7 +82,7 @@ fuzz: # FUZZTIME=10s, for each target
 	@tests/fuzz.sh $(FUZZTIME)
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
-soak loc: # the longest forms of all tests, two or three hours; lines by folder
+soak loc: # the longest forms of all tests, an hour or two; lines by folder
 	@tests/$@.sh
 readme: # every command of README.md in a fresh clone of what is committed; needs the module of the nats command
 	$(GO) test -count 1 -timeout 60m -tags soak ./tests/readme -v
