@@ -29,7 +29,7 @@ var plants = []plant{
 		"for _, rec := range ended {", "for _, rec := range ended[:0] {",
 	},
 	{
-		1, "a known job is not compared with another body", "ipc/jobs/table.go",
+		1, "a known job is not compared with another body", "ipc/jobs/create.go",
 		"if e.rec.Hash != hash {", "if false {",
 	},
 	{
@@ -81,11 +81,11 @@ var plants = []plant{
 		"\tcase r.Cancel || r.Tied:\n", "\tcase r.Cancel:\n",
 	},
 	{
-		22, "waiting jobs are not limited", "ipc/jobs/table.go",
+		22, "waiting jobs are not limited", "ipc/jobs/create.go",
 		"\tif waiting >= j.cfg.MaxQueued {", "\tif waiting >= j.cfg.MaxQueued && from == \"\" {",
 	},
 	{
-		2, "the jobs of a client are not limited", "ipc/jobs/table.go",
+		2, "the jobs of a client are not limited", "ipc/jobs/create.go",
 		"fromClient+j.load(from) >= limit", "fromClient >= limit",
 	},
 	{
