@@ -106,7 +106,7 @@ func (c client) read(pause time.Duration) {
 
 // cancel cancels the job, as often as it takes.
 func (c client) cancel() {
-	c.oracle.asks(c.id)
+	defer c.oracle.asks(c.id)()
 	for {
 		state, cancelled, err := c.any().Cancel(context.Background(), c.id)
 		c.w.note("cancel %s: %s, %v, %v", c.id, state, cancelled, err)
@@ -132,8 +132,9 @@ func (c client) retry() {
 		}
 		time.Sleep(time.Second)
 	}
-	defer c.oracle.revives(c.id)()
+	end := c.oracle.revives(c.id)
 	rec, err := c.any().Retry(context.Background(), c.id)
+	end(err == nil)
 	c.w.note("retry %s: %s, %v", c.id, rec.State, err)
 }
 
@@ -168,7 +169,8 @@ func (c client) create(first *node, hash string) bool {
 		table = first.up()
 	}
 	var last error
-	for began := time.Now(); time.Since(began) < acceptance; {
+	began := time.Now()
+	for pause := 400 * time.Millisecond; time.Since(began) < acceptance; pause += 20 * time.Millisecond {
 		if table == nil {
 			table = c.any()
 		}
@@ -188,7 +190,7 @@ func (c client) create(first *node, hash string) bool {
 			return false
 		}
 		table, last = nil, err
-		time.Sleep(between(c.dice, 10*time.Millisecond, 400*time.Millisecond))
+		time.Sleep(between(c.dice, 10*time.Millisecond, pause))
 	}
 	c.w.violated("%s is never accepted: %v", c.id, last)
 	return false

@@ -22,17 +22,17 @@ import (
 type oracle struct {
 	w *world
 
-	mu    sync.Mutex
-	jobs  map[string]*seen
-	kv    jetstream.KeyValue
-	ended int // jobs that have
+	mu   sync.Mutex
+	jobs map[string]*seen
+	kv   jetstream.KeyValue
 }
 
 // seen is what the oracle has seen of a job.
 type seen struct {
 	receipt   string         // hash of the body for which there is a receipt; empty: there is none
-	asked     bool           // a client has asked to cancel it
-	cancelled message.State  // in which state a client was told that it will end so; empty: it was not, or is retried since
+	asked     bool           // a client has asked to cancel it, since it was retried
+	asking    int            // clients that ask just now
+	cancelled message.State  // what a client was told when it was cancelled; empty: it was not, or was retried since
 	told      time.Time      // when a client was told so
 	readers   int            // that have not come to its end
 	reviving  int            // retries by hand that go on
@@ -118,11 +118,18 @@ func (o *oracle) hash(id string) string {
 	return o.job(id).receipt
 }
 
-// asks notes that a client asks to cancel a job.
-func (o *oracle) asks(id string) {
+// asks notes that a client asks to cancel a job, and returns a function that notes that it has.
+func (o *oracle) asks(id string) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.job(id).asked = true
+	j := o.job(id)
+	j.asked = true
+	j.asking++
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		j.asking--
+	}
 }
 
 // cancels notes that a client was told that a job is cancelled, or if it is running, that it is to stop.
@@ -141,18 +148,21 @@ func (o *oracle) reads(id string, more int) {
 	o.job(id).readers += more
 }
 
-// revives notes that a client retries a job, and returns a function that notes that it has.
-func (o *oracle) revives(id string) (end func()) {
+// revives notes that a client retries a job, and returns a function that notes whether it has.
+func (o *oracle) revives(id string) (end func(retried bool)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	j := o.job(id)
 	j.revived++
 	j.reviving++
 	j.cancelled, j.ended = "", nil
-	return func() {
+	return func(retried bool) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		j.reviving--
+		if retried {
+			j.asked = j.asking > 0
+		}
 	}
 }
 
@@ -257,12 +267,16 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s: a client was told that it is cancelled, and it is %s", id, rec.State)
 	case rec.State == message.Cancelled && !j.asked:
 		o.w.violated("%s is cancelled, and nobody has asked for that", id)
-	case rec.State == message.Expired && (!hurried || !o.w.has(ahead) && rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
+	case rec.State == message.Expired &&
+		(!hurried || !o.w.has(ahead) && rec.Finished-rec.Created < ttl.lasts.Milliseconds()):
 		o.w.violated("%s expires %d ms after it was created, and may wait %s", id, rec.Finished-rec.Created, ttl.lasts)
 	case j.readers > 0:
 		o.w.violated("%s has ended, and %d readers do not know that", id, j.readers)
 	case rec.Counted() > attempts || rec.HandedBack > handedBack:
 		o.w.violated("%s has %d attempts, %d earlier and %d handed back", id, rec.Attempt, rec.Earlier, rec.HandedBack)
+	case rec.State == message.Failed && rec.Error != nil && strings.Contains(rec.Error.Text, workerDied) &&
+		rec.Counted() < attempts:
+		o.w.violated("%s is given up after %d attempts of %d", id, rec.Counted(), attempts)
 	case rec.Tied && rec.HandedBack > 0:
 		o.w.violated("%s is tied to a client, and was run again after its daemon had died", id)
 	case rec.State == message.Failed && !madeUp(rec) && !(o.w.lossy() && strings.Contains(rec.Error.Text, lost)):

@@ -206,7 +206,9 @@ func planOf(seed uint64) plan {
 			if r.IntN(3) > 0 {
 				s.n, s.what, s.lost = 1+r.IntN(6), messages[r.IntN(len(messages))], r.IntN(2) == 0
 			}
-			p.steps = append(p.steps, s)
+			if s.kind != twin || setting("SIM_TWINS", 0) > 0 {
+				p.steps = append(p.steps, s)
+			}
 		}
 	}
 	for job := 1; job <= jobsPerSeed; job++ {

@@ -32,8 +32,9 @@ func setting(name string, usual int) int {
 
 // TestSimulation runs the job stores, tables, dispatchers and outputs of two daemons on a real NATS server within one
 // bubble of virtual time, while things go wrong as a plan says, and judges what is left. SIM_SEEDS is the number of
-// runs (30 unless given), SIM_FROM the seed of the first. A seed decides the plan, but not the order of goroutines: a
-// run that fails leaves its trace behind, and unless SIM_SHRINK is 0, the shortest plan that fails still.
+// runs (30 unless given), SIM_FROM the seed of the first; with SIM_LOSSES=1 disks lose what was written, and
+// with SIM_TWINS=1 two daemons have one name. A seed decides the plan, but not the order of goroutines: a run that
+// fails leaves its trace behind, and unless SIM_SHRINK is 0, the shortest plan that fails still.
 func TestSimulation(t *testing.T) {
 	seeds, from := setting("SIM_SEEDS", 30), setting("SIM_FROM", 1)
 	began, total, runs := time.Now(), map[string]int{}, 0
