@@ -326,6 +326,9 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		e.ended, e.endPublished = false, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
 	}
+	if n := len(e.log); n > 0 && r.State.Final() && e.held == 0 && e.log[n-1].TS == r.Finished {
+		j.endsWith(e, e.log[n-1]) // it came before the record
+	}
 	if r.Cancel {
 		closeOnce(e.cancel)
 	}

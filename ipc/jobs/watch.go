@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"patchbay/ipc/message"
@@ -146,6 +147,7 @@ func (j *Table) warm(ctx context.Context, e *tracked) error {
 	if len(log) > 0 {
 		last := log[len(log)-1]
 		e.seq = max(e.seq, last.Seq)
+		j.goesOn(e, last)
 		if message.Terminal(last.Type) && e.rec.State.Final() && !e.ended {
 			e.ended = true
 			j.ended = append(j.ended, id)
@@ -205,12 +207,30 @@ func (j *Table) Hear(ev message.Event) {
 	}
 	e.seq = ev.Seq
 	e.log = append(bounded(log[:len(log)-1]), ev)
-	if message.Terminal(ev.Type) && !e.ended {
-		e.ended = true
-		j.ended = append(j.ended, ev.Job)
-		j.forget()
-	}
+	j.goesOn(e, ev)
+	j.endsWith(e, ev)
 	j.touch(e)
+}
+
+// goesOn notes that a job that had ended has not if an event says that it was retried: its record comes later. The
+// caller must hold j.mu.
+func (j *Table) goesOn(e *tracked, ev message.Event) {
+	if e.ended && ev.Type == message.EventRetrying {
+		e.ended, e.endPublished = false, false
+		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == ev.Job })
+	}
+}
+
+// endsWith notes that a job has ended if an event of another daemon says so. The event may come late, when the job was
+// retried by hand since: then it is about an attempt that no longer counts. It may also come before the record of the
+// end, which is as good in any later attempt. The caller must hold j.mu.
+func (j *Table) endsWith(e *tracked, ev message.Event) {
+	if e.ended || !message.Terminal(ev.Type) || !e.rec.State.Final() && ev.Attempt <= e.rec.Earlier {
+		return
+	}
+	e.ended = true
+	j.ended = append(j.ended, ev.Job)
+	j.forget()
 }
 
 // Mine reports whether this daemon owns a job.
