@@ -68,3 +68,27 @@ func TestDroppedFilesStayInTheLog(t *testing.T) {
 		t.Errorf("the log has lost the files: %v", log[len(log)-1].Data)
 	}
 }
+
+// TestNothingFollowsAnEnd checks that events of a daemon that was cut off, which arrive behind the end that another one
+// has made, are left out of the log, and that those of a retry are not.
+func TestNothingFollowsAnEnd(t *testing.T) {
+	t.Parallel()
+	var log []message.Event
+	for _, step := range []struct {
+		kind     string
+		attempt  int
+		seq      uint64
+		appended bool
+	}{
+		{message.EventQueued, 0, 1, true}, {message.EventStart, 1, 2, true}, {message.EventInterrupted, 1, 3, true},
+		{message.EventProgress, 1, 4, false}, {message.EventSuccess, 1, 5, false}, {message.EventRetrying, 1, 4, true},
+		{message.EventStart, 2, 5, true}, {message.EventSuccess, 2, 6, true}, {message.EventProgress, 1, 7, false},
+		{message.EventProgress, 2, 7, false}, {message.EventStart, 3, 8, true},
+	} {
+		var appended bool
+		log, appended = followed(log, message.Event{Type: step.kind, Attempt: step.attempt, Seq: step.seq})
+		if appended != step.appended {
+			t.Errorf("%s %d of attempt %d is appended: %v", step.kind, step.seq, step.attempt, appended)
+		}
+	}
+}

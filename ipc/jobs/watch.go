@@ -157,10 +157,14 @@ func (j *Table) warm(ctx context.Context, e *tracked) error {
 	return nil
 }
 
-// followed appends an event to a log and reports whether it did. A daemon that was frozen goes on for a moment as if
-// it still had its job: its events are not appended after those of the next attempt, and are replaced by them.
+// followed appends an event to a log and reports whether it did. A daemon that was frozen or cut off goes on for a
+// moment as if it still had its job: its events are not appended after those of the next attempt, and are replaced by
+// them. After an end only a retry or the next attempt follows.
 func followed(log []message.Event, ev message.Event) ([]message.Event, bool) {
 	n := len(log)
+	if n > 0 && message.Terminal(log[n-1].Type) && ev.Type != message.EventRetrying && ev.Attempt <= log[n-1].Attempt {
+		return log, false
+	}
 	for ; n > 0; n-- {
 		last := log[n-1]
 		if ev.Attempt < last.Attempt || ev.Attempt == last.Attempt && ev.Seq <= last.Seq {
