@@ -312,3 +312,44 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 		})
 	}
 }
+
+// TestEndThatIsNotToldYet checks that a reader at a daemon that has never heard of a job waits for its end if the record
+// says that it is done and the log lacks that: its daemon has died between the two, and tells it later.
+func TestEndThatIsNotToldYet(t *testing.T) {
+	t.Parallel()
+	e := jetstreamServer(t, false)
+	a, _ := durable(t, e, "a")
+	ctx := wiretest.Context(t)
+	mustCreate(t, a, &message.RunRequest{ID: "p"})
+	rec, _, _, err := a.Take(ctx, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Append("p", 1, message.Event{Type: message.EventStart})
+	if rec, _, err = a.do(ctx, "p", ended{attempt: attemptOf(&rec)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "its first events are in the stream", func() bool {
+		log, err := storeOf(a).log(ctx, "p")
+		return err == nil && len(log) == 2
+	})
+	b, _ := durable(t, e, "b")
+	cur, err := b.Follow(ctx, "p", 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	var got []string
+	for len(got) < 3 {
+		it, err := cur.Next(ctx)
+		if err != nil {
+			t.Fatalf("after %v the reader gets %v", got, err)
+		}
+		if got = append(got, it.Event.Type); len(got) == 2 {
+			a.Append("p", -1, terminalOf(rec))
+		}
+	}
+	if want := []string{message.EventQueued, message.EventStart, message.EventSuccess}; !slices.Equal(got, want) {
+		t.Errorf("the reader gets %v, want %v", got, want)
+	}
+}

@@ -321,10 +321,9 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		e.cancel = make(chan struct{})
 		e.held = 0
 	}
-	if n := len(e.log); e.ended && !r.State.Final() && // of the end and the retry, one record may not have come here
+	if n := len(e.log); !r.State.Final() && // of the end and the retry, one record may not have come here
 		(r.State == message.Queued || was.Final() || n > 0 && r.Attempt > e.log[n-1].Attempt) {
-		e.ended, e.endPublished = false, false
-		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
+		j.notEnded(e)
 	}
 	if n := len(e.log); n > 0 && r.State.Final() && e.held == 0 && e.log[n-1].TS == r.Finished {
 		j.endsWith(e, e.log[n-1]) // it came before the record

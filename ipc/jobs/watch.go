@@ -147,7 +147,9 @@ func (j *Table) warm(ctx context.Context, e *tracked) error {
 	if len(log) > 0 {
 		last := log[len(log)-1]
 		e.seq = max(e.seq, last.Seq)
-		j.goesOn(e, last)
+		if !message.Terminal(last.Type) { // retried since, or its daemon died before it told the end
+			j.notEnded(e)
+		}
 		if message.Terminal(last.Type) && e.rec.State.Final() && !e.ended {
 			e.ended = true
 			j.ended = append(j.ended, id)
@@ -211,17 +213,18 @@ func (j *Table) Hear(ev message.Event) {
 	}
 	e.seq = ev.Seq
 	e.log = append(bounded(log[:len(log)-1]), ev)
-	j.goesOn(e, ev)
+	if ev.Type == message.EventRetrying { // its record comes later
+		j.notEnded(e)
+	}
 	j.endsWith(e, ev)
 	j.touch(e)
 }
 
-// goesOn notes that a job that had ended has not if an event says that it was retried: its record comes later. The
-// caller must hold j.mu.
-func (j *Table) goesOn(e *tracked, ev message.Event) {
-	if e.ended && ev.Type == message.EventRetrying {
+// notEnded takes back that the terminal event of a job is in its log. The caller must hold j.mu.
+func (j *Table) notEnded(e *tracked) {
+	if e.ended {
 		e.ended, e.endPublished = false, false
-		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == ev.Job })
+		j.ended = slices.DeleteFunc(j.ended, func(id string) bool { return id == e.rec.Job })
 	}
 }
 
