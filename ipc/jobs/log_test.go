@@ -80,10 +80,17 @@ func TestNothingFollowsAnEnd(t *testing.T) {
 		seq      uint64
 		appended bool
 	}{
-		{message.EventQueued, 0, 1, true}, {message.EventStart, 1, 2, true}, {message.EventInterrupted, 1, 3, true},
-		{message.EventProgress, 1, 4, false}, {message.EventSuccess, 1, 5, false}, {message.EventRetrying, 1, 4, true},
-		{message.EventStart, 2, 5, true}, {message.EventSuccess, 2, 6, true}, {message.EventProgress, 1, 7, false},
-		{message.EventProgress, 2, 7, false}, {message.EventStart, 3, 8, true},
+		{message.EventQueued, 0, 1, true},
+		{message.EventStart, 1, 2, true},
+		{message.EventInterrupted, 1, 3, true},
+		{message.EventProgress, 1, 4, false},
+		{message.EventSuccess, 1, 5, false},
+		{message.EventRetrying, 1, 4, true},
+		{message.EventStart, 2, 5, true},
+		{message.EventSuccess, 2, 6, true},
+		{message.EventProgress, 1, 7, false},
+		{message.EventProgress, 2, 7, false},
+		{message.EventStart, 3, 8, true},
 	} {
 		var appended bool
 		log, appended = followed(log, message.Event{Type: step.kind, Attempt: step.attempt, Seq: step.seq})
