@@ -313,8 +313,8 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 	}
 }
 
-// TestEndThatIsNotToldYet checks that a reader at a daemon that has never heard of a job waits for its end if the record
-// says that it is done and the log lacks that: its daemon has died between the two, and tells it later.
+// TestEndThatIsNotToldYet checks that a reader at a daemon that has never heard of a job waits for its end if the
+// record says that it is done and the log lacks that: its daemon has died between the two, and tells it later.
 func TestEndThatIsNotToldYet(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)

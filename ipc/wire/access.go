@@ -2,6 +2,7 @@ package wire
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -43,7 +44,7 @@ func (a Access) Check() error {
 // Options returns the options of a connection to a server, given by its URL. It returns an error if Check does, or if a
 // file is missing or invalid.
 func (a Access) Options(server string) ([]nats.Option, error) {
-	if err := a.Check(); err != nil {
+	if err := errors.Join(a.Check(), checkURL(server)); err != nil {
 		return nil, err
 	}
 	var opts []nats.Option

@@ -29,6 +29,7 @@ func TestRedact(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"nats://alice:s3cr/t@h", "nats://alice:s3cr%zzt@h", "alice:s3cr/t@h", "nats://s3cr\x7f@h", "nats://h,a:s3cr/t@i",
+		"nats://alice:p@s3cr/t@h", "alice:p@s3cr/t@h", "nats://h,nats://a:p@s3cr/t@i",
 	} {
 		_, err := Connect(bad, Access{}, nil, "test")
 		if err == nil || !strings.Contains(err.Error(), "%2F") || strings.Contains(err.Error(), "s3") {

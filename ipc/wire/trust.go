@@ -13,6 +13,24 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+var errNoURL = errors.New("it is no URL: want nats://HOST:PORT or nats://USER:PASSWORD@HOST:PORT, with special " +
+	"characters of the password written as in %2F for /")
+
+// checkURL refuses URLs whose password ends the host for a parser: what follows the @ of user:p@ss/word@host would be
+// looked up as a host, and shown.
+func checkURL(urls string) error {
+	for one := range strings.SplitSeq(urls, ",") {
+		_, rest, ok := strings.Cut(one, "://")
+		if !ok {
+			rest = one
+		}
+		if _, path, _ := strings.Cut(rest, "/"); strings.Contains(path, "@") {
+			return fmt.Errorf("the address of the NATS server: %w", errNoURL)
+		}
+	}
+	return nil
+}
+
 // Trusted adds advice to the error of a connection to a NATS server that failed because of TLS, and replaces that of a
 // URL that cannot be parsed, which repeats parts of it: a password with special characters is what parsing often fails
 // at. Other errors, and nil, are returned unchanged.
@@ -25,8 +43,7 @@ func Trusted(err error) error {
 	advice := ""
 	switch {
 	case errors.As(err, &malformed):
-		return errors.New("it is no URL: want nats://HOST:PORT or nats://USER:PASSWORD@HOST:PORT, with special characters " +
-			"of the password written as in %2F for /")
+		return errNoURL
 	case errors.As(err, &unknown):
 		advice = "its certificate is signed by an authority that is not trusted here: give the authority's by --tls-ca FILE"
 	case errors.As(err, &name):
