@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -150,6 +151,9 @@ func setClocks(s *harness.Server, seconds int64) {
 	s.T.Helper()
 	for _, pid := range append(harness.Children(s.Cmd.Process.Pid), s.Cmd.Process.Pid) {
 		err := setClock(pid, seconds)
+		for errors.Is(err, io.EOF) && !memoryGone(pid) { // it has just begun to run another program
+			err = setClock(pid, seconds)
+		}
 		if err != nil && pid != s.Cmd.Process.Pid && memoryGone(pid) { // a worker that has ended, or is ending
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sys/unix"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/tests/harness"
@@ -139,11 +141,14 @@ func powerCompacts(t *testing.T) {
 		c := s.Client()
 		submit := func(name, priority, flow string) {
 			id := fmt.Sprint(name, late)
-			if _, err := client.Submit(t.Context(), c, &message.RunRequest{
-				ID: id, Priority: priority, Workflow: flow, Client: longClient(),
-			}); err != nil {
-				t.Fatal(err)
-			}
+			req := &message.RunRequest{ID: id, Priority: priority, Workflow: flow, Client: longClient()}
+			s.Until("there is a receipt for "+id, func() bool { // a disk that is busy for long is no refusal
+				_, err := client.Submit(t.Context(), c, req)
+				if err != nil && fault.From(err).Status() != http.StatusServiceUnavailable {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
 			jobs = append(jobs, id)
 		}
 		submit("first", "high", harness.DemoFlow(t, 5000)) // the others wait until it is cancelled
