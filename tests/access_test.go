@@ -150,6 +150,7 @@ func TestSecretsStayInside(t *testing.T) {
 			mistaken := []string{
 				at("127.0.0.1:1"), at("127.0.0.1:port"), at("127.0.0.1%zz"), login + "127.0.0.1:1",
 				"nats://127.0.0.1:1," + login + "127.0.0.1:2", "nats://alice:/" + secret + "@127.0.0.1:1",
+				"nats://alice:" + secret + "@" + secret + "/" + secret + "@127.0.0.1:1",
 			}
 			for _, bad := range mistaken {
 				for _, line := range [][]string{

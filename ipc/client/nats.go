@@ -42,7 +42,7 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	c := &NATSClient{live: map[*Replies][2]string{}}
 	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10),
 		nats.ErrorHandler(c.fault), nats.DisconnectErrHandler(c.unplugged))
-	c.nc, err = nats.Connect(url, opts...)
+	c.nc, err = wire.Dial(url, opts...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
 		errors.Is(err, nats.ErrNkeysNotSupported):

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -44,7 +43,7 @@ func (a Access) Check() error {
 // Options returns the options of a connection to a server, given by its URL. It returns an error if Check does, or if a
 // file is missing or invalid.
 func (a Access) Options(server string) ([]nats.Option, error) {
-	if err := errors.Join(a.Check(), checkURL(server)); err != nil {
+	if err := a.Check(); err != nil {
 		return nil, err
 	}
 	var opts []nats.Option
@@ -98,7 +97,7 @@ func Connect(url string, access Access, inside nats.InProcessConnProvider, name 
 	// the library's own handler prints lines among those of the log; who has to know sets one, or waits for a request
 	opts = append(opts, nats.Name(name), nats.MaxReconnects(-1),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	nc, err := nats.Connect(url, append(opts, more...)...)
+	nc, err := Dial(url, append(opts, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS at %s: %w", Redact(url), Trusted(err))
 	}

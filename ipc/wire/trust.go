@@ -16,19 +16,19 @@ import (
 var errNoURL = errors.New("it is no URL: want nats://HOST:PORT or nats://USER:PASSWORD@HOST:PORT, with special " +
 	"characters of the password written as in %2F for /")
 
-// checkURL refuses URLs whose password ends the host for a parser: what follows the @ of user:p@ss/word@host would be
-// looked up as a host, and shown.
-func checkURL(urls string) error {
+// Dial is nats.Connect for URLs that people write. It refuses those whose password ends the host: what follows the
+// first @ of user:p@ss/word@host would be looked up, and shown.
+func Dial(urls string, opts ...nats.Option) (*nats.Conn, error) {
 	for one := range strings.SplitSeq(urls, ",") {
 		_, rest, ok := strings.Cut(one, "://")
 		if !ok {
 			rest = one
 		}
 		if _, path, _ := strings.Cut(rest, "/"); strings.Contains(path, "@") {
-			return fmt.Errorf("the address of the NATS server: %w", errNoURL)
+			return nil, errNoURL
 		}
 	}
-	return nil
+	return nats.Connect(urls, opts...)
 }
 
 // Trusted adds advice to the error of a connection to a NATS server that failed because of TLS, and replaces that of a
