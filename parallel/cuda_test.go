@@ -94,24 +94,25 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 	cpu := newEngine(t)
 	for i, c := range []struct {
 		model, plan string
+		devices     int
 		bound       float64
 		again       bool // run twice
 	}{
-		{"flux-c", "", 1e-5, false},
-		{"flux-c", "ulysses=2", 1e-5, true},
-		{"flux-c", "ring=2", 1e-5, false},
-		{"flux-c", "tensor=2", 1e-5, false},
-		{"flux-c", "tensor=2,form=scatter", 1e-5, false},
-		{"flux-c", "ulysses=2,shard=on", 1e-5, true},
-		{"flux-c", "pipe=2,patches=3,warmup=1", 1e-5, true},
-		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,sync=spread", 1e-5, false},
-		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1e-3, false}, // a last-bit difference becomes a fourth-bit one
-		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 1e-5, false},
-		{"sd3-b", "cfg=2", 1e-5, false},
-		{"f3-d", "tensor=2", 1e-5, false}, // a flow map
-		{"q21-b", "ring=2,ulysses=2", 1e-5, false},
-		{"q21-b", "pipe=2,tensor=2,patches=2,warmup=1", 1e-5, false},
-		{"hydit-a", "pipe=2,patches=2,warmup=1", 1e-5, false}, // both lanes of the folded stage on one device
+		{"flux-c", "", 1, 1e-5, false},
+		{"flux-c", "ulysses=2", 2, 1e-5, true},
+		{"flux-c", "ring=2", 1, 1e-5, false},
+		{"flux-c", "tensor=2", 2, 1e-5, false},
+		{"flux-c", "tensor=2,form=scatter", 1, 1e-5, false},
+		{"flux-c", "ulysses=2,shard=on", 2, 1e-5, true},
+		{"flux-c", "pipe=2,patches=3,warmup=1", 1, 1e-5, true},
+		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,sync=spread", 2, 1e-5, false},
+		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1, 1e-3, false}, // a last-bit difference becomes a fourth-bit one
+		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 2, 1e-5, false},
+		{"sd3-b", "cfg=2", 1, 1e-5, false},
+		{"f3-d", "tensor=2", 2, 1e-5, false}, // a flow map
+		{"q21-b", "ring=2,ulysses=2", 1, 1e-5, false},
+		{"q21-b", "pipe=2,tensor=2,patches=2,warmup=1", 2, 1e-5, false},
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 1, 1e-5, false}, // both lanes of the folded stage on one device
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
 			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
@@ -123,7 +124,7 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := newFakeEngine(t, 1+i%2)
+			e := newFakeEngine(t, c.devices)
 			got, err := e.Sample(context.Background(), r, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -180,16 +181,17 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	for i, c := range []struct {
 		model, plan string
+		devices     int
 		graphs      int64   // evaluations or micro-steps, of all ranks
 		from        int     // step after which calls count; 0 for pipelines, whose stages begin steps early
 		calls       float64 // bound of driver calls, as a fraction of those without graphs
 	}{
-		{"flux-c", "", 3, 3, 0.25},
-		{"sd3-b", "cfg=2", 2 * 3, 3, 0.25},
-		{"f3-d", "", 3, 3, 0.25}, // a flow map, whose texts change from step to step
-		{"flux-c", "ulysses=2", 2 * 3, 3, 0.7},
-		{"flux-c", "tensor=2,form=scatter", 2 * 3, 3, 0.9},
-		{"hydit-a", "pipe=2,patches=2,warmup=1", 3 * 2 * 2, 0, 0.92}, // both lanes of the folded stage
+		{"flux-c", "", 1, 3, 3, 0.25},
+		{"sd3-b", "cfg=2", 2, 2 * 3, 3, 0.25},
+		{"f3-d", "", 1, 3, 3, 0.25}, // a flow map, whose texts change from step to step
+		{"flux-c", "ulysses=2", 1, 2 * 3, 3, 0.7},
+		{"flux-c", "tensor=2,form=scatter", 2, 2 * 3, 3, 0.9},
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 1, 3 * 2 * 2, 0, 0.92}, // both lanes of the folded stage
 	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
 			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
@@ -199,7 +201,7 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 				r.Branches[0].Entries = r.Branches[0].Entries[:1]
 			}
 			run := func(eager, before bool) (*request.Result, float64) {
-				_, _, open := openFakes(t, 1+i%2)
+				_, _, open := openFakes(t, c.devices)
 				for _, dev := range open {
 					dev.Eager = eager
 				}
