@@ -119,7 +119,7 @@ func (s *stock) fileChecks(cfg *daemon.Config) (out []check) {
 	for _, kind := range files.Kinds() {
 		names := s.roots.List(kind)
 		found += len(names)
-		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s%s", len(names), kind, where)})
+		out = append(out, check{"ok", "models", fmt.Sprintf("files of %s: %d%s", kind, len(names), where)})
 		if s.daemon != "" {
 			continue
 		}

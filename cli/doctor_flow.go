@@ -56,9 +56,10 @@ func classChecks(w *graph.Workflow, catalogue *graph.Catalogue) (out []check, un
 	nodes := w.Unknown(catalogue)
 	for _, class := range nodes.Keys() {
 		ids, _ := nodes.At(class).([]string)
-		out = append(out, check{"wrong", "class", fmt.Sprintf("%s (node %s) is not a class of this program; `patchbay "+
-			"nodes` lists those that are. In ComfyUI it comes with a custom node: run the workflow there and sample here, "+
-			"with `patchbay install-node`", cmp.Or(class, "no class_type"), strings.Join(ids, ", "))})
+		out = append(out, check{"wrong", "class", fmt.Sprintf("%s (node %s) is not a class of this program%s; "+
+			"`patchbay nodes` lists those that are. In ComfyUI it comes with a custom node: run the workflow there and sample "+
+			"here, with `patchbay install-node`", cmp.Or(class, "no class_type"), strings.Join(ids, ", "),
+			didYouMean(catalogue, class))})
 	}
 	if len(out) == 0 {
 		out = append(out, check{"ok", "class", fmt.Sprintf("all %d nodes are of classes that run here", w.Len())})

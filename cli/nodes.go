@@ -14,6 +14,7 @@ import (
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/classes"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -40,7 +41,8 @@ func nodesCmd() *cobra.Command {
 				return err
 			}
 			if class != "" && info.Len() == 0 {
-				return console.BadInput(fmt.Errorf("no node class %q; patchbay nodes lists them", class))
+				return console.BadInput(fmt.Errorf("no node class %q%s; patchbay nodes lists them", class,
+					didYouMean(classes.All(), class)))
 			}
 			if asJSON {
 				console.PrintJSON(cmd.OutOrStdout(), info)
@@ -64,6 +66,14 @@ func nodesCmd() *cobra.Command {
 	settings.Folders(cmd.Flags(), &cfg)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print ComfyUI's object_info as JSON")
 	return cmd
+}
+
+// didYouMean names the class that is like an unknown one, if there is one.
+func didYouMean(catalogue *graph.Catalogue, class string) string {
+	if like := catalogue.Similar(class); like != "" {
+		return ", did you mean " + like + "?"
+	}
+	return ""
 }
 
 // objectInfo asks a daemon if the command line names one, and otherwise reads the catalogue of this program.
