@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -77,12 +79,19 @@ func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
-// unplugged ends all pending requests: replies to them may be lost, and nobody would send them again.
-func (c *NATSClient) unplugged(*nats.Conn, error) {
+// unplugged ends all pending requests, once the replies that have come are read: others to them may be lost, and nobody
+// would send them again.
+func (c *NATSClient) unplugged(nc *nats.Conn, _ error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for r := range c.live {
-		r.put(Reply{}, errUnplugged)
+	pending := slices.Collect(maps.Keys(c.live))
+	c.mu.Unlock()
+	end := func() {
+		for _, r := range pending {
+			r.put(Reply{}, errUnplugged)
+		}
+	}
+	if nc.Barrier(end) != nil { // the connection was closed here
+		end()
 	}
 }
 
