@@ -24,6 +24,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		return fault.New(fault.NoJob, "no job %q here", st.Job)
 	}
 	defer cur.Close()
+	service := ctx
 	if st.tied && r.Reply.Alive != nil {
 		var stop context.CancelCauseFunc
 		ctx, stop = context.WithCancelCause(ctx)
@@ -38,7 +39,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		case errors.Is(err, jobs.ErrEnd):
 			return r.Reply.End()
 		case ctx.Err() != nil:
-			s.untie(ctx, st, context.Cause(ctx))
+			s.untie(service, st, context.Cause(ctx))
 			if errors.Is(context.Cause(ctx), errGone) {
 				return nil
 			}
@@ -55,7 +56,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		}
 		if err != nil {
 			s.Sent(err)
-			s.untie(ctx, st, errGone)
+			s.untie(service, st, errGone)
 			return nil
 		}
 	}
@@ -77,8 +78,24 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	if !st.tied || !errors.Is(cause, errGone) {
 		return
 	}
-	if _, did, err := s.cfg.Jobs.Cancel(context.WithoutCancel(ctx), st.Job); err == nil && did {
-		s.cfg.Log.Info().Str("job", st.Job).Msg("job cancelled: the client it was tied to went away")
+	log := s.cfg.Log.With().Str("job", st.Job).Logger()
+	insist(ctx, func() error {
+		_, did, err := s.cfg.Jobs.Cancel(ctx, st.Job)
+		switch {
+		case errors.Is(err, jobs.ErrNoJob):
+			return nil
+		case err != nil:
+			log.Warn().Err(err).Msg("the job of a client that went away is not cancelled; trying again")
+		case did:
+			log.Info().Msg("job cancelled: the client it was tied to went away")
+		}
+		return err
+	})
+}
+
+// insist repeats f until it succeeds or ctx ends: the store may be away.
+func insist(ctx context.Context, f func() error) {
+	for f() != nil && wire.Pause(ctx, time.Second) == nil {
 	}
 }
 
