@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -115,27 +114,40 @@ func (p Plan) StageSpeeds() []float64 {
 	return out
 }
 
-// Shared cuts n things into contiguous ranges in proportion to shares, which must be positive. Each range gets at least
-// one if n allows it; the rest goes by largest remainders (A. Hamilton, 1792), ties to the first. With equal shares the
+// Shared cuts n things into contiguous ranges so that the one that takes longest for its share takes as short as
+// possible: one after the other, things go where the range would then take least (T. Jefferson's apportionment, 1792),
+// ties to the first. Shares must be positive; each range gets at least one thing if n allows it. With equal shares the
 // result is that of Balanced.
 func Shared(n int, shares []int) []dit.Range {
-	least, total := min(n/len(shares), 1), 0
+	least, total, left := min(n/len(shares), 1), 0, n
 	for _, s := range shares {
 		total += s
 	}
-	rest := n - least*len(shares)
-	out, order, left := make([]dit.Range, len(shares)), make([]int, len(shares)), rest
+	sizes := make([]int, len(shares))
 	for i, s := range shares {
-		order[i], out[i].End = i, rest*s/total
-		left -= out[i].End
+		sizes[i] = max(least, n*s/total) // nobody gets less in the end but to give others their one
+		left -= sizes[i]
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rest*shares[b]%total, rest*shares[a]%total) })
-	for _, i := range order[:left] {
-		out[i].End++
+	for ; left > 0; left-- {
+		to := 0
+		for i, s := range shares {
+			if (sizes[i]+1)*shares[to] < (sizes[to]+1)*s {
+				to = i
+			}
+		}
+		sizes[to]++
 	}
-	at := 0
-	for i := range out {
-		size := least + out[i].End
+	for ; left < 0; left++ {
+		from := -1
+		for i, s := range shares {
+			if sizes[i] > least && (from < 0 || sizes[i]*shares[from] >= sizes[from]*s) {
+				from = i
+			}
+		}
+		sizes[from]--
+	}
+	out, at := make([]dit.Range, len(shares)), 0
+	for i, size := range sizes {
 		out[i] = dit.Range{Start: at, End: at + size}
 		at += size
 	}
