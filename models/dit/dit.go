@@ -205,6 +205,9 @@ type Spec struct {
 	// through each block once per request and keeps their keys and values, which the attention of image tokens reads
 	// before those of the image (Attention.Preface). All blocks are of kind Cross.
 	Preface bool
+	// Whole: the model is one block whose inside is its own affair, such as a convolutional network. A call computes all
+	// image rows, with all weights, and never attends through Env.Attend.
+	Whole bool
 	// NeedsMethod: the references of an entry without a Method are ignored.
 	NeedsMethod bool
 	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases). Its text tokens are the rows of Context.
@@ -240,7 +243,7 @@ type Outline struct {
 type BlockSpec struct {
 	Kind BlockKind
 	Skip int // index of the earlier block whose output is this block's skip input; -1: none
-	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
+	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, a whole network: 0, others 1).
 	Attends int
 	Params  int64 // number of parameters
 	Split   int64 // those that a tensor group divides

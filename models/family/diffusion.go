@@ -60,6 +60,7 @@ type Sampling struct {
 	Betas      sampling.Betas // of DiscreteLine, with the first and last beta
 	BetaStart  float64
 	BetaEnd    float64
+	ZeroSNR    bool // the last timestep of DiscreteLine has no signal
 }
 
 // steps is the number of training steps of every discrete model here.
@@ -73,7 +74,11 @@ func (s Sampling) Build() (*sampling.ModelSampling, error) {
 	case FlowLine:
 		return sampling.NewFlow(s.Shift, s.Multiplier)
 	case DiscreteLine:
-		return sampling.NewDiscrete(s.Prediction, s.Betas, s.BetaStart, s.BetaEnd, steps)
+		line := sampling.NewDiscrete
+		if s.ZeroSNR {
+			line = sampling.NewZeroSNR
+		}
+		return line(s.Prediction, s.Betas, s.BetaStart, s.BetaEnd, steps)
 	}
 	return nil, fmt.Errorf("time line %q: want %q, %q or %q", s.Line, MuLine, FlowLine, DiscreteLine)
 }

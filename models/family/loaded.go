@@ -53,6 +53,9 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 		},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(s.OutChannels, s.PatchSize)},
 		Block: func(list string, i int) int {
+			if s.Whole {
+				return 0
+			}
 			if first, ok := t.Blocks[list]; ok || t.Blocks == nil {
 				return first + i
 			}

@@ -67,6 +67,43 @@ const (
 // 1-beta (Ho et al. 2020), for a network that predicts p (Eps or V). PixArt: (Eps, Linear, 0.0001, 0.02, 1000);
 // HunyuanDiT 1.2: (V, ScaledLinear, 0.00085, 0.018, 1000), versions 1.0 and 1.1 end at 0.03.
 func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSampling, error) {
+	table, err := discreteSigmas(p, betas, start, end, n)
+	if err != nil {
+		return nil, err
+	}
+	return discrete(p, table), nil
+}
+
+// NewZeroSNR returns the time line of NewDiscrete shifted so that the last timestep has no signal, for models that were
+// trained so (arXiv:2305.08891, algorithm 1). Its sigma is that of an abar of 4.8973451890853435e-08, not infinite.
+func NewZeroSNR(p Prediction, betas Betas, start, end float64, n int) (*ModelSampling, error) {
+	table, err := discreteSigmas(p, betas, start, end, n)
+	if err != nil {
+		return nil, err
+	}
+	root := func(i int) float64 { return math.Sqrt(1 / (table[i]*table[i] + 1)) }
+	first, last := root(0), root(n-1)
+	for i := range table {
+		abar := 4.8973451890853435e-08
+		if i < n-1 {
+			v := (root(i) - last) * (first / (first - last))
+			abar = v * v
+		}
+		table[i] = math.Sqrt((1 - abar) / abar)
+	}
+	return discrete(p, table), nil
+}
+
+func discrete(p Prediction, table []float64) *ModelSampling {
+	m := &ModelSampling{prediction: p, line: lineDiscrete, multiplier: 1}
+	for _, s := range table {
+		m.sigmas, m.logSigmas = append(m.sigmas, float32(s)), append(m.logSigmas, float32(math.Log(s)))
+	}
+	return m
+}
+
+// discreteSigmas returns the sigmas of NewDiscrete.
+func discreteSigmas(p Prediction, betas Betas, start, end float64, n int) ([]float64, error) {
 	if p != Eps && p != V {
 		return nil, fmt.Errorf("discrete prediction %v: want EPS or V_PREDICTION", p)
 	}
@@ -82,8 +119,7 @@ func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSa
 	} else if betas != Linear {
 		return nil, fmt.Errorf("beta schedule %q: want %q or %q", betas, ScaledLinear, Linear)
 	}
-	m := &ModelSampling{prediction: p, line: lineDiscrete, multiplier: 1}
-	m.sigmas, m.logSigmas = make([]float32, n), make([]float32, n)
+	table := make([]float64, n)
 	step, abar := (b-a)/float64(n-1), 1.0
 	for i := range n {
 		v := a + step*float64(i)
@@ -94,8 +130,7 @@ func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSa
 			v *= v
 		}
 		abar *= 1 - v
-		s := math.Sqrt((1 - abar) / abar)
-		m.sigmas[i], m.logSigmas[i] = float32(s), float32(math.Log(s))
+		table[i] = math.Sqrt((1 - abar) / abar)
 	}
-	return m, nil
+	return table, nil
 }

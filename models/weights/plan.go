@@ -3,6 +3,7 @@ package weights
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -80,20 +81,31 @@ func plan(dst any, opt Options) (*planner, error) {
 		return nil, fmt.Errorf("load %s: destination is a %T, not a pointer to a struct", opt.Model, dst)
 	}
 	p := &planner{opt: opt}
-	if err := p.walk(v.Elem(), "", spot{held: true, block: -1}); err != nil {
+	if err := p.walk(v.Elem(), "", spot{held: true, block: -1, dims: opt.Dims}); err != nil {
 		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
 	}
 	return p, nil
 }
+
+// Sized is a struct with weight tags that has sizes of its own, for itself and everything in it. They take the place of
+// those of Options.Dims in shape tags.
+type Sized interface{ Sizes() map[string]int }
 
 // spot describes where in the model a struct is.
 type spot struct {
 	held  bool
 	block int // -1: outside of blocks
 	use   dit.Use
+	dims  dims
 }
 
 func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
+	if s, ok := v.Addr().Interface().(Sized); ok {
+		if at.dims = maps.Clone(at.dims); at.dims == nil {
+			at.dims = dims{}
+		}
+		maps.Copy(at.dims, s.Sizes())
+	}
 	for i := range v.NumField() {
 		t, ok, err := parseTag(v.Type().Field(i))
 		if err != nil {
@@ -120,7 +132,7 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 	}
 	switch {
 	case isWeight(f) || isTensor(f):
-		want, err := dims(p.opt.Dims).shape(t.shape)
+		want, err := at.dims.shape(t.shape)
 		if err != nil {
 			return err
 		}

@@ -85,7 +85,7 @@ func (o *Partition) storeBytes(c plan.Coord, k, valueBytes int) (bytes int64) {
 	heads := o.heads(c)[c.Ulysses].Len()
 	for _, i := range o.entries[c.CFG] {
 		for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
-			for a := range max(o.Spec.Blocks[n].Attends, 1) {
+			for a := range o.Spec.Blocks[n].Attends {
 				rows := int64(o.batch[c.Data].Len()*plan.StoreRows(o.Sequence(i).Text, o.Tokens(), a)) * 2 * int64(heads)
 				if o.plan.KV8 { // and a scale for each head of a row
 					bytes += rows * int64(o.Spec.HeadDim+4)

@@ -10,10 +10,13 @@ import (
 
 // blockWork is what a block does on one rank of a tensor group, as its calls say when it runs on an engine.Recorder.
 type blockWork struct {
-	text, image float64    // floating-point operations of the products of one text row, and of one image row
-	cross       float64    // those of attention to text outside the sequence, for one image row and one token of the text
-	gathers     []dit.Rows // rows of each gather before column-parallel projections, in the scattered form
-	sums        []dit.Rows // rows of each sum after row-parallel projections
+	text, image float64 // floating-point operations of the products of one text row, and of one image row
+	cross       float64 // those of attention to text outside the sequence, for one image row and one token of the text
+	// those of attention over the image inside a whole network (dit.Spec.Whole), for one pair of image rows; its calls, and
+	// the values that its products write for one image row
+	inside, calls, values float64
+	gathers               []dit.Rows // rows of each gather before column-parallel projections, in the scattered form
+	sums                  []dit.Rows // rows of each sum after row-parallel projections
 }
 
 // recordingKey names what is recorded once: a block, the slice of its weights, and the streams of which there are rows.
@@ -106,10 +109,41 @@ func (o *Partition) record(key recordingKey, side int) (*blockWork, error) {
 	case key.image && !key.text:
 		out.image = products / float64(size.Image)
 	}
+	if o.Spec.Whole {
+		o.wholeWork(out, calls, float64(size.Image))
+		return out, nil
+	}
 	for _, a := range calls.Attentions {
 		out.cross += 4 * float64(a.Lq) * float64(a.H*a.D) / float64(size.Image)
 	}
 	return out, nil
+}
+
+// wholeWork sets the work of a whole network, which was recorded on n image rows and one entry.
+func (o *Partition) wholeWork(out *blockWork, calls *engine.Recorder, n float64) {
+	products := 0.
+	add := func(rows, columns, k int) {
+		products += 2 * float64(rows) * float64(columns) * float64(k)
+		out.values += float64(rows) * float64(columns) / n
+	}
+	for _, l := range calls.Linears {
+		add(l.Rows, l.N, l.K)
+	}
+	for _, c := range calls.Convs {
+		add(c.Pixels, c.N, c.K)
+	}
+	for _, a := range calls.Attentions {
+		pairs := 4 * float64(a.Lq) * float64(a.H*a.D)
+		if a.Lk == referenceText {
+			out.cross += pairs / n
+		} else {
+			out.inside += pairs * float64(a.Lk) / (n * n)
+		}
+	}
+	for _, count := range calls.Calls {
+		out.calls += float64(count)
+	}
+	out.image = products / n
 }
 
 // streams returns the rows of r that are of the same streams as all.

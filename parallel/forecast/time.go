@@ -139,6 +139,12 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 		w := c.recorded(at, n, false, true)
 		l.gemm += (image + each) * w.image
 		l.attention += image * float64(c.Text[entry]) * w.cross * c.padding(l.on)
+		if spec.Whole {
+			l.attention += image * float64(mine.Image.Len()) * w.inside * c.padding(l.on)
+			l.bytes += image * w.values * float64(c.cluster.Device.ValueBytes)
+			l.launches += w.calls
+			return
+		}
 	}
 	if text > 0 {
 		if image > 0 && blk.Kind != dit.Double {

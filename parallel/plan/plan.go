@@ -275,12 +275,32 @@ func MaxStages(spec *dit.Spec) int {
 // CheckModel refuses a plan that cannot run a model on any image. The error names the field, the rule and an
 // alternative. It reads no weights.
 func (p Plan) CheckModel(spec *dit.Spec) error {
+	if spec.Whole {
+		return p.checkWhole(spec)
+	}
 	switch {
 	case p.Pipe > MaxStages(spec):
 		return Refuse("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
 			p.Pipe, len(spec.Blocks), spec.Family, MaxStages(spec), MaxStages(spec))
 	case p.Tensor > spec.Groups():
 		return Refuse("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Groups(), spec.Groups())
+	}
+	return nil
+}
+
+// checkWhole refuses what divides rows, heads, blocks or weights.
+func (p Plan) checkWhole(spec *dit.Spec) error {
+	refuse := func(key, value string) error {
+		return Refuse(key, "is %s, but %s is a network of one piece, whose pixels, heads, layers and weights are not split: "+
+			"use cfg=2 for its two sides, data=2 (or more) for the pictures of a batch, or leave %s out", value, spec.Family, key)
+	}
+	for _, k := range keys() {
+		switch k.name {
+		case "pipe", "ring", "ulysses", "tensor", "shard":
+			if one := OneRank(); k.get(&p) != k.get(&one) {
+				return refuse(k.name, k.get(&p))
+			}
+		}
 	}
 	return nil
 }

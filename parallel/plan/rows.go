@@ -74,7 +74,7 @@ func StoreRows(lt, li, a int) int {
 
 // EachAttention calls visit for each attention of a block.
 func EachAttention(b dit.BlockSpec, visit func(imageOnly bool)) {
-	for i := range max(b.Attends, 1) {
+	for i := range b.Attends {
 		visit(b.Kind == dit.Cross || i > 0)
 	}
 }

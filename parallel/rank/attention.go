@@ -37,7 +37,7 @@ type attentionKey struct{ block, index int }
 // each visits the attentions of the blocks with the number of tokens that they attend to at most.
 func (e *extent) each(visit func(at attentionKey, rows int)) {
 	for _, b := range e.blocks {
-		for k := range max(e.spec.Blocks[b].Attends, 1) {
+		for k := range e.spec.Blocks[b].Attends {
 			visit(attentionKey{b, k}, plan.StoreRows(e.size.Text, e.size.Image, k))
 		}
 	}

@@ -35,10 +35,13 @@ type Case struct {
 	Method      string      `json:"ref_latents_method"`
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
 	Targets     []float32   `json:"target_timesteps"`
+	Pooled      []int       `json:"pooled"`
+	Sizes       []float32   `json:"height_width_croph_cropw_targeth_targetw"` // of all entries
+	Beside      int         `json:"-"`                                        // channels of x behind those of the latent
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/", "flux3/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -101,8 +104,14 @@ func CaseOf(name string, text []byte) (Case, error) {
 	if len(c.X) == 5 {
 		c.T, c.X = c.X[2], []int{c.X[0], c.X[1], c.X[2] * c.X[3], c.X[4]}
 	}
+	if len(c.X) == 4 && c.X[1] == 2*latentOfPictures+1 {
+		c.X[1], c.Beside = latentOfPictures, latentOfPictures+1
+	}
 	return c, nil
 }
+
+// latentOfPictures is the number of latent channels of models for inpainting that read a mask and a second latent too.
+const latentOfPictures = 4
 
 // Cases returns the recorded cases of a model ("flux-a") in a fixed order.
 func Cases(model string) ([]Case, error) {
@@ -143,7 +152,19 @@ func (c Case) Size() int {
 }
 
 // Latent returns the input latents [n, C, Y, X].
-func (c Case) Latent() []float32 { return golden.Input(c.Name+"/x", product(c.X)) }
+func (c Case) Latent() (out []float32) {
+	size, all := product(c.X[1:]), c.recorded()
+	for i := range c.N() {
+		at := i * (size + c.Beside*c.X[2]*c.X[3])
+		out = append(out, all[at:at+size]...)
+	}
+	return out
+}
+
+// recorded returns the recorded input, with the channels behind those of the latents.
+func (c Case) recorded() []float32 {
+	return golden.Input(c.Name+"/x", c.N()*(product(c.X[1:])+c.Beside*c.X[2]*c.X[3]))
+}
 
 // Entries returns the conditioning of every item.
 func (c Case) Entries() []dit.Entry {
@@ -165,6 +186,14 @@ func (c Case) Entries() []dit.Entry {
 			size := product(c.Concat[1:])
 			all := golden.Input(c.Name+"/concat", product(c.Concat))
 			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: all[i*size : (i+1)*size]}
+		}
+		if c.Beside > 0 {
+			size, all := c.Beside*c.X[2]*c.X[3], c.recorded()
+			end := (i + 1) * len(all) / n
+			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: all[end-size : end]}
+		}
+		if c.Pooled != nil {
+			out[i].Pooled, out[i].Size = item(c.Name+"/pooled", []int{c.Pooled[0], 1, c.Pooled[1]}, i).Data, c.Sizes
 		}
 		if c.Y != nil {
 			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data

@@ -1,0 +1,157 @@
+// Package unet is the network of Stable Diffusion 1 (arXiv:2112.10752) and Stable Diffusion XL (arXiv:2307.01952): a
+// convolutional U whose coarse levels attend to the picture and to the text. It reads the original tensor names, bare or
+// inside a full checkpoint, and those of diffusers.
+//
+// To the rest of the program it is a model of one block that is a whole (dit.Spec.Whole): pixels of the latent are the
+// tokens, Embed is the first convolution, the block everything between it and the last one, Head that.
+//
+// Facts that have caused bugs: group norms have an epsilon of 1e-5, but 1e-6 in front of a transformer. Upsampling goes
+// to the size of the next skip, so odd sides work. A level of the way up reads the result so far and then the skip. The
+// gate of the gated MLP is its second half and goes through the exact GELU. Heads are 64 wide in XL, but 8 in number in
+// version 1, which no name or shape tells. Timesteps are 0..999 and sizes are pixels, neither is scaled.
+package unet
+
+import (
+	"fmt"
+	"slices"
+
+	"patchbay/models/family"
+	"patchbay/models/sampling"
+	"patchbay/models/weights"
+)
+
+// Config holds the sizes of one model, under ComfyUI's names.
+type Config struct {
+	Channels   int    `json:"model_channels"`            // 320: of the first level
+	In         int    `json:"in_channels"`               // 4; 9 for inpainting: a mask and the masked picture
+	Out        int    `json:"out_channels"`              // 4
+	ContextDim int    `json:"context_dim"`               // 768, 2048 (XL)
+	VectorDim  int    `json:"adm_in_channels"`           // 0, 2816 (XL): the pooled text and sizes
+	Mult       []int  `json:"channel_mult"`              // 1 2 4 4, 1 2 4 (XL): channels of the levels
+	Blocks     []int  `json:"num_res_blocks"`            // 2 in every level, one more on the way up
+	Down       []int  `json:"transformer_depth"`         // transformer blocks of each block on the way down
+	Up         []int  `json:"transformer_depth_output"`  // on the way up, the finest level first
+	Middle     int    `json:"transformer_depth_middle"`  // between
+	HeadDim    int    `json:"num_head_channels"`         // 64 (XL); below 1: Heads counts
+	Heads      int    `json:"num_heads"`                 // 8 in every level
+	Linear     bool   `json:"use_linear_in_transformer"` // transformers begin and end with matrices, not convolutions
+	Prediction string `json:"prediction_type"`           // "eps", "v_prediction"
+	ZeroSNR    bool   `json:"zsnr"`                      // the last timestep has no signal
+}
+
+// What the network predicts, in ComfyUI's words.
+const (
+	eps = "eps"
+	v   = "v_prediction"
+)
+
+// sizes is how many numbers about the picture XL reads beside the pooled text, features how many sines each becomes.
+const (
+	sizes    = 6
+	features = 256
+)
+
+// Detect infers the config from names and shapes. Empty tensors mark models of other predictions than noise. Only heads
+// may come from the JSON under meta["config"].
+func detect(xl bool) func(set *weights.Set, meta map[string]string) (family.Config, error) {
+	return func(set *weights.Set, meta map[string]string) (family.Config, error) {
+		c := Config{HeadDim: 64}
+		if !xl {
+			c = Config{HeadDim: -1, Heads: 8}
+		}
+		if err := family.ReadConfig("unet", meta, &c); err != nil {
+			return c, err
+		}
+		c.read(set)
+		return c, c.check(xl)
+	}
+}
+
+// read sets what names and shapes tell.
+func (c *Config) read(set *weights.Set) {
+	c.Channels, c.In = set.Dim("input_blocks.0.0.weight", 0), set.Dim("input_blocks.0.0.weight", 1)
+	c.Out, c.VectorDim = set.Dim("out.2.weight", 0), set.Dim("label_emb.0.0.weight", 1)
+	c.Mult, c.Blocks, c.Down, c.Up, c.Prediction, c.ZeroSNR = nil, nil, nil, nil, eps, set.Has("ztsnr")
+	if set.Has("v_pred") {
+		c.Prediction = v
+	}
+	transformers := func(at string) int {
+		at += ".1"
+		if n := set.Dim(at+".proj_in.weight", 0); n > 0 {
+			c.ContextDim, c.Linear = set.Dim(at+".transformer_blocks.0.attn2.to_k.weight", 1), len(set.Shape(at+".proj_in.weight")) == 2
+		}
+		return set.Count(at + ".transformer_blocks")
+	}
+	blocks := 0
+	for i := 1; i < set.Count("input_blocks"); i++ {
+		at := fmt.Sprintf("input_blocks.%d", i)
+		if n := set.Dim(at+".0.in_layers.2.weight", 0); n > 0 {
+			if blocks++; blocks == 1 {
+				c.Mult, c.Blocks = append(c.Mult, n/max(c.Channels, 1)), append(c.Blocks, 0)
+			}
+			c.Blocks[len(c.Blocks)-1] = blocks
+			c.Down = append(c.Down, transformers(at))
+			continue
+		}
+		blocks = 0
+	}
+	for i := range set.Count("output_blocks") {
+		c.Up = append([]int{transformers(fmt.Sprintf("output_blocks.%d", i))}, c.Up...)
+	}
+	c.Middle = transformers("middle_block")
+}
+
+func (c Config) check(xl bool) error {
+	levels := 4
+	if xl {
+		levels = 3
+	}
+	up := len(c.Mult)
+	for _, n := range c.Blocks {
+		up += n
+	}
+	heads := max(c.Channels/max(c.HeadDim, 1), 1)
+	if c.HeadDim < 1 {
+		heads = c.Heads
+	}
+	switch {
+	case c.Channels%groups != 0 || c.Channels == 0 || slices.Contains(c.Mult, 0):
+		return fmt.Errorf("unet: %d channels times %v: want multiples of %d", c.Channels, c.Mult, groups)
+	case len(c.Mult) != levels || len(c.Up) != up || c.Middle == 0:
+		return fmt.Errorf("unet: %d levels of %v blocks on the way down, %d blocks on the way up and %d transformer blocks "+
+			"between: want %d levels, %d blocks and a transformer", len(c.Mult), c.Blocks, len(c.Up), c.Middle, levels, up)
+	case c.Linear != xl || xl && c.VectorDim != 0 && c.VectorDim <= sizes*features:
+		return fmt.Errorf("unet: transformers that begin with a matrix: %v, vectors of %d values: this is Stable Diffusion 2 "+
+			"or a refiner, which are not supported (supported: Stable Diffusion 1, with a convolution and without vectors, "+
+			"and XL, with a matrix and a vector of more than %d values)", c.Linear, c.VectorDim, sizes*features)
+	case heads < 1 || c.Channels%heads != 0:
+		return fmt.Errorf("unet: %d channels are not a multiple of %d heads; files of other sizes carry num_head_channels or "+
+			"num_heads in their metadata under config", c.Channels, heads)
+	case c.In != c.Out && c.In != 2*c.Out+1:
+		return fmt.Errorf("unet: it reads %d channels and writes %d: want as many or, for inpainting, %d", c.In, c.Out,
+			2*c.Out+1)
+	}
+	return nil
+}
+
+// heads returns the number of heads in a width.
+func (c Config) heads(width int) int {
+	if c.HeadDim > 0 {
+		return width / c.HeadDim
+	}
+	return c.Heads
+}
+
+// concat is how many channels the network reads beside the latent.
+func (c Config) concat() int { return c.In - c.Out }
+
+func (c Config) sampling() family.Sampling {
+	s := family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.012,
+		ZeroSNR: c.ZeroSNR,
+	}
+	if c.Prediction == v {
+		s.Prediction = sampling.V
+	}
+	return s
+}
