@@ -9,7 +9,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/fault"
-	"patchbay/models/tiny"
 	"patchbay/parallel/request"
 )
 
@@ -34,7 +33,7 @@ func TestBF16ActivationsStayNearF32(t *testing.T) {
 		t.Skip("long: TestSameBits runs every other plan in bf16")
 	}
 	e := newEngine(t)
-	for k, family := range tiny.Names() {
+	for k, family := range splitNames(t) {
 		t.Run(family, func(t *testing.T) {
 			y, x, steps := 13, 11, 3
 			switch family {

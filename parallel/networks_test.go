@@ -38,18 +38,24 @@ func sized(t *testing.T, name string, k int, sides ...[2]int) network {
 // oddSides are sides of latents, most of them prime. PixArt takes no smaller ones than the last.
 func oddSides() [][2]int { return [][2]int{{6, 5}, {7, 11}, {5, 7}, {5, 6}, {4, 62}} }
 
-// families returns the tiny model of every family and a model with channels beside the latent, with latents that have
-// tokens for all plans.
+// families returns the tiny model of every family that takes all plans and a model with channels beside the latent, with
+// latents that have tokens for all plans. TestWholeNetworks has the others.
 func families(t *testing.T) (out []network) {
 	t.Helper()
-	for k, name := range append(tiny.Names(), "fill-a") {
+	for k, name := range append(splitNames(t), "fill-a") {
 		out = append(out, sized(t, name, k, [2]int{9, 8}, [2]int{11, 8}, [2]int{9, 7}, [2]int{10, 9}, [2]int{4, 62}))
 	}
 	return out
 }
 
+// splitNames returns the names of the families whose networks plans may divide.
+func splitNames(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(tiny.Names(), func(name string) bool { return describe(t, name).Spec.Whole })
+}
+
 // recordedNetworks returns the models of all families that golden numbers were recorded with, without those that have
-// one head of keys and values and so take no tensor group.
+// one head of keys and values and so take no tensor group, and without whole networks.
 func recordedNetworks(t *testing.T) (out [][]string) {
 	t.Helper()
 	out, err := tiny.Networks()
@@ -59,8 +65,8 @@ func recordedNetworks(t *testing.T) (out [][]string) {
 	for i := range out {
 		out[i] = slices.DeleteFunc(out[i], func(name string) bool {
 			spec := describe(t, name).Spec
-			return spec.Groups() < 2
+			return spec.Groups() < 2 || spec.Whole
 		})
 	}
-	return out
+	return slices.DeleteFunc(out, func(names []string) bool { return len(names) == 0 })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"patchbay/models/tiny"
 	"patchbay/parallel/request"
 )
 
@@ -19,7 +18,7 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 		"pipe=2,ulysses=3,sync=spread",
 		"pipe=2,tensor=2", "pipe=2,ring=2,tensor=3,form=scatter", "cfg=2,pipe=4,shard=on",
 	}
-	for k, name := range tiny.Names() {
+	for k, name := range splitNames(t) {
 		e := newEngine(t)
 		r := flatRequest(t, name, 4)
 		late := &r.Branches[0].Entries[1]

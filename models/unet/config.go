@@ -57,7 +57,7 @@ func detect(xl bool) func(set *weights.Set, meta map[string]string) (family.Conf
 	return func(set *weights.Set, meta map[string]string) (family.Config, error) {
 		c := Config{HeadDim: 64}
 		if !xl {
-			c = Config{HeadDim: -1, Heads: 8}
+			c = Config{Heads: 8}
 		}
 		if err := family.ReadConfig("unet", meta, &c); err != nil {
 			return c, err

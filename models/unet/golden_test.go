@@ -1,6 +1,7 @@
 package unet
 
 import (
+	"encoding/json"
 	"testing"
 
 	"patchbay/engine"
@@ -8,6 +9,8 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/golden"
 )
 
 // goldens has the state after the block for cases whose sides it knows.
@@ -43,3 +46,31 @@ func TestNothingIsReadEarly(t *testing.T)   { goldens().Deferred(t) }
 func TestBatchAndSteps(t *testing.T)        { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)   { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)        { goldens().Half(t) }
+
+// recordedNames returns a recorded table of names.
+func recordedNames(t *testing.T, name string) map[string]string {
+	t.Helper()
+	all := map[string]json.RawMessage{}
+	if err := golden.JSON("sdxl/models.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	table := map[string]string{}
+	if err := json.Unmarshal(all[name], &table); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// goldenShapes returns the tensors of a golden model.
+func goldenShapes(t *testing.T, name string) map[string]weights.Stored {
+	t.Helper()
+	set, _, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]weights.Stored{}
+	for _, n := range set.Names() {
+		m[n] = weights.Stored{Shape: set.Shape(n)}
+	}
+	return m
+}

@@ -1,0 +1,128 @@
+package unet
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"patchbay/models/family"
+	"patchbay/models/sampling"
+	"patchbay/models/weights"
+)
+
+// shapes returns the tensors of a config by name, with shapes but without data.
+func shapes(t *testing.T, c Config) map[string]weights.Stored {
+	t.Helper()
+	d, err := c.Describe(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, err := d.Declare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]weights.Stored{}
+	for _, d := range declared {
+		m[d.Name] = weights.Stored{Shape: d.Shape}
+	}
+	return m
+}
+
+// TestReleasedSizes compares with the numbers of parameters that diffusers counts in the releases.
+func TestReleasedSizes(t *testing.T) {
+	for _, k := range []struct {
+		family family.Family
+		params int64
+	}{{XL(), 2_567_463_684}, {One(), 859_520_964}} {
+		d, err := k.family.Releases[0].Config.Describe(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := d.Spec
+		if s.Params != k.params || !s.Whole || len(s.Blocks) != 1 || s.Blocks[0].Attends != 0 || s.Tokens(9, 13).Tokens() != 117 {
+			t.Errorf("%s: got %d parameters and %+v, want %d in one whole block", s.Family, s.Params, s.Blocks, k.params)
+		}
+	}
+}
+
+func TestDetectFindsTheConfig(t *testing.T) {
+	both := []family.Family{XL(), One()}
+	for i, f := range both {
+		released := f.Releases[0].Config.(Config)
+		inpaint, vpred, zsnr := released, released, released
+		inpaint.In, vpred.Prediction, zsnr.Prediction, zsnr.ZeroSNR = 9, v, v, true
+		for _, want := range []Config{released, inpaint, vpred, zsnr} {
+			m := shapes(t, want)
+			if want.Prediction == v {
+				m["v_pred"] = weights.Stored{Shape: []int{0}}
+			}
+			if want.ZeroSNR {
+				m["ztsnr"] = weights.Stored{Shape: []int{0}}
+			}
+			set := weights.FromMap(m)
+			if got, err := detect(i == 0)(set, nil); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: got %+v, %v; want %+v", f.Name, got, err, want)
+			}
+			d, err := family.Open(both, set, nil)
+			if err != nil || d.Spec.Family != f.Name || d.Spec.Concat != want.In-4 || len(d.Unused) > 0 {
+				t.Fatalf("%s opens as %+v, %v", f.Name, d, err)
+			}
+			if line, err := d.Sampling.Build(); err != nil || line.SigmaMax() > 4000 != want.ZeroSNR ||
+				line.Prediction() == sampling.V != (want.Prediction == v) {
+				t.Errorf("%s, %s: the line ends at %v: %v", f.Name, want.Prediction, line.SigmaMax(), err)
+			}
+		}
+	}
+}
+
+func TestDetectRefusesWithReasons(t *testing.T) {
+	released, one := XL().Releases[0].Config.(Config), One().Releases[0].Config.(Config)
+	second, refiner, pix := one, released, one
+	second.Linear, second.ContextDim = true, 1024
+	refiner.VectorDim, refiner.ContextDim = 5*features, 1280
+	pix.In = 8
+	for _, k := range []struct {
+		config Config
+		meta   string
+		want   string
+	}{
+		{second, "", "Stable Diffusion 2"}, {refiner, "", "refiner"}, {pix, "", "reads 8 channels and writes 4"},
+		{one, `{"num_heads": 7}`, "7 heads"}, {released, `{"num_head_channels": "x"}`, "metadata"},
+	} {
+		meta := map[string]string{}
+		if k.meta != "" {
+			meta["config"] = k.meta
+		}
+		_, err := family.Open([]family.Family{XL(), One()}, weights.FromMap(shapes(t, k.config)), meta)
+		if err == nil || !strings.Contains(err.Error(), k.want) {
+			t.Errorf("got %v, want %q", err, k.want)
+		}
+	}
+}
+
+// TestNamesOfDiffusers checks every name of diffusers that was recorded for the golden models, and that no name of a
+// file is left over.
+func TestNamesOfDiffusers(t *testing.T) {
+	for name, f := range map[string]family.Family{"sdxl-a": XL(), "sd15-a": One()} {
+		table := recordedNames(t, "diffusers_to_original/"+name)
+		m := map[string]weights.Stored{}
+		own := goldenShapes(t, name)
+		for file, as := range table {
+			if s, ok := own[as]; ok && !strings.HasPrefix(file, "class_embedding.") {
+				m[file] = s
+			}
+		}
+		if len(m) < len(own)-2 {
+			t.Fatalf("%s: the recorded names are of %d tensors, the model has %d", name, len(m), len(own))
+		}
+		got, err := weights.Renamed(weights.FromMap(m), f.Names.Diffusers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file := range m {
+			if as := table[file]; !got.Has(as) {
+				t.Errorf("%s: %s is not read as %s", name, file, as)
+			}
+		}
+	}
+}
