@@ -67,15 +67,14 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			for _, id := range []string{"done", "dropped"} {
 				rec, _, _, err := j.takeThis(ctx, id, "w")
 				if err == nil {
-					rec, err = force(ctx, j, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+					_, err = force(ctx, j, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				j.Append(id, -1, terminalOf(rec))
 			}
 			eventually(ctx, t, "the events are there", func() bool {
-				ev, _, err := l.last(ctx, "done", message.EventSuccess)
+				ev, err := l.last(ctx, "done", message.EventSuccess)
 				return err == nil && ev != nil
 			})
 			dropped, err := j.Get("dropped")
@@ -168,7 +167,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 	}
 }
 
-// TestEndsAreAskedOfTheLeader checks that only the leader is asked whether the end of a job is published: any other
+// TestEndsAreAskedOfTheLeader checks that only the leader is asked whether the end of a job is told: any other
 // server may lag behind, or have what the others have lost.
 func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	t.Parallel()
@@ -181,13 +180,15 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	}
 	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec.State = message.Done
-	if published, err := l.endPublished(ctx, rec); published || err != nil {
-		t.Errorf("a job that waits has ended: %v, %v", published, err)
+	if number, err := l.told(ctx, rec); number > 0 || err != nil {
+		t.Errorf("a job that waits has ended: %d, %v", number, err)
 	}
-	j.Append("p", -1, terminalOf(rec))
+	if rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 }); err != nil {
+		t.Fatal(err)
+	}
 	eventually(ctx, t, "the end is told", func() bool {
-		published, err := l.endPublished(ctx, rec)
-		return published && err == nil
+		number, err := l.told(ctx, rec)
+		return number == rec.EndSeq && err == nil
 	})
 	if m, err := direct.NextMsg(50 * time.Millisecond); err == nil {
 		t.Errorf("any server is asked: %s", m.Subject)

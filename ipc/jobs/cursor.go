@@ -94,7 +94,7 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 func (c *Cursor) have() (Item, error) {
 	e := c.e
 	i := sort.Search(len(e.log), func(i int) bool { return e.log[i].Seq >= c.next })
-	if n := len(e.log); i == n && n > 0 && e.ended && !c.ended && message.Terminal(e.log[n-1].Type) {
+	if n := len(e.log); i == n && n > 0 && e.rec.EndSeq > 0 && !c.ended && message.Terminal(e.log[n-1].Type) {
 		i-- // its number is below those of events of a lost attempt that were returned
 	}
 	switch {
@@ -106,7 +106,7 @@ func (c *Cursor) have() (Item, error) {
 			delete(ev.Data, "outputs")
 		}
 		return Item{Event: &ev}, nil
-	case e.ended:
+	case e.rec.EndSeq > 0 || e.gone:
 		return Item{}, ErrEnd
 	case c.preview && e.preview != nil && e.shown > c.shown:
 		c.shown = e.shown
@@ -120,7 +120,7 @@ func (j *Table) Preview(p message.Preview) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[p.Job]
-	if !ok || e.ended {
+	if !ok || e.rec.EndSeq > 0 {
 		return
 	}
 	e.preview = &p
@@ -132,15 +132,15 @@ func (j *Table) Preview(p message.Preview) {
 }
 
 // Append adds an event to the log of a job, stamped with sequence number, time and attempt. It returns false and drops
-// the event if the attempt is not the current one or the terminal event is in the log. attempt < 0 means any.
+// the event if the attempt is not the current one or the log has ended; only a record ends a log. attempt < 0 means any.
 func (j *Table) Append(id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
-	if !ok || e.ended || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
+	if !ok || e.rec.EndSeq > 0 || message.Terminal(ev.Type) || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
 		return false
 	}
-	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
+	if attempt >= 0 && e.rec.State != message.Running && ev.Type != message.EventRetrying {
 		return false // a late event of a run that has ended
 	}
 	j.append(e, ev)
@@ -152,18 +152,8 @@ func (j *Table) append(e *tracked, ev message.Event) {
 	e.seq++
 	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
 		j.cfg.Now().UnixMilli(), e.rec.Attempt
-	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // EventMessage deduplicates by it, whoever makes the event
-		ev.TS = e.rec.Finished
-	}
 	e.log = append(bounded(e.log), ev)
 	j.cfg.OnEvent(ev)
-	if message.Terminal(ev.Type) {
-		e.ended = true
-		e.preview, e.held = nil, 0
-		e.drop()
-		j.ended = append(j.ended, e.rec.Job)
-		j.forget()
-	}
 	j.touch(e)
 }
 

@@ -32,7 +32,7 @@ func TestDamagedRecords(t *testing.T) {
 			if ctx.Err() != nil {
 				t.Fatal("the events did not come")
 			}
-			last, _, _ = storeOf(j).last(ctx, fmt.Sprint("j", i), message.EventQueued)
+			last, _ = storeOf(j).last(ctx, fmt.Sprint("j", i), message.EventQueued)
 		}
 	}
 	for _, id := range []string{"j0", "j1", "j3", "j4"} { // done: only the record and its events are kept
@@ -43,9 +43,8 @@ func TestDamagedRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j.Append(id, -1, terminalOf(rec))
-		for published := false; !published; {
-			if published, err = storeOf(j).endPublished(ctx, rec); err != nil {
+		for number := uint64(0); number == 0; {
+			if number, err = storeOf(j).told(ctx, rec); err != nil {
 				t.Fatal(err)
 			}
 		}

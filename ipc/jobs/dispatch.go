@@ -137,7 +137,7 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 	return message.Preview{Type: message.ReplyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
 }
 
-// finish records the end of an attempt. Only the attempt whose end is in the record appends the last events.
+// finish records the end of an attempt.
 func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
 	end := ended{attempt: attemptOf(&was), failure: failure}
@@ -154,38 +154,27 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Err
 		return
 	}
 	if then.files {
-		d.ended(ctx, rec, out)
+		d.ended(ctx, rec, out.UI)
 	}
 }
 
-// ended gives the files of a job that has ended their names and appends its last events. What the nodes of a job that
-// failed or was cancelled had made by then is kept.
-func (d *Dispatcher) ended(ctx context.Context, rec message.Record, out *Outcome) {
-	var ui map[string]map[string]any
-	var warning error
-	if out != nil && (rec.State == message.Done || len(rec.Outputs) > 0) {
-		ui = out.UI
-		rec.Outputs, warning = d.named(ctx, rec)
-	}
-	last := LastEvents(rec, ui)
-	if warning != nil && rec.State == message.Done {
-		last[len(last)-1].Data["warning"] = warning.Error()
-	}
-	for _, ev := range last {
+// ended gives the files of a job that has ended their names and records these, with which its log ends. What the nodes
+// of a job that failed or was cancelled had made by then is kept. ui is that of its Outcome.
+func (d *Dispatcher) ended(ctx context.Context, rec message.Record, ui map[string]map[string]any) {
+	refs, err := d.Outputs.Commit(rec.Job)
+	for _, ev := range executedEvents(rec.Job, refs, ui) {
 		d.Jobs.Append(rec.Job, -1, ev)
 	}
-}
-
-// named gives the files of a job their names and records these.
-func (d *Dispatcher) named(ctx context.Context, rec message.Record) ([]message.OutputRef, error) {
-	refs, err := d.Outputs.Commit(rec.Job)
+	warning := ""
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that has ended did not get their names")
+		warning = wire.Shown(err.Error())
 	}
-	if _, _, failed := d.Jobs.do(ctx, rec.Job, named{attemptOf(&rec), refs}); failed != nil {
-		d.Log.Error().Err(failed).Str("job", rec.Job).Msg("file names not recorded")
-	} else {
-		d.Outputs.Clean(rec.Job)
+	_, _, err = d.Jobs.do(ctx, rec.Job, named{attemptOf(&rec), refs, warning})
+	if err != nil {
+		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
+		d.Jobs.release(rec.Job, rec.Attempt)
+		return
 	}
-	return refs, err
+	d.Outputs.Clean(rec.Job)
 }

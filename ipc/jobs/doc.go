@@ -3,5 +3,5 @@
 // jobs to executors, and the files that jobs produce. It knows neither how a request arrived nor what an executor is.
 //
 // Reading order: executor, store, table, take, watch, local, cursor, cancel; dispatch, outputs, results, reconcile;
-// jetstream, jetstream_record, jetstream_queue, jetstream_space, jetstream_damage, resources; publisher.
+// jetstream, jetstream_record, jetstream_log, jetstream_space, jetstream_damage, resources; publisher.
 package jobs

@@ -314,7 +314,7 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 }
 
 // TestEndThatIsNotToldYet checks that a reader at a daemon that has never heard of a job waits for its end if the
-// record says that it is done and the log lacks that: its daemon has died between the two, and tells it later.
+// record says that it is done and its files have no names yet: its daemon has died between the two.
 func TestEndThatIsNotToldYet(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -326,7 +326,8 @@ func TestEndThatIsNotToldYet(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Append("p", 1, message.Event{Type: message.EventStart})
-	if rec, _, err = a.do(ctx, "p", ended{attempt: attemptOf(&rec)}); err != nil {
+	files := []message.OutputRef{{Node: "9"}}
+	if rec, _, err = a.do(ctx, "p", ended{attempt: attemptOf(&rec), outputs: files}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(ctx, t, "its first events are in the stream", func() bool {
@@ -340,16 +341,19 @@ func TestEndThatIsNotToldYet(t *testing.T) {
 	}
 	defer cur.Close()
 	var got []string
-	for len(got) < 3 {
+	for len(got) < 4 {
 		it, err := cur.Next(ctx)
 		if err != nil {
 			t.Fatalf("after %v the reader gets %v", got, err)
 		}
 		if got = append(got, it.Event.Type); len(got) == 2 {
-			a.Append("p", -1, terminalOf(rec))
+			if _, _, err := a.do(ctx, "p", named{attemptOf(&rec), files, ""}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	if want := []string{message.EventQueued, message.EventStart, message.EventSuccess}; !slices.Equal(got, want) {
+	want := []string{message.EventQueued, message.EventStart, message.EventExecuting, message.EventSuccess}
+	if !slices.Equal(got, want) {
 		t.Errorf("the reader gets %v, want %v", got, want)
 	}
 }

@@ -26,16 +26,27 @@ func Cancelled() *fault.Error { return fault.New(fault.Cancelled, "the job was c
 // LastEvents returns the events with which a job ends: executed with the names of its files, metrics, executing without
 // a node, and the terminal one. ui is that of its Outcome.
 func LastEvents(rec message.Record, ui map[string]map[string]any) []message.Event {
-	events := executedEvents(rec.Job, rec.Outputs, ui)
-	if rec.Metrics != nil {
-		events = append(events, message.Event{Type: message.EventMetrics, Data: rec.Metrics})
-	}
-	return append(events, idle(rec.Job), terminalOf(rec))
+	return append(executedEvents(rec.Job, rec.Outputs, ui), endOf(rec)...)
 }
 
-// idle returns the event by which ComfyUI says that no node of a job is running any more.
-func idle(job string) message.Event {
-	return message.Event{Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job}}
+// endOf makes the end of the log of a job from its record: metrics, executing without a node, by which ComfyUI says
+// that no node is running any more, and the terminal event. Their numbers end with rec.EndSeq.
+func endOf(rec message.Record) []message.Event {
+	var out []message.Event
+	if rec.Metrics != nil {
+		out = append(out, message.Event{Type: message.EventMetrics, Data: rec.Metrics})
+	}
+	if rec.Kind == "" && rec.Started > 0 {
+		data := map[string]any{"node": nil, "prompt_id": rec.Job}
+		out = append(out, message.Event{Type: message.EventExecuting, Data: data})
+	}
+	out = append(out, terminalOf(rec))
+	for i := range out {
+		ev := &out[i]
+		ev.V, ev.Job, ev.TS, ev.Attempt = message.ProtocolVersion, rec.Job, rec.Finished, rec.Attempt
+		ev.Seq = max(rec.EndSeq, uint64(len(out))) - uint64(len(out)-1-i)
+	}
+	return out
 }
 
 // terminalOf makes the terminal event of a job from its record.
@@ -44,6 +55,11 @@ func terminalOf(rec message.Record) message.Event {
 	switch rec.State {
 	case message.Done:
 		data["outputs"] = rec.Outputs
+		for name, text := range map[string]string{"reused": rec.Reused, "warning": rec.Warning} {
+			if text != "" {
+				data[name] = text
+			}
+		}
 		return message.Event{Type: message.EventSuccess, Data: data}
 	case message.Expired:
 		return message.Event{Type: message.EventExpired, Error: rec.Error, Data: data}

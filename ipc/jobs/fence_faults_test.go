@@ -77,7 +77,6 @@ func TestLostLease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.Append("p", -1, terminalOf(last))
 			events := inStream(ctx, t, a, "p", 50+4) // queued, retrying, success, and one a step
 			records := []message.Record{last}
 			if order == "every record" {
@@ -191,8 +190,7 @@ func ends(ctx context.Context, t *testing.T, cur *Cursor) string {
 // and that the end of a later run is another.
 func TestEndHasOneName(t *testing.T) {
 	t.Parallel()
-	name := func(finished int64, before int) string {
-		var got string
+	name := func(finished int64, before int) (got string) {
 		j := New(Config{OnEvent: func(ev message.Event) {
 			m, err := EventMessage(ev, "d", 1<<20)
 			if err != nil {
@@ -200,14 +198,9 @@ func TestEndHasOneName(t *testing.T) {
 			}
 			got = m.Header.Get(jetstream.MsgIDHeader)
 		}})
-		rec := message.Record{Job: "p", State: message.Running, Attempt: 1, Rev: 1}
-		j.observe(rec)
-		for range before {
-			j.Append("p", -1, message.Event{Type: message.EventProgress})
-		}
-		rec.State, rec.Finished, rec.Rev = message.Failed, finished, 2
-		j.observe(rec)
-		j.Append("p", -1, terminalOf(rec))
+		j.publishEnd(message.Record{
+			Job: "p", State: message.Failed, Attempt: 1, Finished: finished, EndSeq: uint64(before + 1),
+		})
 		return got
 	}
 	if a, b := name(1000, 0), name(1000, 5); a != b || a == "" {

@@ -224,7 +224,7 @@ func (l *JetStream) doubt() {
 // lost too. The sequence number of the record then decides: the record is lost if the server has given its number to
 // another message, or is about to.
 func (l *JetStream) isLost(ctx context.Context, rec message.Record) (bool, error) {
-	ev, _, err := l.last(ctx, rec.Job, message.EventQueued)
+	ev, err := l.last(ctx, rec.Job, message.EventQueued)
 	if ev != nil || err != nil {
 		return ev != nil, err
 	}

@@ -14,21 +14,20 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// endPublished implements Store. It looks for the terminal event itself, since the last event of the job may come from
-// a daemon that was frozen and has lost the job.
-func (l *JetStream) endPublished(ctx context.Context, rec message.Record) (bool, error) {
-	end, at, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
-	if end == nil && err == nil {
-		return l.aged(ctx, rec)
+// told implements Store. Of events that were dropped as too old it makes up a number.
+func (l *JetStream) told(ctx context.Context, rec message.Record) (uint64, error) {
+	end, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
+	switch {
+	case err != nil:
+		return 0, err
+	case end != nil && end.Attempt == rec.Attempt && end.TS == rec.Finished:
+		return end.Seq, nil
 	}
-	if err != nil || end.Attempt < rec.Attempt {
-		return false, err
+	aged, err := l.aged(ctx, rec)
+	if !aged {
+		return 0, err
 	}
-	if len(rec.Causes) == 0 {
-		return true, nil
-	}
-	again, after, err := l.last(ctx, rec.Job, message.EventRetrying)
-	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
+	return uint64(len(endOf(rec))), nil
 }
 
 // aged reports whether the stream has dropped the events of an ended job as too old: it keeps none of them, and the job
@@ -44,17 +43,16 @@ func (l *JetStream) aged(ctx context.Context, rec message.Record) (bool, error) 
 	return len(info.State.Subjects) == 0, nil
 }
 
-// last returns the newest event of a type of a job and its sequence number in the stream; nil if there is none.
-func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event, uint64, error) {
+// last returns the newest event of a type of a job; nil if there is none.
+func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event, error) {
 	m, err := l.stored(ctx, message.EventStream, map[string]any{"last_by_subj": message.EventSubject(job, kind)})
 	if errors.Is(err, ErrNoJob) {
-		return nil, 0, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("read last event of job %s: %w", job, err)
+		return nil, fmt.Errorf("read last event of job %s: %w", job, err)
 	}
-	ev, err := readEvent(m.Data)
-	return ev, m.Seq, err
+	return readEvent(m.Data)
 }
 
 // log reads the events of a job from the stream, in order.

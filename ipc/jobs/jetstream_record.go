@@ -274,8 +274,12 @@ func (l *JetStream) stored(ctx context.Context, stream string, which map[string]
 // answer was lost by its bytes.
 func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Record, error) {
 	value, err := encodeRecord(rec)
-	if err == nil && len(value) > l.room() {
-		err = fmt.Errorf("%w: %d bytes, and a message to the server has at most %d", errLong, len(value), l.room())
+	room := l.room()
+	if rec.EndSeq > 0 {
+		room += headRoom / 2 // that the log ends must fit wherever the end did
+	}
+	if err == nil && len(value) > room {
+		err = fmt.Errorf("%w: %d bytes, and a message to the server has at most %d", errLong, len(value), room)
 	}
 	if err != nil {
 		return message.Record{}, err

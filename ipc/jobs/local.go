@@ -18,7 +18,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if old, ok := j.jobs[id]; ok {
-		if old.rec.Kind == "" || !old.ended {
+		if old.rec.Kind == "" || old.rec.EndSeq == 0 {
 			return nil, ErrHash
 		}
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
@@ -42,12 +42,5 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 
 // Finish ends a job started by Begin: done if failure is nil, otherwise cancelled or failed with it.
 func (j *Table) Finish(ctx context.Context, id string, failure *fault.Error, metrics map[string]any) {
-	rec, _, err := j.do(ctx, id, ended{attempt: attempt{1, j.cfg.Owner}, failure: failure, metrics: metrics})
-	if err != nil {
-		return
-	}
-	if metrics != nil {
-		j.Append(id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
-	}
-	j.Append(id, -1, terminalOf(rec))
+	_, _, _ = j.do(ctx, id, ended{attempt: attempt{1, j.cfg.Owner}, failure: failure, metrics: metrics})
 }

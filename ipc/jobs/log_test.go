@@ -45,11 +45,13 @@ func TestDroppedFilesStayInTheLog(t *testing.T) {
 	}
 	defer cur.Close()
 	if _, err := force(ctx, j, "p", rec.Rev, func(r *message.Record) {
-		r.State, r.Error, r.Dropped = message.Failed, fault.New(fault.BadRequest, "no"), 1
+		r.State, r.Error, r.Outputs = message.Failed, fault.New(fault.BadRequest, "no"), []message.OutputRef{{Node: "9"}}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	j.Append("p", -1, message.Event{Type: message.EventError, Data: map[string]any{"outputs": "files", "prompt_id": "p"}})
+	if _, _, err := j.do(ctx, "p", filesDropped{attemptOf(&rec)}); err != nil {
+		t.Fatal(err)
+	}
 	for {
 		it, err := cur.Next(ctx)
 		if err != nil {
@@ -64,7 +66,7 @@ func TestDroppedFilesStayInTheLog(t *testing.T) {
 		break
 	}
 	log := j.jobs["p"].log
-	if log[len(log)-1].Data["outputs"] != "files" {
+	if files, _ := log[len(log)-1].Data["outputs"].([]message.OutputRef); len(files) != 1 {
 		t.Errorf("the log has lost the files: %v", log[len(log)-1].Data)
 	}
 }

@@ -138,11 +138,11 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 		t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
 	}
 	for ctx := wiretest.Context(t); ; {
-		published, err := storeOf(j).endPublished(ctx, rec)
+		number, err := storeOf(j).told(ctx, rec)
 		if err != nil {
 			t.Fatalf("no terminal event in the stream: %v", err)
 		}
-		if published {
+		if number > 0 {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -77,9 +77,9 @@ func (m *memory) request(_ context.Context, rec message.Record) (*message.RunReq
 		"the jobs of this daemon are kept in memory only, without what they asked for; submit the job again"), errGone)
 }
 
-func (m *memory) log(context.Context, string) ([]message.Event, error)       { return nil, nil }
-func (m *memory) endPublished(context.Context, message.Record) (bool, error) { return false, nil }
-func (m *memory) bury(context.Context, message.Record) error                 { return nil }
+func (m *memory) log(context.Context, string) ([]message.Event, error) { return nil, nil }
+func (m *memory) told(context.Context, message.Record) (uint64, error) { return 0, nil }
+func (m *memory) bury(context.Context, message.Record) error           { return nil }
 
 func (m *memory) tend(_ context.Context, _, forgotten []message.Record) []message.Record {
 	m.mu.Lock()

@@ -25,9 +25,9 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	}
 }
 
-// Reconcile repairs, until ctx ends, what an interruption between two writes has left behind: running jobs
-// whose daemon is gone, ended jobs without a terminal event. It also forgets jobs
-// that have been kept long enough.
+// Reconcile repairs, until ctx ends, what an interruption between two writes has left behind: running jobs whose daemon
+// is gone, ended jobs whose log has no end, ends that were not published. It also forgets jobs that have been kept long
+// enough.
 func (j *Table) Reconcile(ctx context.Context) {
 	var tending sync.WaitGroup
 	defer tending.Wait()
@@ -65,10 +65,10 @@ func (j *Table) tend(ctx context.Context) {
 	j.gone = append(j.gone, left...)
 }
 
-// republishFor is how long after its end a job has its terminal event published again if that was lost.
+// republishFor is how long after its end a job has its terminal event published again if the store has lost it.
 const republishFor = 10 * time.Minute
 
-// doubt makes republish check the ends of jobs again once the store is back for a while: it may have lost some.
+// doubt makes republish check the last ends of jobs again once the store is back for a while: it may have lost some.
 func (j *Table) doubt() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -77,45 +77,40 @@ func (j *Table) doubt() {
 	}
 	j.away = time.Time{}
 	for _, e := range j.jobs {
-		e.endPublished = false
+		e.endPublished = e.endPublished && j.cfg.Now().Sub(e.since) > republishFor
 	}
 }
 
-// republish publishes again the terminal events of jobs of this daemon that ended a short while ago, if the stream
-// lacks them.
+// republish publishes the terminal events of jobs of this daemon, or of one that is gone, if the store lacks them.
 func (j *Table) republish(ctx context.Context) {
 	j.mu.Lock()
-	last := map[*tracked]message.Event{}
+	var unsure []message.Record
 	for _, e := range j.jobs {
-		since := j.cfg.Now().Sub(e.since)
-		if e.endPublished || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.cfg.Owner || len(e.log) == 0 ||
-			since < settled || since > republishFor {
-			continue
-		}
-		if ev := e.log[len(e.log)-1]; message.Terminal(ev.Type) {
-			last[e] = ev
+		if !e.endPublished && e.rec.EndSeq > 0 && j.cfg.Now().Sub(e.since) > settled && j.forsaken(&e.rec) {
+			unsure = append(unsure, e.rec.Clone())
 		}
 	}
 	j.mu.Unlock()
-	for e, ev := range last {
-		j.mu.Lock()
-		rec := e.rec.Clone()
-		j.mu.Unlock()
-		published, err := j.store.endPublished(ctx, rec)
+	for _, rec := range unsure {
+		told, err := j.store.told(ctx, rec)
 		if err != nil {
 			return
 		}
-		if !published {
-			j.cfg.Log.Warn().Str("job", ev.Job).Str("type",
-				ev.Type).Msg("the stream lacks the terminal event of the job; it is published again")
-			j.cfg.OnEvent(ev)
-			continue
-		}
 		j.mu.Lock()
-		e.endPublished = true
+		if e := j.jobs[rec.Job]; e != nil && e.rec.EndSeq == rec.EndSeq && told > 0 {
+			e.endPublished = true
+		} else if e != nil && e.rec.EndSeq == rec.EndSeq {
+			end := endOf(rec)
+			j.cfg.Log.Warn().Str("job", rec.Job).Msg("the stream lacks the terminal event of the job; it is published again")
+			j.cfg.OnEvent(end[len(end)-1])
+		}
 		j.mu.Unlock()
 	}
 }
+
+// forsaken reports whether what is left to do for a job is for this daemon: it has run the job, or the one that has is
+// gone.
+func (j *Table) forsaken(r *message.Record) bool { return r.Owner == j.cfg.Owner || !j.alive(r.Owner) }
 
 func (j *Table) reconcile(ctx context.Context) {
 	now := j.cfg.Now()
@@ -128,31 +123,39 @@ func (j *Table) reconcile(ctx context.Context) {
 		j.handBack(ctx, rec, cause)
 	}
 	for _, rec := range silent {
-		if err := j.appendEnd(ctx, rec); err != nil {
-			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the terminal event of the job cannot be added to its log yet")
+		if err := j.endLog(ctx, rec); err != nil {
+			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the log of the job cannot be ended yet")
 			return
 		}
 	}
 	j.sweep(now)
 }
 
-// appendEnd adds the terminal event to the log of an ended job: from the stream, or made anew if the daemon that should
-// have sent it no longer can.
-func (j *Table) appendEnd(ctx context.Context, rec message.Record) error {
-	published, err := j.store.endPublished(ctx, rec)
-	if err != nil || !published && rec.Owner != j.cfg.Owner && j.alive(rec.Owner) {
+// endLog ends the log of an ended job whose daemon has not done so.
+func (j *Table) endLog(ctx context.Context, rec message.Record) error {
+	if told, err := j.wasTold(ctx, rec); told || err != nil {
 		return err
 	}
-	j.mu.Lock()
-	if e := j.jobs[rec.Job]; e != nil && published {
-		e.cold = true // the event did not arrive here
-	}
-	j.mu.Unlock()
-	if err := j.rewarm(ctx, rec.Job); err != nil || published {
+	if _, _, err := j.do(ctx, rec.Job, named{attemptOf(&rec), rec.Outputs, rec.Warning}); !errors.Is(err, errMoved) {
 		return err
 	}
-	j.Append(rec.Job, -1, terminalOf(rec))
 	return nil
+}
+
+// wasTold reports whether the end of a job was told before its record says so, as the daemons of earlier versions did,
+// and records that.
+func (j *Table) wasTold(ctx context.Context, rec message.Record) (bool, error) {
+	number, err := j.store.told(ctx, rec)
+	if err != nil {
+		return false, fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
+	}
+	if number > 0 {
+		_, _, err = j.do(ctx, rec.Job, toldBefore{attemptOf(&rec), number})
+	}
+	if errors.Is(err, errMoved) {
+		err = nil
+	}
+	return number > 0, err
 }
 
 // suspects returns the jobs that look wrong and have not changed for a while.
@@ -163,9 +166,9 @@ func (j *Table) suspects(now time.Time) (lost, silent []message.Record) {
 		r, old := e.rec, now.Sub(e.since) > settled
 		switch {
 		case r.State == message.Running && e.held == 0 && !e.taking && old &&
-			(r.Owner == j.cfg.Owner || !j.alive(r.Owner)):
+			j.forsaken(&r):
 			lost = append(lost, r.Clone())
-		case r.State.Final() && !e.ended && e.held == 0 && old:
+		case r.State.Final() && r.EndSeq == 0 && e.held == 0 && old && j.forsaken(&r):
 			silent = append(silent, r.Clone())
 		}
 	}
@@ -202,18 +205,6 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	return running, tied, ended
 }
 
-// reopen marks an ended job as one that still lacks its terminal event.
-func (j *Table) reopen(ctx context.Context, job string) error {
-	if err := j.rewarm(ctx, job); err != nil {
-		return err
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.entry(job).ended = false
-	j.ended = slices.DeleteFunc(j.ended, func(id string) bool { return id == job })
-	return nil
-}
-
 // rewarm loads the log of a job from the stream if it is not here.
 func (j *Table) rewarm(ctx context.Context, job string) error {
 	j.mu.Lock()
@@ -226,7 +217,7 @@ func (j *Table) rewarm(ctx context.Context, job string) error {
 }
 
 // Recover repairs what an earlier process of this daemon has left, before any job is taken: running jobs are queued
-// again, tied jobs end, files of done jobs get their names, and every ended job gets its one terminal event.
+// again, tied jobs end, files of ended jobs get their names, and the log of every ended job its end.
 func (d *Dispatcher) Recover(ctx context.Context) error {
 	running, tied, ended := d.Jobs.orphans()
 	for _, rec := range running {
@@ -259,20 +250,20 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 			d.Outputs.Drop(rec.Job)
 		}
 	}
-	published, err := d.Jobs.store.endPublished(ctx, rec)
-	if err != nil {
-		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
-	}
-	if published {
-		unnamed := func(r message.OutputRef) bool { return r.Filename == "" && d.Outputs.folder(r.Type) != "" }
-		if rec.Dropped == 0 && slices.ContainsFunc(rec.Outputs, unnamed) { // another daemon has told the end meanwhile
-			_, _ = d.named(ctx, rec)
+	told := rec.EndSeq > 0
+	if !told {
+		var err error
+		if told, err = d.Jobs.wasTold(ctx, rec); err != nil {
+			return err
 		}
+	}
+	unnamed := func(r message.OutputRef) bool { return r.Filename == "" && d.Outputs.folder(r.Type) != "" }
+	if told && (rec.Dropped > 0 || !slices.ContainsFunc(rec.Outputs, unnamed)) {
 		return nil
 	}
-	if err := d.Jobs.reopen(ctx, rec.Job); err != nil {
+	if err := d.Jobs.rewarm(ctx, rec.Job); err != nil {
 		return fmt.Errorf("read events of job %s: %w", rec.Job, err)
 	}
-	d.ended(ctx, rec, &Outcome{})
+	d.ended(ctx, rec, nil)
 	return nil
 }

@@ -42,7 +42,7 @@ func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
 	var out []message.Record
 	for _, e := range j.jobs {
 		r := e.rec
-		if e.ended && r.State == message.Done && r.Dropped == 0 && r.Hash == hash && r.Owner == j.cfg.Owner &&
+		if r.EndSeq > 0 && r.State == message.Done && r.Dropped == 0 && r.Hash == hash && r.Owner == j.cfg.Owner &&
 			slices.Equal(r.Files, req.Files) && !slices.ContainsFunc(r.Files, unread) {
 			out = append(out, r.Clone())
 		}
@@ -53,12 +53,6 @@ func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
 
 // answer ends a job with the results of an old one. If it cannot write that, Reconcile hands the job back, and it runs.
 func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []string) message.Record {
-	done, _, err := j.do(ctx, rec.Job, answered{old})
-	if err != nil {
-		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not answered from an old job; it runs")
-		return rec
-	}
-	rec = done
 	now := j.cfg.Now().UnixMilli()
 	tell := func(kind string, data map[string]any) {
 		data["prompt_id"], data["timestamp"] = rec.Job, now
@@ -66,12 +60,15 @@ func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []str
 	}
 	tell(message.EventStart, map[string]any{})
 	tell("execution_cached", map[string]any{"nodes": nodes})
-	for _, ev := range executedEvents(rec.Job, rec.Outputs, nil) {
+	for _, ev := range executedEvents(rec.Job, old.Outputs, nil) {
 		j.Append(rec.Job, -1, ev)
 	}
-	j.Append(rec.Job, -1, idle(rec.Job))
-	tell(message.EventSuccess, map[string]any{"outputs": rec.Outputs, "reused": rec.Reused})
-	return rec
+	done, _, err := j.do(ctx, rec.Job, answered{old})
+	if err != nil {
+		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not answered from an old job; it runs")
+		return rec
+	}
+	return done
 }
 
 // unread reports whether the content of a file is unknown.
@@ -103,7 +100,7 @@ func (j *Table) surplus() []message.Record {
 	var withFiles []*tracked
 	for _, e := range j.jobs {
 		mine := e.rec.Owner == j.cfg.Owner
-		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
+		if mine && e.rec.EndSeq > 0 && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			withFiles = append(withFiles, e)
 		}
 	}

@@ -49,7 +49,8 @@ type change interface {
 // effects are what follows once a changed record is written.
 type effects struct {
 	events []message.Event // are appended to the log
-	files  bool            // the files of the job get their names before its last events are appended
+	files  bool            // the files of the job get their names before its log ends
+	ends   bool            // the log ends, as endOf says
 	bury   bool            // a dead letter is written
 }
 
@@ -78,10 +79,16 @@ type (
 	}
 	// answered: the job has the same content as an earlier one and gets its results.
 	answered struct{ earlier message.Record }
-	// named: the files of an attempt have their final names.
+	// named: the files of an attempt have their final names, or never get any, for the reason in warning.
 	named struct {
 		attempt
 		outputs []message.OutputRef
+		warning string
+	}
+	// toldBefore: the end of a job in a store of an earlier version is in the stream, as the event of that number.
+	toldBefore struct {
+		attempt
+		number uint64
 	}
 	// abandoned: the daemon that ran an attempt is gone.
 	abandoned struct {
@@ -112,6 +119,7 @@ func changes() []change {
 		ended{},
 		answered{},
 		named{},
+		toldBefore{},
 		abandoned{},
 		cancelAsked{},
 		retryAsked{},
@@ -140,6 +148,7 @@ func (taken) from() []message.State        { return []message.State{message.Queu
 func (ended) from() []message.State        { return []message.State{message.Running} }
 func (answered) from() []message.State     { return []message.State{message.Running} }
 func (named) from() []message.State        { return finals() }
+func (toldBefore) from() []message.State   { return finals() }
 func (abandoned) from() []message.State    { return []message.State{message.Running} }
 func (cancelAsked) from() []message.State  { return []message.State{message.Queued, message.Running} }
 func (overdue) from() []message.State      { return []message.State{message.Queued} }
@@ -165,6 +174,7 @@ func (retryAsked) fits(r *message.Record) bool     { return r.Kind == "" }
 func (c overdue) fits(r *message.Record) bool      { return c.expireAt == r.ExpireAt }
 func (hopeless) fits(*message.Record) bool         { return true }
 func (tooLong) fits(*message.Record) bool          { return true }
+func (c toldBefore) fits(r *message.Record) bool   { return c.attempt.fits(r) && r.EndSeq == 0 }
 func (c filesDropped) fits(r *message.Record) bool { return c.attempt.fits(r) && r.Dropped == 0 }
 
 func (c taken) apply(r *message.Record, at int64, _ rules) effects {
@@ -187,7 +197,8 @@ func (c ended) apply(r *message.Record, at int64, by rules) effects {
 		r.NodeError = failure.NodeErrors
 	}
 	r.Metrics, r.Outputs = c.metrics, c.outputs
-	return effects{files: true, bury: r.State == message.Failed}
+	files := len(r.Outputs) > 0
+	return effects{files: files, ends: !files, bury: r.State == message.Failed}
 }
 
 func (c answered) apply(r *message.Record, at int64, _ rules) effects {
@@ -196,11 +207,16 @@ func (c answered) apply(r *message.Record, at int64, _ rules) effects {
 	if r.Reused == "" {
 		r.Reused = c.earlier.Job
 	}
-	return effects{}
+	return effects{ends: true}
 }
 
 func (c named) apply(r *message.Record, _ int64, _ rules) effects {
-	r.Outputs = c.outputs
+	r.Outputs, r.Warning = c.outputs, c.warning
+	return effects{ends: r.EndSeq == 0}
+}
+
+func (c toldBefore) apply(r *message.Record, _ int64, _ rules) effects {
+	r.EndSeq = c.number
 	return effects{}
 }
 
@@ -231,7 +247,7 @@ func (retryAsked) apply(r *message.Record, _ int64, _ rules) effects {
 		r.Because(r.Error.Error())
 		cause = r.Error.Text
 	}
-	r.Outputs, r.Dropped = nil, 0 // those files have their names and do not belong to the next attempt
+	r.Outputs, r.Warning, r.Dropped, r.EndSeq = nil, "", 0, 0 // those files have their names and do not belong to the next attempt
 	r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel = message.Queued, nil, nil, 0, 0, false
 	r.Earlier, r.HandedBack, r.NotBefore = r.Attempt, 0, 0
 	return effects{events: []message.Event{retrying(r, "retry was asked for; before, "+cause, nil)}}
@@ -252,14 +268,16 @@ func (filesDropped) apply(r *message.Record, at int64, _ rules) effects {
 
 func (c tooLong) apply(r *message.Record, at int64, _ rules) effects {
 	*r = c.next.Closed(fault.New(fault.TooLarge, "%v", c.why))
-	r.Finished = at
-	return effects{events: []message.Event{terminalOf(*r)}, bury: r.State == message.Failed}
+	if r.EndSeq == 0 {
+		r.Finished = at
+	}
+	return effects{ends: r.EndSeq == 0, bury: r.State == message.Failed}
 }
 
 // end ends a job that no worker holds.
 func end(r *message.Record, state message.State, failure *fault.Error, at int64) effects {
 	r.State, r.Error, r.Finished = state, failure, at
-	return effects{events: []message.Event{terminalOf(*r)}, bury: state == message.Failed}
+	return effects{ends: true, bury: state == message.Failed}
 }
 
 // again reports whether another attempt follows the one that ended with fault, and whether the ended one counts toward

@@ -29,6 +29,7 @@ func examples(r message.Record) []change {
 		taken{"w", "d", "c"},
 		answered{message.Record{Job: "old"}},
 		named{attempt: attemptOf(&r)},
+		toldBefore{attemptOf(&r), 3},
 		abandoned{attemptOf(&r), "it is gone"},
 		cancelAsked{},
 		retryAsked{},
@@ -48,11 +49,8 @@ func nameOf(c change) string { return strings.TrimPrefix(fmt.Sprintf("%T", c), "
 
 // violated returns how a step breaks what every step must keep; "" if it does not.
 func violated(was, is message.Record, c change, then effects, by rules) string {
-	terminals, retries := 0, 0
+	retries := 0
 	for _, ev := range then.events {
-		if message.Terminal(ev.Type) {
-			terminals++
-		}
 		if ev.Type == message.EventRetrying {
 			retries++
 		}
@@ -60,7 +58,6 @@ func violated(was, is message.Record, c change, then effects, by rules) string {
 	_, byHand := c.(retryAsked)
 	_, left := c.(abandoned)
 	gone := []string{fault.WorkerLost, fault.Draining}
-	_, tells := c.(answered) // Table.answer appends the events
 	ends := is.State.Final() && !was.State.Final()
 	switch {
 	case was.State.Final() && is.State != was.State && !byHand:
@@ -91,8 +88,8 @@ func violated(was, is message.Record, c change, then effects, by rules) string {
 		return "more attempts than are allowed"
 	case is.State == message.Running && is.NotBefore != 0:
 		return "a pause while it runs"
-	case ends && !then.files && !tells && terminals != 1, terminals > 1, then.files && terminals > 0:
-		return "not one terminal event"
+	case ends && then.ends == then.files, then.ends && !is.State.Final(), len(then.events) > retries:
+		return "the log has no end, or two"
 	case was.State != message.Queued && is.State == message.Queued && retries != 1:
 		return "nobody hears of the retry"
 	case then.files && !ends:

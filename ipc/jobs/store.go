@@ -24,10 +24,10 @@ type Store interface {
 	// request reads what a job asks for. It returns errGone if that is missing for good or cannot be decoded.
 	request(ctx context.Context, rec message.Record) (*message.RunRequest, error)
 
-	// log reads the events of a job. endPublished reports whether they include the terminal event for the end in its
-	// record.
+	// log reads the events of a job that were published. told returns the number of the terminal event among them that
+	// belongs to the end in its record; 0: there is none.
 	log(ctx context.Context, job string) ([]message.Event, error)
-	endPublished(ctx context.Context, rec message.Record) (bool, error)
+	told(ctx context.Context, rec message.Record) (uint64, error)
 	// bury writes a job that failed for good to the dead-letter stream.
 	bury(ctx context.Context, rec message.Record) error
 

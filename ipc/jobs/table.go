@@ -74,8 +74,8 @@ type tracked struct {
 	log          []message.Event
 	seq          uint64
 	place        spot // in the queue; the last one while it does not wait
-	ended        bool // the terminal event is in the log
-	endPublished bool // that event is known to be in the store
+	gone         bool // the store has the job no more
+	endPublished bool // the terminal event is known to be among those that were published
 	// On the clock of this process, which does not jump: when the record last changed, until when the job pauses
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
@@ -199,7 +199,7 @@ func (j *Table) do(ctx context.Context, id string, c change) (message.Record, ef
 			return message.Record{}, effects{}, err
 		}
 		tried, then = next, follow
-		rec, err := j.write(ctx, cur, next)
+		rec, err := j.write(ctx, cur, next, then)
 		switch {
 		case errors.Is(err, errConflict):
 			continue
@@ -217,6 +217,7 @@ func (j *Table) do(ctx context.Context, id string, c change) (message.Record, ef
 // leadership may report a conflict although it had passed the write on.
 func written(tried, cur message.Record) bool {
 	tried.Rev, tried.Finished, tried.Cancel, tried.Started = cur.Rev, cur.Finished, cur.Cancel, cur.Started
+	tried.EndSeq = cur.EndSeq
 	value, err := encodeRecord(tried)
 	return err == nil && cur.State.Final() && same(cur, value)
 }
@@ -227,7 +228,7 @@ func (j *Table) tooLong(ctx context.Context, cur message.Record, c tooLong) erro
 	if err != nil {
 		return nil //nolint:nilerr // the job keeps the result that it has
 	}
-	rec, err := j.write(ctx, cur, next)
+	rec, err := j.write(ctx, cur, next, then)
 	if err == nil {
 		j.follow(ctx, rec, then)
 	}
@@ -239,16 +240,28 @@ func (j *Table) follow(ctx context.Context, rec message.Record, then effects) {
 	for _, ev := range then.events {
 		j.Append(rec.Job, -1, ev)
 	}
+	if then.ends {
+		j.publishEnd(rec)
+	}
 	if then.bury {
 		j.bury(ctx, rec)
+	}
+}
+
+// publishEnd publishes the end of the log of a job.
+func (j *Table) publishEnd(rec message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, ev := range endOf(rec) {
+		j.cfg.OnEvent(ev)
 	}
 }
 
 // betweenConflicts is the pause before a swap is tried again at a store that has no record to compare with.
 const betweenConflicts = 250 * time.Millisecond
 
-// write replaces a record, or returns errConflict if the job is not at its revision any more.
-func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Record, error) {
+// write replaces a record, or returns errConflict if the job is not at its revision any more. then is what follows.
+func (j *Table) write(ctx context.Context, cur, next message.Record, then effects) (message.Record, error) {
 	j.mu.Lock()
 	e, ok := j.jobs[cur.Job]
 	if !ok || e.rec.Rev != cur.Rev {
@@ -262,6 +275,11 @@ func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Re
 	j.mu.Unlock()
 	if err := j.warm(ctx, e); err != nil { // the events of a change continue the numbers of the log
 		return message.Record{}, err
+	}
+	if then.ends {
+		j.mu.Lock()
+		next.EndSeq = e.seq + uint64(len(endOf(next)))
+		j.mu.Unlock()
 	}
 	r, err := store.swap(ctx, next)
 	if errors.Is(err, errConflict) {
@@ -281,6 +299,9 @@ func (j *Table) write(ctx context.Context, cur, next message.Record) (message.Re
 		e = j.entry(cur.Job) // the table may have forgotten the job meanwhile
 	}
 	j.applyRecord(e, r)
+	if e.rec.Rev != r.Rev { // somebody has changed it since
+		return r, nil
+	}
 	return j.view(e), nil
 }
 
@@ -298,7 +319,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
-	was, back := e.rec.State, r.HandedBack > e.rec.HandedBack
+	was, end, back := e.rec.State, e.rec.EndSeq, r.HandedBack > e.rec.HandedBack
 	j.clock(e, r)
 	e.rec = r
 	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.cfg.Owner) {
@@ -321,17 +342,41 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		e.cancel = make(chan struct{})
 		e.held = 0
 	}
-	if n := len(e.log); !r.State.Final() && // of the end and the retry, one record may not have come here
-		(r.State == message.Queued || was.Final() || n > 0 && r.Attempt > e.log[n-1].Attempt) {
-		j.notEnded(e)
-	}
-	if n := len(e.log); n > 0 && r.State.Final() && e.held == 0 && e.log[n-1].TS == r.Finished {
-		j.endsWith(e, e.log[n-1]) // it came before the record
-	}
 	if r.Cancel {
 		closeOnce(e.cancel)
 	}
 	j.touch(e)
+	if end == r.EndSeq {
+		return
+	}
+	if end > 0 { // the job goes on, or it did and has ended again: what happened meanwhile is in the store
+		e.cold, e.endPublished = true, false
+		j.ended = slices.DeleteFunc(j.ended, func(id string) bool { return id == r.Job })
+	}
+	if r.EndSeq > 0 {
+		j.end(e)
+	}
+}
+
+// end ends the log of a job whose record says so. The caller must hold j.mu.
+func (j *Table) end(e *tracked) {
+	closeOnce(e.cancel) // stop a run whose attempt was ended elsewhere
+	e.preview, e.held = nil, 0
+	e.drop()
+	if !e.cold {
+		e.completeLog()
+	}
+	j.ended = append(j.ended, e.rec.Job)
+	j.forget()
+}
+
+// completeLog puts the end of the log in place of events that were told since by a daemon that did not know of it. The
+// caller must hold the lock of the table.
+func (e *tracked) completeLog() {
+	end := endOf(e.rec)
+	late := func(ev message.Event) bool { return ev.Seq >= end[0].Seq }
+	e.log = append(slices.DeleteFunc(bounded(e.log), late), end...)
+	e.seq = end[len(end)-1].Seq
 }
 
 // insertQueued inserts a job into the queue at its place. The caller must hold j.mu.

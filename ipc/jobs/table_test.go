@@ -16,7 +16,7 @@ import (
 	"patchbay/ipc/message/messagetest"
 )
 
-// force changes the record of a job, if it is at rev, as no step would.
+// force changes the record of a job, if it is at rev, as no step would. Its log ends with it.
 func force(ctx context.Context, j *Table, id string, rev uint64, f func(*message.Record)) (message.Record, error) {
 	cur, err := j.Get(id)
 	if err != nil {
@@ -25,16 +25,18 @@ func force(ctx context.Context, j *Table, id string, rev uint64, f func(*message
 	cur.Rev = rev
 	next := cur.Clone()
 	f(&next)
-	return j.write(ctx, cur, next)
+	then := effects{ends: next.State.Final() && next.EndSeq == 0}
+	rec, err := j.write(ctx, cur, next, then)
+	if err == nil {
+		j.follow(ctx, rec, then)
+	}
+	return rec, err
 }
 
 // fail ends the attempt of a running job in failure.
 func fail(ctx context.Context, j *Table, rec message.Record) error {
 	end := ended{attempt: attemptOf(&rec), failure: fault.New(fault.Internal, "it was to fail")}
-	rec, _, err := j.do(ctx, rec.Job, end)
-	if err == nil {
-		j.Append(rec.Job, -1, terminalOf(rec))
-	}
+	_, _, err := j.do(ctx, rec.Job, end)
 	return err
 }
 
@@ -164,14 +166,18 @@ func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 	if j.Append("a", 1, message.Event{Type: message.EventProgress}) {
 		t.Error("progress of a job that is done was taken")
 	}
-	if !j.Append("a", -1, message.Event{Type: message.EventSuccess}) ||
-		j.Append("a", -1, message.Event{Type: message.EventError}) {
-		t.Error("there is not exactly one terminal event")
-	}
+	ends := 0
 	for i, e := range seen {
+		if message.Terminal(e.Type) {
+			ends++
+		}
 		if e.Seq != uint64(i+1) {
 			t.Errorf("event %d has number %d", i, e.Seq)
 		}
+	}
+	if last := seen[len(seen)-1]; ends != 1 || last.Type != message.EventSuccess ||
+		j.Append("a", -1, message.Event{Type: message.EventError}) {
+		t.Errorf("there are %d terminal events, and the last event is %s", ends, last.Type)
 	}
 }
 
@@ -187,13 +193,16 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cur.Close()
-	if _, _, _, err := j.Take(ctx, "w"); err != nil {
+	rec, _, _, err := j.Take(ctx, "w")
+	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 * maxLog {
 		j.Append("a", 1, message.Event{Type: message.EventProgress})
 	}
-	j.Append("a", -1, message.Event{Type: message.EventSuccess})
+	if _, _, err := j.do(ctx, "a", ended{attempt: attemptOf(&rec)}); err != nil {
+		t.Fatal(err)
+	}
 	var last uint64
 	var got []string
 	for {
@@ -208,7 +217,7 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		got = append(got, it.Event.Type)
 	}
 	if len(got) > maxLog || got[0] != message.EventQueued || got[len(got)-1] != message.EventSuccess ||
-		last != 3*maxLog+2 {
+		last != 3*maxLog+3 {
 		t.Errorf("got %d events, first %s, last %s with number %d", len(got), got[0], got[len(got)-1], last)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -90,7 +91,6 @@ func TestARetryHasFilesOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.Append("p", -1, message.Event{Type: message.EventError})
 	if rec, err := j.Retry(ctx, "p"); err != nil || len(rec.Outputs) != 0 || rec.Dropped != 0 {
 		t.Errorf("got %d files, dropped at %d, %v; want neither", len(rec.Outputs), rec.Dropped, err)
 	}
@@ -108,7 +108,7 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	j, end := durable(t, e, "a")
-	for _, id := range []string{"lost", "told", "untold"} {
+	for _, id := range []string{"told", "untold", "lost"} {
 		j.cfg.Now = func() time.Time { return time.Now().Add(-25 * time.Hour) }
 		if id == "lost" {
 			j.cfg.Now = time.Now
@@ -141,24 +141,18 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	revs := map[string]uint64{}
-	for _, id := range []string{"untold", "lost"} {
-		rec, err := j.Get(id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		revs[id] = rec.Rev
-	}
 	if err := (&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if rec, err := j.Get("told"); err != nil || rec.Rev != before.Rev {
 		t.Errorf("the record was written again: revision %d after %d, %v", rec.Rev, before.Rev, err)
 	}
-	for id, rev := range revs {
-		if rec, err := j.Get(id); err != nil || rec.Rev == rev {
-			t.Errorf("the end of %q, which nobody has heard, is not told: %v", id, err)
-		}
+	told := map[string]int{}
+	j.cfg.OnEvent = func(ev message.Event) { told[ev.Job+" "+ev.Type]++ }
+	j.cfg.Now = func() time.Time { return time.Now().Add(2 * settled) }
+	j.republish(ctx)
+	if want := map[string]int{"untold execution_success": 1, "lost execution_success": 1}; !maps.Equal(told, want) {
+		t.Errorf("told are %v, want the ends that nobody has heard: %v", told, want)
 	}
 	if _, err := force(ctx, j, "told", before.Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"patchbay/ipc/message"
@@ -25,10 +24,6 @@ func (j *Table) observe(rec message.Record) {
 	e := j.entry(rec.Job)
 	if !known {
 		e.cold = true
-		if rec.State.Final() { // its terminal event is in the stream, or Recover makes it
-			e.ended = true
-			j.ended = append(j.ended, rec.Job)
-		}
 	}
 	j.applyRecord(e, rec)
 }
@@ -91,24 +86,9 @@ func (j *Table) vanish(id string) {
 		return
 	}
 	j.remove(id)
-	e.ended = true
+	e.gone = true
 	closeOnce(e.cancel)
 	j.touch(e)
-}
-
-// Ended returns the record of a job whose terminal event is known. The event of another daemon may arrive before the
-// record, which is then read from the store.
-func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
-	rec, err := j.Get(id)
-	if err != nil || rec.State.Final() && rec.Owner == j.cfg.Owner {
-		return rec, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, AskTime)
-	defer cancel()
-	if rec, err = j.store.get(ctx, id); err == nil {
-		j.observe(rec)
-	}
-	return rec, err
 }
 
 func (j *Table) knows(id string) bool {
@@ -145,15 +125,10 @@ func (j *Table) warm(ctx context.Context, e *tracked) error {
 	e.log, e.cold = log, false
 	e.seq = max(e.seq, 1) // number 1 is the queued event, even if it is still on its way
 	if len(log) > 0 {
-		last := log[len(log)-1]
-		e.seq = max(e.seq, last.Seq)
-		if !message.Terminal(last.Type) { // retried since, or its daemon died before it told the end
-			j.notEnded(e)
-		}
-		if message.Terminal(last.Type) && e.rec.State.Final() && !e.ended {
-			e.ended = true
-			j.ended = append(j.ended, id)
-		}
+		e.seq = max(e.seq, log[len(log)-1].Seq)
+	}
+	if e.rec.EndSeq > 0 {
+		e.completeLog()
 	}
 	j.touch(e)
 	return nil
@@ -185,12 +160,12 @@ func (j *Table) lose(e *tracked) {
 	closeOnce(e.cancel)
 	e.cancel = make(chan struct{})
 	e.fenced, e.held = e.held, 0
-	e.log, e.seq, e.cold, e.ended, e.preview = nil, 0, true, false, nil
+	e.log, e.seq, e.cold, e.preview = nil, 0, true, nil
 	e.drop()
 }
 
-// release marks an attempt as no longer running here although its end was not recorded: Reconcile adds the terminal
-// event for the end in the record, or hands the job back.
+// release marks an attempt as no longer running here although its end, or the names of its files, were not recorded:
+// Reconcile hands the job back, or ends its log.
 func (j *Table) release(id string, attempt int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -199,12 +174,12 @@ func (j *Table) release(id string, attempt int) {
 	}
 }
 
-// Hear takes in an event of another daemon.
+// Hear takes in an event of another daemon. The end of a log comes with its record, which says what it is.
 func (j *Table) Hear(ev message.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[ev.Job]
-	if !ok || e.held != 0 {
+	if !ok || e.held != 0 || e.rec.EndSeq > 0 || message.Terminal(ev.Type) {
 		return
 	}
 	log, news := followed(e.log, ev)
@@ -213,31 +188,7 @@ func (j *Table) Hear(ev message.Event) {
 	}
 	e.seq = ev.Seq
 	e.log = append(bounded(log[:len(log)-1]), ev)
-	if ev.Type == message.EventRetrying { // its record comes later
-		j.notEnded(e)
-	}
-	j.endsWith(e, ev)
 	j.touch(e)
-}
-
-// notEnded takes back that the terminal event of a job is in its log. The caller must hold j.mu.
-func (j *Table) notEnded(e *tracked) {
-	if e.ended {
-		e.ended, e.endPublished = false, false
-		j.ended = slices.DeleteFunc(j.ended, func(id string) bool { return id == e.rec.Job })
-	}
-}
-
-// endsWith notes that a job has ended if an event of another daemon says so. The event may come late, when the job was
-// retried by hand since: then it is about an attempt that no longer counts. It may also come before the record of the
-// end, which is as good in any later attempt. The caller must hold j.mu.
-func (j *Table) endsWith(e *tracked, ev message.Event) {
-	if e.ended || !message.Terminal(ev.Type) || !e.rec.State.Final() && ev.Attempt <= e.rec.Earlier {
-		return
-	}
-	e.ended = true
-	j.ended = append(j.ended, ev.Job)
-	j.forget()
 }
 
 // Mine reports whether this daemon owns a job.

@@ -68,12 +68,15 @@ type Record struct {
 	Plan      string         `json:"plan,omitempty"`
 	Outputs   []OutputRef    `json:"outputs,omitempty"`
 	Reused    string         `json:"reused,omitempty"`  // the job that made Outputs, if this one reuses them
+	Warning   string         `json:"warning,omitempty"` // why files of a job that is done have no names
 	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`
 	Error     *fault.Error   `json:"error,omitempty"`
 	NodeError map[string]any `json:"node_errors,omitempty"`
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
+	// number of the terminal event in the log; 0: the job has not ended, or its files have no names yet
+	EndSeq uint64 `json:"end_seq,omitempty"`
 
 	Files []files.NeededFile `json:"files,omitempty"` // read by the job: a daemon without them does not take it
 	// bytes of its largest model file: the least memory that a worker must have

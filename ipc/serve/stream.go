@@ -103,12 +103,9 @@ func insist(ctx context.Context, f func() error) {
 // that sending failed.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
 	if message.Terminal(ev.Type) && st.Outputs {
-		rec, err := s.cfg.Jobs.Ended(ctx, st.Job)
-		switch {
-		case errors.Is(err, jobs.ErrNoJob):
+		rec, err := s.cfg.Jobs.Get(st.Job)
+		if err != nil {
 			return fault.New(fault.NoJob, "job %q was forgotten before its files were sent", st.Job)
-		case err != nil: // the client repeats the request after this code
-			return fault.New(fault.Draining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
 		}
 		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
 			rec.Outputs = nil

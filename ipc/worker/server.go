@@ -249,8 +249,9 @@ func (o *runStream) end(made *jobs.Outcome, failure *fault.Error) error {
 	if made == nil {
 		made = &jobs.Outcome{}
 	}
+	now := time.Now().UnixMilli()
 	rec := message.Record{
-		Job: o.job, State: jobs.EndOf(failure), Error: failure, Finished: time.Now().UnixMilli(), Metrics: made.Metrics,
+		Job: o.job, State: jobs.EndOf(failure), Error: failure, Started: now, Finished: now, Metrics: made.Metrics,
 		Outputs: []message.OutputRef{},
 	}
 	if failure != nil {

@@ -38,8 +38,8 @@ var plants = []plant{
 	},
 	{
 		13, "an end that the stream lacks is not told again", "ipc/jobs/reconcile.go",
-		"published, err := j.store.endPublished(ctx, rec)\n\t\tif err != nil {\n\t\t\treturn\n\t\t}",
-		"_, err := j.store.endPublished(ctx, rec)\n\t\tpublished := true\n\t\tif err != nil {\n\t\t\treturn\n\t\t}",
+		"told, err := j.store.told(ctx, rec)\n\t\tif err != nil {\n\t\t\treturn\n\t\t}",
+		"_, err := j.store.told(ctx, rec)\n\t\ttold := 1\n\t\tif err != nil {\n\t\t\treturn\n\t\t}",
 	},
 	{
 		1, "an attempt does not count", "ipc/jobs/step.go",
@@ -106,7 +106,7 @@ var plants = []plant{
 	},
 	{
 		1, "names of files are not recorded", "ipc/jobs/dispatch.go",
-		"named{attemptOf(&rec), refs}", "named{attemptOf(&rec), rec.Outputs}",
+		"named{attemptOf(&rec), refs, warning}", "named{attemptOf(&rec), rec.Outputs, warning}",
 	},
 	{
 		11, "staged files are cleaned before their names are recorded", "ipc/jobs/dispatch.go",
@@ -135,9 +135,8 @@ var plants = []plant{
 		`fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.TS)`, `fmt.Sprint(ev.Job, ".end")`,
 	},
 	{
-		90, "a job that was retried counts as ended", "ipc/jobs/table.go",
-		"\t\t(r.State == message.Queued || was.Final() || n > 0 && r.Attempt > e.log[n-1].Attempt) {",
-		"\t\twas != message.Queued && r.State == message.Queued && n >= 0 {",
+		1, "a log has no terminal event", "ipc/jobs/table.go",
+		"\tif !e.cold {\n\t\te.completeLog()\n\t}\n", "",
 	},
 }
 
