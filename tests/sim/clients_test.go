@@ -28,6 +28,7 @@ type client struct {
 func (c client) run(submit step) {
 	defer c.w.waits(c.id)()
 	time.Sleep(submit.at)
+	c.w.happened(submit)
 	steps := c.w.plan.of(c.job)
 	_, two := c.w.plan.has(c.job, twoBodies)
 	var all sync.WaitGroup
@@ -148,21 +149,41 @@ func (c client) any() *jobs.Table {
 	}
 }
 
-// create submits the job until a daemon takes it, first at a certain one, or refuses it because it has another body.
-func (c client) create(first *node, hash string) bool {
+// request returns the job with a body.
+func (c client) request(hash string) *message.RunRequest {
 	req := &message.RunRequest{
 		ID: c.id, Workflow: messagetest.Graph("Step 1"), Inputs: map[string][]byte{"x": []byte(bodyOf(c.id, hash))},
-		From: fmt.Sprint("client", c.job%clients),
+		From: c.w.plan.from(c.job),
 	}
-	if _, is := c.w.plan.has(c.job, large); is {
-		req.Inputs["y"] = make([]byte, 600<<10)
+	for _, s := range c.w.plan.of(c.job) {
+		switch s.kind {
+		case large:
+			req.Inputs["y"] = make([]byte, 600<<10)
+		case ties:
+			req.Tied = true
+		case hurry:
+			req.QueueTTLMS = int(s.lasts.Milliseconds())
+		case first:
+			req.Front = true
+		case urgent:
+			req.Priority = "high"
+		case lowly:
+			req.Priority = "low"
+		case later:
+			req.NotBefore = c.oracle.notBefore(c.job).UnixMilli()
+		case oneOnly:
+			req.ID, req.UniqueKey, req.UniqueMS = "", fmt.Sprint("key", s.n), int(c.w.plan.window(s.n).Milliseconds())
+			req.Inputs["x"], req.From = []byte(bodyOf(req.UniqueKey, hash)), c.w.plan.from(-1)
+		}
 	}
-	if _, is := c.w.plan.has(c.job, ties); is {
-		req.Tied = true
+	return req
+}
+
+// create submits the job until a daemon takes it, first at a certain one, or refuses it because it has another body.
+func (c client) create(first *node, hash string) bool {
+	req := c.request(hash)
+	if req.Tied {
 		c.oracle.asks(c.id)
-	}
-	if s, is := c.w.plan.has(c.job, hurry); is {
-		req.QueueTTLMS = int(s.lasts.Milliseconds())
 	}
 	var table *jobs.Table
 	if first != nil {
@@ -176,12 +197,12 @@ func (c client) create(first *node, hash string) bool {
 		}
 		full := c.full(table, req.From)
 		ctx, cancel := context.WithTimeout(context.Background(), jobs.AskTime)
-		_, created, err := table.Create(ctx, req, hash)
+		rec, created, err := table.Create(ctx, req, hash)
 		cancel()
 		switch {
 		case err == nil:
-			c.w.note("receipt for %s, body %s", c.id, hash)
-			c.oracle.receipt(c.id, hash)
+			c.w.note("receipt for %s, body %s, key %q", rec.Job, hash, req.UniqueKey)
+			c.oracle.receipt(rec.Job, hash)
 			if created && full != "" {
 				c.w.violated("%s is accepted beyond a limit: %s", c.id, full)
 			}
@@ -196,12 +217,9 @@ func (c client) create(first *node, hash string) bool {
 	return false
 }
 
-// clients is how many clients the jobs count for, and acceptance how long they try to submit a job: a store that was
-// full takes new jobs ten minutes later at the latest.
-const (
-	clients    = 4
-	acceptance = 15 * time.Minute
-)
+// acceptance is how long clients try to submit a job: a store that was full takes new jobs ten minutes later at the
+// latest.
+const acceptance = 15 * time.Minute
 
 // full returns which limit of a table allows no new job.
 func (c client) full(table *jobs.Table, from string) string {
@@ -209,7 +227,7 @@ func (c client) full(table *jobs.Table, from string) string {
 		return fmt.Sprintf("%d of %d jobs wait", waiting, c.w.plan.queue)
 	}
 	open := 0
-	list, _ := table.List("", jobsPerSeed)
+	list, _ := table.List("", every)
 	for _, rec := range list {
 		if rec.From == from && !rec.State.Final() {
 			open++

@@ -2,9 +2,11 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 )
 
@@ -25,6 +28,8 @@ type oracle struct {
 	mu   sync.Mutex
 	jobs map[string]*seen
 	kv   jetstream.KeyValue
+
+	ranks map[int]int // see urgency
 }
 
 // seen is what the oracle has seen of a job.
@@ -40,22 +45,42 @@ type seen struct {
 	attempts  map[int]string // the daemon at which each attempt was run
 	running   map[int]*node  // the attempts that are going on
 	ended     *message.Record
+	passed    map[*jobs.Table]*passes
 }
 
-func newOracle(w *world) *oracle { return &oracle{w: w, jobs: map[string]*seen{}} }
+func newOracle(w *world) *oracle {
+	return &oracle{w: w, jobs: map[string]*seen{}, ranks: map[int]int{}}
+}
 
 // job returns what is known of a job. The caller must hold o.mu.
 func (o *oracle) job(id string) *seen {
 	if o.jobs[id] == nil {
-		o.jobs[id] = &seen{attempts: map[int]string{}, running: map[int]*node{}}
+		o.jobs[id] = &seen{attempts: map[int]string{}, running: map[int]*node{}, passed: map[*jobs.Table]*passes{}}
 	}
 	return o.jobs[id]
 }
 
-// The two bodies with which a job may be submitted, by their hash.
-func bodyOf(id, hash string) string { return "body " + hash + " of " + id }
+// The two bodies with which a job may be submitted, by their hash, under an ID or a unique key.
+func bodyOf(name, hash string) string { return "body " + hash + " of " + name }
 
 var hashes = []string{"one", "two"}
+
+// bodiesOf returns the bodies that a job may have.
+func bodiesOf(id string) (out []string) {
+	names := []string{id}
+	if numberOf(id) < 0 {
+		names = names[1:]
+		for key := 1; key <= keys; key++ {
+			names = append(names, fmt.Sprint("key", key))
+		}
+	}
+	for _, name := range names {
+		for _, hash := range hashes {
+			out = append(out, bodyOf(name, hash))
+		}
+	}
+	return out
+}
 
 // takeover is how long after a daemon was silent another one may still begin with its jobs.
 const takeover = 30 * time.Second
@@ -82,10 +107,13 @@ func (o *oracle) runs(n *node, req *message.RunRequest, attempt int) (ends func(
 				n.name, other, m.name, since)
 		}
 	}
-	if !slices.ContainsFunc(hashes, func(h string) bool { return bodyOf(id, h) == body }) {
+	if !slices.Contains(bodiesOf(id), body) {
 		o.w.violated("%s runs with the body %q, which nobody has submitted", id, body)
 	}
 	j.attempts[attempt], j.running[attempt] = n.name, n
+	if attempt == 1 && j.revived == 0 && !o.w.lossy() {
+		o.inOrder(n, id)
+	}
 	return func() {
 		o.w.note("run of %s ends at %s, attempt %d", id, n.name, attempt)
 		o.mu.Lock()
@@ -189,7 +217,7 @@ func (o *oracle) judge(nodes []*node) {
 	}
 	o.w.note("all jobs have ended")
 	time.Sleep(repaired)
-	events := o.events(ctx, js)
+	events, unique := o.events(ctx, js), map[string][]message.Record{}
 	for id, j := range o.jobs {
 		if j.receipt == "" {
 			continue
@@ -202,6 +230,9 @@ func (o *oracle) judge(nodes []*node) {
 		o.judgeRecord(rec, j)
 		o.judgeFiles(rec, nodes)
 		o.judgeEvents(rec, j, events[id])
+		if rec.Unique != "" {
+			unique[rec.Unique] = append(unique[rec.Unique], rec)
+		}
 		for _, n := range nodes {
 			in, err := n.up().Get(id)
 			if in, rec := plain(in), plain(rec); err != nil || in != rec {
@@ -209,6 +240,7 @@ func (o *oracle) judge(nodes []*node) {
 			}
 		}
 	}
+	o.judgeUnique(unique)
 }
 
 // repaired is how long after the end of all jobs everything is as it should be.
@@ -328,7 +360,7 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 		o.w.violated("%s is done by %s, its record names %v, and its files are %v", rec.Job, rec.Owner, rec.Outputs, found)
 		return
 	}
-	if b, err := os.ReadFile(found[0]); err != nil || !bytes.Equal(b, picture(rec.Job, bodyOf(rec.Job, rec.Hash))) {
+	if b, err := os.ReadFile(found[0]); err != nil || !bytes.Equal(b, picture(rec.Job, bodyOf(cmp.Or(rec.Unique, rec.Job), rec.Hash))) {
 		o.w.violated("%s has another picture: %q, %v", rec.Job, b, err)
 	}
 }

@@ -33,6 +33,8 @@ func (s step) String() string {
 		_, _ = fmt.Fprintf(&b, " at %s", names[s.node])
 	}
 	switch {
+	case s.kind == oneOnly:
+		_, _ = fmt.Fprintf(&b, ", key %d", s.n)
 	case s.job > 0 && s.n > 0:
 		_, _ = fmt.Fprintf(&b, ", attempt %d", s.n)
 	case s.n > 0:
@@ -49,8 +51,11 @@ var names = []string{"A", "B"}
 
 func idOf(job int) string { return fmt.Sprintf("j%06d", job) }
 
+// numberOf returns the number of a job; -1 if its ID was made of a unique key.
 func numberOf(id string) (job int) {
-	_, _ = fmt.Sscanf(id, "j%06d", &job)
+	if _, err := fmt.Sscanf(id, "j%06d", &job); err != nil {
+		return -1
+	}
 	return job
 }
 
@@ -80,6 +85,12 @@ const (
 	hurry = "hurry" // the job expires if it waits too long
 	large = "large" // its body has several pieces
 	reads = "read"  // a client reads its events, with a pause after each
+	// Of the order of jobs, from the beginning:
+	first   = "front"  // the job is put in front of all that wait
+	urgent  = "urgent" // its priority is high
+	lowly   = "lowly"  // its priority is low
+	later   = "later"  // it is not to begin before a time
+	oneOnly = "unique" // it is submitted under one of a few keys, not under its ID
 )
 
 // plan is what a world has in store.
@@ -88,6 +99,24 @@ type plan struct {
 	steps []step
 	// limits of waiting jobs, and of the jobs of a client that have not ended; 0: none
 	queue, perClient int
+	crowd            int // how many jobs one client submits at once
+}
+
+// clients is how many clients the jobs count for.
+const clients = 4
+
+// from returns the client that a job counts for.
+func (p plan) from(job int) string {
+	if job < 0 {
+		return "client of keys"
+	}
+	if job <= p.crowd {
+		return "client 0"
+	}
+	if p.crowd > 0 {
+		return fmt.Sprint("client ", 1+job%(clients-1))
+	}
+	return fmt.Sprint("client ", job%clients)
 }
 
 func (p plan) has(job int, kind string) (step, bool) {
@@ -168,16 +197,22 @@ var chances = []struct {
 // ofWorld are the kinds of steps that hit no certain job.
 var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, damage}
 
+// ofWorkers are the kinds of steps that hit the worker of a job.
+var ofWorkers = []string{dies, fails, hangs, slow}
+
 // What a disk loses, daemons write again that have run all the time: a plan has either losses or daemons that die.
 var (
 	losses = []string{forget, damage}
 	deaths = []string{crash, ahead, twin}
 )
 
-// jobsPerSeed is how many jobs a plan submits, within lifetime.
+// jobsPerPlan is how many jobs most plans submit, within lifetime. A client of every fourth plan submits crowd of them,
+// or many, at once.
 const (
-	jobsPerSeed = 40
+	jobsPerPlan = 40
 	lifetime    = 40 * time.Second
+	crowd, many = 30, 230
+	rush        = 2 * time.Second
 )
 
 // messages are what a fault may wait for: any message, and those that write records, requests and events.
@@ -188,10 +223,16 @@ var messages = []string{
 
 // planOf returns the plan of a seed.
 func planOf(seed uint64) plan {
-	p := plan{seed: seed}
+	p, jobs := plan{seed: seed}, jobsPerPlan
 	r := p.dice("plan")
 	if r.IntN(2) == 0 {
 		p.queue, p.perClient = 4+r.IntN(8), 2+r.IntN(4)
+	}
+	if seed%4 == 1 {
+		p.queue, p.perClient, p.crowd = 0, 0, crowd
+	}
+	if seed%40 == 21 {
+		jobs, p.crowd = jobs-crowd+many, many
 	}
 	never := losses
 	if setting("SIM_LOSSES", 0) > 0 {
@@ -211,14 +252,23 @@ func planOf(seed uint64) plan {
 			}
 		}
 	}
-	for job := 1; job <= jobsPerSeed; job++ {
-		p.steps = append(p.steps, step{kind: submits, at: between(r, 0, lifetime), node: r.IntN(len(names)), job: job})
+	for job := 1; job <= jobs; job++ {
+		submit := step{kind: submits, at: between(r, 0, lifetime), node: r.IntN(len(names)), job: job}
+		if job <= p.crowd {
+			submit.at = submit.at * rush / lifetime
+		}
+		p.steps = append(p.steps, submit)
+		if order := p.order(job); len(order) > 0 {
+			if p.steps = append(p.steps, order...); order[0].kind == oneOnly {
+				continue
+			}
+		}
 		for _, c := range chances {
 			if slices.Contains(ofWorld, c.kind) || r.Float64() >= c.chance {
 				continue
 			}
 			s := step{kind: c.kind, at: between(r, 0, 2*time.Second), lasts: between(r, c.low, c.high), job: job}
-			if slices.Contains([]string{dies, fails, hangs, slow}, c.kind) {
+			if slices.Contains(ofWorkers, c.kind) {
 				s.n = 1 + r.IntN(1+r.IntN(2))
 			}
 			p.steps = append(p.steps, s)
@@ -227,6 +277,34 @@ func planOf(seed uint64) plan {
 	slices.SortStableFunc(p.steps, func(a, b step) int { return int(a.at - b.at) })
 	return p
 }
+
+// order returns what the client of a job says about when it is to run.
+func (p plan) order(job int) (out []step) {
+	r := p.dice("order", job)
+	at := func(kind string, low, high time.Duration) {
+		out = append(out, step{kind: kind, job: job, lasts: between(r, low, high)})
+	}
+	switch n := r.IntN(100); {
+	case n < 10 && job > p.crowd:
+		key := 1 + r.IntN(keys)
+		return []step{{kind: oneOnly, job: job, n: key}}
+	case n < 15:
+		at(first, 0, 0)
+	case n < 25:
+		at(urgent, 0, 0)
+	case n < 35:
+		at(lowly, 0, 0)
+	}
+	if r.IntN(10) == 0 {
+		at(later, time.Second, 15*time.Second)
+	}
+	return out
+}
+
+// keys is how many unique keys there are, and window how long after a job with one was handed in no other is made.
+const keys = 2
+
+func (p plan) window(key int) time.Duration { return between(p.dice("window", key), 0, 20*time.Second) }
 
 // poisson returns a number that is mean on the average.
 func poisson(r *rand.Rand, mean float64) (n int) {

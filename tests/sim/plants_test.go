@@ -138,6 +138,30 @@ var plants = []plant{
 		1, "a log has no terminal event", "ipc/jobs/table.go",
 		"\tif !e.cold {\n\t\te.completeLog()\n\t}\n", "",
 	},
+	{
+		0, "clients take no turns", "ipc/jobs/order.go",
+		"\t\tp.turn = max(p.turn, last+1)\n", "\t\tp.turn = max(p.turn, last)\n",
+	},
+	{
+		0, "priorities count for nothing", "ipc/jobs/order.go",
+		"class: message.PriorityRank(r.Priority), order", "class: 1, order",
+	},
+	{
+		0, "a job in front waits for its turn", "ipc/jobs/order.go",
+		"spot{front: r.Front,", "spot{front: false,",
+	},
+	{
+		0, "a job begins before its time", "ipc/jobs/take.go",
+		"max(e.paused.Sub(now), e.notHere.Sub(now))", "e.notHere.Sub(now)",
+	},
+	{
+		0, "a unique key is free once its job is done", "ipc/jobs/order.go",
+		"r.State == message.Done && at-r.Created < int64(window)", "false",
+	},
+	{
+		0, "daemons make different jobs of one key", "ipc/jobs/create.go",
+		"idOfKey(req.From, req.UniqueKey, old.Job)", "idOfKey(req.From, req.UniqueKey, old.Job+j.cfg.Owner)",
+	},
 }
 
 // found is how TestSimulation says that it has found something, with the first thing that it has found.

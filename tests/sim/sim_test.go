@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,13 +32,21 @@ func setting(name string, usual int) int {
 	return usual
 }
 
+// seeds are how many runs there are unless SIM_SEEDS says so. `make soak` has 5,000.
+func seeds() int {
+	if testing.Short() {
+		return 100
+	}
+	return 500
+}
+
 // TestSimulation runs the job stores, tables, dispatchers and outputs of two daemons on a real NATS server within one
 // bubble of virtual time, while things go wrong as a plan says, and judges what is left. SIM_SEEDS is the number of
-// runs (30 unless given), SIM_FROM the seed of the first; with SIM_LOSSES=1 disks lose what was written, and
+// runs, SIM_FROM the seed of the first; with SIM_LOSSES=1 disks lose what was written, and
 // with SIM_TWINS=1 two daemons have one name. A seed decides the plan, but not the order of goroutines: a run that
 // fails leaves its trace behind, and unless SIM_SHRINK is 0, the shortest plan that fails still.
 func TestSimulation(t *testing.T) {
-	seeds, from := setting("SIM_SEEDS", 30), setting("SIM_FROM", 1)
+	seeds, from := setting("SIM_SEEDS", seeds()), setting("SIM_FROM", 1)
 	began, total, runs := time.Now(), map[string]int{}, 0
 	ats.Register() // the ticker of this clock must be made outside of the bubble, or its virtual time stands still
 	for seed := from; seed < from+seeds && !t.Failed(); seed++ {
@@ -48,7 +58,23 @@ func TestSimulation(t *testing.T) {
 			report(t, w)
 		}
 	}
-	t.Logf("%d runs of %d jobs in %s: %v", runs, jobsPerSeed, time.Since(began).Round(time.Second), total)
+	faults := 0
+	for kind, n := range total {
+		if slices.Contains(ofWorld, kind) || slices.Contains(ofWorkers, kind) {
+			faults += n
+		}
+	}
+	t.Logf("%d runs, %d jobs, %d faults in %s, %.3f hours of a processor: %v", runs, total[submits], faults,
+		time.Since(began).Round(time.Second), processor().Hours(), total)
+}
+
+// processor returns the processor time of this process.
+func processor() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // run runs a plan in a bubble.

@@ -144,11 +144,11 @@ func (w *world) stopServer(killed bool) {
 	s := w.server
 	w.server = nil
 	w.mu.Unlock()
+	for _, l := range w.linksOf(nil) { // first: what is written from now on, nobody hears of
+		l.cut()
+	}
 	if killed {
 		copyTree(old, next)
-	}
-	for _, l := range w.linksOf(nil) {
-		l.cut()
 	}
 	s.Shutdown()
 	s.WaitForShutdown()
