@@ -75,6 +75,7 @@ type (
 		failure *fault.Error
 		metrics map[string]any
 		outputs []message.OutputRef
+		ui      map[string]map[string]any // what nodes show besides files
 	}
 	// answered: the job has the same content as an earlier one and gets its results.
 	answered struct{ earlier message.Record }
@@ -186,13 +187,13 @@ func (c ended) apply(r *message.Record, at int64, by rules) effects {
 	if failure != nil {
 		r.NodeError = failure.NodeErrors
 	}
-	r.Metrics, r.Outputs = c.metrics, c.outputs
+	r.Metrics, r.Outputs, r.UI = c.metrics, c.outputs, message.BoundedUI(c.ui, c.outputs)
 	return effects{files: true, bury: r.State == message.Failed}
 }
 
 func (c answered) apply(r *message.Record, at int64, _ rules) effects {
 	r.State, r.Finished, r.Outputs, r.NodeError = message.Done, at, c.earlier.Outputs, c.earlier.NodeError
-	r.Reused = c.earlier.Reused
+	r.Reused, r.UI = c.earlier.Reused, c.earlier.UI
 	if r.Reused == "" {
 		r.Reused = c.earlier.Job
 	}
@@ -231,7 +232,7 @@ func (retryAsked) apply(r *message.Record, _ int64, _ rules) effects {
 		r.Because(r.Error.Error())
 		cause = r.Error.Text
 	}
-	r.Outputs, r.Dropped = nil, 0 // those files have their names and do not belong to the next attempt
+	r.Outputs, r.UI, r.Dropped = nil, nil, 0 // those files have their names and do not belong to the next attempt
 	r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel = message.Queued, nil, nil, 0, 0, false
 	r.Earlier, r.HandedBack, r.NotBefore = r.Attempt, 0, 0
 	return effects{events: []message.Event{retrying(r, "retry was asked for; before, "+cause, nil)}}
