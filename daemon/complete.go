@@ -57,6 +57,9 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.checkJobs(); err != nil {
 		return err
 	}
+	if err := c.checkHTTP(); err != nil {
+		return err
+	}
 	if _, err := c.Limits.Check(); err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@
 // finds devices, transport.go how their ranks exchange data. children.go starts a process for each rank,
 // portable_model.go and hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are
 // the other side. On it worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder,
-// resume.go evaluations of open jobs in it, register.go hosts that come and go, metrics.go counts and health, run.go
-// serves and shuts down. complete.go checks settings, daemon.go opens everything in order. collector.go relaxes garbage
+// resume.go evaluations of open jobs in it, register.go hosts that come and go, metrics.go counts and health, http.go
+// ComfyUI's HTTP API, run.go serves and shuts down. complete.go checks settings, daemon.go opens everything in order. collector.go relaxes garbage
 // collection while payloads arrive.
 package daemon
 
@@ -112,6 +112,9 @@ func (d *daemon) open(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	if err := d.openHTTP(); err != nil {
+		return err
+	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
 		return err
 	}
@@ -148,6 +151,9 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.openMetrics(); err != nil {
 		return err
 	}
+	if d.http != nil {
+		d.http.On(d.jobs, sc.Classes)
+	}
 	d.svc = serve.NewService(sc)
 	return nil
 }
@@ -158,7 +164,7 @@ func (d *daemon) server() (string, error) {
 	if cfg.NATS != "" {
 		return cfg.NATS, nil
 	}
-	token, err := readToken(cfg.TokenFile)
+	token, err := readToken("--token-file", cfg.TokenFile)
 	if err != nil {
 		return "", err
 	}
@@ -183,7 +189,7 @@ func (d *daemon) server() (string, error) {
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := jobs.Config{
-		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget,
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.forget,
 		MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
 		KeepResults: cfg.KeepFiles, Log: d.log,
@@ -251,6 +257,9 @@ func (d *daemon) close() {
 	if d.svc == nil { // open failed halfway: no Serve will close these
 		if d.socket != nil {
 			_ = d.socket.Close()
+		}
+		if d.http != nil {
+			d.http.Close()
 		}
 		if d.nats != nil {
 			d.nats.Close()

@@ -132,6 +132,9 @@ func (d *daemon) carriers() []serve.Carrier {
 	if d.socket != nil {
 		out = append(out, d.socket)
 	}
+	if d.http != nil {
+		out = append(out, d.http)
+	}
 	return out
 }
 
@@ -150,4 +153,15 @@ func (d *daemon) event(ev message.Event) {
 	d.meter.Event(ev)
 	d.nats.Event(ev)
 	d.ended(ev)
+	if d.http != nil {
+		d.http.Event(ev)
+	}
+}
+
+// forget drops what is kept of a job that is forgotten.
+func (d *daemon) forget(job string) {
+	d.outputs.Forget(job)
+	if d.http != nil {
+		d.http.Forget(job)
+	}
 }

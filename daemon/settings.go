@@ -61,8 +61,13 @@ type Config struct {
 	// Patience is how long all ranks of a request may make no progress; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 
-	Workers   int           `json:"workers,omitempty"`
-	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
+	Workers int    `json:"workers,omitempty"`
+	Metrics string `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
+	HTTP    string `json:"http,omitempty"`    // address of ComfyUI's HTTP API; empty: none
+	// HTTPTokenFile holds the token that its clients must send, HTTPOrigins are other web pages that may use it.
+	HTTPTokenFile string   `json:"http_token_file,omitempty"`
+	HTTPOrigins   []string `json:"http_origins,omitempty"`
+
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory
 	Sync      string        `json:"sync,omitempty"`  // always or interval

@@ -7,6 +7,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/serve"
+	"patchbay/ipc/web"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
 )
@@ -23,6 +24,7 @@ type daemon struct {
 	embedded *broker.Embedded // nil with an external server
 	nats     *serve.NATS
 	socket   *serve.Socket // nil: off
+	http     *web.HTTP     // nil: off
 	children []*worker.Child
 	unfollow func() // stops following a cluster of hosts; nil: none is followed
 	owner    string // the daemon's name

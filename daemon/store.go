@@ -60,6 +60,7 @@ type Runtime struct {
 	NATS    string `json:"nats"` // with the token, if there is one; therefore the file is 0600
 	Socket  string `json:"socket,omitempty"`
 	Metrics string `json:"metrics,omitempty"` // host:port
+	HTTP    string `json:"http,omitempty"`    // host:port
 }
 
 // RuntimePath returns the path of the runtime file of the daemon that uses a store.
@@ -75,6 +76,9 @@ func (d *daemon) announce() error {
 	}
 	if d.metrics != nil {
 		r.Metrics = d.metrics.Address()
+	}
+	if d.http != nil {
+		r.HTTP = d.http.Address()
 	}
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -94,18 +98,18 @@ func replace(path string, b []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-func readToken(path string) (string, error) {
+func readToken(flag, path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < 16 || strings.ContainsAny(token, " @/:") {
 		return "", fmt.Errorf(
-			"--token-file %s: want one token of 16 or more characters without space, at sign, slash and colon", path)
+			"%s %s: want one token of 16 or more characters without space, at sign, slash and colon", flag, path)
 	}
 	return token, nil
 }

@@ -140,8 +140,8 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
 		Tied: req.Tied, Front: req.Front, Priority: req.Priority, From: req.From, NotBefore: req.NotBefore,
-		Unique: req.UniqueKey,
-		Files:  req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan), Owner: j.cfg.Owner,
+		Unique: req.UniqueKey, Number: req.Number,
+		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan), Owner: j.cfg.Owner,
 	}
 	for _, f := range req.Files {
 		if f.Shared() {

@@ -41,7 +41,7 @@ func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool
 	if preview {
 		e.viewers++
 	}
-	return &Cursor{jobs: j, e: e, next: max(from, 1), shown: e.shown, preview: preview}, nil
+	return &Cursor{jobs: j, e: e, next: max(from, 1), preview: preview}, nil
 }
 
 // Close ends the interest in previews. A second call does nothing.

@@ -142,7 +142,7 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, failure *fault.Err
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
 	end := ended{attempt: attemptOf(&was), failure: failure}
 	if out != nil {
-		end.metrics = out.Metrics
+		end.metrics, end.ui = out.Metrics, out.UI
 		for _, f := range out.Files {
 			end.outputs = append(end.outputs, f.Ref)
 		}

@@ -76,6 +76,7 @@ type (
 		failure *fault.Error
 		metrics map[string]any
 		outputs []message.OutputRef
+		ui      map[string]map[string]any // what nodes show besides files
 	}
 	// answered: the job has the same content as an earlier one and gets its results.
 	answered struct{ earlier message.Record }
@@ -196,14 +197,14 @@ func (c ended) apply(r *message.Record, at int64, by rules) effects {
 	if failure != nil {
 		r.NodeError = failure.NodeErrors
 	}
-	r.Metrics, r.Outputs = c.metrics, c.outputs
+	r.Metrics, r.Outputs, r.UI = c.metrics, c.outputs, message.BoundedUI(c.ui, c.outputs)
 	files := len(r.Outputs) > 0
 	return effects{files: files, ends: !files, bury: r.State == message.Failed}
 }
 
 func (c answered) apply(r *message.Record, at int64, _ rules) effects {
 	r.State, r.Finished, r.Outputs, r.NodeError = message.Done, at, c.earlier.Outputs, c.earlier.NodeError
-	r.Reused = c.earlier.Reused
+	r.Reused, r.UI = c.earlier.Reused, c.earlier.UI
 	if r.Reused == "" {
 		r.Reused = c.earlier.Job
 	}
@@ -247,7 +248,8 @@ func (retryAsked) apply(r *message.Record, _ int64, _ rules) effects {
 		r.Because(r.Error.Error())
 		cause = r.Error.Text
 	}
-	r.Outputs, r.Warning, r.Dropped, r.EndSeq = nil, "", 0, 0 // those files have their names and do not belong to the next attempt
+	// those files have their names and do not belong to the next attempt
+	r.Outputs, r.UI, r.Warning, r.Dropped, r.EndSeq = nil, nil, "", 0, 0
 	r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel = message.Queued, nil, nil, 0, 0, false
 	r.Earlier, r.HandedBack, r.NotBefore = r.Attempt, 0, 0
 	return effects{events: []message.Event{retrying(r, "retry was asked for; before, "+cause, nil)}}

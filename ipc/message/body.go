@@ -172,7 +172,7 @@ func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 	}
 	req.Workflow, req.Client, req.Front = body.Prompt, body.ClientID, body.Front
 	if id, isText := body.PromptID.(string); body.PromptID != nil {
-		if !isText || !canonicalUUID(id) {
+		if !isText || !CanonicalUUID(id) {
 			e := fault.At(fault.InvalidPromptID, "prompt_id", "prompt_id must be a valid UUID")
 			e.Details = "prompt_id must be a UUID string in canonical lowercase hyphenated form; omit it to let the server " +
 				"generate one"
@@ -188,16 +188,19 @@ func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 			}
 			req.ExtraPNG = p
 		}
-		if v, _ := body.Extra.Get("preview_method"); v != nil && v != "none" {
-			req.Preview = true
-		}
+		method, _ := body.Extra.At("preview_method").(string) // any other name means the server's preset, which is none
+		req.Preview = slices.Contains([]string{"auto", "latent2rgb", "taesd"}, method)
+		req.ExtraData = wire.Without(body.Extra, append(secretExtra(), "extra_pnginfo")...)
 	}
 	// Our own fields may stand beside ComfyUI's.
-	return body.Targets, wire.Bind(wire.Without(o, "workflow"), req)
+	return body.Targets, wire.Bind(wire.Without(o, "workflow", "extra_data"), req)
 }
 
-// canonicalUUID reports whether s is a UUID in lower-case hyphenated form.
-func canonicalUUID(s string) bool {
+// secretExtra lists the keys of extra_data that hold credentials, which nothing here needs and nothing keeps.
+func secretExtra() []string { return []string{"auth_token_comfy_org", "api_key_comfy_org"} }
+
+// CanonicalUUID reports whether s is a UUID in lower-case hyphenated form.
+func CanonicalUUID(s string) bool {
 	if len(s) != 36 {
 		return false
 	}
@@ -249,7 +252,7 @@ func Hash(req *RunRequest, workflow string) string {
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", cmp.Or(c.Undated,
 		workflow), nil, false, false, false, "", 0, nil
 	c.Validated = nil
-	c.UniqueKey, c.UniqueMS = "", 0
+	c.UniqueKey, c.UniqueMS, c.Number, c.ExtraData = "", 0, 0, nil
 	c.DeadlineMS, c.QueueTTLMS, c.NotBefore = 0, 0, 0  // times do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)

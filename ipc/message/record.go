@@ -3,6 +3,7 @@ package message
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"patchbay/fault"
@@ -96,6 +97,9 @@ type Record struct {
 	From       string   `json:"from,omitempty"`       // client that it counts for
 	Unique     string   `json:"unique_key,omitempty"` // see RunRequest.UniqueKey
 	Pieces     int      `json:"pieces,omitempty"`     // pieces of the request in the bucket patchbay-requests
+	Number     float64  `json:"number,omitempty"`     // see RunRequest.Number
+	// what nodes show besides files, such as texts, by node; see BoundedUI
+	UI map[string]map[string]any `json:"ui,omitempty"`
 }
 
 // maxCauses bounds the number of Record.Causes, maxCause the bytes of each.
@@ -133,7 +137,7 @@ func (r Record) Closed(failure *fault.Error) Record {
 // bare returns the record without its fields of unbounded length.
 func (r Record) bare() Record {
 	r.Error = wire.Short(r.Error)
-	r.Outputs, r.Metrics, r.NodeError, r.Client, r.Files, r.Causes = nil, nil, nil, nil, nil, nil
+	r.Outputs, r.Metrics, r.NodeError, r.Client, r.Files, r.Causes, r.UI = nil, nil, nil, nil, nil, nil, nil
 	return r
 }
 
@@ -141,4 +145,31 @@ func (r Record) bare() Record {
 func (r Record) Clone() Record {
 	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
 	return r
+}
+
+// maxUI bounds Record.UI, in bytes of JSON.
+const maxUI = 64 << 10
+
+// BoundedUI returns what a record keeps of the ui dictionaries of nodes: what is no list of files, of as many nodes as
+// fit in maxUI bytes.
+func BoundedUI(ui map[string]map[string]any, outputs []OutputRef) map[string]map[string]any {
+	kept, room := map[string]map[string]any{}, maxUI
+	for _, node := range slices.Sorted(maps.Keys(ui)) {
+		shown := maps.Clone(ui[node])
+		for _, ref := range outputs {
+			if ref.Node == node {
+				delete(shown, ref.Kind)
+			}
+		}
+		b, err := wire.Encode(shown, wire.JSON)
+		if len(shown) == 0 || err != nil || len(b) > room {
+			continue
+		}
+		room -= len(b)
+		kept[node] = shown
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return kept
 }

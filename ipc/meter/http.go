@@ -98,6 +98,25 @@ func series(name string, labels ...string) string {
 	return name + "{" + strings.Join(parts, ",") + "}"
 }
 
+// ServeHTTP answers with all that m counts.
+func (m *Meter) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	m.write(w)
+}
+
+// Health returns a handler that answers with what is wrong with the daemon, and status 503, or ok.
+func Health(ill func() []string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if bad := ill(); len(bad) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, strings.Join(bad, "\n"))
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	}
+}
+
 // Endpoint serves /metrics and /healthz to monitoring systems.
 type Endpoint struct {
 	l   net.Listener
@@ -111,19 +130,8 @@ func Listen(addr string, m *Meter, ill func() []string) (*Endpoint, error) {
 		return nil, fmt.Errorf("--metrics %s: %w", addr, err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		m.write(w)
-	})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		if bad := ill(); len(bad) > 0 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = fmt.Fprintln(w, strings.Join(bad, "\n"))
-			return
-		}
-		_, _ = fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /metrics", m.ServeHTTP)
+	mux.HandleFunc("GET /healthz", Health(ill))
 	return &Endpoint{l: l, srv: &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,

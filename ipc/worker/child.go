@@ -22,7 +22,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		return nil, err
 	}
 	req := *task.Req
-	req.UniqueKey, req.UniqueMS = "", 0
+	req.UniqueKey, req.UniqueMS, req.Number, req.ExtraData = "", 0, 0, nil
 	req.QueueTTLMS, req.DeadlineMS, req.NotBefore, req.Client, req.Front = 0, 0, 0, nil, false // the daemon handles these
 	req.Attempt = task.Attempt
 	replies, err := p.client.Ask(ctx, message.VerbRun, "", &req)

@@ -52,6 +52,11 @@ func imageClasses() []graph.Class {
 			Run:    func(c *graph.Call) ([]any, error) { return saveImages(c, tempPrefix(), "temp") },
 		},
 		{
+			Name: "SaveImageWebsocket", Display: "Save Image (Websocket)", Module: "custom_nodes.websocket_image_save",
+			Output: true, Description: "Sends the pictures to the client's websocket, without metadata.",
+			Inputs: []graph.Input{graph.Bare("images", "IMAGE")}, Run: sendImages,
+		},
+		{
 			Name: "LoadImage", Display: "Load Image",
 			Aliases:   "load image, open image, import image, image input, upload image, read image, image loader",
 			Essential: "Basics", Inputs: []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
@@ -137,6 +142,18 @@ func saveAs(c *graph.Call, im *picture.Image, prefix, kind, key string) error {
 		c.Save(files.Output{Kind: key, Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
 	}
 	return nil
+}
+
+// sendImages hands pictures to the caller for the client's websocket: carriers that have one send them there.
+func sendImages(c *graph.Call) ([]any, error) {
+	im := c.Image("images")
+	for i := range im.B {
+		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C)
+		c.Save(files.Output{
+			Kind: files.KindSocket, Prefix: tempPrefix(), Type: "temp", Ext: ".png", Data: data, Width: im.X, Height: im.Y,
+		})
+	}
+	return []any{}, nil
 }
 
 // metadataOf returns the metadata of a saved file: the workflow as "prompt", then the extra texts.

@@ -273,6 +273,9 @@ func writeFailure(out Output, err error) error {
 	return f
 }
 
+// KindSocket is the kind of outputs that are for the client's websocket alone (SaveImageWebsocket).
+const KindSocket = "websocket"
+
 // Output is one file that a node produced. It is not in the output folder until Commit puts it there.
 type Output struct {
 	Node   string

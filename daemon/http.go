@@ -1,0 +1,44 @@
+package daemon
+
+import (
+	"net/url"
+
+	"patchbay/ipc/meter"
+	"patchbay/ipc/web"
+)
+
+// openHTTP opens the address of ComfyUI's HTTP API, if one is configured.
+func (d *daemon) openHTTP() error {
+	cfg := d.cfg
+	if cfg.HTTP == "" {
+		return nil
+	}
+	token, err := readToken("--http-token-file", cfg.HTTPTokenFile)
+	if err != nil {
+		return err
+	}
+	body, err := ParseBytes(cfg.Limits.Message)
+	if err != nil {
+		return err
+	}
+	d.http, err = web.Listen(web.Config{
+		Listen: cfg.HTTP, Token: token, Origins: cfg.HTTPOrigins, Roots: cfg.Roots(), Stats: d.meter.Stats,
+		Memory: func() (int64, int64) { return memInfo("MemTotal:"), availableMemory() }, Body: body, Log: d.log,
+		Metrics: d.meter.ServeHTTP, Health: meter.Health(d.faults),
+	})
+	return err
+}
+
+// checkHTTP returns an *InputError for flags of the HTTP API that cannot work.
+func (c *Config) checkHTTP() error {
+	if c.HTTP == "" && (c.HTTPTokenFile != "" || len(c.HTTPOrigins) > 0) {
+		return refuse("--http-token-file and --http-origin are for --http ADDRESS")
+	}
+	for _, o := range c.HTTPOrigins {
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+			return refuse("--http-origin %s: want SCHEME://HOST[:PORT]", o)
+		}
+	}
+	return nil
+}

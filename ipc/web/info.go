@@ -1,0 +1,148 @@
+package web
+
+import (
+	"net/http"
+	"path"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// infoCache holds the answer to GET /object_info for a second: clients ask for it often, and making it reads every
+// folder of models.
+type infoCache struct {
+	mu    sync.Mutex
+	all   []byte
+	until time.Time
+}
+
+// stale makes the next answer a new one.
+func (c *infoCache) stale() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = time.Time{}
+}
+
+// objectInfo answers GET /object_info and /object_info/{class}. An unknown class is no error.
+func (h *HTTP) objectInfo(w http.ResponseWriter, r *http.Request) error {
+	if class := r.PathValue("class"); class != "" {
+		info := h.classes.Describe(class)
+		b, err := wire.Encode(orEmptyMap(info), wire.JSON)
+		if err == nil {
+			cached(w, r, b)
+		}
+		return err
+	}
+	c := &h.info
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().After(c.until) {
+		b, err := wire.Encode(h.classes.Describe(""), wire.JSON)
+		if err != nil {
+			return err
+		}
+		c.all, c.until = b, time.Now().Add(time.Second)
+	}
+	cached(w, r, c.all)
+	return nil
+}
+
+// kinds of files that ComfyUI lists and that are empty here.
+var otherKinds = []string{"configs", "embeddings", "diffusers", "vae_approx", "gligen", "hypernetworks", "photomaker"}
+
+// models answers GET /models and /models/{folder}.
+func (h *HTTP) models(w http.ResponseWriter, r *http.Request) error {
+	folder := r.PathValue("folder")
+	if folder == "" {
+		h.send(w, http.StatusOK, append(files.Kinds(), otherKinds...))
+		return nil
+	}
+	list := h.classes.Models()
+	switch folder { // the older names
+	case "unet":
+		folder = files.KindDiffusion
+	case "clip":
+		folder = files.KindText
+	}
+	names, ok := list[folder]
+	for _, other := range otherKinds {
+		if folder == other {
+			names, ok = []any{}, true
+		}
+	}
+	if folder == files.KindEmbedding {
+		names = append([]string{}, h.cfg.Roots.List(files.KindEmbedding)...)
+	}
+	if !ok {
+		return bare(http.StatusNotFound)
+	}
+	h.send(w, http.StatusOK, names)
+	return nil
+}
+
+// kinds answers GET /experiment/models.
+func (h *HTTP) kinds(w http.ResponseWriter, _ *http.Request) error {
+	out := []any{}
+	for _, kind := range files.Kinds() {
+		out = append(out, pyjson.NewObject("name", kind, "folders", files.Folders(kind), "extensions",
+			[]string{".safetensors", ".sft", ".gguf"}))
+	}
+	h.send(w, http.StatusOK, out)
+	return nil
+}
+
+// embeddings answers GET /embeddings: names without their endings.
+func (h *HTTP) embeddings(w http.ResponseWriter, _ *http.Request) error {
+	out := []string{}
+	for _, name := range h.cfg.Roots.List(files.KindEmbedding) {
+		out = append(out, strings.TrimSuffix(name, path.Ext(name)))
+	}
+	h.send(w, http.StatusOK, out)
+	return nil
+}
+
+// none answers with an empty list.
+func (h *HTTP) none(w http.ResponseWriter, _ *http.Request) error {
+	h.send(w, http.StatusOK, []any{})
+	return nil
+}
+
+// serverFeatures is what this server can do, as ComfyUI says it.
+func serverFeatures() *pyjson.Object {
+	return pyjson.NewObject("supports_preview_metadata", true, "supports_model_type_tags", false, "max_upload_size",
+		maxUpload, "extension", pyjson.NewObject(), "node_replacements", false, "assets", false)
+}
+
+func (h *HTTP) features(w http.ResponseWriter, _ *http.Request) error {
+	h.send(w, http.StatusOK, serverFeatures())
+	return nil
+}
+
+// systemStats answers GET /system_stats. Of Python and torch, which are not here, it says so.
+func (h *HTTP) systemStats(w http.ResponseWriter, _ *http.Request) error {
+	total, free := h.cfg.Memory()
+	s := h.cfg.Stats()
+	devices := []any{}
+	for i, name := range s.Devices {
+		kind, _, _ := strings.Cut(name, ":")
+		var index any
+		if kind != "cpu" {
+			index = i
+		}
+		devices = append(devices, pyjson.NewObject("name", name, "type", kind, "index", index, "vram_total", total,
+			"vram_free", free, "torch_vram_total", total, "torch_vram_free", free))
+	}
+	h.send(w, http.StatusOK, pyjson.NewObject("system", pyjson.NewObject(
+		"os", runtime.GOOS, "ram_total", total, "ram_free", free, "comfyui_version", graph.Compat,
+		"required_frontend_version", "", "installed_templates_version", "", "required_templates_version", "",
+		"comfy_package_versions", []any{}, "python_version", "none: Patchbay "+s.Version, "pytorch_version", "none",
+		"embedded_python", false, "deploy_environment", "patchbay", "argv", []any{"patchbay", "serve"},
+	), "devices", devices))
+	return nil
+}

@@ -1,0 +1,198 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/node/files"
+)
+
+// door is a carrier that serves a fake executor.
+type door struct {
+	*HTTP
+	*ipctest.Rig
+	t    *testing.T
+	http *http.Client
+}
+
+// newDoor starts a carrier. tune, if not nil, may change its configuration.
+func newDoor(t *testing.T, tune func(*Config)) *door {
+	t.Helper()
+	top := t.TempDir()
+	cfg := Config{
+		Listen: "127.0.0.1:0", Log: zerolog.Nop(), Stats: func() message.Stats { return message.Stats{Devices: []string{"cpu"}} },
+		Memory: func() (int64, int64) { return 2 << 30, 1 << 30 },
+		Roots: files.Roots{
+			Input: filepath.Join(top, "input"), Output: filepath.Join(top, "output"), Temp: filepath.Join(top, "temp"),
+		},
+	}
+	if tune != nil {
+		tune(&cfg)
+	}
+	h, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outputs := jobs.OutputsConfig{
+		Stage: filepath.Join(top, "stage"), Output: cfg.Roots.Output, Temp: cfg.Roots.Temp, Log: zerolog.Nop(),
+	}
+	rig := ipctest.NewRig(t, jobs.Config{OnEvent: h.Event, OnForget: h.Forget}, outputs)
+	h.On(rig.Jobs, ipctest.FakeService().Classes)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(ctx, ctx, rig.Service) }()
+	d := &door{HTTP: h, Rig: rig, t: t, http: &http.Client{Transport: &http.Transport{}}}
+	t.Cleanup(func() {
+		d.http.CloseIdleConnections()
+		stop()
+		<-done
+	})
+	return d
+}
+
+// ask sends a request and returns status and body.
+func (d *door) ask(method, path string, body any, header ...string) (int, []byte, http.Header) {
+	d.t.Helper()
+	var r io.Reader
+	switch b := body.(type) {
+	case nil:
+	case string:
+		r = strings.NewReader(b)
+	default:
+		text, err := json.Marshal(b)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		r = bytes.NewReader(text)
+	}
+	q, err := http.NewRequestWithContext(wiretest.Context(d.t), method, d.Name()+path, r)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if header[i] == "Host" {
+			q.Host = header[i+1]
+			continue
+		}
+		q.Header.Set(header[i], header[i+1])
+	}
+	resp, err := d.http.Do(q)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	out, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return resp.StatusCode, out, resp.Header
+}
+
+// get decodes the JSON answer to a GET.
+func (d *door) get(path string) any {
+	d.t.Helper()
+	status, body, _ := d.ask("GET", path, nil)
+	if status != http.StatusOK {
+		d.t.Fatalf("GET %s: %d %s", path, status, body)
+	}
+	return decoded(d.t, body)
+}
+
+func decoded(t *testing.T, body []byte) (v any) {
+	t.Helper()
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v
+}
+
+// post queues a workflow of the fake for a client and returns the job's id.
+func (d *door) post(client, graph string, more ...string) string {
+	d.t.Helper()
+	body := fmt.Sprintf(`{"client_id": %q, "prompt": %s%s}`, client, graph, strings.Join(more, ""))
+	status, b, _ := d.ask("POST", "/prompt", body, "Content-Type", "application/x-www-form-urlencoded")
+	if status != http.StatusOK {
+		d.t.Fatalf("POST /prompt: %d %s", status, b)
+	}
+	return decoded(d.t, b).(map[string]any)["prompt_id"].(string)
+}
+
+// ear is a websocket.
+type ear struct {
+	t    *testing.T
+	conn *websocket.Conn
+}
+
+// said is one message: type and data, or a binary one.
+type said struct {
+	Type string         `json:"type"`
+	Data map[string]any `json:"data"`
+	raw  []byte
+}
+
+func (d *door) listen(client string) *ear {
+	d.t.Helper()
+	conn, _, err := websocket.Dial(wiretest.Context(d.t), "ws://"+d.Address()+"/ws?clientId="+client, nil) //nolint:bodyclose
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	conn.SetReadLimit(64 << 20)
+	d.t.Cleanup(func() { _ = conn.CloseNow() })
+	return &ear{d.t, conn}
+}
+
+func (e *ear) next() said {
+	e.t.Helper()
+	ctx, stop := context.WithTimeout(wiretest.Context(e.t), time.Minute)
+	defer stop()
+	kind, b, err := e.conn.Read(ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if kind == websocket.MessageBinary {
+		return said{raw: b}
+	}
+	m := said{raw: b}
+	if err := json.Unmarshal(b, &m); err != nil {
+		e.t.Fatal(err)
+	}
+	return m
+}
+
+// until reads up to the message that says that a job runs no more, and returns all.
+func (e *ear) until(job string) (all []said) {
+	e.t.Helper()
+	for {
+		m := e.next()
+		all = append(all, m)
+		if m.Type == "executing" && m.Data["node"] == nil && m.Data["prompt_id"] == job {
+			return all
+		}
+	}
+}
+
+func types(all []said) (out []string) {
+	for _, m := range all {
+		if m.Type == "" {
+			out = append(out, "binary")
+			continue
+		}
+		out = append(out, m.Type)
+	}
+	return out
+}

@@ -1,0 +1,143 @@
+package web
+
+import (
+	"net/http"
+	"runtime/debug"
+	"strings"
+
+	"patchbay/fault"
+)
+
+// route is one row of the table of routes.
+type route struct {
+	method, path string
+	about        string
+	// onlyAPI: ComfyUI has it below /api alone; onlyBare: it has none below /api.
+	onlyAPI, onlyBare bool
+	open              bool // it is answered without a token
+	answer            func(http.ResponseWriter, *http.Request) error
+}
+
+// routes returns the table, from which the handler and /openapi.yaml are made.
+func (h *HTTP) routes() []route {
+	return []route{
+		{method: "GET", path: "/{$}", onlyBare: true, about: "a page that says what this is", answer: h.root},
+		{method: "GET", path: "/ws", about: "websocket: events of the jobs of one client id", answer: h.ws},
+
+		{method: "POST", path: "/prompt", about: "queue a workflow", answer: h.postPrompt},
+		{method: "GET", path: "/prompt", about: "how many jobs wait or run", answer: h.getPrompt},
+		{method: "GET", path: "/queue", about: "jobs that run and wait", answer: h.getQueue},
+		{method: "POST", path: "/queue", about: "take waiting jobs out: {clear: true} or {delete: [id]}", answer: h.postQueue},
+		{method: "POST", path: "/interrupt", about: "stop a running job, or all: {prompt_id}", answer: h.interrupt},
+		{method: "POST", path: "/free", about: "give up cached models: {unload_models, free_memory}", answer: h.free},
+
+		{method: "GET", path: "/history", about: "jobs that have ended; max_items, offset", answer: h.getHistory},
+		{method: "GET", path: "/history/{id}", about: "one job that has ended", answer: h.getHistory},
+		{method: "POST", path: "/history", about: "forget ended jobs: {clear: true} or {delete: [id]}", answer: h.postHistory},
+		{
+			method: "GET", path: "/jobs", onlyAPI: true, answer: h.listJobs,
+			about: "jobs; status, workflow_id, sort_by, sort_order, limit, offset",
+		},
+		{method: "GET", path: "/jobs/{id}", onlyAPI: true, about: "one job", answer: h.oneJob},
+		{method: "POST", path: "/jobs/{id}/cancel", onlyAPI: true, about: "cancel a job", answer: h.cancelJob},
+		{method: "POST", path: "/jobs/cancel", onlyAPI: true, about: "cancel jobs: {job_ids: [id]}", answer: h.cancelJobs},
+
+		{
+			method: "GET", path: "/view", answer: h.view,
+			about: "a file; filename, type, subfolder, preview, channel; Range and If-None-Match",
+		},
+		{method: "POST", path: "/upload/image", about: "store a picture for LoadImage", answer: h.uploadImage},
+		{method: "POST", path: "/upload/mask", about: "store a picture with the alpha of a mask", answer: h.uploadMask},
+
+		{method: "GET", path: "/object_info", about: "all node classes", answer: h.objectInfo},
+		{method: "GET", path: "/object_info/{class...}", about: "one node class", answer: h.objectInfo},
+		{method: "GET", path: "/models", about: "kinds of model files", answer: h.models},
+		{method: "GET", path: "/models/{folder}", about: "model files of a kind", answer: h.models},
+		{method: "GET", path: "/experiment/models", about: "kinds of model files with their folders", answer: h.kinds},
+		{method: "GET", path: "/embeddings", about: "names for embedding: in prompts", answer: h.embeddings},
+		{method: "GET", path: "/extensions", about: "scripts of the editor: none", answer: h.none},
+		{method: "GET", path: "/system_stats", about: "this machine and its devices", answer: h.systemStats},
+		{method: "GET", path: "/features", about: "what this server can do", answer: h.features},
+
+		{method: "GET", path: "/openapi.yaml", onlyBare: true, about: "these routes", answer: h.openAPI},
+		{
+			method: "GET", path: "/metrics", onlyBare: true, about: "counts in Prometheus' format",
+			answer: passed(h.cfg.Metrics),
+		},
+		{
+			method: "GET", path: "/healthz", onlyBare: true, open: true, answer: passed(h.cfg.Health),
+			about: "ok, or what is wrong with status 503",
+		},
+	}
+}
+
+// passed answers as a handler of another package does.
+func passed(f http.HandlerFunc) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if f == nil {
+			return bare(http.StatusNotFound)
+		}
+		f(w, r)
+		return nil
+	}
+}
+
+// paths returns the patterns of a row.
+func (r *route) paths() []string {
+	switch {
+	case r.onlyAPI:
+		return []string{"/api" + r.path}
+	case r.onlyBare:
+		return []string{r.path}
+	}
+	return []string{r.path, "/api" + r.path}
+}
+
+// handler serves the table.
+func (h *HTTP) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range h.routes() {
+		for _, path := range r.paths() {
+			mux.Handle(r.method+" "+path, h.answers(r))
+		}
+	}
+	return h.guard(mux)
+}
+
+// answers makes a handler of a row. A panic is an answer with status 500.
+func (h *HTTP) answers(r route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		defer func() {
+			if p := recover(); p != nil {
+				h.cfg.Log.Error().Interface("panic", p).Str("route", r.method+" "+r.path).Str("stack", string(debug.Stack())).
+					Msg("a request failed")
+				h.fail(w, fault.New(fault.Panic, "internal error"))
+			}
+		}()
+		limit := h.cfg.Body
+		if strings.HasPrefix(r.path, "/upload/") {
+			limit = max(limit, maxUpload)
+		}
+		q.Body = http.MaxBytesReader(w, q.Body, limit)
+		if err := r.answer(w, q); err != nil {
+			h.cfg.Log.Debug().Err(err).Str("route", r.method+" "+r.path).Msg("request refused")
+			h.fail(w, err)
+		}
+	})
+}
+
+// root is a plain page: clients ask for it to see whether the server is up.
+func (h *HTTP) root(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write([]byte(page))
+	return nil
+}
+
+const page = `<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Patchbay</title>
+<h1>Patchbay</h1>
+<p>This is ComfyUI's HTTP API, answered by Patchbay. It comes without an editor: point your client here.</p>
+<p><a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
+<a href="/openapi.yaml">all routes</a>.</p>
+</html>
+`

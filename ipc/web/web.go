@@ -1,0 +1,217 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/fault"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
+)
+
+// Config says what the carrier serves, and to whom.
+type Config struct {
+	Listen string // HOST:PORT
+	// Token must come with every request, as a bearer token, in the cookie or as the parameter of that name; empty:
+	// nobody is asked for one, and only this machine is served.
+	Token   string
+	Origins []string // of other web pages that may use it: scheme://host[:port]
+
+	Roots  files.Roots
+	Stats  func() message.Stats
+	Memory func() (total, free int64) // of this machine, in bytes
+	// Metrics and Health answer GET /metrics and /healthz; nil: nobody does.
+	Metrics, Health http.HandlerFunc
+
+	Body int64 // bytes of the largest request. 0: 64 MiB
+	Log  zerolog.Logger
+}
+
+// HTTP is the carrier. It implements serve.Carrier.
+type HTTP struct {
+	cfg     Config
+	l       net.Listener
+	jobs    *jobs.Table
+	classes serve.Classes
+	svc     *serve.Service
+
+	hub  *hub
+	past *past
+	info infoCache
+
+	mu     sync.Mutex
+	number float64 // of the newest job
+}
+
+// Listen opens the address of a carrier. It refuses one that other machines can reach if there is no token.
+func Listen(cfg Config) (*HTTP, error) {
+	cfg.Body = cmp.Or(cfg.Body, int64(wire.DefaultLimits().Bytes))
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("--http %s: %w", cfg.Listen, err)
+	}
+	if addr, ok := l.Addr().(*net.TCPAddr); ok && cfg.Token == "" && !addr.IP.IsLoopback() {
+		_ = l.Close()
+		return nil, fmt.Errorf("--http %s: other machines can reach this address: give --http-token-file, or listen on "+
+			"127.0.0.1", cfg.Listen)
+	}
+	h := &HTTP{cfg: cfg, l: l, number: -1} // the first job has number 0
+	h.past, h.hub = newPast(h), newHub(h)
+	return h, nil
+}
+
+// On sets what the carrier serves. It must be called before Serve.
+func (h *HTTP) On(table *jobs.Table, classes serve.Classes) {
+	h.jobs, h.classes = table, classes
+	for _, j := range table.Select(func(r *message.Record, _ bool) bool { return r.Kind == "" }) {
+		h.number = max(h.number, math.Abs(math.Trunc(j.Number)))
+	}
+}
+
+// Name is "http" with the address.
+func (h *HTTP) Name() string { return "http://" + h.Address() }
+
+// Address returns HOST:PORT.
+func (h *HTTP) Address() string { return h.l.Addr().String() }
+
+// Event passes an event of this daemon on to those who wait for it. It does not block, and does not call the table.
+func (h *HTTP) Event(ev message.Event) { h.hub.note(ev) }
+
+// Forget drops what is known about a job. It does not call the table.
+func (h *HTTP) Forget(job string) {
+	h.past.forget(job)
+	h.hub.forget(job)
+}
+
+// Close closes the address of a carrier that was never served.
+func (h *HTTP) Close() { _ = h.l.Close() }
+
+// Serve implements serve.Carrier.
+func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
+	h.svc = s
+	srv := &http.Server{
+		Handler: h.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 2 * time.Minute,
+		WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: nil,
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	srv.BaseContext = func(net.Listener) context.Context { return running }
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { h.hub.run(running) })
+	failed := make(chan error, 1)
+	wg.Go(func() { failed <- srv.Serve(h.l) })
+	select {
+	case err := <-failed:
+		stop()
+		h.hub.close()
+		return err
+	case <-ctx.Done():
+	}
+	h.hub.close()
+	err := srv.Shutdown(drain)
+	stop()
+	if err != nil {
+		err = srv.Close()
+	}
+	<-failed
+	return err
+}
+
+// plain is an error with the body that ComfyUI's routes for jobs have: {"error": "text"}.
+type plain struct {
+	status int
+	body   map[string]any
+}
+
+func (p *plain) Error() string { return fmt.Sprint(p.body["error"]) }
+
+// wrong returns an error with status 400 and ComfyUI's text.
+func wrong(format string, args ...any) error {
+	return &plain{http.StatusBadRequest, map[string]any{"error": fmt.Sprintf(format, args...)}}
+}
+
+// bare is an error without a body.
+type bare int
+
+func (b bare) Error() string { return http.StatusText(int(b)) }
+
+// fail answers a request with an error: ComfyUI's body of POST /prompt, {"error": {type, message, details, extra_info},
+// "node_errors"}.
+func (h *HTTP) fail(w http.ResponseWriter, err error) {
+	var p *plain
+	var b bare
+	switch {
+	case errors.As(err, &b):
+		w.WriteHeader(int(b))
+		return
+	case errors.As(err, &p):
+		h.send(w, p.status, p.body)
+		return
+	}
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+		err = fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed", h.cfg.Body)
+	}
+	e := h.cfg.Roots.Publish(fault.From(err))
+	f, status := e.Form(), e.Status()
+	switch e.Public() {
+	case fault.BadWorkflow, fault.NoModel, fault.NoNodeType, fault.Unsupported, fault.EmptyBody, fault.PlanRefused:
+		status = http.StatusBadRequest
+	}
+	if e.RetryAfterMS > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, e.RetryAfterMS/1000)))
+	}
+	body := pyjson.NewObject("error", pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details",
+		e.Details, "extra_info", orEmptyMap(e.Extra)), "node_errors", orEmptyMap(e.NodeErrors))
+	h.send(w, status, body)
+}
+
+func orEmptyMap(m map[string]any) map[string]any {
+	if m == nil {
+		return map[string]any{}
+	}
+	return m
+}
+
+// send answers with JSON.
+func (h *HTTP) send(w http.ResponseWriter, status int, v any) {
+	b, ok := v.(json.RawMessage)
+	if !ok {
+		var err error
+		if b, err = wire.Encode(v, wire.JSON); err != nil {
+			h.cfg.Log.Error().Err(err).Msg("an answer cannot be encoded")
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(status)
+	_, _ = w.Write(b)
+}
+
+// fields reads the body of a request, a JSON object whatever its Content-Type says.
+func (h *HTTP) fields(r *http.Request) (*pyjson.Object, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	return h.svc.Decode(body)
+}
