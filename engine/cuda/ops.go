@@ -71,8 +71,10 @@ type arguments struct {
 const stripBytes = 256 << 20
 
 // NewOps makes a stream on the device.
-func (dev *Device) NewOps() (*Ops, error) {
-	s, err := dev.NewStream()
+func (dev *Device) NewOps() (*Ops, error) { return dev.newOps(false) }
+
+func (dev *Device) newOps(urgent bool) (*Ops, error) {
+	s, err := dev.NewStream(urgent)
 	if err != nil {
 		return nil, err
 	}
@@ -101,10 +103,11 @@ func (*Ops) Name() string { return "cuda" }
 func (o *Ops) Device() *Device { return o.dev }
 
 // chosen counts how calls were computed: products of linear layers and convolutions by cuBLASLt and by our kernels,
-// shapes on which the two disagree, products of f16 weights with bf16 activations; attention by cuDNN and by our
-// kernels, shapes for which cuDNN has no plan, and shapes on which the two disagree.
+// shapes on which the two disagree, shapes about which cuBLASLt could not be asked, products of f16 weights with bf16
+// activations; attention by cuDNN and by our kernels, shapes for which cuDNN has no plan, and shapes on which the two
+// disagree.
 type chosen struct {
-	library, kernels, refused, rounded                        int64
+	library, kernels, refused, unplannedProducts, rounded     int64
 	attended, attendedKernels, unplanned, attentionMismatches int64
 }
 
@@ -113,6 +116,7 @@ func (o *Ops) Chosen() map[string]int64 {
 		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.kernels,
 		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
 		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedKernels,
+		"shapes that cuBLASLt fails on":  o.chosen.unplannedProducts,
 		"shapes without a plan of cuDNN": o.chosen.unplanned,
 		"shapes that cuDNN gets wrong":   o.chosen.attentionMismatches,
 		"evaluations by graphs":          o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,

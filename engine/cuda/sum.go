@@ -36,10 +36,11 @@ func (o *Ops) Join(peers []*Ops) error {
 	return o.mem.need(missing * room(sumPiece))
 }
 
-// Beside makes another stream on the same device, which is closed with this one. Calls that involve both must come from
-// one goroutine at a time.
+// Beside makes another stream on the same device, which is closed with this one. It is for exchanges beside
+// computation: they do not wait for the tail of what runs. Calls that involve both must come from one goroutine at a
+// time.
 func (o *Ops) Beside() (*Ops, error) {
-	b, err := o.dev.NewOps()
+	b, err := o.dev.newOps(true)
 	if err == nil {
 		o.aside = append(o.aside, b)
 	}

@@ -109,7 +109,7 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
   X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
   X(cuMemcpyPeerAsync, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream)) \
   X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
-  X(cuStreamCreate, (CUstream *, unsigned)) \
+  X(cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
   X(cuStreamDestroy_v2, (CUstream)) \
   X(cuStreamSynchronize, (CUstream)) \
   X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \

@@ -218,9 +218,10 @@ ENTRY(pb_set, (pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t 
 ENTRY(pb_write, (pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e),
       cuStreamWriteValue32_v2, STREAM(stream), (CUdeviceptr)(uintptr_t)pinned, value, PB_WRITE_DEFAULT)
 
-int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e) {
+// The driver takes a priority beyond those it has as the nearest one; lower numbers go first.
+int pb_stream_new(pb_device *d, int urgent, uint64_t *out, pb_error *e) {
   CUstream s;
-  ON(d, cuStreamCreate, &s, PB_STREAM_NON_BLOCKING);
+  ON(d, cuStreamCreateWithPriority, &s, PB_STREAM_NON_BLOCKING, urgent ? -100 : 0);
   *out = (uint64_t)(uintptr_t)s;
   return 0;
 }

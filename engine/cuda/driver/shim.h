@@ -62,7 +62,7 @@ int pb_peer(pb_device *d, pb_device *peer, int *reaches, pb_error *e);
 int pb_move_peer(pb_device *d, uint64_t stream, uint64_t dst, pb_device *from, uint64_t src, uint64_t bytes, pb_error *e);
 int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e);
 int pb_write(pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e);
-int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e);
+int pb_stream_new(pb_device *d, int urgent, uint64_t *out, pb_error *e);
 int pb_stream_free(pb_device *d, uint64_t stream, pb_error *e);
 int pb_stream_sync(pb_device *d, uint64_t stream, pb_error *e);
 int pb_stream_wait(pb_device *d, uint64_t stream, uint64_t event, pb_error *e);

@@ -37,10 +37,15 @@ type Stream struct {
 	broken atomic.Pointer[error] // see Break
 }
 
-func (dev *Device) NewStream() (*Stream, error) {
+// NewStream makes a stream. Blocks of an urgent one start before waiting blocks of others.
+func (dev *Device) NewStream(urgent bool) (*Stream, error) {
 	s := &Stream{dev: dev, done: make(chan *Pinned, 64)}
 	s.up.dev = dev
-	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &s.at, e) }); err != nil {
+	first := C.int(0)
+	if urgent {
+		first = 1
+	}
+	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, first, &s.at, e) }); err != nil {
 		return nil, err
 	}
 	place, err := dev.places.take(func() (*Pinned, error) { return dev.newPinned(4) })
@@ -185,7 +190,7 @@ func (s *Stream) Free(b engine.Buf) {
 // wait for it.
 func (s *Stream) OnSecondStream(f func() error) error {
 	if s.aloft == 0 {
-		if err := try(func(e *C.pb_error) { C.pb_stream_new(s.dev.c, &s.aloft, e) }); err != nil {
+		if err := try(func(e *C.pb_error) { C.pb_stream_new(s.dev.c, 0, &s.aloft, e) }); err != nil {
 			return err
 		}
 	}

@@ -77,9 +77,10 @@ type communicator struct {
 func (k *communicator) handle() *C.pb_device { return (*C.pb_device)(k.device.Handle()) }
 
 // Connect starts to make the communicators of several groups, one for each stream's device, in one grouped call. A nil
-// stream is a rank of another process, which connects with the same ID from NewID. Pending tells when they are made.
-// After an error there is nothing to release.
-func (n *Library) Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, error) {
+// stream is a rank of another process, which connects with the same ID from NewID. Exchanges of group g take at most
+// limits[g] multiprocessors, as many as NCCL likes if that is 0. Pending tells when they are made. After an error there
+// is nothing to release.
+func (n *Library) Connect(ids [][]byte, limits []int, groups ...[]*driver.Stream) ([]*Clique, error) {
 	var ends []C.pb_nccl_end
 	var names []byte
 	for g, streams := range groups {
@@ -90,7 +91,9 @@ func (n *Library) Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, 
 		for r, s := range streams {
 			if s != nil {
 				device := (*C.pb_device)(s.Device().Handle())
-				ends = append(ends, C.pb_nccl_end{device: device, id: C.int(g), rank: C.int(r), size: C.int(len(streams))})
+				ends = append(ends, C.pb_nccl_end{
+					device: device, id: C.int(g), rank: C.int(r), size: C.int(len(streams)), most: C.int(limits[g]),
+				})
 			}
 		}
 	}

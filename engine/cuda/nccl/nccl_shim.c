@@ -1,9 +1,11 @@
 #include "nccl_shim.h"
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MEMBER(result, name, params) result(*name) params;
 struct pb_nccl {
@@ -68,6 +70,7 @@ int pb_nccl_connect(pb_nccl *n, const void *ids, pb_nccl_end *ends, int count, p
   ncclResult_t r = n->ncclGroupStart(), end;
   for (int i = 0; i < count && (r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS); i++) {
     if (enter(ends[i].device, e)) break;
+    config.maxCTAs = ends[i].most ? ends[i].most : PB_NCCL_UNDEFINED;
     r = n->ncclCommInitRankConfig(&made[i], ends[i].size, ((const ncclUniqueId *)ids)[ends[i].id], ends[i].rank, &config);
   }
   end = n->ncclGroupEnd();
@@ -97,6 +100,26 @@ static ncclResult_t part(pb_nccl *n, const pb_nccl_part *p, ncclComm_t c, CUstre
   }
 }
 
+static int64_t nanoseconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+// How long a call looks for the end of what it has begun. A communicator that does not block hands every group to a thread of its own, which has enqueued it
+// some 40 us later, and until then the device has nothing to do behind it. The shortest sleep takes a millisecond; what takes longer than this waits for a peer.
+// On a busy machine other threads get the processor only after a while.
+static const int64_t soon = 200000, alone = 60000;
+
+static int settle(pb_nccl *n, uint64_t communicator, int *pending, pb_error *e) {
+  for (int64_t begun = nanoseconds(), now = begun; now - begun <= soon;) {
+    now = nanoseconds();  // before the look: one look at least is as late as allowed
+    if (pb_nccl_state(n, communicator, pending, e) || !*pending) break;
+    if (now - begun > alone) sched_yield();
+  }
+  return e->code;
+}
+
 // Enqueues the parts of one exchange together. Nothing else may be enqueued on the stream while it is pending.
 int pb_nccl_exchange(pb_nccl *n, pb_device *d, uint64_t communicator, uint64_t stream, const pb_nccl_part *parts, int count, int *pending, pb_error *e) {
   static const char *const names[] = {"ncclSend", "ncclRecv", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce"};
@@ -110,7 +133,8 @@ int pb_nccl_exchange(pb_nccl *n, pb_device *d, uint64_t communicator, uint64_t s
   end = n->ncclGroupEnd();
   if (r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS) r = end;
   *pending = r == PB_NCCL_IN_PROGRESS;
-  return r == PB_NCCL_SUCCESS || *pending ? 0 : failed(n, r, call, COMMUNICATOR(communicator), e);
+  if (*pending) return settle(n, communicator, pending, e);
+  return r == PB_NCCL_SUCCESS ? 0 : failed(n, r, call, COMMUNICATOR(communicator), e);
 }
 
 int pb_nccl_finalize(pb_nccl *n, pb_device *d, uint64_t communicator, pb_error *e) {

@@ -7,10 +7,11 @@
 
 typedef struct pb_nccl pb_nccl;
 
-// One rank of a group that is made: on which device, by which of the ids of the call, and the communicator it gets.
+// One rank of a group that is made: on which device, by which of the ids of the call, how many multiprocessors its exchanges may take (0: NCCL chooses), and
+// the communicator it gets.
 typedef struct {
   pb_device *device;
-  int id, rank, size;
+  int id, rank, size, most;
   uint64_t communicator;
 } pb_nccl_end;
 

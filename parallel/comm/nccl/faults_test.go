@@ -50,6 +50,23 @@ func TestPlantedFaults(t *testing.T) {
 			"a host that does not wait until it is connected", "wires.go", "for looks := 0; pending && err == nil; looks++ {",
 			"for looks := 0; pending && err != nil; looks++ {", "TestEvenExchanges", "in progress",
 		},
+		{
+			"an exchange whose host sleeps", "../../../engine/cuda/nccl/nccl_shim.c", "soon = 200000,", "soon = -1,",
+			"TestExchangesAreEnqueued", "in progress after their call",
+		},
+		{
+			"a host that goes on while an exchange is in progress", "../../../engine/cuda/nccl/nccl_shim.c",
+			"if (*pending) return settle(n, communicator, pending, e);", "*pending = 0;", "TestEvenExchanges",
+			"while something is in progress",
+		},
+		{
+			"messages that take all multiprocessors", "nccl.go", "limits[1+i] = edgeLimit", "limits[1+i] = 0", posts,
+			"multiprocessors",
+		},
+		{
+			"messages behind the tail of products", "../../../engine/cuda/sum.go", "o.dev.newOps(true)", "o.dev.newOps(false)",
+			posts, "without priority",
+		},
 		{"broken communicators in use again", "wires.go", " && !w.broken()", "", "TestCommunicatorsAreKept", "want"},
 		{
 			"other processes are not told of an abort", "end.go", "		g.talk.abort(cause)", "		_ = g.talk",

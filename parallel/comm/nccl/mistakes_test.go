@@ -5,9 +5,12 @@ package nccl
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
@@ -36,7 +39,7 @@ type pair struct {
 
 const pairLen = 64
 
-func newPair(t *testing.T) *pair {
+func newPair(t testing.TB) *pair {
 	t.Helper()
 	t.Setenv("FAKEGPU_PATIENCE", "2")
 	p := &pair{rig: newRig(t, 2)}
@@ -124,6 +127,51 @@ func TestAbortedResultsAreErrors(t *testing.T) {
 	if err := p.streams[0].Sync(); !errors.Is(err, boom) {
 		t.Errorf("a later wait: got %v, want %v", err, boom)
 	}
+}
+
+// TestExchangesAreEnqueued checks that an exchange of connected ranks is enqueued when its call returns. The library
+// enqueues it on a thread of its own; a host that sleeps meanwhile loses a millisecond, and so does its device.
+func TestExchangesAreEnqueued(t *testing.T) {
+	p := newPair(t)
+	var late atomic.Int64
+	p.bend(func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
+		pending, err := c.Exchange(rank, on, send, recv)
+		if pending {
+			late.Add(1)
+		}
+		return pending, err
+	})
+	const swaps = 8
+	err := p.run(func(rank int) {
+		for range swaps {
+			p.swap(rank)
+		}
+	})
+	if n := late.Load(); err != nil || n > 0 {
+		t.Errorf("%d of %d exchanges were in progress after their call (%v)", n, 2*swaps, err)
+	}
+}
+
+// BenchmarkExchange measures the host's wall time for an exchange of two connected ranks: the median.
+func BenchmarkExchange(b *testing.B) {
+	p := newPair(b)
+	var took [2][]time.Duration
+	b.ResetTimer()
+	err := p.run(func(rank int) {
+		for range b.N {
+			began := time.Now()
+			p.swap(rank)
+			took[rank] = append(took[rank], time.Since(began))
+			if err := p.streams[rank].Sync(); err != nil {
+				panic(err)
+			}
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := slices.Sorted(slices.Values(slices.Concat(took[0], took[1])))
+	b.ReportMetric(1e6*all[len(all)/2].Seconds(), "wall-us/exchange")
 }
 
 // TestMistakesAreFound checks that mistakes that would hang GPUs or mix up numbers are errors on fake ones, not hangs.

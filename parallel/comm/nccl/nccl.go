@@ -43,12 +43,16 @@ type communicators interface {
 	Close(patience time.Duration) error
 }
 
+// edgeLimit is how many multiprocessors messages between neighbors of a pipeline take from the products beside them.
+const edgeLimit = 4
+
 // Transport connects Ops that are *cuda.Ops. It keeps communicators for later groups on the same GPUs. Only one team
 // may be at work at a time, unless Beside is set.
 type Transport struct {
 	// Beside allows several teams to be at work, each on other GPUs: communicators are kept until Close.
 	Beside bool
 
+	// connect makes communicators of all ranks of a group, the first one, and of pairs of neighbors.
 	connect func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error)
 	newID   func() ([]byte, error)
 	local   comm.Transport
@@ -79,7 +83,11 @@ func New(lib *nccl.Library, local comm.Transport) *Transport {
 					}
 				}
 			}
-			cliques, err := lib.Connect(ids, streams...)
+			limits := make([]int, len(groups))
+			for i := range limits[1:] {
+				limits[1+i] = edgeLimit
+			}
+			cliques, err := lib.Connect(ids, limits, streams...)
 			out := make([]communicators, len(cliques))
 			for i, c := range cliques {
 				out[i] = c

@@ -30,7 +30,7 @@ type rig struct {
 }
 
 // newRig opens that many devices and returns a transport on them. The end of the test closes all, which reports leaks.
-func newRig(t *testing.T, devices int) *rig {
+func newRig(t testing.TB, devices int) *rig {
 	t.Helper()
 	t.Setenv("FAKEGPU_DEVICES", strconv.Itoa(devices))
 	dir := os.Getenv("PATCHBAY_TEST_CUDA")

@@ -11,6 +11,8 @@ namespace fakegpu {
 
 // context is what is current on this thread, null: none.
 CUcontext context();
+// synchronize waits for all streams of the current context, as libraries do when they allocate.
+CUresult synchronize();
 // enqueue adds an operation to a stream of the current context.
 CUresult enqueue(CUstream s, std::function<void()> run);
 // device_memory reports whether [at, at + bytes) lies in one allocation that the current context may use.

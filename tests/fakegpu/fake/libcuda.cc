@@ -8,8 +8,9 @@
 // FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
 // FAKEGPU_NAMES, FAKEGPU_SLOW (times as long as an operation of the fake's clock takes, 1) and FAKEGPU_MEMORY, one for each device with commas between, the
 // last for all that follow, FAKEGPU_LINKS (GB/s of copies between two devices on that clock, as in 0-1:100,0-2:10; others take the time of an operation),
-// FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE, FAKEGPU_HANG and FAKEGPU_FULL
-// (files: while there is one, the next launch breaks its device, is refused or never ends, or the next allocation finds no memory, and takes it away).
+// FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE, FAKEGPU_HANG,
+// FAKEGPU_REFUSE_CAPTURE and FAKEGPU_FULL (files: while there is one, the next launch breaks its device, is refused or never ends, the next capture does not
+// begin, or the next allocation finds no memory, and takes it away).
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -393,9 +394,13 @@ long number(const std::string &text, const char *key, size_t at, size_t end, lon
 
 }  // namespace
 
+extern "C" __attribute__((visibility("default"))) CUresult cuCtxSynchronize();
+
 namespace fakegpu {
 
 CUcontext context() { return current; }
+
+CUresult synchronize() { return cuCtxSynchronize(); }
 
 CUresult enqueue(CUstream s, std::function<void()> run) {
   ENTER;
@@ -631,10 +636,11 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s)
   return submit(s, "set", [=] { memset((void *)dst, v, n); });
 }
 
-CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
   ENTER;
   if (flags != PB_STREAM_NON_BLOCKING) return trouble(PB_INVALID_VALUE, "streams here do not block");
   *out = new CUstream_st{current, streams_made++, {}};
+  (*out)->priority = std::max(priority, -5);
   streams.insert(*out);
   return PB_SUCCESS;
 }
@@ -840,6 +846,7 @@ CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) {
   ENTER;
   CHECK(s);
   if (s->captured) return spoil(s->captured, PB_INVALID_VALUE, "the stream is captured already");
+  if (told("FAKEGPU_REFUSE_CAPTURE")) return trouble(PB_CAPTURE_UNSUPPORTED, "a capture refused, as it was told to");
   s->captured = std::make_shared<capture>(capture{s, mode, std::this_thread::get_id()});
   s->captured->tails[s] = {};
   return PB_SUCCESS;

@@ -2,7 +2,8 @@
 //
 // A group of calls is a kernel that stays at the head of its stream until its peers' kernels are at the heads of theirs: nothing is buffered, as NCCL may or
 // may not do, so ranks that issue in different orders stand still here for certain (see stuck in libcuda.cc). Kernels of one communicator follow each other,
-// whatever their streams. Calls are matched when they are issued; peers must agree on call, count and type, and use no communicator before it is made or
+// whatever their streams. Communicators do not block: a group is in progress for a while of wall time, and enqueued by the first look at its communicator
+// after that. Calls are matched when they are issued; peers must agree on call, count and type, and use no communicator before it is made or
 // after it was given back. Sums are made as in rings: in an order that is another one for every part, and in the type of the data.
 //
 // Where some ranks of a communicator are in another process, kernels meet on a board of files (board.h): a receiver says that it runs, the sender writes its data
@@ -10,6 +11,7 @@
 //
 // FAKEGPU_BOARD (folder of the boards, which are used for all communicators then), FAKEGPU_NCCL (version), FAKEGPU_NCCL_ERROR (file: while there is one, the next look at a communicator finds a lost peer, and takes it away).
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -90,20 +92,23 @@ struct head {
 
 struct ncclComm {
   std::shared_ptr<clique> group;
-  int rank;
+  int rank, most;  // multiprocessors that its exchanges may take
   CUcontext context;
-  int looks = 0;  // since something was begun
+  std::chrono::steady_clock::time_point begun;  // what is in progress
   bool made = false, finalized = false, gone = false;
   bool seen = false;  // on a board
   ncclResult_t error = PB_NCCL_SUCCESS;
   uint64_t rounds = 0;
   std::map<int, uint64_t> sent, received;  // messages on a board, by peer
   std::set<int> reached;                      // peers that messages went to or came from
-  std::vector<std::shared_ptr<kernel>> held;  // until their peers are there for the first time
+  std::vector<std::shared_ptr<kernel>> held;  // in progress
   std::shared_ptr<kernel> last;
 };
 
 namespace {
+
+// How long a thread of the library takes to enqueue a group.
+const auto progress = std::chrono::microseconds(40);
 
 std::set<ncclComm *> ends;
 std::map<std::string, std::shared_ptr<clique>> cliques;
@@ -112,6 +117,7 @@ uint64_t ids;
 thread_local int depth;
 thread_local std::vector<call> calls;
 thread_local bool begun;
+thread_local std::set<CUcontext> beginners;  // that have a communicator in this group of calls
 
 ncclResult_t wrong(ncclResult_t code, const std::string &text) {
   trouble(PB_INVALID_VALUE, text);
@@ -429,7 +435,7 @@ ncclResult_t check(const call &c) {
   return PB_NCCL_SUCCESS;
 }
 
-// issue turns the calls of a group into kernels, one a communicator and kind. The first messages between two ranks are held until both sides are there.
+// issue turns the calls of a group into kernels, one a communicator and kind, which are held until somebody looks at the communicator (unhold).
 ncclResult_t issue() {
   std::vector<call> all;
   all.swap(calls);
@@ -446,30 +452,26 @@ ncclResult_t issue() {
       made.push_back(k);
       if (message) messages[c.end] = k;
     }
+    if (c.end->most && c.end->reached.count(c.peer) && !c.stream->priority) return wrong(PB_NCCL_INVALID_USAGE, "a message of a pipeline on a stream without priority");
     if (k->stream != c.stream) return wrong(PB_NCCL_INVALID_USAGE, "one group on two streams");
     if (ncclResult_t r = c.end->group->board ? post(k, c) : message ? pair(k, c, sends(c)) : join(k, c)) return r;
   }
-  bool pending = false;
   for (auto &k : made) {
-    auto &reached = k->end->reached;
-    if (!std::includes(reached.begin(), reached.end(), k->with.begin(), k->with.end())) {
-      k->end->held.push_back(k);
-      k->end->looks = 0;
-      if (const board &b = k->end->group->board)
-        for (int p : k->with) b.put(b.at("issued", {(uint64_t)k->end->rank, (uint64_t)p}), "", 0);
-      pending = true;
-    } else {
-      launch(k);
-    }
+    k->end->held.push_back(k);
+    k->end->begun = std::chrono::steady_clock::now();
+    if (const board &b = k->end->group->board)
+      for (int p : k->with) b.put(b.at("issued", {(uint64_t)k->end->rank, (uint64_t)p}), "", 0);
   }
   moved.notify_all();
-  return pending ? PB_NCCL_IN_PROGRESS : PB_NCCL_SUCCESS;
+  return made.empty() ? PB_NCCL_SUCCESS : PB_NCCL_IN_PROGRESS;
 }
 
-// unhold launches what was held, once every peer is there.
+// unhold launches what was held. The first messages between two ranks wait until both sides are there.
 void unhold(ncclComm *c) {
+  if (c->held.empty()) return;
   const board &b = c->group->board;
   for (auto &k : c->held) {
+    if (std::includes(c->reached.begin(), c->reached.end(), k->with.begin(), k->with.end())) continue;
     if (!peers(*k, [](kernel *p) { return p != nullptr; })) return;
     for (int p : k->with)
       if (b && !b.has(b.at("issued", {(uint64_t)p, (uint64_t)c->rank}))) return;
@@ -479,6 +481,7 @@ void unhold(ncclComm *c) {
     launch(k);
   }
   c->held.clear();
+  moved.notify_all();
 }
 
 // everybody reports whether all ranks have said something on their board.
@@ -577,6 +580,7 @@ ncclResult_t ncclGroupEnd() {
   if (--depth) return PB_NCCL_SUCCESS;
   bool made = begun;
   begun = false;
+  beginners.clear();
   if (made) appear();
   ncclResult_t r = issue();
   return r ? r : made ? PB_NCCL_IN_PROGRESS : PB_NCCL_SUCCESS;
@@ -590,10 +594,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
   auto &c = cliques[id.internal];
   if (!c) c = std::make_shared<clique>(clique{size, {}, {}, {}, {}});
   if (c->size != size || c->ends.count(rank)) return wrong(PB_NCCL_INVALID_ARGUMENT, "two ranks of one number, or groups of two sizes");
+  // a communicator of all ranks, then those of neighbours in a pipeline, whose messages pass beside products
+  bool edge = !beginners.insert(current).second;
+  if (config->maxCTAs != (edge ? 4 : PB_NCCL_UNDEFINED)) return wrong(PB_NCCL_INVALID_USAGE, "a communicator of " + std::to_string(config->maxCTAs) + " multiprocessors");
   ncclComm *e = new ncclComm;
   e->group = c;
   e->rank = rank;
+  e->most = edge ? config->maxCTAs : 0;
   e->context = current;
+  e->begun = std::chrono::steady_clock::now();
   for (auto &other : c->ends)
     if (other.second->context == current)
       e->error = other.second->error = wrong(PB_NCCL_INVALID_USAGE, "ranks " + std::to_string(other.first) + " and " + std::to_string(rank) + " are on one device");
@@ -613,7 +622,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
   }
   *out = PB_NCCL_IN_PROGRESS;
   if (c->error) return *out = c->error, PB_NCCL_SUCCESS;
-  if (++c->looks < 3) return PB_NCCL_SUCCESS;
+  if (std::chrono::steady_clock::now() - c->begun < progress) return PB_NCCL_SUCCESS;
   if (!c->made) c->made = made(c);
   if (!c->made) return PB_NCCL_SUCCESS;
   unhold(c);
@@ -632,7 +641,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t c) {
   ALIVE(c);
   c->finalized = true;
   if (const board &b = c->group->board) b.put(b.at("finalized", {(uint64_t)c->rank}), "", 0);
-  c->looks = 0;
+  c->begun = std::chrono::steady_clock::now();
   return PB_NCCL_IN_PROGRESS;
 }
 

@@ -51,6 +51,7 @@ struct CUstream_st {
   uint64_t id;
   std::deque<operation> queue;
   std::shared_ptr<capture> captured = nullptr;  // null: what comes is run
+  int priority = 0;
 };
 
 namespace fake {
