@@ -62,6 +62,16 @@ type Replayer interface {
 	Drop()
 }
 
+// Fetcher is implemented by Ops that run calls asynchronously and bring weights from host memory meanwhile.
+type Fetcher interface {
+	// Fetch returns a function that fills dst, u8 [n], with what read writes, once the calls issued so far have run. read
+	// gets pieces of the bytes in order, with the place of each. The function is called once, possibly from another
+	// goroutine and beside other calls of the Ops, but not beside that of another Fetch. Once it has returned without an
+	// error, Fetched makes calls that are issued from then on wait until dst is filled.
+	Fetch(dst Tensor, read func(piece []byte, at int) error) func() error
+	Fetched()
+}
+
 // Marker is implemented by Ops that run calls asynchronously: it tells how far the device has got.
 type Marker interface {
 	// Mark enqueues a call after which Marked returns n.

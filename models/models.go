@@ -108,9 +108,10 @@ func TextTypes() map[string]family.Text {
 // used. Closing the result frees only the additions. Adapt returns an error if names or shapes do not fit or memory
 // runs out.
 func Adapt(ops engine.Ops, m dit.Model, additions []weights.LowRank) (dit.Model, error) {
-	a, ok := m.(interface {
+	a, ok := dit.As[interface {
+		dit.Model
 		Adapt(ops engine.Ops, additions []weights.LowRank) (dit.Model, error)
-	})
+	}](m)
 	if !ok {
 		return nil, fmt.Errorf("adapt %s: models of this family take no adapters", m.Spec().Family)
 	}

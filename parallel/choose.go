@@ -3,6 +3,7 @@ package parallel
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"patchbay/engine"
@@ -38,13 +39,36 @@ func (e *Leader) plan(r *request.Request) (plan.Plan, error) {
 func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
 	p = forecast.Share(cluster, r.Model.Spec, p)
-	err := r.Fits(p)
+	p, err := e.streamed(r.Model, p, func() forecast.Search { return e.question(r, p) })
+	if err == nil {
+		err = r.Fits(p)
+	}
 	if err == nil && gpus && !r.HasArea() {
 		s := e.question(r, p)
 		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.survey().Devices))
 		err = s.Fits(p)
 	}
 	return p, err
+}
+
+// streamed chooses how many blocks of a plan come from host memory, where that is to be chosen. On the processors they
+// do where weights, sessions and an eighth for everything else do not fit the memory that the process may take.
+func (e *Leader) streamed(m request.Model, p plan.Plan, question func() forecast.Search) (plan.Plan, error) {
+	if p.Stream >= 0 {
+		return p, nil
+	}
+	s := question()
+	s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.survey().Devices))
+	if _, gpus := e.devices(); !gpus {
+		s.Shared = e.cfg.MemoryBytes - e.cfg.MemoryBytes/8
+		if bytes := m.LoadedBytes(); bytes > 0 && m.Spec.Params > 0 {
+			s.Cluster.Device.WeightBytes = float64(bytes) / float64(m.Spec.Params)
+		}
+	}
+	if p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()) != nil {
+		return p, nil // refused by the caller
+	}
+	return s.Streamed(p)
 }
 
 func (e *Leader) question(r *request.Request, p plan.Plan) forecast.Search {
@@ -110,6 +134,9 @@ func (e *Leader) choose(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	if err != nil {
 		return p, err
 	}
+	if c.Best.Plan.Stream == 0 {
+		c.Best.Plan.Stream = p.Stream
+	}
 	return c.Best.Plan, nil
 }
 
@@ -131,8 +158,13 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 			cluster.Mixed[i] = e.onDevice(d, m)
 		}
 	}
+	host := int64(0)
+	if p.Stream != 0 {
+		host = math.MaxInt64
+	}
 	return forecast.Search{
-		Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
+		HostMemory: host,
+		Workload:   w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
 	}
 }
 

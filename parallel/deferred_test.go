@@ -66,7 +66,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 		t.Skip("under the race detector: TestExactPlansEqualOneRank has the same goroutines")
 	}
 	exact := kinds(exactPlans())
-	plans := slices.Concat([]string{""}, stalePlans(), shardPlans(), exact)
+	plans := slices.Concat([]string{""}, stalePlans(), shardPlans(), streamPlans(), exact)
 	for k, names := range recordedNetworks(t) {
 		c := sized(t, names[k%len(names)], k+1, append([][2]int{{9, 5}}, oddSides()...)...)
 		t.Run(c.name, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"patchbay/tests/race"
 )
 
-// strict is a sharded Model whose units are filled with NaN while they are not in use, so that a read too late or too
-// early shows in the result.
+// strict is a Model with weights that are brought, whose slots are filled with NaN while their units are not in use, so
+// that a read too late or too early shows in the result.
 type strict struct {
 	dit.Model
 	shards *dit.Shards
@@ -28,21 +28,26 @@ type strict struct {
 
 func (s *strict) Shards() *dit.Shards { return s.shards }
 
-// strictly wraps a model and calls opened for each gathered unit.
+// strictly wraps a model and calls opened for each unit that was brought.
 func strictly(m dit.Model, opened func(unit int)) *strict {
-	s := &strict{Model: m, shards: &dit.Shards{}}
-	for i, u := range m.Shards().Units {
-		open := u.Open
-		u.Open = func(yes bool) {
-			open(yes)
-			if yes {
-				opened(i)
-				return
-			}
-			late.Poison(u.Whole.Buf.Host)
+	shards := *m.Shards()
+	s, views, sharing := &strict{Model: m, shards: &shards}, shards.View, [2]int{}
+	for i := range shards.Units {
+		if slot := shards.Units[i].Slot; slot >= 0 {
+			sharing[slot]++
 		}
-		u.Open(false)
-		s.shards.Units = append(s.shards.Units, u)
+	}
+	shards.View = func(slots [2]engine.Buf) (dit.Model, func(unit int, yes bool)) {
+		view, open := views(slots)
+		return view, func(unit int, yes bool) {
+			open(unit, yes)
+			u := &shards.Units[unit]
+			if yes {
+				opened(unit)
+			} else if u.Slot >= 0 && sharing[u.Slot] > 1 { // else it stays there for the next use
+				late.Poison(slots[u.Slot].Host[:u.Bytes()])
+			}
+		}
 	}
 	return s
 }
@@ -235,9 +240,10 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 			for rank, axes := range res.Stats.Traffic {
 				c := plan.Mesh{Plan: p}.At(rank)
 				want := comm.Traffic{}
-				for _, u := range plan.GatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
+				blocks := dit.Range{End: len(w.Spec.Blocks)}
+				for _, b := range plan.Brought(p.Held(nil, c), blocks.End, blocks, w.Evaluations, true) {
 					want.Calls++
-					want.Bytes += int64(units[u].Counts[p.Held(nil, c).Part] * (p.Parts() - 1))
+					want.Bytes += int64(units[b.Unit].Counts[p.Held(nil, c).Part] * (p.Parts() - 1))
 				}
 				if got := axes[plan.AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
 					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, p, rank, got.Bytes, got.Calls,
@@ -246,6 +252,13 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 				// cutting at pieces may add a panel of the widest matrix, of at most 64 rows
 				piece := 64 * 4 * 5 * w.Spec.Width
 				peak, bound := h.peaks[plan.HeldKey("", p.Held(nil, c))], total/int64(p.Parts())+int64(2*largest+piece)
+				shards := h.models[plan.HeldKey("", p.Held(nil, c))].Shards()
+				slots := shards.SlotBytes()
+				kept := int64(slots[0] + slots[1])
+				for i := range shards.Units {
+					kept += int64(shards.Units[i].Mine.Len())
+				}
+				peak = max(peak, kept)
 				if peak > bound {
 					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d",
 						f.name, p, rank, peak, p.Parts(), total,

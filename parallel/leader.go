@@ -142,6 +142,7 @@ func (e *Leader) refit(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	}
 	fitted := plan.OneRank()
 	fitted.Choose, fitted.Overlap, fitted.Deterministic = places, asked.Overlap, asked.Deterministic
+	fitted.Stream = asked.Stream
 	fitted.Stale = asked.Stale || asked.Pipe > 1 && asked.Patches > 1 && !asked.Deterministic
 	if fitted, err = e.choose(r, fitted); err != nil && len(missing) > 0 {
 		return p, fmt.Errorf("%w; hosts that are missing: %s", err, strings.Join(missing, "; "))

@@ -55,7 +55,12 @@ func (p *Pool) Load(ctx context.Context, m request.Model, text string) (Loaded, 
 		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", split.Ranks(), n)
 	}
 	cluster, _ := e.devices()
-	out.Seconds, err = e.acquire(m, forecast.Share(cluster, m.Spec, split), nil)
+	split, err = e.streamed(m, forecast.Share(cluster, m.Spec, split), func() forecast.Search {
+		return e.search(m, forecast.Reference(m.Spec, cluster.Device), split)
+	})
+	if err == nil {
+		out.Seconds, err = e.acquire(m, split, nil)
+	}
 	return out, err
 }
 
@@ -82,9 +87,10 @@ func (e *Leader) hold(m request.Model, split plan.Plan, extra []int64, held func
 	for rank := range split.Ranks() {
 		at, place := e.processes.PlaceOf(rank)
 		h := held(plan.Mesh{Plan: split}.At(rank))
-		n := process.Need{Place: place, Held: h, Bytes: m.HeldBytes(h)}
+		n := process.Need{Place: place, Held: h}
+		n.Bytes, n.Extra = m.HeldBytes(h)
 		if extra != nil {
-			n.Extra = extra[rank]
+			n.Extra += extra[rank]
 		}
 		need[at] = append(need[at], n)
 	}

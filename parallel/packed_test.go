@@ -15,11 +15,11 @@ import (
 var packed sync.Map
 
 // packedOnce loads the parts of a model once for all engines that compute with plain testOps. Ops that count, delay or
-// move memory, and sharded models, get weights of their own.
+// move memory, and models that are not whole, get weights of their own.
 func packedOnce(name string, load request.LoadFunc) request.LoadFunc {
 	return func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		plain, err := testOps(0, 1)
-		if err != nil || held.Parts > 1 || reflect.TypeOf(ops) != reflect.TypeOf(plain) {
+		if err != nil || held.Parts > 1 || held.Stream > 0 || reflect.TypeOf(ops) != reflect.TypeOf(plain) {
 			return load(ops, held)
 		}
 		made, _ := packed.LoadOrStore(plan.HeldKey(name, held), sync.OnceValues(func() (dit.Model, error) {

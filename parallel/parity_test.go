@@ -108,6 +108,9 @@ func planFor(spec *dit.Spec, text string) string {
 	if spec.Heads < 3 {
 		text = strings.Replace(text, "tensor=3", "tensor=2", 1)
 	}
+	if len(spec.Blocks) < 4 {
+		text = strings.NewReplacer("stream=3", "stream=1", "stream=4", "stream=2").Replace(text)
+	}
 	return text
 }
 

@@ -70,7 +70,7 @@ func TestForecastEqualsRecordedRun(t *testing.T) {
 		t.Skip("long: TestPatchesAreForecast, TestPrefixesAreForecast and TestStagesWithTheirWeightsAreForecast have some")
 	}
 	var plans []string
-	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans()} {
+	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans(), streamPlans()} {
 		plans = append(plans, list...)
 	}
 	slices.Sort(plans)

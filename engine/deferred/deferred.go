@@ -28,6 +28,7 @@ type Ops struct {
 	inner  engine.Ops
 	marked atomic.Int64
 	zero   time.Time
+	copies *Stream // of Fetch; nil before the first
 }
 
 // New wraps inner as the only stream of a new device.
@@ -45,6 +46,7 @@ func (d *Device) Ops(inner engine.Ops) *Ops {
 
 var (
 	_ engine.Ops     = (*Ops)(nil)
+	_ engine.Fetcher = (*Ops)(nil)
 	_ engine.Marker  = (*Ops)(nil)
 	_ engine.Stamper = (*Ops)(nil)
 )
@@ -152,3 +154,26 @@ func (d *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	})
 	return engine.NewPending(done.Wait)
 }
+
+// Fetch implements engine.Fetcher on a stream of its own. The bytes are read at once and reach dst late.
+func (d *Ops) Fetch(dst engine.Tensor, read func(piece []byte, at int) error) func() error {
+	if d.copies == nil {
+		d.copies = d.d.Stream()
+	}
+	free := d.Record()
+	return func() error {
+		bytes := make([]byte, dst.Len())
+		if err := read(bytes, 0); err != nil {
+			return err
+		}
+		d.copies.After(free)
+		d.copies.Push(func() (bool, []*Stream) {
+			copy(dst.Buf.Host, bytes)
+			return true, nil
+		})
+		return nil
+	}
+}
+
+// Fetched implements engine.Fetcher.
+func (d *Ops) Fetched() { d.After(d.copies.Record()) }

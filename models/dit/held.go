@@ -17,6 +17,9 @@ type Held struct {
 	// Part and Parts say that only one of Parts parts is held of the bytes of every block and of what is outside of
 	// blocks. Model.Shards gathers them. Parts 0 or 1: all bytes.
 	Part, Parts int
+	// Stream says that so many of the held blocks are not kept on the device, but brought from host memory before each
+	// use (Streamed says which ones). 0: none.
+	Stream int
 }
 
 func (h Held) Has(i int) bool {
@@ -49,4 +52,48 @@ func (h Held) Share(n int) Range {
 		return Range{0, n}
 	}
 	return Range{n * h.Rank / h.Ranks, n * (h.Rank + 1) / h.Ranks}
+}
+
+// Streamed reports for every block of a model with n of them whether it is brought from host memory. Those blocks are
+// spread evenly over the held ones, so that each has as much time to arrive as the others.
+func (h Held) Streamed(n int) []bool {
+	out, held := make([]bool, n), 0
+	for b := 0; b < n && h.Stream > 0; b++ {
+		if h.Has(b) {
+			held++
+		}
+	}
+	stream, before := min(h.Stream, held), 0
+	for b := 0; b < n && held > 0; b++ {
+		if h.Has(b) {
+			out[b] = (before+1)*stream/held > before*stream/held
+			before++
+		}
+	}
+	return out
+}
+
+// Places returns where every unit of a model with n blocks is brought: its slot (Unit.Slot), and the place of this
+// rank's part before it is gathered (Unit.Staging).
+func (h Held) Places(n int) (slots, stagings []int) {
+	streamed := append(h.Streamed(n), false)
+	return Slots(n+1, func(u int) bool { return h.Parts > 1 || streamed[u] }),
+		Slots(n+1, func(u int) bool { return h.Parts > 1 && streamed[u] })
+}
+
+// Slots assigns places to units that are brought: blocks alternate between two, and the last unit, which is used before
+// the first block, has the other one than that. Units that are always in place have -1.
+func Slots(units int, brought func(unit int) bool) []int {
+	out, next := make([]int, units), 0
+	for u := range out {
+		switch {
+		case !brought(u):
+			out[u] = -1
+		case u == units-1:
+			out[u] = 1
+		default:
+			out[u], next = next, 1-next
+		}
+	}
+	return out
 }

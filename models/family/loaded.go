@@ -19,7 +19,7 @@ type Loaded[N any] struct {
 	spec    *dit.Spec
 	options weights.Options
 	mem     *weights.Loaded
-	shards  *dit.Shards // nil where all bytes of the held weights are here
+	parts   *weights.Parts // nil where all held weights are in place
 	build   func(Loaded[N]) dit.Model
 
 	patch, last *engine.Weight
@@ -89,9 +89,13 @@ func Describe[N any](
 		o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
 		o.Spare = d.spare
 		o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
+		if held.Stream > 0 {
+			streamed := held.Streamed(len(spec.Blocks))
+			o.Streams = func(block int) bool { return streamed[block] }
+		}
 		l = Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
 		if l.mem, err = weights.Load(ops, set, l.Net, o); err == nil {
-			l.shards = l.mem.Shards()
+			l.parts = l.mem.Parts()
 		}
 		return l, err
 	}
@@ -252,7 +256,14 @@ func (l *Loaded[N]) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 // PrepareBlock does nothing, as joint attention needs nothing per block. Families with cross-attention have their own.
 func (l *Loaded[N]) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
-func (l *Loaded[N]) Shards() *dit.Shards { return l.shards }
+func (l *Loaded[N]) Shards() *dit.Shards {
+	return l.parts.Shards(func(slots [2]engine.Buf) (dit.Model, func(unit int, yes bool)) {
+		view := *l
+		var open func(unit int, yes bool)
+		view.Net, open = weights.View(l.parts, l.Net, l.options, slots)
+		return l.build(view), open
+	})
+}
 
 // Close frees the memory of the weights.
 func (l *Loaded[N]) Close() { l.mem.Close() }

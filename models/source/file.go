@@ -43,17 +43,27 @@ func stat(f File) (File, *weights.File, error) {
 // Key identifies the file and its content.
 func (f File) Key() string { return fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed) }
 
-// With opens the file or files, calls use and closes them. It returns the error of use, or that of datafile.Changed if
-// they have changed since Stat or cannot be read.
-func (f File) With(use func(*weights.File) error) (err error) {
+// Hold opens the file or files for as long as the caller needs them. It returns the error of datafile.Changed if they
+// have changed since Stat or cannot be read.
+func (f File) Hold() (*weights.File, error) {
 	file, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	if file.HeaderHash() != f.Hash || Modified(file.Paths()) != f.Changed {
+		_ = file.Close() // it has not been used
+		return nil, datafile.Changed(f.Path, errors.New("it has changed since the workflow began; run it again"))
+	}
+	return file, nil
+}
+
+// With opens the file or files, calls use and closes them. It returns the error of use, or that of Hold.
+func (f File) With(use func(*weights.File) error) (err error) {
+	file, err := f.Hold()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	if file.HeaderHash() != f.Hash || Modified(file.Paths()) != f.Changed {
-		return datafile.Changed(f.Path, errors.New("it has changed since the workflow began; run it again"))
-	}
 	defer datafile.Catch(&err)
 	return use(file)
 }

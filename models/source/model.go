@@ -6,6 +6,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/dit"
@@ -210,6 +211,9 @@ func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Mode
 func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
 
 func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (out dit.Model, err error) {
+	if held.Stream > 0 {
+		return stream(ops, m, held, changes)
+	}
 	net := func(n *control.Net, err error) error {
 		if err == nil {
 			out, err = n.Load(ops, held)
@@ -231,12 +235,39 @@ func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (out
 		case control.Is(set):
 			return net(models.OpenControl(set, file.Metadata()))
 		default:
-			d, err := models.OpenDiffusion(set, file.Metadata(), changes...)
-			if err == nil {
-				out, err = d.Load(ops, held)
-			}
+			out, err = diffusion(ops, file, held, changes)
 			return err
 		}
 	})
 	return out, err
+}
+
+func diffusion(ops engine.Ops, file *weights.File, held dit.Held, changes []weights.Change) (dit.Model, error) {
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata(), changes...)
+	if err != nil {
+		return nil, err
+	}
+	return d.Load(ops, held)
+}
+
+// stream loads a diffusion model of which some blocks are read from its file before each use: the file stays open until
+// the model is closed.
+func stream(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (out dit.Model, err error) {
+	file, err := m.File.Hold()
+	if err != nil {
+		return nil, err
+	}
+	err = func() (err error) {
+		defer datafile.Catch(&err)
+		out, err = diffusion(ops, file, held, changes)
+		return err
+	}()
+	if err != nil {
+		_ = file.Close() // the first error is the one to report
+		return nil, err
+	}
+	return &dit.Shared{Model: out, Free: func() {
+		out.Close()
+		_ = file.Close() // only read from
+	}}, nil
 }

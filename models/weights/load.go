@@ -7,7 +7,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/datafile"
-	"patchbay/models/dit"
 )
 
 // Loaded owns the memory of one filled struct.
@@ -16,13 +15,13 @@ type Loaded struct {
 	packed []*engine.Packed
 	owned  []engine.Buf // memory of small tensors, or of units in parts
 	bytes  int64
-	shards *dit.Shards
+	parts  *Parts
 
 	Unused []string // names in the file that the model does not know (Options.Spare)
 }
 
-// Shards says how weights that were loaded in parts are brought together; nil: all bytes are here.
-func (l *Loaded) Shards() *dit.Shards { return l.shards }
+// Parts are the weights that are brought before each use; nil: all are in place.
+func (l *Loaded) Parts() *Parts { return l.parts }
 
 // Bytes returns the bytes of small tensors and of packed weights whose backend reports their size.
 func (l *Loaded) Bytes() int64 { return l.bytes }
@@ -61,16 +60,30 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	return l, nil
 }
 
-// load fills the fields of items, or returns the error of datafile.Changed if a file cannot be read or was changed
-// meanwhile.
-func (f *filler) load(items []item) (err error) {
+// load fills the fields of items, or returns the error of reading.
+func (f *filler) load(items []item) error {
+	return f.reading(func() error {
+		if f.opt.Parts <= 1 && f.opt.Streams == nil {
+			return f.fill(items)
+		}
+		var stay []item
+		for _, it := range items {
+			if !f.opt.brought(it.block) {
+				stay = append(stay, it)
+			}
+		}
+		if err := f.fill(stay); err != nil {
+			return err
+		}
+		return f.fillParts(items) // last, because packing needs memory too
+	})
+}
+
+// reading calls read and waits for what it has issued. It returns the error of datafile.Changed if a file cannot be read
+// or was changed meanwhile.
+func (f *filler) reading(read func() error) (err error) {
 	defer datafile.Catch(&err)
-	fill := f.fill
-	if f.opt.Parts > 1 {
-		fill = f.fillParts
-	}
-	err = fill(items)
-	if err == nil {
+	if err = read(); err == nil {
 		err = f.ops.Sync()
 	}
 	for file := range f.files {

@@ -3,14 +3,17 @@ package weights
 import (
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
 )
 
-// Weights in parts (Options.Parts): the packed bytes of a block are concatenated in a flat unit, and every part holds a
-// range of it. Cuts are between pieces of packed matrices, so a part packs the rows of its range and reads nothing
-// else. Fields point into one of two buffers, always the same for a unit, into which units are gathered in turn.
+// Weights that are brought (Options.Parts, Options.Streams): the packed bytes of a block are concatenated in a flat
+// unit, of which every part holds a range, or reads it from the file again before each use. Cuts are between pieces of
+// packed matrices, so a part packs the rows of its range and reads nothing else. Fields of a view (View) point into one
+// of two slots, always the same for a unit.
 
 // regionAlign is the alignment of tensors in a unit: a cache line, as in engine.Arena.
 const regionAlign = 64
@@ -20,10 +23,10 @@ type region struct {
 	start, size int // bytes
 	head, piece int // cuts inside the tensor are at head + n*piece, n > 0
 	name        string
-	read        func(dst engine.Buf, lo, hi int) error // reads bytes [lo, hi); both are cuts
-	bind        func(engine.Buf)                       // points the field to its bytes in the unit's buffer
-	packed      *engine.Packed                         // the matrix; nil for a small tensor
-	layout      string                                 // of the matrix while its bytes are present
+	read        func(f *filler, dst engine.Buf, lo, hi int) error // reads bytes [lo, hi); both are cuts
+	item        int                                               // index of its field in the plan
+	bind        func(field reflect.Value, b engine.Buf)           // points the field to its bytes
+	layout      string                                            // of a matrix while its bytes are present; else empty
 }
 
 // unit is a block, or all tensors outside of blocks.
@@ -80,53 +83,182 @@ func divide(units []unit, parts int) {
 	}
 }
 
-// fillParts fills the fields of items with one part of the weights.
+// Parts are the weights of one struct that are not in place when they are needed.
+type Parts struct {
+	shards dit.Shards
+	units  []unit
+	filler *filler
+	host   [][]byte // by unit: the bytes of this part in host memory; nil: they are packed as they are read
+}
+
+// brought reports whether a unit, a block or -1 for everything outside of blocks, is brought before its use.
+func (o *Options) brought(block int) bool {
+	return o.Parts > 1 || block >= 0 && o.Streams != nil && o.Streams(block)
+}
+
+// fillParts fills the fields of items that are brought with one part of the weights.
 func (f *filler) fillParts(items []item) error {
-	units, err := f.units(items)
-	if err != nil {
+	p := &Parts{filler: f}
+	var err error
+	if p.units, err = f.units(items); err != nil {
 		return err
 	}
-	divide(units, f.opt.Parts)
-	mine, places, all := 0, [2]int{}, &dit.Shards{}
-	for i, u := range units {
-		mine += u.cuts[f.opt.Part+1] - u.cuts[f.opt.Part]
-		p := placeOf(i, len(units))
-		places[p] = max(places[p], u.size)
+	ends := len(p.units) - 1
+	streams := func(u int) bool { return u < ends && f.opt.Streams != nil && f.opt.Streams(u) }
+	slots := dit.Slots(ends+1, func(u int) bool { return f.opt.Parts > 1 || streams(u) })
+	stagings := dit.Slots(ends+1, func(u int) bool { return f.opt.Parts > 1 && streams(u) })
+	divide(p.units, max(f.opt.Parts, 1))
+	p.shards.Part, p.host = f.opt.Part, make([][]byte, len(p.units))
+	mine, largest := 0, 0
+	for i := range p.units {
+		u := p.units[i].describe(f.opt.Part)
+		u.Slot, u.Staging, u.Stream = slots[i], stagings[i], streams(i)
+		if n := u.Counts[f.opt.Part]; u.Stream {
+			largest = max(largest, n)
+		} else {
+			mine += n
+		}
+		p.shards.Units = append(p.shards.Units, u)
 	}
-	buf, err := f.take(mine)
-	if err != nil {
+	if err := f.readParts(p, mine); err != nil {
 		return err
 	}
-	parts, at := make([]engine.Buf, len(units)), 0
-	for i, u := range units {
-		lo, hi := u.cuts[f.opt.Part], u.cuts[f.opt.Part+1]
-		parts[i] = buf.Piece(at, hi-lo)
-		at += hi - lo
-		if err := u.read(parts[i], lo, hi); err != nil {
-			return err
-		}
+	f.loaded.parts = p
+	if _, device := f.ops.(engine.Located); device {
+		return f.readHost(p, largest)
 	}
-	var slots [2]engine.Buf // allocated last, because packing needs memory too
-	for p, n := range places {
-		if slots[p], err = f.take(n); err != nil {
-			return err
-		}
-	}
-	for i := range units {
-		place := placeOf(i, len(units))
-		all.Units = append(all.Units, units[i].shard(parts[i], slots[place], f.opt.Part, place))
-	}
-	f.loaded.shards = all
 	return nil
 }
 
-// placeOf returns the buffer of a unit. They alternate over the blocks; the last unit, which is used before the first
-// block, has the other buffer than that block.
-func placeOf(i, units int) int {
-	if i == units-1 {
-		return 1
+// readParts reads this part of the units that are gathered and stay on the device, of the given size together.
+func (f *filler) readParts(p *Parts, bytes int) error {
+	if f.opt.Parts <= 1 {
+		return nil // they were filled as others are
 	}
-	return i % 2
+	buf, err := f.take(bytes)
+	if err != nil {
+		return err
+	}
+	at := 0
+	for i := range p.units {
+		u := &p.shards.Units[i]
+		if u.Stream {
+			continue
+		}
+		n := u.Counts[f.opt.Part]
+		piece := buf.Piece(at, n)
+		at += n
+		if u.Mine = flat(piece, n); n == 0 {
+			continue
+		}
+		if err := p.units[i].read(f, piece, f.opt.Part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readHost copies this part of the units that come from host memory there, as the device has packed it. largest is the
+// size of the largest.
+func (f *filler) readHost(p *Parts, largest int) error {
+	device, ok := f.ops.(interface {
+		Read(dst []byte, src engine.Tensor) engine.Pending
+	})
+	if !ok || largest == 0 {
+		return nil
+	}
+	buf, err := f.ops.Alloc(largest)
+	if err != nil {
+		return err
+	}
+	defer f.ops.Free(buf)
+	for i := range p.units {
+		u := &p.shards.Units[i]
+		if !u.Stream {
+			continue
+		}
+		if err := p.units[i].read(f, buf, f.opt.Part); err != nil {
+			return err
+		}
+		p.host[i] = make([]byte, u.Counts[f.opt.Part])
+		if err := device.Read(p.host[i], flat(buf, len(p.host[i]))).Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Shards describes the units. view makes what View of the description returns, of the kind that the caller knows.
+func (p *Parts) Shards(view func(slots [2]engine.Buf) (dit.Model, func(unit int, yes bool))) *dit.Shards {
+	if p == nil {
+		return nil
+	}
+	out := p.shards
+	out.View, out.Reader = view, p.reader
+	return &out
+}
+
+// reader implements dit.Shards.Reader.
+func (p *Parts) reader(
+	beside func() (engine.Ops, error),
+) (func(unit int, dst []byte, at int) error, error) {
+	f := *p.filler
+	f.bytes = nil // scratch memory of its own
+	if !slices.ContainsFunc(p.host, func(b []byte) bool { return b != nil }) {
+		var err error
+		if f.ops, err = beside(); err != nil {
+			return nil, err
+		}
+	}
+	return func(unit int, dst []byte, at int) error {
+		if packed := p.host[unit]; packed != nil {
+			copy(dst, packed[at:])
+			return nil
+		}
+		return f.reading(func() error { return p.units[unit].read(&f, engine.Buf{Host: dst}, f.opt.Part) })
+	}, nil
+}
+
+// View returns a copy of the filled struct src, or of a copy of it with adapters, whose fields of units that are brought
+// point into slots, and a function that marks the bytes of a unit as present or absent. It shares everything else with
+// src. opt must be the Options that src was loaded with.
+func View[T any](p *Parts, src *T, opt Options, slots [2]engine.Buf) (*T, func(unit int, yes bool)) {
+	dst := new(T)
+	reflect.ValueOf(dst).Elem().Set(duplicate(reflect.ValueOf(src).Elem()))
+	walked, err := plan(dst, opt)
+	if err != nil {
+		panic(err) // src was loaded with the same tags
+	}
+	for i, u := range p.units {
+		slot := p.shards.Units[i].Slot
+		if slot < 0 {
+			continue
+		}
+		for _, r := range u.regions {
+			field := walked.items[r.item].field
+			if r.layout != "" {
+				w := *field.Interface().(*engine.Weight)
+				base := *w.Base
+				w.Base = &base
+				field.Set(reflect.ValueOf(&w))
+			} else { // behind its matrix
+				r.bind(field, slots[slot].Piece(r.start, r.size))
+			}
+		}
+	}
+	return dst, func(unit int, yes bool) {
+		for _, r := range p.units[unit].regions {
+			if slot := p.shards.Units[unit].Slot; r.layout != "" && slot >= 0 {
+				field := walked.items[r.item].field
+				base := field.Interface().(*engine.Weight).Base
+				base.Layout = layoutAbsent
+				if r.bind(field, engine.Buf{}); yes {
+					base.Layout = r.layout
+					r.bind(field, slots[slot].Piece(r.start, r.size))
+				}
+			}
+		}
+	}
 }
 
 // take allocates memory, which the Loaded owns.
@@ -139,15 +271,15 @@ func (f *filler) take(n int) (engine.Buf, error) {
 	return buf, err
 }
 
-// units lays out all items, with blocks that are not held as empty units.
+// units lays out the items that are brought. All other units are empty.
 func (f *filler) units(items []item) ([]unit, error) {
 	last := -1
 	for _, it := range items {
 		last = max(last, it.block)
 	}
 	units := make([]unit, last+2)
-	for _, it := range items {
-		if !it.held {
+	for i, it := range items {
+		if !it.held || !f.opt.brought(it.block) {
 			continue
 		}
 		at := it.block
@@ -155,18 +287,18 @@ func (f *filler) units(items []item) ([]unit, error) {
 			at = last + 1
 		}
 		if isWeight(it.field) {
-			if err := f.addWeight(&units[at], it); err != nil {
+			if err := f.addWeight(&units[at], it, i); err != nil {
 				return nil, fmt.Errorf("%s: %w", it.full, err)
 			}
 		} else if s, ok := f.tensor(it); ok {
-			f.addSmall(&units[at], s)
+			f.addSmall(&units[at], s, i, func(field reflect.Value, t engine.Tensor) { field.Set(reflect.ValueOf(t)) })
 		}
 	}
 	return units, nil
 }
 
 // addWeight adds a matrix and its bias to a unit.
-func (f *filler) addWeight(u *unit, it item) error {
+func (f *filler) addWeight(u *unit, it item, index int) error {
 	s, c, ok, err := f.stored(it)
 	if !ok || err != nil {
 		return err
@@ -178,15 +310,18 @@ func (f *filler) addWeight(u *unit, it item) error {
 	}
 	f.ops.Free(empty.Buf)
 	p := *empty // type, layout and piece sizes
-	p.N, p.Buf = c.count, engine.Buf{}
+	p.N, p.Buf, p.Layout = c.count, engine.Buf{}, layoutAbsent
 	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
 	u.add(region{
-		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p, layout: p.Layout,
-		bind: func(b engine.Buf) { p.Buf = b },
-		read: func(dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
+		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, layout: empty.Layout,
+		item: index,
+		bind: func(field reflect.Value, b engine.Buf) { field.Interface().(*engine.Weight).Base.Buf = b },
+		read: func(f *filler, dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
 	if bias, ok := f.bind(it, c, &p); ok {
-		f.addSmall(u, bias)
+		f.addSmall(u, bias, index, func(field reflect.Value, t engine.Tensor) {
+			field.Interface().(*engine.Weight).Bias = t
+		})
 	}
 	return nil
 }
@@ -211,13 +346,14 @@ func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, 
 	return nil
 }
 
-// addSmall adds a tensor that is not packed to a unit.
-func (f *filler) addSmall(u *unit, s small) {
+// addSmall adds a tensor that is not packed to a unit, and gives its field the shape. set sets the field.
+func (f *filler) addSmall(u *unit, s small, index int, set func(field reflect.Value, t engine.Tensor)) {
 	size := s.dtype.Size()
+	s.put(engine.NewTensor(engine.Buf{}, s.dtype, s.shape...))
 	u.add(region{
-		size: s.count() * size, piece: regionAlign, name: s.name,
-		bind: func(b engine.Buf) { s.put(engine.NewTensor(b, s.dtype, s.shape...)) },
-		read: func(dst engine.Buf, lo, hi int) error {
+		size: s.count() * size, piece: regionAlign, name: s.name, item: index,
+		bind: func(field reflect.Value, b engine.Buf) { set(field, engine.NewTensor(b, s.dtype, s.shape...)) },
+		read: func(f *filler, dst engine.Buf, lo, hi int) error {
 			v := make([]float32, (hi-lo)/size)
 			s.values(v, lo/size)
 			f.ops.Upload(engine.NewTensor(dst, s.dtype, len(v)), v)
@@ -229,14 +365,15 @@ func (f *filler) addSmall(u *unit, s small) {
 // flat views memory as bytes.
 func flat(b engine.Buf, n int) engine.Tensor { return engine.NewTensor(b, engine.U8, n) }
 
-// read fills dst with bytes [lo, hi) of the unit.
-func (u *unit) read(dst engine.Buf, lo, hi int) error {
+// read fills dst with one part of the unit.
+func (u *unit) read(f *filler, dst engine.Buf, part int) error {
+	lo, hi := u.cuts[part], u.cuts[part+1]
 	for _, r := range u.regions {
 		a, b := max(lo, r.start), min(hi, r.start+r.size)
 		if a >= b {
 			continue
 		}
-		if err := r.read(dst.Piece(a-lo, b-a), a-r.start, b-r.start); err != nil {
+		if err := r.read(f, dst.Piece(a-lo, b-a), a-r.start, b-r.start); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
@@ -246,30 +383,13 @@ func (u *unit) read(dst engine.Buf, lo, hi int) error {
 // layoutAbsent is the layout of a packed matrix whose bytes are not present: every backend rejects it.
 const layoutAbsent = "in parts"
 
-// shard binds the fields of the unit to its buffer and describes the unit.
-func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
-	out := dit.Unit{
-		Mine:  flat(mine, u.cuts[part+1]-u.cuts[part]),
-		Whole: flat(whole.Piece(0, u.size), u.size), Buffer: place,
-	}
+// describe returns the sizes of the unit for one part.
+func (u *unit) describe(part int) (out dit.Unit) {
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])
 	}
 	for _, r := range u.regions {
-		r.bind(whole.Piece(r.start, r.size))
+		out.Read += max(0, min(u.cuts[part+1], r.start+r.size)-max(u.cuts[part], r.start))
 	}
-	out.Open = func(open bool) {
-		for _, r := range u.regions {
-			switch {
-			case r.packed == nil:
-			case open:
-				r.packed.Layout = r.layout
-				r.bind(whole.Piece(r.start, r.size))
-			default:
-				r.packed.Layout, r.packed.Buf = layoutAbsent, engine.Buf{}
-			}
-		}
-	}
-	out.Open(false)
 	return out
 }

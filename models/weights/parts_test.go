@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -60,82 +61,121 @@ func fields(t *testing.T, dst any, opt Options) []item {
 	return p.items
 }
 
-// TestPartsMakeTheWhole loads a struct with every kind of tag in parts. Joined they must be the bytes of the whole
-// weights, every element must be read by one part only, and no part may hold more than its share plus one piece.
+// TestPartsMakeTheWhole loads a struct with every kind of tag in parts, of which some stay and some are read from host
+// memory. Brought together in a view they must be the bytes of the whole weights, every element must be read by one part
+// only, and no part may keep more than its share plus one piece.
 func TestPartsMakeTheWhole(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
-		for _, parts := range []int{2, 3, 5, 8} {
-			t.Run(fmt.Sprintf("slices %d, parts %d", ranks, parts), func(t *testing.T) {
-				base := options()
-				base.Dims = map[string]int{"A": 2, "B": 3, "K": 2}
-				base.Ranks = ranks
-				base.Block = func(_ string, i int) int { return i }
-				make2 := func() *whole { return &whole{Fused: make([]fused, 2), Extras: &extras{}} }
-				want, ops := make2(), panels{ref.New()}
-				loaded, err := Load(ops, FromMap(checkpoint()), want, base)
-				if err != nil {
-					t.Fatal(err)
+		for _, parts := range []int{1, 2, 3, 5, 8} {
+			for _, streamed := range []string{"", "1", "01"} {
+				if parts == 1 && streamed == "" {
+					continue
 				}
-				defer loaded.Close()
-				set, reads := watchedSet(checkpoint())
-				var all []*Loaded
-				var got []*whole
-				most, total, piece := 0, 0, 0
-				for part := range parts {
-					opt := base
-					opt.Part, opt.Parts = part, parts
-					dst := make2()
-					l, err := Load(ops, set, dst, opt)
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer l.Close()
-					all, got = append(all, l), append(got, dst)
-					mine := 0
-					for _, u := range l.Shards().Units {
-						mine += u.Mine.Len()
-						if part == 0 {
-							total += u.Bytes()
-						}
-					}
-					most = max(most, mine)
-				}
-				for _, it := range fields(t, got[0], base) {
-					if w, ok := it.field.Interface().(*engine.Weight); ok && w != nil {
-						piece = max(piece, panelHead+w.Base.PieceBytes+regionAlign)
-					}
-				}
-				if bound := (total+parts-1)/parts + piece; most > bound {
-					t.Errorf("a part holds %d of %d bytes, want at most 1/%d and a piece of %d", most, total, parts, piece)
-				}
-				for u := range all[0].Shards().Units {
-					gatherUnit(all, u)
-					checkUnit(t, fields(t, got[parts-1], base), fields(t, want, base), u, len(all[0].Shards().Units))
-					all[parts-1].Shards().Units[u].Open(false)
-				}
-				if ranks > 1 {
-					return // a slice leaves rows out
-				}
-				for name, count := range reads {
-					for i, n := range count {
-						if n != 1 {
-							t.Fatalf("element %d of %s was read %d times by %d parts, want once", i, name, n, parts)
-						}
-					}
-				}
-			})
+				t.Run(fmt.Sprintf("slices %d, parts %d, streamed %s", ranks, parts, streamed), func(t *testing.T) {
+					partsMakeTheWhole(t, ranks, parts, streamed)
+				})
+			}
 		}
 	}
 }
 
-// gatherUnit gathers unit u in the memory of the last part.
-func gatherUnit(all []*Loaded, u int) {
-	to := &all[len(all)-1].Shards().Units[u]
-	at := 0
-	for p, l := range all {
-		at += copy(to.Whole.Buf.Host[at:at+to.Counts[p]], l.Shards().Units[u].Mine.Buf.Host)
+func partsMakeTheWhole(t *testing.T, ranks, parts int, streamed string) {
+	base := options()
+	base.Dims = map[string]int{"A": 2, "B": 3, "K": 2}
+	base.Ranks = ranks
+	base.Block = func(_ string, i int) int { return i }
+	make2 := func() *whole { return &whole{Fused: make([]fused, 2), Extras: &extras{}} }
+	want, ops := make2(), panels{ref.New()}
+	loaded, err := Load(ops, FromMap(checkpoint()), want, base)
+	if err != nil {
+		t.Fatal(err)
 	}
-	to.Open(true)
+	defer loaded.Close()
+	set, reads := watchedSet(checkpoint())
+	var all []*Parts
+	var got *whole
+	var opt Options
+	most, total, piece := 0, 0, 0
+	for part := range parts {
+		opt = base
+		opt.Part, opt.Parts = part, parts
+		if streamed != "" {
+			opt.Streams = func(block int) bool { return strings.Contains(streamed, fmt.Sprint(block)) }
+		}
+		got = make2()
+		l, err := Load(ops, set, got, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		all = append(all, l.Parts())
+		mine := 0
+		for _, u := range l.Parts().shards.Units {
+			if u.Slot >= 0 && u.Mine.IsZero() != u.Stream {
+				t.Errorf("a unit that streams: %v has bytes here: %v", u.Stream, !u.Mine.IsZero())
+			}
+			mine += u.Mine.Len()
+			if part == 0 {
+				total += u.Bytes()
+			}
+		}
+		most = max(most, mine)
+	}
+	for _, it := range fields(t, got, base) {
+		if w, ok := it.field.Interface().(*engine.Weight); ok && w != nil {
+			piece = max(piece, panelHead+w.Base.PieceBytes+regionAlign)
+		}
+	}
+	if bound := (total+parts-1)/parts + piece; most > bound {
+		t.Errorf("a part holds %d of %d bytes, want at most 1/%d and a piece of %d", most, total, parts, piece)
+	}
+	shards := all[parts-1].Shards(nil)
+	var slots [2]engine.Buf
+	for i, n := range shards.SlotBytes() {
+		slots[i] = engine.Buf{Host: make([]byte, n)}
+	}
+	view, open := View(all[parts-1], got, opt, slots)
+	for u := range shards.Units {
+		if slot := shards.Units[u].Slot; slot >= 0 {
+			clear(slots[slot].Host)
+			bringUnit(t, all, u, slots[slot].Host, ops)
+			open(u, true)
+		}
+		checkUnit(t, fields(t, view, base), fields(t, want, base), u, len(shards.Units))
+		open(u, false)
+	}
+	if ranks > 1 {
+		return // a slice leaves rows out
+	}
+	for name, count := range reads {
+		for i, n := range count {
+			if n != 1 {
+				t.Fatalf("element %d of %s was read %d times by %d parts, want once", i, name, n, parts)
+			}
+		}
+	}
+}
+
+// bringUnit brings unit u from all parts to dst.
+func bringUnit(t *testing.T, all []*Parts, u int, dst []byte, ops engine.Ops) {
+	t.Helper()
+	at := 0
+	for _, p := range all {
+		unit := &p.shards.Units[u]
+		n := unit.Counts[p.shards.Part]
+		if !unit.Stream {
+			at += copy(dst[at:at+n], unit.Mine.Buf.Host)
+			continue
+		}
+		read, err := p.reader(func() (engine.Ops, error) { return ops, nil })
+		if err == nil {
+			err = read(u, dst[at:at+n], 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at += n
+	}
 }
 
 // checkUnit compares the fields of unit u with those of whole weights.
@@ -208,14 +248,21 @@ func TestUnitThatIsNotThereIsRefused(t *testing.T) {
 	if product() == nil {
 		t.Error("a product with a weight that is not there did not panic")
 	}
-	l.Shards().Units[0].Open(true)
+	shards := l.Parts().Shards(nil)
+	var slots [2]engine.Buf
+	for i, n := range shards.SlotBytes() {
+		slots[i] = engine.Buf{Host: make([]byte, n)}
+	}
+	view, open := View(l.Parts(), dst, opt, slots)
+	dst = view
+	if product() == nil {
+		t.Error("a product with a weight of a view that is not there did not panic")
+	}
+	open(0, true)
 	if v := product(); v != nil {
 		t.Errorf("a product with a weight that is there panics: %v", v)
 	}
-	units := l.Shards()
-	if units.Ends() != 2 || units.Units[0].Buffer == units.Units[units.Ends()].Buffer {
-		t.Errorf("%d units, places %d and %d: want two blocks and the ends, which do not share a place with the first block",
-			len(units.Units), units.Units[0].Buffer,
-			units.Units[units.Ends()].Buffer)
+	if u := shards.Units; len(u) != 3 || u[0].Slot == u[2].Slot {
+		t.Errorf("units %+v: want two blocks and the ends, which do not share a slot with the first block", u)
 	}
 }

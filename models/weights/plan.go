@@ -24,14 +24,16 @@ type Options struct {
 	// Uses reports whether weights with a use should be loaded; nil: all.
 	Uses func(u dit.Use) bool
 	// Block returns the block number of element i of a list; nil: everything is outside of blocks. It matters for
-	// Parts > 1.
+	// Parts > 1 and Streams.
 	Block func(list string, i int) int
 	// Rank and Ranks select the slice of a tensor group; Ranks 0 or 1: whole weights.
 	Rank, Ranks int
 	// Part and Parts select the part of every block's bytes that is loaded (dit.Held); Parts 0 or 1: all.
 	Part, Parts int
-	Ignore      []string // prefixes of names in a file that may stay unused
-	Spare       bool     // other names that the model does not know stay unused too: they are in Loaded.Unused, no error
+	// Streams reports whether a block stays in host memory, from where it is read before each use; nil: none does.
+	Streams func(block int) bool
+	Ignore  []string // prefixes of names in a file that may stay unused
+	Spare   bool     // other names that the model does not know stay unused too: they are in Loaded.Unused, no error
 }
 
 // Declared is one tensor that a struct declares.

@@ -151,7 +151,7 @@ func (o *Partition) prefaceVolumes(c plan.Coord) (v [plan.AxisCount]volume) {
 }
 
 // TrafficByRank returns what every rank of a plan sends during a workload, as the executor counts it, by rank and axis
-// (AxisUlysses to AxisShard). weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
+// (plan.Axis); on AxisStream it is what they read from host memory. weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
 // of activations are exact, those of sharded weights leave out the padding of packed matrices.
 func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) [][]Traffic {
 	o := NewPartition(w, p)
@@ -167,8 +167,9 @@ func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int)
 				out[r][a].Bytes += int64(n) * v.values * int64(valueBytes)
 			}
 		})
-		weights := o.shardVolume()
-		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: int64(float64(weights.values) * weightBytes)}
+		weights := func(v volume) Traffic { return Traffic{v.calls, int64(float64(v.values) * weightBytes)} }
+		read, sent := o.broughtVolumes(o.mesh.At(r))
+		out[r][plan.AxisStream], out[r][plan.AxisShard] = weights(read), weights(sent)
 	}
 	return out
 }

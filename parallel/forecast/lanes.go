@@ -21,11 +21,11 @@ func OwnLanes(spec *dit.Spec, p plan.Plan, device hardware.Device) []dit.Range {
 	}
 	one := plan.OneRank()
 	one.Pipe, one.Patches, one.Speeds = p.Pipe, p.Pipe, plan.SpeedsOf(p.StageSpeeds())
-	return NewPartition(reference(spec, device), one).Lanes
+	return NewPartition(Reference(spec, device), one).Lanes
 }
 
-// reference returns a workload that depends on model and device alone.
-func reference(spec *dit.Spec, device hardware.Device) Workload {
+// Reference returns a workload that depends on model and device alone.
+func Reference(spec *dit.Spec, device hardware.Device) Workload {
 	w := square(spec, referenceSide)
 	w.Device = device
 	return w
@@ -47,7 +47,7 @@ func speeds(f hardware.Cluster, spec *dit.Spec) []float64 {
 			continue
 		}
 		alone := hardware.Cluster{Device: *f.On(r), Link: f.Link, Hosts: 1, PerHost: 1}
-		s, _ := newCosts(NewPartition(reference(spec, alone.Device), plan.OneRank()), alone).laneSeconds(0, 0, 0,
+		s, _ := newCosts(NewPartition(Reference(spec, alone.Device), plan.OneRank()), alone).laneSeconds(0, 0, 0,
 			plan.Micro{Whole: true})
 		out[r] = 1 / s
 	}

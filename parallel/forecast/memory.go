@@ -15,8 +15,10 @@ import (
 // Memory is what one rank needs, in bytes, without text encoders and VAE.
 type Memory struct {
 	// Weights are all blocks, split by the tensor axis, and the whole of embeddings, conditioning and head. With
-	// shard=on they are those of the rank's stage alone, or 1/P of all and two gather buffers.
+	// shard=on they are those of the rank's stage alone, or 1/P of all; with stream=on they are without the blocks that
+	// come from host memory. Slots are in them.
 	Weights     int64
+	Slots       int64 // part of Weights: to where blocks are brought before their use
 	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
 	Activations int64
 	Exchange    int64 // communication buffers
@@ -24,7 +26,7 @@ type Memory struct {
 	Workspace   int64 // of the device's libraries; MemoryByRank leaves it 0
 }
 
-// Total returns the sum of all fields but KV, which is part of Session.
+// Total returns the sum of all fields but Slots and KV, which are parts of others.
 func (m Memory) Total() int64 {
 	return m.Weights + m.Session + m.Activations + m.Exchange + m.Workspace
 }
@@ -61,14 +63,16 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 func WeightsByRank(w Workload, p plan.Plan, weightBytes float64) (out []int64) {
 	o := NewPartition(w, p)
 	for r := range p.Ranks() {
-		out = append(out, int64(float64(o.heldParams(o.mesh.At(r)))*weightBytes))
+		stay, slots := o.heldParams(o.mesh.At(r))
+		out = append(out, int64(float64(stay+slots)*weightBytes))
 	}
 	return out
 }
 
 // leastMemory returns what rank c needs at least: weights, and the keys and values of a pipeline.
 func (o *Partition) leastMemory(c plan.Coord, weightBytes float64, valueBytes int) (m Memory) {
-	m.Weights = int64(float64(o.heldParams(c)) * weightBytes)
+	stay, slots := o.heldParams(c)
+	m.Weights, m.Slots = int64(float64(stay+slots)*weightBytes), int64(float64(slots)*weightBytes)
 	for _, k := range o.lanesOf(c) {
 		m.KV += o.storeBytes(c, k, valueBytes)
 	}
@@ -102,7 +106,7 @@ func (o *Partition) storeBytes(c plan.Coord, k, valueBytes int) (bytes int64) {
 // a model that has shapes alone. The error says what Prepare refuses, or that the model has no outline.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory, err error) {
 	held := o.plan.Held(o.Lanes, c)
-	held.Part, held.Parts = 0, 0
+	held.Part, held.Parts, held.Stream = 0, 0, 0
 	model, err := outline(o.Spec, held)
 	if err != nil {
 		return m, err

@@ -33,7 +33,7 @@ func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 		beside.Branches = append(beside.Branches, branches[i])
 	}
 	p = p.ForNets()
-	p.Shard, p.KV8 = false, false
+	p.Shard, p.KV8, p.Stream = false, false, 0
 	return beside, p
 }
 
@@ -43,7 +43,8 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 		n, share := &s.Nets[i], 1.
 		switch {
 		case n.Spec.Follows:
-			share = float64(NewPartition(s.beside(n, p)).heldParams(plan.Coord{})) / float64(max(n.Spec.Params, 1))
+			stay, _ := NewPartition(s.beside(n, p)).heldParams(plan.Coord{})
+			share = float64(stay) / float64(max(n.Spec.Params, 1))
 		case !n.Patch && p.Pipe == 1:
 			share = 1 / float64(p.Tensor)
 		}

@@ -28,6 +28,12 @@ type Search struct {
 	Blocking bool
 	// Deterministic makes plans whose images are bit-identical to one rank's.
 	Deterministic bool
+	// HostMemory is how many bytes of host memory weights may take from where blocks are brought (stream=on); 0: plans
+	// keep all weights on the devices.
+	HostMemory int64
+	// Shared is how many bytes all ranks may take together that work in the memory of one process, where they share
+	// weights; 0: each has the memory of its device.
+	Shared int64
 }
 
 // Candidate is one plan with its prediction.
@@ -38,6 +44,7 @@ type Candidate struct {
 	Memory  Memory           // of the rank that needs most; where devices differ, of the one with the least room left
 	Least   bool             // Memory is a lower bound, and Fits is about that: the plan is too slow to record
 	On      *hardware.Device // of that rank
+	Host    int64            // bytes of host memory from where blocks are brought
 	Fits    bool
 	Exact   bool // the image is that of one rank
 }
@@ -98,7 +105,7 @@ func (s Search) ranked() (fit, not []Candidate, err error) {
 	var add func(t timed)
 	reject := func(c Candidate) {
 		not = append(not, c)
-		for _, p := range s.lastResort(c.Plan) {
+		for _, p := range s.lastResort(c) {
 			add(s.bounded(p))
 		}
 	}
@@ -263,7 +270,7 @@ func (s Search) refuse(not []Candidate) error {
 			if p.Ranks() < n {
 				continue
 			}
-			for _, p := range append(s.lastResort(p), p) {
+			for _, p := range append(s.lastResort(s.least(NewPartition(s.Workload, p))), p) {
 				if !s.least(NewPartition(s.Workload, p)).Fits {
 					continue
 				}
@@ -285,25 +292,29 @@ func Gigabytes(n int64) string {
 	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
 }
 
-// lastResort returns what to try where a plan does not fit. Sharding is never faster, so it comes only there; then keys
-// and values in 8 bits, with sharding where that is possible.
-func (s Search) lastResort(p plan.Plan) []plan.Plan {
+// lastResort returns what to try where a plan does not fit. Sharding is never faster, so it comes only there, as do
+// blocks from host memory; then keys and values in 8 bits, with sharding where that is possible.
+func (s Search) lastResort(c Candidate) (out []plan.Plan) {
+	p := c.Plan
 	sharded := p
 	sharded.Shard = true
 	can := sharded.Possible() == nil && (len(s.Nets) == 0 || sharded.Parts() == 1)
 	switch {
-	case p.KV8:
-		return nil
+	case p.KV8 || p.Stream > 0:
 	case !p.Shard && can:
-		return []plan.Plan{sharded}
-	case s.Exact || p.Patches == 1:
-		return nil
+		out = append(out, sharded)
+	case !s.Exact && p.Patches > 1:
+		full := p
+		full.KV8 = true
+		if full.Possible() != nil {
+			full.Shard = false
+		}
+		out = append(out, full)
 	}
-	p.KV8 = true
-	if p.Possible() != nil {
-		p.Shard = false
+	if streaming, ok := s.streaming(c); ok {
+		out = append(out, streaming)
 	}
-	return []plan.Plan{p}
+	return out
 }
 
 // least bounds the memory of a plan from below.
@@ -341,6 +352,12 @@ func (s Search) candidate(p plan.Plan, ranks []Memory) Candidate {
 			c.Memory, c.On = m, on
 		}
 		c.Fits = c.Fits && (on.Free() == 0 || m.Total() <= on.Free())
+	}
+	if s.Shared > 0 {
+		c.Fits = s.together(p, ranks) <= s.Shared
+	}
+	if c.Host = s.hostBytes(p); s.HostMemory > 0 {
+		c.Fits = c.Fits && c.Host <= s.HostMemory
 	}
 	return c
 }

@@ -100,7 +100,7 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 		s.Device = s.Cluster.Device // as in Choose
 		best, at, n := math.Inf(1), plan.Plan{}, 0
 		for _, p := range s.plans(s.Cluster.Ranks()) {
-			for _, p := range append(s.lastResort(p), p) {
+			for _, p := range append(s.lastResort(Candidate{Plan: p}), p) {
 				n++
 				cost := newCosts(NewPartition(s.Workload, p), s.Cluster)
 				sim := simulate(cost, true)

@@ -218,7 +218,7 @@ func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 		}
 		c.addEnds(&l, at, k, rows, b)
 	}
-	c.addShards(&l)
+	c.addBrought(&l, at, k)
 	return l
 }
 

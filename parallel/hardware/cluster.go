@@ -31,6 +31,8 @@ type Device struct {
 	Shapes
 	// Traffic is the memory bandwidth in bytes per second, which bounds element-wise work.
 	Traffic float64 `json:"traffic"`
+	// Host is the bytes per second at which weights arrive from host memory while the device computes; 0: not known.
+	Host float64 `json:"host,omitempty"`
 	// Launch is the host time to launch one operation, in seconds.
 	Launch float64 `json:"launch"`
 	// Memory is in bytes, 0: no limit. Reserved bytes of it belong to the driver and its libraries.
@@ -49,6 +51,12 @@ type Device struct {
 	Workspace int64  `json:"workspace,omitempty"`
 	Source    string `json:"source"`
 }
+
+// HostRate returns Host, or a usual rate.
+func (d *Device) HostRate() float64 { return cmp.Or(d.Host, usualHostRate) }
+
+// usualHostRate is what PCIe 3 with 16 lanes reaches, in bytes per second.
+const usualHostRate = 12e9
 
 // Shapes is how much longer small and odd shapes take than the rates of large ones say. Zero: no longer.
 type Shapes struct {

@@ -8,11 +8,14 @@ import (
 	"patchbay/models/dit"
 )
 
-// Stages that own their weights (shard=on with pipe): each reads only what its blocks need; the first one also the
+// Stages that own their weights (shard or stream with pipe): each reads only what its blocks need; the first one also the
 // embedding, the one with the last lane also the head. Nothing is gathered later.
 
 // Owns reports whether every stage holds only its own weights.
-func (p Plan) Owns() bool { return p.Shard && p.Pipe > 1 }
+func (p Plan) Owns() bool { return (p.Shard || p.Streams()) && p.Pipe > 1 }
+
+// Streams reports whether blocks are brought from host memory.
+func (p Plan) Streams() bool { return p.Stream > 0 || p.Stream == StreamOn }
 
 // StageHeld returns the part of the weights that a stage holds. The plan must be one whose stages own their weights.
 func (p Plan) StageHeld(lanes []dit.Range, stage int) dit.Held {
@@ -78,6 +81,10 @@ func (p Plan) Held(lanes []dit.Range, c Coord) dit.Held {
 	if p.Parts() > 1 {
 		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.Parts()
 	}
+	if h.Stream = p.Stream; p.Stream == StreamOn { // not chosen yet: all
+		h.Stream = maxStream
+	}
+	h.Stream = max(h.Stream, 0)
 	return h
 }
 
@@ -109,9 +116,13 @@ func ShownKey(key string) string { return identity.ReplaceAllString(key, "") }
 
 // HeldKey returns the key of a part of a model's weights.
 func HeldKey(key string, held dit.Held) string {
-	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
+	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil && held.Stream == 0 {
 		return key
 	}
-	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part,
-		max(held.Parts, 1), stageName(held))
+	stream := ""
+	if held.Stream > 0 {
+		stream = fmt.Sprintf("#stream%d", held.Stream)
+	}
+	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s%s", key, held.Rank, max(held.Ranks, 1), held.Part,
+		max(held.Parts, 1), stageName(held), stream)
 }

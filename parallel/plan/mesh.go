@@ -43,18 +43,22 @@ const (
 	AxisTensor
 	AxisSpread // pipe and ring together, pipe outermost: spread evaluations
 	AxisShard  // ranks that hold parts of the same weights
+	AxisStream // a rank and its host memory, from which it reads weights
 	AxisCount  // the number of axes
 )
 
 // String names the axis as plans do.
 func (a Axis) String() string {
-	return [...]string{"ulysses", "ring", "pipe", "tensor", "spread", "shard"}[a]
+	return [...]string{"ulysses", "ring", "pipe", "tensor", "spread", "shard", "stream"}[a]
 }
 
 // Along returns the ranks of the group of rank c along an axis, in order, and the position of c among them.
 func (m Mesh) Along(a Axis, c Coord) (ranks []int, at int) {
-	if a == AxisShard {
+	switch a {
+	case AxisShard:
 		return m.sharers(c)
+	case AxisStream:
+		return []int{m.Rank(c)}, 0
 	}
 	degree, set := 0, func(*Coord, int) {}
 	switch a {

@@ -40,6 +40,9 @@ type Plan struct {
 	// Shard splits the bytes of every block over the ranks that would hold the same weights. Blocks are gathered before
 	// their use. With Pipe > 1 nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
+	// Stream is how many of the blocks that each rank holds are not kept on its device, but brought from host memory before
+	// each use, or StreamOn or StreamAuto; 0: none. With Pipe > 1 every stage then holds what its own blocks need.
+	Stream int
 	// KV8 stores the keys and values of pipelines in 8 bits; only with Pipe > 1.
 	KV8 bool
 	// Deterministic makes results bit-identical to those of one rank: where other plans sum in the order of the ranks,
@@ -49,6 +52,12 @@ type Plan struct {
 	Overlap bool
 	Speeds  Speeds // of the ranks' devices; work is divided in proportion
 }
+
+// Values of Plan.Stream that leave the number of blocks to be chosen.
+const (
+	StreamOn   = -1 // as few as necessary, but some
+	StreamAuto = -2 // as few as necessary, none if possible
+)
 
 // OneRank returns the plan without any split.
 func OneRank() Plan {
@@ -96,6 +105,33 @@ func speeds() key {
 	}, func(p *Plan) string { return p.Speeds.String() }}
 }
 
+// stream returns the key of Plan.Stream.
+func stream() key {
+	words := map[string]int{"off": 0, "on": StreamOn, "auto": StreamAuto}
+	return key{"stream", func(p *Plan, value string) error {
+		n, ok := words[value]
+		if number, err := strconv.Atoi(value); err == nil && number > 0 && number <= maxStream {
+			n, ok = number, true
+		}
+		if !ok {
+			return Refuse("stream", "is %q: want on, off, auto, or how many blocks of each rank come from host memory, 1 to %d",
+				value, maxStream)
+		}
+		p.Stream = n
+		return nil
+	}, func(p *Plan) string {
+		for word, n := range words {
+			if n == p.Stream {
+				return word
+			}
+		}
+		return strconv.Itoa(p.Stream)
+	}}
+}
+
+// maxStream bounds the number of blocks in a plan.
+const maxStream = 10000
+
 func keys() []key {
 	return []key{
 		number("data", func(p *Plan) *int { return &p.Data }, 1, MaxRanks, "parts of the batch"),
@@ -111,6 +147,7 @@ func keys() []key {
 		choice("sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }),
 		choice("stale", "off", "on", func(p *Plan) *bool { return &p.Stale }),
 		choice("shard", "off", "on", func(p *Plan) *bool { return &p.Shard }),
+		stream(),
 		choice("kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }),
 		choice("deterministic", "off", "on", func(p *Plan) *bool { return &p.Deterministic }),
 		choice("overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }),
@@ -179,8 +216,12 @@ func (p Plan) Possible() error {
 	case p.Spread && p.Pipe == 1:
 		return Refuse("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
 	case p.Owns() && p.Spread:
-		return Refuse("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every "+
-			"stage needs all weights: use sync=stages, or leave shard out")
+		name := "shard"
+		if !p.Shard {
+			name = "stream"
+		}
+		return Refuse(name, "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every stage "+
+			"needs all weights: use sync=stages, or leave %s out", name)
 	case p.KV8 && p.Pipe == 1:
 		return Refuse("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or "+
 			"leave kv out")
@@ -203,7 +244,7 @@ func (p Plan) Possible() error {
 
 // degrees returns the keys of the plan that ranks=N excludes, empty if there are none.
 func (p Plan) degrees() string {
-	p.Choose, p.Stale, p.Deterministic, p.Overlap = 0, false, false, true
+	p.Choose, p.Stale, p.Deterministic, p.Overlap, p.Stream = 0, false, false, true, 0
 	if p == OneRank() {
 		return ""
 	}
@@ -282,6 +323,8 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 	case p.Pipe > MaxStages(spec):
 		return Refuse("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
 			p.Pipe, len(spec.Blocks), spec.Family, MaxStages(spec), MaxStages(spec))
+	case p.Stream > len(spec.Blocks):
+		return Refuse("stream", "is %d, but %s has %d blocks: use stream=on", p.Stream, spec.Family, len(spec.Blocks))
 	case p.Tensor > spec.Groups():
 		return Refuse("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Groups(), spec.Groups())
 	}

@@ -60,7 +60,11 @@ func (h *Local) JoinOver(transport comm.Transport, t TeamSpec) (Subteam, error) 
 		} else {
 			stores[member] = rank.NewLaneStore()
 		}
-		r := rank.New(member, ops[member], ends[member], stores[member], weights[member].resident, c.scheduler)
+		at, _ := t.Device(member)
+		more := func() (engine.Ops, error) {
+			return h.cfg.NewOps(at-t.First, cmp.Or(t.Concurrent, t.Plan.Ranks()))
+		}
+		r := rank.New(member, ops[member], ends[member], stores[member], weights[member].resident, more, c.scheduler)
 		c.start(rank.NewPort(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
 	}
 	return c, nil

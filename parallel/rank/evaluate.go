@@ -83,7 +83,9 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	pass := s.pass(&c)
 	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
 	ends := len(s.model.Spec().Blocks)
-	s.weights.use(ends, s.lane.held.Start)
+	if err := s.weights.use(ends); err != nil {
+		return nil, err
+	}
 	for k, i := range c.Entries {
 		runs[k] = s.begin(env, i, &c)
 		s.usage.count(runs[k].state.Rows, s.open.Batch)
@@ -114,9 +116,11 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 		if err := s.stage(env, pass.blocks, runs); err != nil || !pass.last {
 			return err
 		}
-		s.weights.use(ends, s.lane.held.Start)
-		predictions = s.head(env, runs)
-		return nil
+		err := s.weights.use(ends)
+		if err == nil {
+			predictions = s.head(env, runs)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -130,17 +134,20 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 }
 
 func (s *session) stage(env dit.Env, blocks dit.Range, runs []*entryRun) error {
-	return s.blocks(blocks, func(b int) {
+	return s.blocks(blocks, func(b int) error {
 		s.lookAhead()
-		s.weights.use(b, b+1)
+		if err := s.weights.use(b); err != nil {
+			return err
+		}
 		for _, run := range runs {
 			s.block(env, run, b)
 		}
+		return nil
 	})
 }
 
 // replayOrIssue has a device that can (engine.Replayer) replay what it issued for the same entries and tokens, or else
-// issues the calls of f, which sets predictions. Sessions with control nets or with weights that are gathered block by
+// issues the calls of f, which sets predictions. Sessions with control nets or with weights that are brought block by
 // block change more than a replay does, and are not replayed.
 func (s *session) replayOrIssue(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int,
 	predictions *[]engine.Tensor, f func() error,

@@ -146,10 +146,11 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 		input := n.upload(env, runs[k], c.Inputs[k])
 		n.model.Embed(env, runs[k].state, input)
 	}
-	return n.blocks(n.lane.held, func(b int) {
+	return n.blocks(n.lane.held, func(b int) error {
 		for _, run := range runs {
 			n.block(env, run, b)
 		}
+		return nil
 	})
 }
 

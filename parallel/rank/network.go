@@ -20,7 +20,7 @@ type network struct {
 	open    OpenCommand // of a net: made from the model's
 	comms   [plan.AxisCount]comm.Comm
 	lanes   *LaneStore
-	weights *prefetcher // nil: the rank holds whole weights
+	weights *prefetcher // nil: all weights are in place
 	pos     *Position
 	stop    func() bool     // reports whether the session was cancelled; nil: never
 	images  []plan.Sequence // by entry of a net: the sequence of the model whose image rows it computes; nil: its own
@@ -78,7 +78,9 @@ func (n *network) prepare(reserve func(i int, e *sessionEntry)) error {
 			rows = append(rows, t)
 		}
 	}
-	n.weights.use(len(spec.Blocks), n.lane.held.Start)
+	if err := n.weights.use(len(spec.Blocks)); err != nil {
+		return err
+	}
 	for i, in := range n.open.Entries {
 		layer(n.env, "text")
 		e := &sessionEntry{grid: in.Grid}
@@ -115,7 +117,7 @@ func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
 	return out
 }
 
-// prepareBlocks prepares all entries block by block, because weights in parts are gathered block by block. A preface
+// prepareBlocks prepares all entries block by block, because weights may be brought block by block. A preface
 // goes through the stages of a pipeline, once; with large references that takes as long as an evaluation, and stops as
 // one does.
 func (n *network) prepareBlocks() error {
@@ -145,7 +147,9 @@ func (n *network) prepareBlocks() error {
 				return errStopped
 			}
 		}
-		n.weights.use(b, b+1)
+		if err := n.weights.use(b); err != nil {
+			return err
+		}
 		for _, e := range n.entries {
 			if e.p == nil {
 				continue
@@ -268,15 +272,17 @@ func (n *network) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor 
 // stopped reports whether the session must not begin another block.
 func (n *network) stopped() bool { return n.stop != nil && n.stop() }
 
-// blocks calls issue for every block of a range, until the session is cancelled.
-func (n *network) blocks(of dit.Range, issue func(b int)) error {
+// blocks calls issue for every block of a range, until the session is cancelled or issue returns an error.
+func (n *network) blocks(of dit.Range, issue func(b int) error) error {
 	for b := of.Start; b < of.End; b++ {
 		n.pos.block(b)
 		if n.stopped() {
 			n.pos.count(-1)
 			return errStopped
 		}
-		issue(b)
+		if err := issue(b); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -45,6 +45,18 @@ func (p *Position) at(doing string, args ...any) {
 	p.note(func() { p.busy, p.doing = true, fmt.Sprintf(doing, args...) })
 }
 
+// within records what the rank does until the returned function is called, and then what it did before.
+func (p *Position) within(doing string, args ...any) (end func()) {
+	if p == nil {
+		return func() {}
+	}
+	p.mu.Lock()
+	before := p.doing
+	p.mu.Unlock()
+	p.at(doing, args...)
+	return func() { p.at("%s", before) }
+}
+
 // block records that block b comes next.
 func (p *Position) block(b int) {
 	p.at("block %d", b)

@@ -10,7 +10,7 @@
 //   - methods.go chooses how split tokens attend (attention.go, sequence.go): ulysses.go, ring.go, kvstore.go (keys and
 //     values of a pipeline), kvstore8.go (in 8 bits), spread.go (all stages at once). lanes.go is what the lanes of a
 //     stage share, bias.go what is added to scores.
-//   - prefetcher.go gathers weights in parts, profiled.go records, position.go says where the rank is.
+//   - prefetcher.go brings weights that are not in place, profiled.go records, position.go says where the rank is.
 package rank
 
 import (
@@ -35,9 +35,12 @@ type Rank struct {
 
 	id        int
 	weights   func(key string) (dit.Model, bool) // finds resident weights
+	more      func() (engine.Ops, error)         // makes other Ops for work beside the rank
+	beside    engine.Ops                         // made by more; nil: not needed so far
 	session   Buffer                             // results of Prepare and Modulate
 	acts      Buffer                             // activations, in stack order
 	exchange  Buffer                             // what Comm reads and writes
+	brought   Buffer                             // slots and staging places of weights that are brought
 	comms     [plan.AxisCount]comm.Comm
 	lanes     *LaneStore
 	sessions  map[uint64]*session
@@ -55,15 +58,27 @@ type Buffer struct {
 	Bytes int
 }
 
-// New makes a rank with its ends on every axis. Those of one stage share lanes. weights finds resident weights by key.
-// b may be nil.
+// New makes a rank with its ends on every axis. Those of one stage share lanes. weights finds resident weights by key,
+// more makes other Ops on the same device for work beside the rank. b may be nil.
 func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, lanes *LaneStore,
-	weights func(string) (dit.Model, bool), b *scope.Scheduler,
+	weights func(string) (dit.Model, bool), more func() (engine.Ops, error), b *scope.Scheduler,
 ) *Rank {
 	return &Rank{
-		id: id, Ops: ops, comms: comms, lanes: lanes, weights: weights, scheduler: b, Pos: newPosition(ops),
+		id: id, Ops: ops, comms: comms, lanes: lanes, weights: weights, more: more, scheduler: b, Pos: newPosition(ops),
 		sessions: map[uint64]*session{},
 	}
+}
+
+// opsBeside returns other Ops on the device of the rank, for work beside it.
+func (r *Rank) opsBeside() (engine.Ops, error) {
+	if r.beside != nil {
+		return r.beside, nil
+	}
+	ops, err := r.more()
+	if err == nil {
+		r.beside = ops
+	}
+	return ops, err
 }
 
 // CloseOps frees what Ops hold of a device: streams and scratch memory. It ignores errors, because an error of the

@@ -59,10 +59,10 @@ func (r *Rank) serve(inbox <-chan call) {
 		s.weights.close()
 	}
 	_ = r.Ops.Sync() // nothing may use the memory afterwards, even after an error
-	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange} {
+	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange, &r.brought} {
 		r.Ops.Free(b.Mem)
 	}
-	CloseOps(r.Ops)
+	CloseOps(r.Ops, r.beside)
 }
 
 // answer waits for the results of a command and replies.
@@ -186,8 +186,10 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard], o.Plan.Overlap)
-	r.sessions[id] = s // before anything is gathered: serve waits for the gathers of all sessions
+	if err := r.bring(s); err != nil {
+		return Reply{}, err
+	}
+	r.sessions[id] = s // before anything is brought: serve waits for what all sessions bring
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
 	}
@@ -200,14 +202,18 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 }
 
 // report attributes to a session what was sent since the last report, and returns a reply with all that it has sent and
-// computed so far. Weights in parts move beside the micro-steps and are counted in the last report only.
+// computed so far. Weights that are brought move beside the micro-steps and are counted in the last report only.
 func (r *Rank) report(s *session, last bool) Reply {
 	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.usage.tokens}
 	for a, c := range r.comms {
-		if plan.Axis(a) == plan.AxisShard && !last {
+		if (plan.Axis(a) == plan.AxisShard || plan.Axis(a) == plan.AxisStream) && !last {
 			continue
 		}
 		now, was, sum := c.Traffic(), r.charged[a], &s.usage.sent[a]
+		if plan.Axis(a) == plan.AxisStream {
+			now = s.weights.traffic()
+			was = *sum
+		}
 		sum.Add(now.Less(was))
 		r.charged[a], out.Traffic[a] = now, *sum
 	}

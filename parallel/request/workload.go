@@ -101,19 +101,30 @@ func (r *Request) HasArea() bool {
 // LoadedBytes returns the size of a model's weights in the memory of the ranks, which may widen them.
 func (m Model) LoadedBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
 
-// HeldBytes estimates the memory of a part of the weights. Weights kept in parts also take room for two gathered
-// blocks.
-func (m Model) HeldBytes(held dit.Held) int64 {
+// HeldBytes estimates the memory of a part of the weights: what stays, and for each rank that uses it the places to
+// which it brings blocks before their use.
+func (m Model) HeldBytes(held dit.Held) (stay, places int64) {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
-	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
+	if m.Spec == nil || m.Spec.Params == 0 {
+		return bytes, 0
 	}
-	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
-		return bytes
+	of := func(params int64) int64 { return int64(float64(bytes) * float64(params) / float64(m.Spec.Params)) }
+	whole, largest := bytes, int64(0)
+	if held.Blocks != nil {
+		whole = of(plan.HeldParams(m.Spec, held))
 	}
-	largest := int64(0)
-	for _, b := range m.Spec.Blocks {
-		largest = max(largest, b.Params)
+	stay = whole
+	for b, streamed := range held.Streamed(len(m.Spec.Blocks)) {
+		if n := m.Spec.Blocks[b].Params; streamed || held.Parts > 1 {
+			largest = max(largest, n)
+			if streamed {
+				stay -= of(n)
+			}
+		}
 	}
-	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
+	parts := int64(max(held.Parts, 1))
+	if places = 2 * of(largest); parts > 1 && held.Stream > 0 {
+		places += places / parts
+	}
+	return stay / parts, places
 }
