@@ -183,7 +183,8 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 	if number, err := l.told(ctx, rec); number > 0 || err != nil {
 		t.Errorf("a job that waits has ended: %d, %v", number, err)
 	}
-	if rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 }); err != nil {
+	rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(ctx, t, "the end is told", func() bool {

@@ -132,12 +132,14 @@ func (j *Table) Preview(p message.Preview) {
 }
 
 // Append adds an event to the log of a job, stamped with sequence number, time and attempt. It returns false and drops
-// the event if the attempt is not the current one or the log has ended; only a record ends a log. attempt < 0 means any.
+// the event if the attempt is not the current one, if the log has ended, or if it is terminal: only a record ends a log.
+// attempt < 0 means any.
 func (j *Table) Append(id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
-	if !ok || e.rec.EndSeq > 0 || message.Terminal(ev.Type) || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
+	if !ok || e.rec.EndSeq > 0 || message.Terminal(ev.Type) ||
+		attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
 		return false
 	}
 	if attempt >= 0 && e.rec.State != message.Running && ev.Type != message.EventRetrying {

@@ -38,7 +38,9 @@ func typesOf(t *testing.T, j *Table, id string) (out []string) {
 // it before and after, that it does not tell that end itself, and that the log goes on with a retry.
 func TestTheRecordEndsTheLog(t *testing.T) {
 	t.Parallel()
-	j := New(Config{Owner: "b", OnEvent: func(ev message.Event) { t.Errorf("told by a daemon that only follows: %+v", ev) }})
+	j := New(Config{Owner: "b", OnEvent: func(ev message.Event) {
+		t.Errorf("told by a daemon that only follows: %+v", ev)
+	}})
 	hear := func(kind string, attempt int, seq uint64) {
 		j.Hear(message.Event{Type: kind, Job: "p", Attempt: attempt, Seq: seq})
 	}

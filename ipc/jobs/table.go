@@ -295,9 +295,10 @@ func (j *Table) write(ctx context.Context, cur, next message.Record, then effect
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.jobs[cur.Job] != nil || !r.State.Final() {
-		e = j.entry(cur.Job) // the table may have forgotten the job meanwhile
+	if j.jobs[cur.Job] == nil && r.State.Final() { // the table has forgotten the job meanwhile
+		return r, nil
 	}
+	e = j.entry(cur.Job)
 	j.applyRecord(e, r)
 	if e.rec.Rev != r.Rev { // somebody has changed it since
 		return r, nil

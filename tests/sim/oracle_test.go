@@ -238,6 +238,7 @@ func (o *oracle) judge(nodes []*node) {
 			if in, rec := plain(in), plain(rec); err != nil || in != rec {
 				o.w.violated("%s is %s, and in the table of %s %s, %v", id, rec, n.name, in, err)
 			}
+			o.judgeLog(ctx, rec, n)
 		}
 	}
 	o.judgeUnique(unique)
@@ -362,6 +363,29 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 	}
 	if b, err := os.ReadFile(found[0]); err != nil || !bytes.Equal(b, picture(rec.Job, bodyOf(cmp.Or(rec.Unique, rec.Job), rec.Hash))) {
 		o.w.violated("%s has another picture: %q, %v", rec.Job, b, err)
+	}
+}
+
+// judgeLog checks that the log of a job ends at a daemon as its record says.
+func (o *oracle) judgeLog(ctx context.Context, rec message.Record, n *node) {
+	cur, err := n.up().Follow(ctx, rec.Job, 0, false)
+	if err != nil {
+		o.w.violated("the log of %s cannot be read at %s: %v", rec.Job, n.name, err)
+		return
+	}
+	defer cur.Close()
+	var last message.Event
+	for {
+		it, err := cur.Next(ctx)
+		if err != nil {
+			if !errors.Is(err, jobs.ErrEnd) || !message.Terminal(last.Type) || last.Seq != rec.EndSeq ||
+				last.TS != rec.Finished {
+				o.w.violated("the log of %s at %s ends with %+v, %v; its record says number %d", rec.Job, n.name, last, err,
+					rec.EndSeq)
+			}
+			return
+		}
+		last = *it.Event
 	}
 }
 
