@@ -82,8 +82,8 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	}
 }
 
-// sendEvent sends an event, and before the terminal one the files. A *fault.Error is for the client; other errors mean
-// that sending failed.
+// sendEvent sends an event, and before the terminal one the files; an end before which the job was retried has none any
+// more. A *fault.Error is for the client; other errors mean that sending failed.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
 	if message.Terminal(ev.Type) && st.Outputs {
 		rec, err := s.cfg.Jobs.Ended(ctx, st.Job)
@@ -93,7 +93,7 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 		case err != nil: // the client repeats the request after this code
 			return fault.New(fault.Draining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
 		}
-		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
+		if ev.Attempt != rec.Attempt || ev.Type != message.EventSuccess && rec.Dropped > 0 {
 			rec.Outputs = nil
 		}
 		if err := s.sendFiles(ctx, reply, rec); err != nil {
