@@ -68,7 +68,7 @@ gpu gpu-pack gpu-rehearse:
 	@tests/gpu.sh $(patsubst gpu-%,%,$(filter-out gpu,$@))
 
 # Jobs, daemons and a NATS server in simulated time under faults: SEEDS runs from seed FROM, two minutes for 100; with
-# LOSSES=1 on disks that lose what was written. sim-plants plants the faults that it must find, PLANT: a part of a name.
+# LOSSES=1 all on disks that lose what was written. sim-plants plants the faults that it must find, PLANT: a part of a name.
 SEEDS  ?= 500
 FROM   ?= 1
 LOSSES ?= 0

@@ -35,8 +35,15 @@ type NATSClient struct {
 // DialNATS connects to a server that needs no credentials beyond the URL; otherwise it is DialNATSAs.
 func DialNATS(url string) (*NATSClient, error) { return DialNATSAs(url, wire.Access{}) }
 
+// DialInside connects to a server in this process.
+func DialInside(server nats.InProcessConnProvider) (*NATSClient, error) {
+	return dialNATS("nats://inside", wire.Access{}, nats.InProcessServer(server))
+}
+
 // DialNATSAs connects to a server. It returns ErrNoDaemon if the server cannot be reached.
-func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
+func DialNATSAs(url string, access wire.Access) (*NATSClient, error) { return dialNATS(url, access) }
+
+func dialNATS(url string, access wire.Access, more ...nats.Option) (*NATSClient, error) {
 	opts, err := access.Options(url)
 	if err != nil {
 		return nil, err
@@ -44,7 +51,7 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	c := &NATSClient{live: map[*Replies][2]string{}}
 	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10),
 		nats.ErrorHandler(c.fault), nats.DisconnectErrHandler(c.unplugged))
-	c.nc, err = wire.Dial(url, opts...)
+	c.nc, err = wire.Dial(url, append(opts, more...)...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
 		errors.Is(err, nats.ErrNkeysNotSupported):

@@ -166,7 +166,7 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 		l.doubt()
 		return
 	}
-	there, err := l.revisions(ctx)
+	there, dropped, err := l.revisions(ctx)
 	l.leader, l.audited = leader, time.Now()
 	reused := l.reused
 	for _, rec := range known {
@@ -179,6 +179,9 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 			}
 		}
 	}
+	if passedOver(known, there, dropped, heard) {
+		l.records.Again()
+	}
 	if err == nil && l.reused == reused {
 		l.reused = 0
 		return
@@ -186,28 +189,48 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 	l.doubt() // not all were compared, or records taken for dropped are lost too
 }
 
-// revisions returns the newest revision of every record according to some server of the stream, which may be behind.
-func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, error) {
+// passedOver reports whether the watch has not delivered a record although it has come to a higher revision: the server
+// has given lost numbers again before anybody saw that they were lost.
+func passedOver(known []message.Record, there map[string]uint64, dropped map[string]bool, heard uint64,
+) bool {
+	has := make(map[string]uint64, len(known))
+	for _, rec := range known {
+		has[rec.Job] = rec.Rev
+	}
+	for id, rev := range there {
+		if rev <= heard && rev > has[id] && !dropped[id] {
+			return true
+		}
+	}
+	return false
+}
+
+// revisions returns the newest revision of every record, and which of them were dropped, according to some server of
+// the stream, which may be behind.
+func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience/2)
 	defer cancel()
 	w, err := l.jobs.WatchAll(ctx, jetstream.MetaOnly())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = w.Stop() }()
-	out := map[string]uint64{}
+	out, dropped := map[string]uint64{}, map[string]bool{}
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		case e, ok := <-w.Updates():
 			switch {
 			case !ok:
-				return nil, errors.New("the records cannot be read")
+				return nil, nil, errors.New("the records cannot be read")
 			case e == nil: // all existing records were delivered
-				return out, nil
+				return out, dropped, nil
 			}
 			out[e.Key()] = e.Revision()
+			if e.Operation() != jetstream.KeyValuePut {
+				dropped[e.Key()] = true
+			}
 		}
 	}
 }

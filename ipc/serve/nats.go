@@ -218,7 +218,7 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	if err := n.subscribe(s); err != nil {
 		return errors.Join(err, svc.Stop())
 	}
-	if err := n.nc.Flush(); err != nil {
+	if err := n.known(ctx); err != nil {
 		return errors.Join(fmt.Errorf("register NATS service: %w", err), svc.Stop())
 	}
 	close(n.ready)
@@ -233,6 +233,16 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	case <-drain.Done():
 	}
 	return err
+}
+
+// known waits until the server knows what is subscribed to, which a connection that comes back tells it again.
+func (n *NATS) known(ctx context.Context) error {
+	for {
+		err := n.nc.FlushTimeout(time.Second)
+		if err == nil || n.nc.IsClosed() || wire.Pause(ctx, 100*time.Millisecond) != nil {
+			return err
+		}
+	}
 }
 
 // subscribe adds the subscriptions that are not endpoints: verbs about jobs of this daemon, which it answers as their

@@ -99,15 +99,15 @@ func insist(ctx context.Context, f func() error) {
 	}
 }
 
-// sendEvent sends an event, and before the terminal one the files. A *fault.Error is for the client; other errors mean
-// that sending failed.
+// sendEvent sends an event, and before the terminal one the files; an end before which the job was retried has none any
+// more. A *fault.Error is for the client; other errors mean that sending failed.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
 	if message.Terminal(ev.Type) && st.Outputs {
 		rec, err := s.cfg.Jobs.Get(st.Job)
 		if err != nil {
 			return fault.New(fault.NoJob, "job %q was forgotten before its files were sent", st.Job)
 		}
-		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
+		if ev.Attempt != rec.Attempt || ev.Type != message.EventSuccess && rec.Dropped > 0 {
 			rec.Outputs = nil
 		}
 		if err := s.sendFiles(ctx, reply, rec); err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -14,6 +16,7 @@ import (
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
+	"patchbay/tests/natsserver"
 )
 
 // TestOutputsBeforeAFailure checks that pictures finished before a job failed or was cancelled are reported, sent,
@@ -66,6 +69,53 @@ func TestOutputsBeforeAFailure(t *testing.T) {
 				t.Errorf("%s: the file: %v", place, err)
 			}
 		}
+	}
+}
+
+// TestFilesComeWithTheLastEnd checks that who reads all events of a job that was cancelled and retried gets its files
+// once, with the end of the attempt that has made them.
+func TestFilesComeWithTheLastEnd(t *testing.T) {
+	ctx := wiretest.Context(t)
+	store, err := jobs.OpenJetStream(ctx, jobs.JetStreamConfig{
+		URL: natsserver.Start(t, natsserver.Inside(""), natsserver.JetStream(t)).URL, Owner: "a", Log: zerolog.Nop(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	r := ipctest.NewRig(t, store.On(jobs.Config{}), jobs.OutputsConfig{})
+	if err := r.Jobs.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c := ipctest.DialRig(t, r)
+	submit := func(id, node string) {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph(node)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	submit("first", "Wait 60000")
+	ipctest.WaitState(t, r.Jobs, "first", message.Running)
+	submit("again", "Picture 1000")
+	if _, _, err := client.Cancel(ctx, c, "again"); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Retry(ctx, c, "again"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := client.Cancel(ctx, c, "first"); err != nil {
+		t.Fatal(err)
+	}
+	ipctest.WaitState(t, r.Jobs, "again", message.Done)
+	var ends []string
+	col := &client.Collector{Event: func(ev message.Event) {
+		if message.Terminal(ev.Type) {
+			ends = append(ends, ev.Type)
+		}
+	}}
+	end, err := client.Follow(ctx, c, "again", 1, true, col)
+	if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 ||
+		!slices.Equal(ends, []string{message.EventInterrupted, message.EventSuccess}) {
+		t.Errorf("%+v, %v, ends %v, %d files, want one", end, err, ends, len(col.Files))
 	}
 }
 

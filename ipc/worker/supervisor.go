@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/spawn"
@@ -23,6 +25,8 @@ import (
 type ChildConfig struct {
 	Name    string
 	Command func() *exec.Cmd // a fresh command; its stdin, stdout and stderr are set by the supervisor
+	// Spawn starts a process and returns our end of the link to it; nil: it runs Command.
+	Spawn   func() (Process, io.ReadWriteCloser, error)
 	Log     zerolog.Logger
 	Start   time.Duration // until the first answer [60 s]
 	Beat    time.Duration // between heartbeats [2 s]
@@ -43,9 +47,18 @@ type Child struct {
 	up   chan struct{} // closed when proc is set
 }
 
+// Process is what a Child keeps running: a program, as spawn.Start returns it, or what stands for one in simulations.
+type Process interface {
+	PID() int
+	Dead() <-chan struct{}                  // closed when it has ended
+	Cause() *fault.Error                    // how it ended; Dead must be closed
+	Kill(why string)                        // the first why becomes the cause
+	Within(limit time.Duration, why string) // waits until it has ended, and kills it after a time
+}
+
 // childProcess is one of the processes that a Child has in turn.
 type childProcess struct {
-	*spawn.Child
+	Process
 	client *client.FrameClient
 }
 
@@ -54,6 +67,9 @@ func NewChild(cfg ChildConfig) *Child {
 	cfg.Start, cfg.Beat = cmp.Or(cfg.Start, time.Minute), cmp.Or(cfg.Beat, 2*time.Second)
 	cfg.Silence, cfg.Grace = cmp.Or(cfg.Silence, 15*time.Second), cmp.Or(cfg.Grace, 15*time.Second)
 	cfg.BackOff = cmp.Or(cfg.BackOff, 100*time.Millisecond)
+	if cfg.Spawn == nil {
+		cfg.Spawn = cfg.program
+	}
 	return &Child{cfg: cfg, up: make(chan struct{})}
 }
 
@@ -64,7 +80,7 @@ func (c *Child) PID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.proc != nil {
-		return c.proc.Child.PID()
+		return c.proc.Process.PID()
 	}
 	return 0
 }
@@ -108,14 +124,22 @@ func (c *Child) Supervise(ctx context.Context) error {
 	return nil
 }
 
-// start runs the command on a fresh socket pair and waits for its first answer.
+// program runs the command on a fresh socket pair.
+func (cfg ChildConfig) program() (Process, io.ReadWriteCloser, error) {
+	program, conn, err := spawn.Start(cfg.Name, cfg.Command(), 0, (*exec.Cmd).Start)
+	if err != nil {
+		return nil, nil, err
+	}
+	return program, wire.ConnOf(conn), nil
+}
+
+// start starts a process and waits for its first answer.
 func (c *Child) start(ctx context.Context) (*childProcess, error) {
-	program, conn, err := spawn.Start(c.cfg.Name, c.cfg.Command(), 0, (*exec.Cmd).Start)
+	process, link, err := c.cfg.Spawn()
 	if err != nil {
 		return nil, err
 	}
-	ours := wire.ConnOf(conn)
-	p := &childProcess{program, client.NewFrameClient(ours, ours, ours.Close)}
+	p := &childProcess{process, client.NewFrameClient(link, link, link.Close)}
 	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
 	defer cancel()
 	if err := p.ping(hello); err != nil {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/fault"
+	ipcclient "patchbay/ipc/client"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -48,7 +51,7 @@ func (c client) run(submit step) {
 
 // does does what a step of the plan says.
 func (c client) does(s step) {
-	if !slices.Contains([]string{again, cancels, revives, ties, reads}, s.kind) {
+	if !slices.Contains([]string{again, cancels, revives, reads}, s.kind) {
 		return
 	}
 	c.dice = c.w.plan.dice(s)
@@ -61,46 +64,79 @@ func (c client) does(s step) {
 		}
 	case cancels:
 		c.cancel()
-	case ties:
-		time.Sleep(s.lasts)
-		c.cancel() // as the carrier does when the client has left
 	case revives:
 		c.retry()
 	case reads:
-		go c.read(s.lasts)
+		c.oracle.reads(c.id, 1)
+		c.w.readers.Go(func() { c.follow(c.id, s.lasts) })
 	}
 }
 
-// read reads the events of the job to the end, with a pause after each, at one daemon and when that dies at another.
-func (c client) read(pause time.Duration) {
-	c.oracle.reads(c.id, 1)
-	next, ended := uint64(0), false
-	for c.w.life.Err() == nil {
-		table, life := c.nodes[c.dice.IntN(len(c.nodes))].alive()
-		if table == nil {
-			time.Sleep(100 * time.Millisecond)
-			continue
+// dial opens a connection to a daemon: to the socket of a certain one, or if that is nil, to that of any, or over NATS,
+// where the daemon is not known.
+func (c client) dial(n *node) (ipcclient.Client, *node, error) {
+	if n == nil && c.dice.IntN(2) == 0 {
+		conn, err := ipcclient.DialInside(way{c.w, nil})
+		if err != nil {
+			return nil, nil, err
 		}
-		cur, err := table.Follow(life, c.id, next, false)
-		if err != nil { // it has not heard of the job yet
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		for err == nil {
-			var it jobs.Item
-			if it, err = cur.Next(life); err == nil {
-				next, ended = it.Event.Seq+1, message.Terminal(it.Event.Type)
-				c.w.note("read of %s: %d %s", c.id, it.Event.Seq, it.Event.Type)
-				time.Sleep(pause)
+		return conn, nil, nil
+	}
+	if n == nil {
+		n = c.nodes[c.dice.IntN(len(c.nodes))]
+	}
+	conn, err := n.dial()
+	if err != nil {
+		return nil, n, err
+	}
+	return ipcclient.NewFrameClient(conn, conn, conn.Close), n, nil
+}
+
+// answered is how long a client waits for the answer to a request, which is longer than daemons work on one.
+const answered = 3 * jobs.AskTime
+
+// ask sends a request to some daemon.
+func (c client) ask(f func(context.Context, ipcclient.Client) error) error {
+	conn, _, err := c.dial(nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), answered)
+	defer cancel()
+	return f(ctx, conn)
+}
+
+// lasting returns a client that follows a job to its end, whatever becomes of its connection.
+func (c client) lasting() *ipcclient.Lasting {
+	return &ipcclient.Lasting{Patience: acceptance, Say: c.w.note, Dial: func() (ipcclient.Client, error) {
+		conn, _, err := c.dial(nil)
+		return conn, err
+	}}
+}
+
+// follow reads the events of a job and its files to the end, with a pause after each event.
+func (c client) follow(id string, pause time.Duration) {
+	c.dice = c.w.plan.dice("follow", id, pause)
+	for from := c.lasting(); c.w.life.Err() == nil; time.Sleep(time.Second) {
+		var last message.Event
+		col := &ipcclient.Collector{Event: func(ev message.Event) {
+			c.w.note("read of %s: %d %s", id, ev.Seq, ev.Type)
+			if last.TS == ev.TS && last.Seq == ev.Seq && last.Type == ev.Type {
+				c.w.violated("a reader of %s gets event %d, %s, twice", id, ev.Seq, ev.Type)
 			}
-		}
-		cur.Close()
-		if errors.Is(err, jobs.ErrEnd) {
-			if !ended && !c.w.lossy() { // events may be lost
-				c.w.violated("a reader of %s is told that it has ended, without its end", c.id)
-			}
-			c.oracle.reads(c.id, -1)
+			last = ev
+			time.Sleep(pause)
+		}}
+		end, err := ipcclient.Follow(c.w.life, from, id, 1, true, col)
+		_ = from.Close()
+		switch {
+		case err == nil:
+			c.oracle.hears(id, *end, col.Files)
+			c.oracle.reads(id, -1)
 			return
+		case c.w.life.Err() == nil: // it has not heard of the job yet, or cannot fetch its files now
+			c.w.note("read of %s: %v", id, err)
 		}
 	}
 }
@@ -109,7 +145,12 @@ func (c client) read(pause time.Duration) {
 func (c client) cancel() {
 	defer c.oracle.asks(c.id)()
 	for {
-		state, cancelled, err := c.any().Cancel(context.Background(), c.id)
+		var cancelled bool
+		var state message.State
+		err := c.ask(func(ctx context.Context, conn ipcclient.Client) (err error) {
+			cancelled, state, err = ipcclient.Cancel(ctx, conn, c.id)
+			return err
+		})
 		c.w.note("cancel %s: %s, %v, %v", c.id, state, cancelled, err)
 		if err == nil {
 			if cancelled {
@@ -123,37 +164,30 @@ func (c client) cancel() {
 
 // retry waits until the job has ended without a result, and retries it.
 func (c client) retry() {
-	for {
-		rec, err := c.any().Get(c.id)
+	var rec message.Record
+	for ; !rec.State.Final(); time.Sleep(time.Second) {
+		err := c.ask(func(ctx context.Context, conn ipcclient.Client) (err error) {
+			rec, err = ipcclient.Status(ctx, conn, c.id)
+			return err
+		})
 		if err == nil && rec.State == message.Done {
 			return
 		}
-		if err == nil && rec.State.Final() {
-			break
-		}
-		time.Sleep(time.Second)
 	}
 	end := c.oracle.revives(c.id)
-	rec, err := c.any().Retry(context.Background(), c.id)
-	end(err == nil)
-	c.w.note("retry %s: %s, %v", c.id, rec.State, err)
-}
-
-// any waits for a daemon that is up and returns its table.
-func (c client) any() *jobs.Table {
-	for {
-		if t := c.nodes[c.dice.IntN(len(c.nodes))].up(); t != nil {
-			return t
-		}
-		time.Sleep(50 * time.Millisecond)
+	err := c.ask(func(ctx context.Context, conn ipcclient.Client) error { return ipcclient.Retry(ctx, conn, c.id) })
+	c.w.note("retry %s: %v", c.id, err)
+	if err != nil { // a daemon may be at it still
+		time.Sleep(answered)
 	}
+	end(err == nil)
 }
 
 // request returns the job with a body.
 func (c client) request(hash string) *message.RunRequest {
 	req := &message.RunRequest{
 		ID: c.id, Workflow: messagetest.Graph("Step 1"), Inputs: map[string][]byte{"x": []byte(bodyOf(c.id, hash))},
-		From: c.w.plan.from(c.job),
+		Client: c.w.plan.from(c.job),
 	}
 	for _, s := range c.w.plan.of(c.job) {
 		switch s.kind {
@@ -173,7 +207,7 @@ func (c client) request(hash string) *message.RunRequest {
 			req.NotBefore = c.oracle.notBefore(c.job).UnixMilli()
 		case oneOnly:
 			req.ID, req.UniqueKey, req.UniqueMS = "", fmt.Sprint("key", s.n), int(c.w.plan.window(s.n).Milliseconds())
-			req.Inputs["x"], req.From = []byte(bodyOf(req.UniqueKey, hash)), c.w.plan.from(-1)
+			req.Inputs["x"], req.Client = []byte(bodyOf(req.UniqueKey, hash)), c.w.plan.from(-1)
 		}
 	}
 	return req
@@ -185,45 +219,99 @@ func (c client) create(first *node, hash string) bool {
 	if req.Tied {
 		c.oracle.asks(c.id)
 	}
-	var table *jobs.Table
-	if first != nil {
-		table = first.up()
-	}
 	var last error
+	from, _ := req.Client.(string)
 	began := time.Now()
 	for pause := 400 * time.Millisecond; time.Since(began) < acceptance; pause += 20 * time.Millisecond {
-		if table == nil {
-			table = c.any()
-		}
-		full := c.full(table, req.From)
-		ctx, cancel := context.WithTimeout(context.Background(), jobs.AskTime)
-		rec, created, err := table.Create(ctx, req, hash)
-		cancel()
-		switch {
-		case err == nil:
-			c.w.note("receipt for %s, body %s, key %q", rec.Job, hash, req.UniqueKey)
-			c.oracle.receipt(rec.Job, hash)
-			if created && full != "" {
-				c.w.violated("%s is accepted beyond a limit: %s", c.id, full)
+		conn, n, err := c.dial(first)
+		first = nil
+		if err == nil {
+			full := c.full(n, from, 0)
+			var receipt message.Receipt
+			if receipt, err = c.hand(conn, req); err == nil {
+				c.w.note("receipt for %s, body %s, key %q", receipt.Job, hash, req.UniqueKey)
+				c.oracle.receipt(receipt.Job, hash)
+				if still := c.full(n, from, 1); !receipt.Duplicate && full != "" && still != "" {
+					c.w.violated("%s is accepted beyond a limit: %s", receipt.Job, still)
+				}
+				return true
 			}
-			return true
-		case errors.Is(err, jobs.ErrHash):
+		}
+		if refused, ok := errors.AsType[*fault.Error](err); ok && refused.Code == fault.Duplicate {
 			return false
 		}
-		table, last = nil, err
+		last = err
 		time.Sleep(between(c.dice, 10*time.Millisecond, pause))
 	}
 	c.w.violated("%s is never accepted: %v", c.id, last)
 	return false
 }
 
+// hand hands the job in and returns its receipt. A client of a tied job follows it
+// on that connection, until it leaves if the plan says so. One of three others follows it whatever happens.
+func (c client) hand(conn ipcclient.Client, req *message.RunRequest) (message.Receipt, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), answered)
+	if !req.Tied {
+		defer cancel()
+		defer conn.Close()
+		receipt, err := ipcclient.Submit(ctx, conn, req)
+		if err == nil && c.dice.IntN(3) == 0 {
+			c.oracle.reads(receipt.Job, 1)
+			c.w.readers.Go(func() { c.follow(receipt.Job, 0) })
+		}
+		return receipt, err
+	}
+	cancel()
+	ctx, leave := context.WithCancel(c.w.life)
+	accepted, failed, began := make(chan message.Receipt, 1), make(chan error, 1), time.Now()
+	c.w.readers.Go(func() {
+		defer leave()
+		col := &ipcclient.Collector{Accepted: func(r message.Receipt) { accepted <- r }}
+		end, err := ipcclient.Run(ctx, conn, req, col)
+		_ = conn.Close()
+		if err == nil && end != nil {
+			c.oracle.hears(req.ID, *end, col.Files)
+		}
+		c.w.note("the client of %s leaves: %v", req.ID, err)
+		failed <- err
+	})
+	select {
+	case r := <-accepted:
+		if s, is := c.w.plan.has(c.job, ties); is && !r.Duplicate {
+			time.AfterFunc(s.lasts, func() {
+				c.oracle.leaves(req.ID, began)
+				leave()
+			})
+		}
+		return r, nil
+	case err := <-failed:
+		return message.Receipt{}, cmp.Or(err, errors.New("no receipt"))
+	case <-time.After(answered):
+		leave()
+		return message.Receipt{}, errors.New("no receipt for long")
+	}
+}
+
 // acceptance is how long clients try to submit a job: a store that was full takes new jobs ten minutes later at the
 // latest.
 const acceptance = 15 * time.Minute
 
-// full returns which limit of a table allows no new job.
-func (c client) full(table *jobs.Table, from string) string {
-	if waiting, _ := table.Busy(); c.w.plan.queue > 0 && waiting >= c.w.plan.queue {
+// full returns which limit of a daemon allows no new job, besides some that it has taken just now. On NATS, the limits
+// of all must.
+func (c client) full(n *node, from string, taken int) (why string) {
+	if n == nil {
+		for _, n := range c.nodes {
+			if why = c.full(n, from, taken); why == "" && n.up() != nil {
+				return ""
+			}
+		}
+		return why
+	}
+	table := n.up()
+	if table == nil {
+		return ""
+	}
+	if waiting, _ := table.Busy(); c.w.plan.queue > 0 && waiting >= c.w.plan.queue+taken {
 		return fmt.Sprintf("%d of %d jobs wait", waiting, c.w.plan.queue)
 	}
 	open := 0
@@ -233,7 +321,7 @@ func (c client) full(table *jobs.Table, from string) string {
 			open++
 		}
 	}
-	if c.w.plan.perClient > 0 && open >= c.w.plan.perClient {
+	if c.w.plan.perClient > 0 && open >= c.w.plan.perClient+taken {
 		return fmt.Sprintf("%d of %d jobs of the client have not ended", open, c.w.plan.perClient)
 	}
 	return ""

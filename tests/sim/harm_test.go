@@ -102,8 +102,10 @@ func (w *world) fill(s step) {
 		w.violated("the limit of %s cannot be changed", name)
 	}
 	limit(func(info jetstream.StreamInfo) int64 { return int64(info.State.Bytes) + 1000 })
+	w.trouble()
 	time.Sleep(s.lasts)
 	limit(func(jetstream.StreamInfo) int64 { return -1 })
+	w.trouble()
 }
 
 // spoil cuts off the ends of some files with messages on the server's disk, or changes some of their bytes.

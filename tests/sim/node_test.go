@@ -4,21 +4,25 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"io"
+	"net"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/register"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/worker"
+	"patchbay/node/graph"
 )
 
-// node is a daemon without carriers: the store, the table, the outputs and the dispatcher that it would have, with
-// workers that compute nothing.
+// node is a daemon: its store, table, outputs, dispatcher, service, carriers and supervisors of workers, which compute
+// nothing.
 type node struct {
 	w      *world
 	name   string
@@ -26,11 +30,13 @@ type node struct {
 	oracle *oracle
 	clock  time.Duration // how far its clock is ahead
 
-	mu    sync.Mutex
-	table *jobs.Table     // nil: it is down
-	life  context.Context // of that table
-	until time.Time       // cut off from the server until then
-	dead  bool
+	mu      sync.Mutex
+	cables  map[*cable]bool // to workers and clients
+	service *serve.Service
+	table   *jobs.Table     // nil: it is down
+	life    context.Context // of that table
+	until   time.Time       // cut off from the server until then
+	dead    bool
 
 	giveUp, end func() // what stops it, and what waits until it has stopped
 	// when its last heartbeat arrived, and when the last one arrived after a long silence
@@ -88,13 +94,6 @@ func (n *node) folder(name string) string { return filepath.Join(n.w.base, n.dir
 // turnClock sets the clock, while the daemon is down, 25 hours ahead or right again.
 func (n *node) turnClock() { n.clock = 25*time.Hour - n.clock }
 
-// alive returns the table and a context that ends with it; nil if the daemon is down.
-func (n *node) alive() (*jobs.Table, context.Context) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.table, n.life
-}
-
 // start starts the daemon, as often as it takes, since the server may be away.
 func (n *node) start() {
 	for n.tryStart() != nil {
@@ -113,6 +112,9 @@ func (n *node) tryStart() (err error) {
 	log := zerolog.New(n).Level(zerolog.WarnLevel)
 	n.mu.Lock()
 	n.dead, n.giveUp = false, end
+	if n.cables == nil {
+		n.cables = map[*cable]bool{}
+	}
 	n.mu.Unlock()
 	store, err := jobs.OpenJetStream(ctx, jobs.JetStreamConfig{
 		URL: "nats://sim", InProcess: way{n.w, n}, Owner: n.name, Log: log, Limit: 8 << 30,
@@ -124,14 +126,13 @@ func (n *node) tryStart() (err error) {
 	n.mu.Lock()
 	n.giveUp = func() { end(); store.GiveUp() }
 	n.mu.Unlock()
-	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{n.w, n}), nats.MaxReconnects(-1),
-		nats.ReconnectWait(100*time.Millisecond), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	carrier, err := serve.ConnectNATS(serve.NATSConfig{
+		URL: "nats://sim", InProcess: way{n.w, n}, Version: "1.0.0", Owner: n.name, Log: log,
+	})
 	if err != nil {
 		return err
 	}
-	closes = append(closes, nc.Close)
-	events := jobs.NewPublisher(nc, log)
-	closes = append(closes, events.Close)
+	closes = append(closes, carrier.Close)
 	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{
 		Stage: n.folder("stage"), Output: n.folder("output"), Keep: true, Log: log,
 	})
@@ -145,14 +146,7 @@ func (n *node) tryStart() (err error) {
 	table := jobs.New(store.On(jobs.Config{
 		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, OnForget: outputs.Forget, Keep: 1 << 30,
 		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient,
-		OnEvent: func(ev message.Event) {
-			m, err := jobs.EventMessage(ev, n.name, 8<<20)
-			if err != nil {
-				n.w.violated("an event cannot be sent: %v", err)
-				return
-			}
-			events.Put(m)
-		},
+		OnEvent: carrier.Event, OnPreview: carrier.Preview,
 	}))
 	if err := table.Open(ctx); err != nil {
 		return err
@@ -167,8 +161,33 @@ func (n *node) tryStart() (err error) {
 		return ctx.Err()
 	}
 	var wg sync.WaitGroup
+	var workers []jobs.Executor
+	for _, name := range []string{"w0", "w1"} {
+		child := worker.NewChild(worker.ChildConfig{
+			Name: name, Log: log, Spawn: func() (worker.Process, io.ReadWriteCloser, error) { return n.spawn(name) },
+		})
+		workers = append(workers, child)
+		wg.Go(func() {
+			if err := child.Supervise(ctx); err != nil {
+				n.w.violated("worker %s of %s: %v", name, n.name, err)
+			}
+		})
+	}
+	service := serve.NewService(serve.ServiceConfig{
+		Jobs: table, Outputs: outputs, Executors: workers, Log: log, Fetch: carrier.Fetch, Classes: serve.Classes{
+			Validate: func(_ *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
+				return w.IDs(), nil, nil
+			},
+		},
+	})
 	wg.Go(func() { table.Reconcile(ctx) })
-	wg.Go(func() { d.Work(ctx, ctx, []jobs.Executor{&worker{n: n, name: "w0"}, &worker{n: n, name: "w1"}}) })
+	wg.Go(func() { d.Work(ctx, ctx, workers) })
+	wg.Go(func() {
+		if err := carrier.Serve(ctx, ctx, service); err != nil && ctx.Err() == nil {
+			n.w.note("carrier of %s: %v", n.dir, err)
+			n.w.violated("the carrier of %s ends: %v", n.name, err)
+		}
+	})
 	wg.Go(func() {
 		select {
 		case <-ctx.Done():
@@ -177,11 +196,10 @@ func (n *node) tryStart() (err error) {
 			go n.yield()
 		}
 	})
-	n.table, n.life = table, ctx
+	n.table, n.service, n.life = table, service, ctx
 	n.end = func() {
 		wg.Wait()
-		nc.Close()
-		events.Close()
+		service.Close()
 		store.Close()
 	}
 	return nil
@@ -212,10 +230,33 @@ func (n *node) yield() {
 func (n *node) die() {
 	n.mu.Lock()
 	n.dead = true
-	giveUp := n.giveUp
+	giveUp, cables := n.giveUp, n.cables
+	n.cables = map[*cable]bool{}
 	n.mu.Unlock()
 	n.cut()
 	giveUp()
+	for c := range cables {
+		c.cut()
+	}
+}
+
+// dial returns a connection to the socket of the daemon.
+func (n *node) dial() (net.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.table == nil || n.dead {
+		return nil, &net.OpError{Op: "dial", Net: "sim", Err: syscall.ECONNREFUSED}
+	}
+	c, ctx, answerer := newCable(), n.life, n.service.Answerer
+	n.cables[c] = true
+	go func() {
+		defer c.cut()
+		_ = (&serve.Stdio{In: c.near, Out: c.near}).Serve(ctx, ctx, answerer)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.cables, c)
+	}()
+	return c.far, nil
 }
 
 func (n *node) cut() {
@@ -231,65 +272,3 @@ func (n *node) away(d time.Duration) {
 	n.mu.Unlock()
 	n.cut()
 }
-
-// worker is an executor that computes nothing. What the plan has in store for an attempt happens to it.
-type worker struct {
-	jobs.Executor
-	n    *node
-	name string
-}
-
-func (e *worker) Name() string { return e.name }
-
-func (e *worker) Ready(ctx context.Context) error { return ctx.Err() }
-
-// The words of failures that workers make up; any other failure of a job is a violation.
-const (
-	workerDied = "the worker died by chance"
-	nodeFailed = "the node failed by chance"
-)
-
-// stopTime is how long a hanging worker takes to be killed when its job is to stop.
-const stopTime = 3 * time.Second
-
-func (e *worker) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
-	w, id, body := e.n.w, task.Req.ID, string(task.Req.Inputs["x"])
-	defer e.n.oracle.runs(e.n, task.Req, task.Attempt)()
-	sink.Event(message.Event{Type: message.EventStart})
-	takes, fate := between(w.plan.dice("run", id, task.Attempt), 20*time.Millisecond, 3*time.Second), step{}
-	for _, s := range w.plan.of(numberOf(id)) {
-		if s.n == task.Attempt {
-			w.happened(s)
-			takes, fate = max(takes, s.lasts), s
-		}
-	}
-	const steps = 4
-	for i := range steps {
-		select {
-		case <-time.After(takes / steps):
-		case <-ctx.Done():
-			if fate.kind == hangs && e.n.up() != nil {
-				time.Sleep(stopTime)
-			}
-			return nil, context.Cause(ctx)
-		}
-		if fate.kind != hangs {
-			sink.Event(message.Event{Type: message.EventProgress, Data: map[string]any{"value": i + 1}})
-		}
-	}
-	switch fate.kind {
-	case dies, hangs:
-		return nil, fault.New(fault.WorkerLost, workerDied)
-	case fails:
-		return nil, fault.New(fault.Internal, nodeFailed)
-	}
-	f := message.File{
-		Ref:  message.OutputRef{Node: "9", Kind: "images", Type: "output", Prefix: id, Ext: ".png"},
-		Data: picture(id, body),
-	}
-	f.Ref.Bytes, f.Ref.CRC32C = len(f.Data), message.Checksum(f.Data)
-	return &jobs.Outcome{Files: []message.File{f}, Metrics: map[string]any{"model": "m"}}, nil
-}
-
-// picture is what a job with a body draws.
-func picture(id, body string) []byte { return []byte("picture of " + id + " with " + body) }

@@ -139,6 +139,31 @@ var plants = []plant{
 		"\tif !e.cold {\n\t\te.completeLog()\n\t}\n", "",
 	},
 	{
+		6, "files come with an end before a retry", "ipc/serve/stream.go",
+		"if ev.Attempt != rec.Attempt || ev.Type", "if ev.Type",
+	},
+	{
+		0, "files of the other daemon are not fetched", "ipc/serve/stream.go",
+		"if s.cfg.Fetch == nil || s.cfg.Jobs.Holder(job) == \"\" {", "if s.cfg.Fetch == nil || job != \"\" {",
+	},
+	{
+		0, "a tied job outlives its client", "ipc/serve/stream.go",
+		"if !st.tied || !errors.Is(cause, errGone) {", "if !st.tied || errors.Is(cause, errGone) {",
+	},
+	{
+		0, "the loss of a worker counts as a failure of the job", "ipc/worker/child.go",
+		"\tcase err != nil:\n\t\treturn nil, c.fault(p, err)\n\tcase end",
+		"\tcase err != nil:\n\t\treturn nil, err\n\tcase end",
+	},
+	{
+		0, "a worker sends no files", "ipc/worker/server.go",
+		"sendFiles(r.Reply, req.ID, out.Files)", "sendFiles(r.Reply, req.ID, nil)",
+	},
+	{
+		0, "events come again after a reconnect", "ipc/client/lasting.go",
+		"if same || ev.TS <= seen.TS && ev.Seq <= seen.Seq && !message.Terminal(ev.Type) {", "if ev.Job == \"\" && same {",
+	},
+	{
 		0, "clients take no turns", "ipc/jobs/order.go",
 		"\t\tp.turn = max(p.turn, last+1)\n", "\t\tp.turn = max(p.turn, last)\n",
 	},

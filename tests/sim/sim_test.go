@@ -64,7 +64,7 @@ func TestSimulation(t *testing.T) {
 			faults += n
 		}
 	}
-	t.Logf("%d runs, %d jobs, %d faults in %s, %.3f hours of a processor: %v", runs, total[submits], faults,
+	t.Logf("%d runs, %d jobs, %d faults in %s, %.4f hours of a processor: %v", runs, total[submits], faults,
 		time.Since(began).Round(time.Second), processor().Hours(), total)
 }
 
@@ -186,6 +186,7 @@ func simulate(t *testing.T, p plan) *world {
 	w.note("the plan is at its end")
 	o.judge(nodes)
 	w.end()
+	w.readers.Wait()
 	for _, n := range nodes {
 		n.crash()
 	}

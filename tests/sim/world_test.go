@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,10 @@ type world struct {
 	bad    []string       // what the oracle found
 	twins  []*node        // daemons with the name of another one
 	goOn   map[string]int // what the run waits for
+
+	troubled time.Time // when something has last kept a daemon from working
+	pids     atomic.Int64
+	readers  sync.WaitGroup // clients that follow jobs
 
 	turn chan struct{}   // semaphore of one: its holder stops the server
 	life context.Context // ends when all is judged
@@ -90,7 +95,8 @@ func (w *world) has(kind string) bool {
 	return w.counts[kind] > 0
 }
 
-// lossy reports whether the server has lost what it had acknowledged. Then a run may be forgotten and begin again.
+// lossy reports whether the server has lost what it had acknowledged. Until a daemon writes it again, a job may be as
+// it was before: an end, a cancel, a retry, a run or all of it may be forgotten, and the job begin again.
 func (w *world) lossy() bool { return w.has(forget) || w.has(damage) }
 
 // happened notes a step of the plan.
@@ -99,6 +105,20 @@ func (w *world) happened(s step) {
 	w.counts[s.kind]++
 	w.mu.Unlock()
 	w.note("%s", strings.TrimSpace(s.String()))
+}
+
+// calm reports whether nothing has kept the daemons from working since a time.
+func (w *world) calm(since time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.troubled.Before(since)
+}
+
+// trouble notes that something keeps a daemon from working just now.
+func (w *world) trouble() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.troubled = time.Now()
 }
 
 // violated notes what no order of events may lead to.
@@ -188,6 +208,9 @@ type link struct {
 
 func (l *link) cut() {
 	l.once.Do(func() {
+		if l.node != nil {
+			l.w.trouble()
+		}
 		_, _ = l.daemon.Close(), l.server.Close()
 		l.w.mu.Lock()
 		defer l.w.mu.Unlock()
@@ -235,10 +258,8 @@ func (w *world) burns(l *link, message []byte) *fuse {
 	return nil
 }
 
-// carry copies what arrives at one end to the other. It never holds it back: nats.go keeps a lock while it waits for
-// the server, and waiting for a lock stops the clock of a bubble (golang/go issue 77687).
-func (l *link) carry(to, from net.Conn) {
-	defer l.cut()
+// arrivals returns what arrives at a connection, which holds it until it is read. gone is called when that ends.
+func arrivals(from net.Conn, gone func()) <-chan []byte {
 	in := make(chan []byte, 1<<14)
 	go func() {
 		defer close(in)
@@ -248,12 +269,19 @@ func (l *link) carry(to, from net.Conn) {
 				in <- bytes.Clone(b[:n])
 			}
 			if err != nil {
-				l.cut()
+				gone()
 				return
 			}
 		}
 	}()
-	for b := range in {
+	return in
+}
+
+// carry copies what arrives at one end to the other. It never holds it back: nats.go keeps a lock while it waits for
+// the server, and waiting for a lock stops the clock of a bubble (golang/go issue 77687).
+func (l *link) carry(to, from net.Conn) {
+	defer l.cut()
+	for b := range arrivals(from, l.cut) {
 		var f *fuse
 		if from == l.daemon {
 			f = l.w.burns(l, b)
@@ -297,6 +325,7 @@ func (p way) InProcessConn() (net.Conn, error) {
 	s := p.w.server
 	p.w.mu.Unlock()
 	if s == nil || p.node != nil && p.node.cutOff() {
+		p.w.trouble()
 		return nil, errors.New("no way to the server")
 	}
 	inner, err := s.InProcessConn()
