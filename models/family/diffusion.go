@@ -30,7 +30,7 @@ type Diffusion struct {
 // them. The zero value is a family that needs none of it.
 type Traits struct {
 	// SizeCond returns dit.Entry.Size for the image's size in pixels; nil: the network takes none.
-	SizeCond func(height, width int) []float32
+	SizeCond func(s Sizes) []float32
 	// Guidance is the default for entries without one, in models that take it (dit.Spec.TakesGuidance).
 	Guidance float32
 	// TextMask reports whether models with one text mask its padding (dit.Entry.ContextLen).
@@ -40,6 +40,12 @@ type Traits struct {
 	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
 	NoStepCache bool
 }
+
+// Sizes says in pixels of which picture an image of the training was, where it was cut out, and of what size it became.
+type Sizes struct{ Height, Width, Top, Left, TargetHeight, TargetWidth int }
+
+// Uncropped are the sizes of a whole picture.
+func Uncropped(height, width int) Sizes { return Sizes{height, width, 0, 0, height, width} }
 
 // Line names the time line of a model, which relates sigma and timestep; sampling.ModelSampling has the formulas.
 type Line string

@@ -108,7 +108,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 }
 
 // sizeCond returns the size conditioning of versions 1.0 and 1.1: rows and columns of original and target, and no crop.
-func sizeCond(height, width int) []float32 {
-	h, w := float32(height), float32(width)
-	return []float32{h, w, h, w, 0, 0}
+func sizeCond(s family.Sizes) []float32 {
+	return []float32{
+		float32(s.Height), float32(s.Width), float32(s.TargetHeight), float32(s.TargetWidth), 0, 0,
+	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/layers"
 )
 
@@ -100,7 +101,7 @@ func (m *Model) vector(env dit.Env, dst, t5 engine.Tensor, entries []dit.Entry, 
 		for _, e := range entries {
 			size := e.Size
 			if size == nil {
-				size = sizeCond(8*grid.LatentY, 8*grid.LatentX)
+				size = sizeCond(family.Uncropped(8*grid.LatentY, 8*grid.LatentX))
 			}
 			sizes = append(sizes, layers.TimestepFeatures(size, features)...)
 		}

@@ -27,7 +27,7 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 		"", "transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model.",
 	}
 	flat := []string{"lora_transformer_", "lycoris_"}
-	b.aliases(names.Diffusers, prefixes, flat)
+	b.aliases(names.Diffusers, append(prefixes, names.Prefixes...), append(flat, names.Flat...))
 	if names.Same {
 		b.own(prefixes, flat)
 	}

@@ -71,6 +71,6 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 
 // sizeCond returns the size conditioning of Alpha: rows, columns and their ratio (ComfyUI
 // model_base.PixArt.extra_conds).
-func sizeCond(height, width int) []float32 {
-	return []float32{float32(height), float32(width), float32(float64(height) / float64(width))}
+func sizeCond(s family.Sizes) []float32 {
+	return []float32{float32(s.Height), float32(s.Width), float32(float64(s.Height) / float64(s.Width))}
 }

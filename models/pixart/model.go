@@ -94,7 +94,7 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	for i, entry := range p.Entries {
 		cond := entry.Size
 		if cond == nil {
-			cond = sizeCond(8*p.Grid.LatentY, 8*p.Grid.LatentX)
+			cond = sizeCond(family.Uncropped(8*p.Grid.LatentY, 8*p.Grid.LatentX))
 		}
 		row := p.Vector.Slice(0, i, i+1)
 		f := layers.Upload(env, layers.TimestepFeatures(cond, features), 3, features)

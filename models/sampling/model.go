@@ -16,6 +16,10 @@ const (
 	Eps
 	// V predicts v = alpha*noise - sigma*x0 in the variance-preserving view of x = x0 + sigma*noise.
 	V
+	// X0 predicts x0 of x = x0 + sigma*noise.
+	X0
+	// LCM is Eps of a latent consistency model (arXiv:2310.04378), whose x0 is mixed with x at small timesteps.
+	LCM
 )
 
 // String names the prediction as ComfyUI does.
@@ -27,6 +31,10 @@ func (p Prediction) String() string {
 		return "EPS"
 	case V:
 		return "V_PREDICTION"
+	case X0:
+		return "X0"
+	case LCM:
+		return "LCM"
 	}
 	return fmt.Sprintf("Prediction(%d)", int(p))
 }
@@ -49,6 +57,8 @@ type ModelSampling struct {
 	multiplier float64
 	sigmas     []float32 // ascending
 	logSigmas  []float32 // discrete only
+	betas      ddpm      // that the table was made of; zero: not discrete
+	skip       int       // timesteps that an entry of the table stands for; 0: one
 }
 
 // Prediction returns what the network predicts.
@@ -103,6 +113,9 @@ func (m *ModelSampling) Timestep(sigma float32) float32 {
 			best, at = d, i
 		}
 	}
+	if m.skip > 0 {
+		at = at*m.skip + m.skip - 1
+	}
 	return float32(at)
 }
 
@@ -116,6 +129,9 @@ func (m *ModelSampling) Sigma(timestep float32) float32 {
 			return t
 		}
 		return mul(float32(m.shift), t) / (1 + mul(float32(m.shift-1), t))
+	}
+	if m.skip > 0 {
+		timestep = (timestep - float32(m.skip-1)) / float32(m.skip)
 	}
 	t := min(max(timestep, 0), float32(len(m.sigmas)-1))
 	low := float32(math.Floor(float64(t)))
@@ -206,9 +222,20 @@ func (m *ModelSampling) Input(dst, x []float32, sigma float32) {
 }
 
 // Denoised sets dst to x0, given the network's output for x at sigma: x - output*sigma for Const and Eps, x/(sigma^2+1)
-// - output*sigma/sqrt(sigma^2+1) for V. dst may be x or output.
+// - output*sigma/sqrt(sigma^2+1) for V, the output for X0, and for LCM a mean of x and that of Eps. dst may be x or output.
 func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
-	if m.prediction != V {
+	switch m.prediction {
+	case X0:
+		copy(dst, output)
+		return
+	case LCM:
+		t := m.Timestep(sigma) * 10
+		skip, out := 0.25/(sq(t)+0.25), t/sqrt32(sq(t)+0.25)
+		for k := range dst {
+			dst[k] = mul(out, x[k]-mul(output[k], sigma)) + mul(skip, x[k])
+		}
+		return
+	case Const, Eps:
 		for k := range dst {
 			dst[k] = x[k] - mul(output[k], sigma)
 		}

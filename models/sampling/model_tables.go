@@ -63,49 +63,80 @@ const (
 	Linear Betas = "sqrt_linear"
 )
 
+// ddpm is what a discrete table is made of.
+type ddpm struct {
+	kind       Betas
+	start, end float64
+	n          int
+	zeroSNR    bool
+}
+
 // NewDiscrete returns a DDPM time line of n sigmas, sigma_i = sqrt((1-abar_i)/abar_i) with abar the running product of
-// 1-beta (Ho et al. 2020), for a network that predicts p (Eps or V). PixArt: (Eps, Linear, 0.0001, 0.02, 1000);
-// HunyuanDiT 1.2: (V, ScaledLinear, 0.00085, 0.018, 1000), versions 1.0 and 1.1 end at 0.03.
+// 1-beta (Ho et al. 2020), for a network that predicts p. PixArt: (Eps, Linear, 0.0001, 0.02, 1000); HunyuanDiT 1.2:
+// (V, ScaledLinear, 0.00085, 0.018, 1000), versions 1.0 and 1.1 end at 0.03.
 func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSampling, error) {
-	table, err := discreteSigmas(p, betas, start, end, n)
-	if err != nil {
-		return nil, err
-	}
-	return discrete(p, table), nil
+	return ddpm{betas, start, end, n, false}.line(p)
 }
 
 // NewZeroSNR returns the time line of NewDiscrete shifted so that the last timestep has no signal, for models that were
 // trained so (arXiv:2305.08891, algorithm 1). Its sigma is that of an abar of 4.8973451890853435e-08, not infinite.
 func NewZeroSNR(p Prediction, betas Betas, start, end float64, n int) (*ModelSampling, error) {
-	table, err := discreteSigmas(p, betas, start, end, n)
+	return ddpm{betas, start, end, n, true}.line(p)
+}
+
+// Discrete returns the time line of a network that predicts p, made of the betas of m, or of those of Stable Diffusion
+// if m is not discrete (ComfyUI ModelSamplingDiscrete). For LCM it has the 50 timesteps that such models were distilled
+// to.
+func (m *ModelSampling) Discrete(p Prediction, zeroSNR bool) (*ModelSampling, error) {
+	d := m.betas
+	if d == (ddpm{}) {
+		d = ddpm{kind: ScaledLinear, start: 0.00085, end: 0.012, n: 1000}
+	}
+	d.zeroSNR = zeroSNR
+	out, err := d.line(p)
+	const few = 50
+	if err != nil || p != LCM || d.n < few {
+		return out, err
+	}
+	full := *out
+	out.sigmas, out.logSigmas, out.skip = nil, nil, d.n/few
+	for i := range few {
+		s := full.sigmas[d.n-1-(few-1-i)*out.skip]
+		out.sigmas, out.logSigmas = append(out.sigmas, s), append(out.logSigmas, log32(s))
+	}
+	return out, nil
+}
+
+// line returns the time line for a network that predicts p.
+func (d ddpm) line(p Prediction) (*ModelSampling, error) {
+	table, err := d.sigmas(p)
 	if err != nil {
 		return nil, err
 	}
-	root := func(i int) float64 { return math.Sqrt(1 / (table[i]*table[i] + 1)) }
-	first, last := root(0), root(n-1)
-	for i := range table {
-		abar := 4.8973451890853435e-08
-		if i < n-1 {
-			v := (root(i) - last) * (first / (first - last))
-			abar = v * v
+	if d.zeroSNR {
+		root := func(s float64) float64 { return math.Sqrt(1 / (s*s + 1)) }
+		first, last := root(table[0]), root(table[d.n-1])
+		for i, s := range table {
+			v := (root(s) - last) * (first / (first - last))
+			abar := v * v
+			if i == d.n-1 {
+				abar = 4.8973451890853435e-08
+			}
+			table[i] = math.Sqrt((1 - abar) / abar)
 		}
-		table[i] = math.Sqrt((1 - abar) / abar)
 	}
-	return discrete(p, table), nil
-}
-
-func discrete(p Prediction, table []float64) *ModelSampling {
-	m := &ModelSampling{prediction: p, line: lineDiscrete, multiplier: 1}
+	m := &ModelSampling{prediction: p, line: lineDiscrete, multiplier: 1, betas: d}
 	for _, s := range table {
 		m.sigmas, m.logSigmas = append(m.sigmas, float32(s)), append(m.logSigmas, float32(math.Log(s)))
 	}
-	return m
+	return m, nil
 }
 
-// discreteSigmas returns the sigmas of NewDiscrete.
-func discreteSigmas(p Prediction, betas Betas, start, end float64, n int) ([]float64, error) {
-	if p != Eps && p != V {
-		return nil, fmt.Errorf("discrete prediction %v: want EPS or V_PREDICTION", p)
+// sigmas returns the sigmas without zeroSNR.
+func (d ddpm) sigmas(p Prediction) ([]float64, error) {
+	betas, start, end, n := d.kind, d.start, d.end, d.n
+	if p == Const {
+		return nil, fmt.Errorf("discrete prediction %v: want EPS, V_PREDICTION, X0 or LCM", p)
 	}
 	if !(start > 0 && end > start && end < 1) {
 		return nil, fmt.Errorf("betas %v..%v: want 0 < start < end < 1", start, end)

@@ -18,7 +18,7 @@ type Part struct {
 // is CLIP-G, a T5 with more than 200000 tokens is mT5. The list is empty if the file holds no known encoder.
 func Find(set *weights.Set) []Part {
 	var parts []Part
-	set = plain(set)
+	set = Plain(set)
 	for _, name := range set.Names() {
 		for _, k := range kinds() {
 			prefix, ok := strings.CutSuffix(name, k.anchor)
@@ -32,10 +32,11 @@ func Find(set *weights.Set) []Part {
 	return parts
 }
 
-// plain maps the tensor names that Hugging Face now uses for vision-language models to the older ones, which the other
-// files have.
-func plain(set *weights.Set) *weights.Set {
-	return set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.").Replace)
+// Plain maps the tensor names that Hugging Face now uses for vision-language models to the older ones, which the other
+// files have, and those of OpenCLIP to Hugging Face's: the names that the additions of a Net have (Net.Adapt).
+func Plain(set *weights.Set) *weights.Set {
+	set = set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.").Replace)
+	return fromOpenCLIP(set)
 }
 
 // findPart returns the only encoder in set that is of one of the kinds, and its tensors without their prefix. It
@@ -52,12 +53,12 @@ func findPart(set *weights.Set, kinds ...string) (Part, *weights.Set, error) {
 		return Part{}, nil, fmt.Errorf("load text encoder: the file holds %d encoders of kind %s, wanted is one (found: %v)",
 			len(fit), strings.Join(kinds, " or "), all)
 	}
-	return fit[0], plain(set).Prefix(fit[0].Prefix), nil
+	return fit[0], Plain(set).Prefix(fit[0].Prefix), nil
 }
 
 // Width returns the width of the token table of the encoder in set, whose names have no prefix; 0 if there is none.
 func Width(set *weights.Set) int {
-	set = plain(set)
+	set = Plain(set)
 	for _, name := range []string{
 		"text_model.embeddings.token_embedding.weight", "shared.weight", "encoder.embed_tokens.weight",
 		"model.embed_tokens.weight",

@@ -34,7 +34,7 @@ func XL() family.Family {
 			EvenChunks: true,
 			Join:       join,
 		},
-		Names: weights.Names{Diffusers: diffusers(3)},
+		Names: names(3),
 		Releases: []family.Release{
 			{Name: "sdxl", Billions: 2.567, Steps: 20, Text: 77, Entries: 2, Config: Config{
 				Channels: 320, In: 4, Out: 4, ContextDim: 2048, VectorDim: 2816, Mult: []int{1, 2, 4}, Blocks: []int{2, 2, 2},
@@ -62,7 +62,7 @@ func One() family.Family {
 				{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true, Project: true}},
 			},
 		},
-		Names: weights.Names{Diffusers: diffusers(4)},
+		Names: names(4),
 		Releases: []family.Release{
 			{Name: "sd1.5", Billions: 0.860, Steps: 20, Text: 77, Entries: 2, Config: Config{
 				Channels: 320, In: 4, Out: 4, ContextDim: 768, Mult: []int{1, 2, 4, 4}, Blocks: []int{2, 2, 2, 2},

@@ -48,7 +48,7 @@ func (m *Model) vectors(env dit.Env, p *dit.Prepared) engine.Tensor {
 	for _, e := range p.Entries {
 		size := e.Size
 		if size == nil {
-			size = sizeCond(8*p.Grid.LatentY, 8*p.Grid.LatentX)
+			size = sizeCond(family.Uncropped(8*p.Grid.LatentY, 8*p.Grid.LatentX))
 		}
 		all = append(all, layers.TimestepFeatures(size, features)...)
 	}
@@ -56,10 +56,11 @@ func (m *Model) vectors(env dit.Env, p *dit.Prepared) engine.Tensor {
 	return y
 }
 
-// sizeCond returns the sizes of a picture that was not cropped.
-func sizeCond(height, width int) []float32 {
-	h, w := float32(height), float32(width)
-	return []float32{h, w, 0, 0, h, w}
+// sizeCond returns the numbers that the network reads of a picture.
+func sizeCond(s family.Sizes) []float32 {
+	return []float32{
+		float32(s.Height), float32(s.Width), float32(s.Top), float32(s.Left), float32(s.TargetHeight), float32(s.TargetWidth),
+	}
 }
 
 // PrepareBlock computes the keys and values of the text for all transformer blocks, side by side in one tensor

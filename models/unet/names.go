@@ -2,9 +2,21 @@ package unet
 
 import (
 	"fmt"
+	"strings"
 
 	"patchbay/models/weights"
 )
+
+// names are those of files with that many levels. Adapters of diffusers' attention processors have names of their own.
+func names(levels int) weights.Names {
+	list := diffusers(levels)
+	for _, a := range list {
+		if at, what, ok := strings.Cut(a.File, ".to_"); ok {
+			list = append(list, weights.Alias{File: at + ".processor.to_" + strings.TrimSuffix(what, ".0"), Own: a.Own})
+		}
+	}
+	return weights.Names{Diffusers: list, Prefixes: []string{"unet."}, Flat: []string{"lora_unet_"}}
+}
 
 // diffusers are the names of diffusers' UNet2DConditionModel with that many levels of two blocks.
 func diffusers(levels int) []weights.Alias {

@@ -11,6 +11,8 @@ type Names struct {
 	Original  []Alias  // other names found in files with original names
 	Tables    []string // two-dimensional tensors that are tables, not matrices of a product
 	Same      bool     // diffusers uses the names of the original checkpoint
+	// Prefixes and Flat are what adapters put before the diffusers names, with and without dots, beside what is common.
+	Prefixes, Flat []string
 	// Input names the matrix that reads the tokens of a latent, without ".weight": adapters may give it more columns,
 	// for a picture beside the latent (dit.Spec.Concat). Empty: they may not.
 	Input string

@@ -183,6 +183,23 @@ func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
 	return s
 }
 
+// Transposed returns a matrix with rows and columns exchanged, without reading it. Tensors that are no matrices of whole
+// bytes are returned unchanged.
+func (s Stored) Transposed() Stored {
+	if len(s.Shape) != 2 || s.packed != nil || s.Scales != nil {
+		return s
+	}
+	from, rows, columns, size := s, s.Shape[0], s.Shape[1], s.DType.Size()
+	s.Shape, s.Data, s.span = []int{columns, rows}, nil, datafile.Span{}
+	s.make = func(dst []byte, lo, hi int) {
+		all := from.Elements(0, from.Len())
+		for i := lo; i < hi; i++ {
+			copy(dst[(i-lo)*size:(i-lo+1)*size], all[(i%rows*columns+i/rows)*size:])
+		}
+	}
+	return s
+}
+
 // halved returns a matrix or bias of heads with the rows of every head in another order, without reading it: first the
 // even ones, then the odd ones.
 func (s Stored) halved(heads int) (Stored, error) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
@@ -68,7 +69,8 @@ func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 		}
 	}
 	if e.Width > 0 { // CLIPTextEncodePixArtAlpha
-		cond.Pixels = [2]int{int(e.Height), int(e.Width)}
+		sizes := family.Uncropped(int(e.Height), int(e.Width))
+		cond.Sizes = &sizes
 	}
 	return value.Conditioning{cond}
 }

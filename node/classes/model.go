@@ -1,13 +1,17 @@
 package classes
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"patchbay/fault"
 	"patchbay/models/sampling"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
+	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
 )
@@ -39,6 +43,30 @@ func modelClasses() []graph.Class {
 				side("width"), side("height"),
 			},
 			Outputs: graph.Slots("MODEL"), Run: onModel(modelSamplingFlux),
+		},
+		{
+			Name: "ModelSamplingDiscrete", Module: module, Category: "model/patch",
+			Description: "Says what the network of a model with noise steps predicts.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"),
+				graph.BareCombo("sampling", "eps", "v_prediction", "lcm", "x0", "img_to_img", "img_to_img_flow"),
+				graph.Bool("zsnr", "", false).AsAdvanced(),
+			},
+			Outputs: graph.Slots("MODEL"), Check: checkDiscrete, Run: onModel(func(c *graph.Call, m *value.Model) (err error) {
+				zero, _ := c.Raw("zsnr").(bool)
+				m.Sampling, err = m.Sampling.Discrete(discretePredictions[c.Str("sampling")], zero)
+				return err
+			}),
+		},
+		{
+			Name: "RescaleCFG", Module: module, Category: "model/patch",
+			Description: "Brings what guidance makes of a latent nearer to the deviation of the positive prediction.",
+			Inputs:      []graph.Input{graph.Bare("model", "MODEL"), graph.Float("multiplier", "", 0.7, 0, 1, 0.01)},
+			Outputs:     graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) error {
+				multiplier := float32(c.Decimal("multiplier"))
+				m.Rescale = &multiplier
+				return nil
+			}),
 		},
 		flow("ModelSamplingSD3", "model/patch/stable diffusion", 3, 1000),
 		flow("ModelSamplingAuraFlow", "model/patch", 1.73, 1),
@@ -75,6 +103,21 @@ func modelClasses() []graph.Class {
 		cacheRow("EasyCache", "measured at the network.", request.CacheEasy),
 		cacheRow("LazyCache", "measured at the latent; for every model.", request.CacheLazy),
 	}
+}
+
+// discretePredictions are the predictions of ModelSamplingDiscrete that are supported, by name.
+var discretePredictions = map[string]sampling.Prediction{
+	"eps": sampling.Eps, "v_prediction": sampling.V, "lcm": sampling.LCM, "x0": sampling.X0,
+}
+
+// checkDiscrete rejects predictions that are not supported before anything runs.
+func checkDiscrete(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
+	name, ok := in.At("sampling").(string)
+	if _, known := discretePredictions[name]; known || !ok {
+		return "", ""
+	}
+	return "sampling", fmt.Sprintf("%s is not supported (supported: %s)", name,
+		strings.Join(slices.Sorted(maps.Keys(discretePredictions)), ", "))
 }
 
 // onModel returns the run function of a class that outputs a modified copy of the input model.

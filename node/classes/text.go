@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/fault"
+	"patchbay/models/family"
 	"patchbay/models/text"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -54,6 +55,18 @@ func textClasses() []graph.Class {
 				graph.Combo("empty_padding", "", "none", "empty_prompt").AsAdvanced(),
 			},
 			Run: encodeSD3,
+		},
+		{
+			Name: "CLIPTextEncodeSDXL", Display: "CLIP Text Encode (SDXL)", Module: "comfy_extras.nodes_clip_sdxl",
+			Category: "model/conditioning/stable diffusion", Phase: graph.PhaseText,
+			Description: "Encodes a prompt for each of SDXL's encoders, and tells the network another picture size than the " +
+				"latent's, and where it was cut out.",
+			Inputs: []graph.Input{
+				clip, pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), pixels("crop_w", 0, 0, 0).AsAdvanced(),
+				pixels("crop_h", 0, 0, 0).AsAdvanced(), pixels("target_width", 1024, 0, 0), pixels("target_height", 1024, 0, 0),
+				graph.Prompt("text_g", ""), graph.Prompt("text_l", ""),
+			},
+			Run: encodeSDXL,
 		},
 		{
 			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)", Module: "comfy_extras.nodes_hunyuan",
@@ -133,7 +146,27 @@ func encodePixArtAlpha(c *graph.Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Pixels = [2]int{h, w} })}, nil
+	sizes := family.Uncropped(h, w)
+	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Sizes = &sizes })}, nil
+}
+
+// encodeSDXL encodes a prompt for each of SDXL's encoders and says what picture the network is to take it for. Texts of
+// different length are filled up to the same number of chunks, as always.
+func encodeSDXL(c *graph.Call) ([]any, error) {
+	out, err := encodeWanted(c, func(encoder string) (string, bool) {
+		if encoder == "clip_l" {
+			return c.Str("text_l"), true
+		}
+		return c.Str("text_g"), true
+	})
+	if err != nil {
+		return nil, err
+	}
+	sizes := family.Sizes{
+		Height: c.Whole("height"), Width: c.Whole("width"), Top: c.Whole("crop_h"), Left: c.Whole("crop_w"),
+		TargetHeight: c.Whole("target_height"), TargetWidth: c.Whole("target_width"),
+	}
+	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Sizes = &sizes })}, nil
 }
 
 // encodeLumina2 encodes a prompt after the instruction that the network was trained with (arXiv:2503.21758; ComfyUI

@@ -1,6 +1,8 @@
 package value
 
 import (
+	"math"
+
 	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/node/picture"
@@ -36,8 +38,11 @@ func (m *Model) concat(c *Cond, branch string, l request.Latent, noise *picture.
 		return out, err
 	}
 	m.Format.ToModel(out.Data, l.Y*l.X)
-	if m.Spec.Concat == want {
+	switch m.Spec.Concat {
+	case want:
 		return out, nil
+	case want + 1:
+		return m.masked(c, branch, l, noise, out)
 	}
 	mask := c.ConcatMask
 	switch {
@@ -58,3 +63,51 @@ func (m *Model) concat(c *Cond, branch string, l request.Latent, noise *picture.
 	}
 	return out, err
 }
+
+// masked builds the channels that networks for inpainting with one channel of a mask read (ComfyUI model_base.BaseModel,
+// concat_cond): the mask of the entry or of the run, of zeros and ones, then what is kept of the picture: image, the
+// entry's second latent, or else the run's. Without a mask everything is filled in, and the picture is blank.
+func (m *Model) masked(c *Cond, branch string, l request.Latent, noise *picture.Mask, image dit.Reference,
+) (dit.Reference, error) {
+	n, want, mask := l.Y*l.X, m.Format.Channels, c.ConcatMask
+	if mask == nil {
+		mask = noise
+	}
+	switch {
+	case mask == nil:
+		for i := range image.Data {
+			image.Data[i] = blankPicture[i/n%len(blankPicture)]
+		}
+		mask = &picture.Mask{B: 1, Y: 1, X: 1, Data: []float32{1}}
+	case c.ConcatImage.B == 0 && l.B != 1:
+		return image, fault.Bad(branch, "the %s model reads a masked picture, and the latent holds %d: want one, or an entry "+
+			"with concat_latent_image (InpaintModelConditioning)", m.Spec.Family, l.B)
+	case c.ConcatImage.B == 0:
+		if copy(image.Data, l.Data[:want*n]); !allZero(l.Data) {
+			m.Format.ToModel(image.Data, n)
+		}
+	}
+	if mask.B != 1 {
+		return image, fault.Bad(branch, "concat_mask has a batch of %d: want one mask", mask.B)
+	}
+	fit := resample.Image{Data: mask.Data, B: 1, C: 1, Y: mask.Y, X: mask.X}
+	if c.ConcatMask == nil && noise != nil { // as the run reads it
+		at := fitMask(mask, l.Y, l.X, 1)
+		fit = resample.Image{Data: at.Data, B: 1, C: 1, Y: l.Y, X: l.X}
+	}
+	if fit.Y != l.Y || fit.X != l.X {
+		var err error
+		if fit, err = resample.Upscale(fit, l.X, l.Y, resample.Bilinear, resample.CropCenter); err != nil {
+			return image, fault.Bad(branch, "concat_mask: %v", err)
+		}
+	}
+	rounded := make([]float32, n, n+len(image.Data))
+	for i, v := range fit.Data[:n] {
+		rounded[i] = float32(math.RoundToEven(float64(v)))
+	}
+	image.Data = append(rounded, image.Data...)
+	return image, nil
+}
+
+// blankPicture is a grey picture in latent space, by channel (ComfyUI blank_inpaint_image_like).
+var blankPicture = []float32{0.8223, -0.6876, 0.6364, 0.1380}

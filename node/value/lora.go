@@ -117,7 +117,7 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	for i := range clip.parts {
 		e := lora.Encoder{Kind: clip.parts[i].kind, Shapes: map[string][]int{}}
 		if err := files.With(clip.parts[i].file, func(file *weights.File) error {
-			set := file.Set().Prefix(clip.parts[i].prefix)
+			set := text.Plain(file.Set().Prefix(clip.parts[i].prefix))
 			for _, name := range set.Names() {
 				e.Shapes[name] = set.Shape(name)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
@@ -37,7 +38,7 @@ func Lower(r Lowering) (*request.Request, error) {
 		Model: m.Request(), Sampling: m.Sampling, Sampler: r.Sampler.Name, Options: r.Sampler.Options, Sigmas: r.Sigmas,
 		Latent: start, Seed: r.Seed, Guider: r.Rule,
 	}
-	req.Cache, req.Guider.Norm = m.Cache, m.Norm
+	req.Cache, req.Guider.Norm, req.Guider.Rescale = m.Cache, m.Norm, m.Rescale
 	if m.Differential != nil {
 		req.Differential, req.DifferentialStrength = true, *m.Differential
 	}
@@ -130,7 +131,7 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hi
 			e.Slots = nil
 		}
 		if e.Size == nil {
-			e.Size = m.sizeCond(c.Pixels, l)
+			e.Size = m.sizeCond(c.Sizes, l)
 		}
 		switch {
 		case !m.Spec.TakesGuidance || c.NoGuidance:
@@ -190,16 +191,16 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 	return out, nil
 }
 
-// sizeCond returns the network's picture size input (dit.Entry.Size), nil if it has none: for pixels [height, width] if
-// given, else for the size of the whole latent, even if the entry has an area (ComfyUI encode_model_conds).
-func (m *Model) sizeCond(pixels [2]int, l request.Latent) []float32 {
-	if m.Traits.SizeCond == nil {
+// sizeCond returns the network's picture size input (dit.Entry.Size), nil if it has none: for the given sizes, else for
+// the size of the whole latent, even if the entry has an area (ComfyUI encode_model_conds).
+func (m *Model) sizeCond(s *family.Sizes, l request.Latent) []float32 {
+	switch {
+	case m.Traits.SizeCond == nil:
 		return nil
+	case s == nil:
+		return m.Traits.SizeCond(family.Uncropped(8*l.Y, 8*l.X))
 	}
-	if pixels[0] <= 0 || pixels[1] <= 0 {
-		pixels = [2]int{8 * l.Y, 8 * l.X}
-	}
-	return m.Traits.SizeCond(pixels[0], pixels[1])
+	return m.Traits.SizeCond(*s)
 }
 
 // area returns the entry's area in latent pixels, resolving a relative one to at least one row and column.

@@ -25,6 +25,8 @@ type Model struct {
 	Differential *float32
 	// Norm is CFGNorm's strength (request.Guider.Norm); nil: guidance is not rescaled.
 	Norm *float32
+	// Rescale is RescaleCFG's multiplier (request.Guider.Rescale); nil: guidance is not mixed.
+	Rescale *float32
 	// Patches are layers that run behind its blocks, in the order in which they were added.
 	Patches []*Control
 	// Prefix holds rows that go in front of the text of every entry.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/node/picture"
 	"patchbay/parallel/request"
@@ -35,8 +36,9 @@ type Cond struct {
 	// the rest.
 	dit.Entry
 	NoGuidance bool // guidance is None: the input is left out (FluxDisableGuidance)
-	// height and width to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
-	Pixels [2]int
+	// Sizes to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha, CLIPTextEncodeSDXL); nil: the
+	// picture's.
+	Sizes *family.Sizes
 
 	Latents []request.Latent // reference latents (reference_latents), in the VAE's space
 

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel/request"
@@ -150,10 +152,23 @@ func (c *Cond) export() []any {
 		slots = append(slots, int64(n))
 	}
 	put(c.Slots != nil, "image_slots", slots)
-	put(c.Pixels != [2]int{}, "height", int64(c.Pixels[0]))
-	put(c.Pixels != [2]int{}, "width", int64(c.Pixels[1]))
+	for i, n := range c.sizes() {
+		o.Set(sizeKeys[i], int64(*n))
+	}
 	put(c.Size != nil, "size", array.New(c.Size, len(c.Size)))
 	return []any{array.New(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
+}
+
+// sizeKeys are the keys of Cond.Sizes in ComfyUI's dictionary, in the order of sizes.
+var sizeKeys = []string{"height", "width", "crop_h", "crop_w", "target_height", "target_width"}
+
+// sizes returns the fields of Sizes, none if there are none.
+func (c *Cond) sizes() []*int {
+	if c.Sizes == nil {
+		return nil
+	}
+	s := c.Sizes
+	return []*int{&s.Height, &s.Width, &s.Top, &s.Left, &s.TargetHeight, &s.TargetWidth}
 }
 
 // ImportValue converts the wire form of a value of type kind for an input. Checking the range of literals is up to the
@@ -458,10 +473,17 @@ func (c *Cond) set(key string, v any) (err error) {
 		if !ok {
 			return fmt.Errorf("is %s: want the number of text rows before each reference", pyjson.Repr(v))
 		}
-	case "height":
-		c.Pixels[0] = int(number())
-	case "width":
-		c.Pixels[1] = int(number())
+	case "height", "width", "crop_h", "crop_w", "target_height", "target_width":
+		if c.Sizes == nil {
+			c.Sizes = &family.Sizes{}
+		}
+		n := int(number())
+		*c.sizes()[slices.Index(sizeKeys, key)] = n
+		if s := c.Sizes; key == "height" { // without another target, it is the picture
+			s.TargetHeight = cmp.Or(s.TargetHeight, n)
+		} else if key == "width" {
+			s.TargetWidth = cmp.Or(s.TargetWidth, n)
+		}
 	case "size":
 		c.Size = values()
 	case "mask":

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/array"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel/request"
@@ -127,7 +128,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 				Size:   []float32{4, 5}, Method: "index", Guidance: &g,
 				Slots: []int{0, 2},
 			},
-			Pixels: [2]int{64, 96}, Latents: []request.Latent{plane(2), plane(1)},
+			Sizes: &family.Sizes{Height: 64, Width: 96, Top: 1, Left: 2, TargetHeight: 32, TargetWidth: 48}, Latents: []request.Latent{plane(2), plane(1)},
 			ConcatImage: plane(3), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, Area: request.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
 		},

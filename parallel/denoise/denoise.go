@@ -205,8 +205,8 @@ func (d *denoiser) latentParts(cached bool) []*latentPart {
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
 	exact := d.expected > 0 && p.Warmup >= d.expected
-	// a cache of an exact plan must decide from the whole latent, as on one rank
-	if p.Pipe > 1 && !d.sampler.Synchronous && !(cached && exact) {
+	// a cache of an exact plan must decide from the whole latent, as on one rank; rescaled guidance looks at all of it
+	if p.Pipe > 1 && !d.sampler.Synchronous && !(cached && exact) && d.req.Guider.Rescale == nil {
 		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
 	}
 	out := make([]*latentPart, len(patches))

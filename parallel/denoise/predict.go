@@ -23,7 +23,9 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	if a.cached == cachedGuided && a.reused {
 		x0, uncond = s.reuse(guidedKey, in), slices.Clone(s.uncond) // uncond is that of the last evaluation that ran
 	} else {
-		x0, uncond = mix(d.req.Guider, len(x), branches, s.normed)
+		x0, uncond = mix(d.req.Guider, len(x), branches, func(x0, positive []float32) []float32 {
+			return s.normed(s.rescaled(x0, positive, in, sigma), positive)
+		})
 		if a.cached == cachedGuided {
 			s.keep(guidedKey, in, x0)
 			s.uncond = append(s.uncond[:0], uncond...)
@@ -38,6 +40,49 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 		x0 = out
 	}
 	return x0, uncond, nil
+}
+
+// rescaled applies Guider.Rescale, if that is given, to the guided x0 [B, n] of whole items x at sigma (ComfyUI
+// comfy_extras/nodes_model_advanced.py). Deviations of velocities are those of what separates x0 from x/(sigma^2+1).
+func (s *latentPart) rescaled(x0, positive, x []float32, sigma float32) []float32 {
+	multiplier := s.d.req.Guider.Rescale
+	if multiplier == nil {
+		return x0
+	}
+	out, from := make([]float32, len(x0)), make([]float32, len(x0))
+	if !s.d.req.Sampling.IsFlow() {
+		for i := range from {
+			from[i] = x[i] / (sigma*sigma + 1)
+		}
+	}
+	for b := 0; b < len(x0); b += s.n {
+		away := func(v []float32) []float32 {
+			d := make([]float32, s.n)
+			for i := range d {
+				d[i] = v[b+i] - from[b+i]
+			}
+			return d
+		}
+		guided := away(x0)
+		factor := *multiplier*float32(deviation(away(positive))/max(deviation(guided), 1e-8)) + 1 - *multiplier
+		for i, d := range guided {
+			out[b+i] = from[b+i] + d*factor
+		}
+	}
+	return out
+}
+
+// deviation returns the standard deviation of v, apart from a factor that depends on the length.
+func deviation(v []float32) float64 {
+	sum, squares := 0.0, 0.0
+	for _, x := range v {
+		sum += float64(x)
+	}
+	mean := sum / float64(len(v))
+	for _, x := range v {
+		squares += (float64(x) - mean) * (float64(x) - mean)
+	}
+	return math.Sqrt(squares)
 }
 
 // normed scales every pixel of x0 [B, n] down to the length, over channels, of that pixel in the positive prediction if

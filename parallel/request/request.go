@@ -104,6 +104,10 @@ type Guider struct {
 	// then by Norm itself (ComfyUI's CFGNorm); nil: no scaling. With DualCFGGuider it acts on the guidance with CFG
 	// alone if Nested, or else on that with CFG2 and the second branch's pixel.
 	Norm *float32
+	// Rescale mixes every guided latent with itself at the deviation of the positive prediction, in that share, both as
+	// velocities if the model is no flow model (ComfyUI's RescaleCFG; arXiv:2305.08891, section 3.4). It comes before
+	// Norm. nil: no mixing.
+	Rescale *float32
 	// NoShortcut evaluates the negative branch even if CFG is 1 (samplers that need uncond do so anyway).
 	NoShortcut bool
 }

@@ -76,6 +76,9 @@ func (r *Request) validateGuidance() error {
 	if n := r.Guider.Norm; n != nil && !(*n >= 0 && finite(*n)) {
 		return fault.Bad("guider", "CFGNorm has strength %v: want a finite number of at least 0", *n)
 	}
+	if m := r.Guider.Rescale; m != nil && !(*m >= 0 && *m <= 1) {
+		return fault.Bad("guider", "RescaleCFG has multiplier %v: want a number from 0 to 1", *m)
+	}
 	for _, b := range r.Branches {
 		for i, e := range b.Entries {
 			if err := r.validateEntry(b.Name, i, e); err != nil {
