@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net/url"
+	"path/filepath"
 
 	"patchbay/ipc/meter"
 	"patchbay/ipc/web"
@@ -24,6 +25,7 @@ func (d *daemon) openHTTP() error {
 	d.http, err = web.Listen(web.Config{
 		Listen: cfg.HTTP, Token: token, Origins: cfg.HTTPOrigins, Roots: cfg.Roots(), Stats: d.meter.Stats,
 		Memory: func() (int64, int64) { return memInfo("MemTotal:"), availableMemory() }, Body: body, Log: d.log,
+		Keep:    filepath.Join(cfg.Store, "history"),
 		Metrics: d.meter.ServeHTTP, Health: meter.Health(d.faults),
 	})
 	return err

@@ -63,7 +63,7 @@ func (b *hub) run(ctx context.Context) {
 			b.noted = nil
 			b.mu.Unlock()
 			for i := range noted {
-				told = b.tell(&noted[i])
+				told = b.tell(ctx, &noted[i])
 			}
 		case <-tick.C:
 			if n := b.h.remaining(); n != told {
@@ -77,11 +77,14 @@ func (b *hub) run(ctx context.Context) {
 
 // tell passes an event on: the sockets of the job's client follow its log, in which it is, and the others are told how
 // many jobs are left.
-func (b *hub) tell(ev *message.Event) int {
+func (b *hub) tell(ctx context.Context, ev *message.Event) int {
 	n := b.h.remaining()
 	job, ok := b.h.jobs.Find(ev.Job)
 	client, _ := job.Client.(string)
 	mine := ok && client != "" && job.Kind == ""
+	if ok && job.Kind == "" && ev.Type == message.EventQueued {
+		b.h.past.asked(ctx, ev.Job) // of jobs that came by other carriers too, while it is known
+	}
 	if mine {
 		b.of(client, func(s *socket) { s.follow(ev.Job) })
 	}

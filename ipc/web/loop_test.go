@@ -2,6 +2,10 @@ package web
 
 import (
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -154,5 +158,45 @@ func TestQueueAndHistory(t *testing.T) {
 	d.ask("POST", "/history", map[string]any{"clear": true})
 	if got := d.get("/history").(map[string]any); len(got) != 0 {
 		t.Errorf("after it was cleared the history has %d", len(got))
+	}
+}
+
+// TestHistoryOutlives asks another carrier on the same folder and table for the history of a job that is done, as after
+// a restart, and lets the job be forgotten.
+func TestHistoryOutlives(t *testing.T) {
+	d := newDoor(t, nil)
+	id := d.post("a", onePicture, `, "extra_data": {"extra_pnginfo": {"workflow": {"id": "w"}}}`)
+	d.listen("a").until(id)
+	path := "/history/" + id
+	want := d.get(path)
+	if len(want.(map[string]any)) != 1 {
+		t.Fatalf("the history is %v", want)
+	}
+	stray := filepath.Join(d.cfg.Keep, "stray.json")
+	if err := os.WriteFile(stray, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := d.cfg
+	cfg.Listen = "127.0.0.1:0"
+	next, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(next.Close)
+	next.On(d.Jobs, d.classes)
+	if next.number < 0 {
+		t.Errorf("the next number would be %v, which a job has", next.number+1)
+	}
+	if _, err := os.Stat(stray); err == nil {
+		t.Error("the file of a job that is not there was kept")
+	}
+	w := httptest.NewRecorder()
+	next.handler().ServeHTTP(w, httptest.NewRequest("GET", "http://"+next.Address()+path, nil))
+	if got := decoded(t, w.Body.Bytes()); !reflect.DeepEqual(got, want) {
+		t.Errorf("another carrier says %v, want %v", got, want)
+	}
+	d.ask("POST", "/history", map[string]any{"clear": true})
+	if left, _ := filepath.Glob(filepath.Join(d.cfg.Keep, "*")); len(left) > 0 {
+		t.Errorf("of jobs that were forgotten there are left %v", left)
 	}
 }

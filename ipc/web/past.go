@@ -7,8 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"patchbay/ipc/jobs"
@@ -18,8 +21,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// past remembers what jobs asked for, which the table has only while they wait and run, and their histories once they
-// are written. A store that keeps requests is asked again for those that did not fit.
+// past remembers what jobs asked for, which the table has only until they are done, and their histories once they are
+// written. It keeps a file for every job, so that its history outlives the daemon as the job does.
 type past struct {
 	h  *HTTP
 	mu sync.Mutex
@@ -73,6 +76,14 @@ func askedBy(req *message.RunRequest) *asked {
 // remember keeps what a job asked for.
 func (p *past) remember(job string, req *message.RunRequest) *asked {
 	a := askedBy(req)
+	if err := p.save(job, a); err != nil {
+		p.h.cfg.Log.Warn().Err(err).Str("job", job).Msg("its history will not outlive the daemon")
+	}
+	return p.hold(job, a)
+}
+
+// hold keeps in memory what a job asked for.
+func (p *past) hold(job string, a *asked) *asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.of[job]; old != nil {
@@ -110,6 +121,64 @@ func (p *past) forget(job string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(job)
+	if p.h.cfg.Keep != "" {
+		_ = os.Remove(p.file(job))
+	}
+}
+
+func (p *past) file(job string) string { return filepath.Join(p.h.cfg.Keep, job+".json") }
+
+// save writes the file of a job.
+func (p *past) save(job string, a *asked) error {
+	if p.h.cfg.Keep == "" || !wire.ValidID(job) {
+		return nil
+	}
+	b, err := wire.Encode(pyjson.NewObject("prompt", string(a.prompt), "extra", a.extra, "outputs", a.outputs), wire.JSON)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.file(job)+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(p.file(job)+".new", p.file(job))
+}
+
+// load reads the file of a job; nil: there is none that can be read.
+func (p *past) load(job string) *asked {
+	if p.h.cfg.Keep == "" || !wire.ValidID(job) {
+		return nil
+	}
+	b, err := os.ReadFile(p.file(job))
+	if err != nil {
+		return nil
+	}
+	v, err := pyjson.Decode(b)
+	o, ok := v.(*pyjson.Object)
+	if err != nil || !ok || o.In("extra") == nil {
+		return nil
+	}
+	extra := o.In("extra")
+	return &asked{
+		prompt: json.RawMessage(o.Text("prompt")), extra: extra, outputs: append([]string{}, named(o.At("outputs"))...),
+		workflow: extra.In("extra_pnginfo").In("workflow").Text("id"),
+	}
+}
+
+// open makes the folder of the files, and removes those of jobs that are not there any more.
+func (p *past) open() {
+	if p.h.cfg.Keep == "" {
+		return
+	}
+	if err := os.MkdirAll(p.h.cfg.Keep, 0o700); err != nil {
+		p.h.cfg.Log.Warn().Err(err).Msg("histories will not outlive the daemon")
+	}
+	entries, _ := os.ReadDir(p.h.cfg.Keep) // a folder that cannot be read has none
+	for _, e := range entries {
+		job, whole := strings.CutSuffix(e.Name(), ".json")
+		if p.h.find(job) == nil || !whole {
+			_ = os.Remove(filepath.Join(p.h.cfg.Keep, e.Name()))
+		}
+	}
 }
 
 // asked returns what a job asked for: nothing at all if that is not known any more.
@@ -117,6 +186,11 @@ func (p *past) asked(ctx context.Context, job string) (a *asked, known bool) {
 	p.mu.Lock()
 	a = p.of[job]
 	p.mu.Unlock()
+	if a == nil {
+		if a = p.load(job); a != nil {
+			a = p.hold(job, a)
+		}
+	}
 	if a != nil {
 		return a, true
 	}

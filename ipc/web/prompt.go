@@ -2,6 +2,8 @@ package web
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -24,21 +26,32 @@ func (h *HTTP) postPrompt(w http.ResponseWriter, r *http.Request) error {
 	if err := h.count(o); err != nil {
 		return err
 	}
+	if o.At("prompt_id") == nil && o.At("id") == nil && o.At("unique_key") == nil {
+		o.Set("prompt_id", newUUID())
+	}
 	req, receipt, err := h.svc.Submit(&serve.Call{Verb: message.VerbSubmit, From: from(r), Fields: o})
 	if err != nil {
 		return err
 	}
-	number := req.Number
+	n := req.Number
 	if receipt.Duplicate {
 		if rec, err := h.jobs.Get(receipt.Job); err == nil {
-			number = rec.Number
+			n = rec.Number
 		}
 	} else {
 		h.past.remember(receipt.Job, req)
 	}
-	h.send(w, http.StatusOK, pyjson.NewObject("prompt_id", receipt.Job, "number", number, "node_errors",
+	h.send(w, http.StatusOK, pyjson.NewObject("prompt_id", receipt.Job, "number", number(n), "node_errors",
 		orEmptyMap(receipt.NodeErrors)))
 	return nil
+}
+
+// newUUID returns an id for a job, as ComfyUI makes them.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // from returns the user that a request is of; "": users are not told apart.

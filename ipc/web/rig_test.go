@@ -36,7 +36,7 @@ func newDoor(t *testing.T, tune func(*Config)) *door {
 	top := t.TempDir()
 	cfg := Config{
 		Listen: "127.0.0.1:0", Log: zerolog.Nop(), Stats: func() message.Stats { return message.Stats{Devices: []string{"cpu"}} },
-		Memory: func() (int64, int64) { return 2 << 30, 1 << 30 },
+		Memory: func() (int64, int64) { return 2 << 30, 1 << 30 }, Keep: filepath.Join(top, "history"),
 		Roots: files.Roots{
 			Input: filepath.Join(top, "input"), Output: filepath.Join(top, "output"), Temp: filepath.Join(top, "temp"),
 		},

@@ -41,6 +41,7 @@ type Config struct {
 
 	Body int64 // bytes of the largest request. 0: 64 MiB
 	Log  zerolog.Logger
+	Keep string // folder for what jobs asked for; empty: it is forgotten with the process
 }
 
 // HTTP is the carrier. It implements serve.Carrier.
@@ -82,6 +83,7 @@ func (h *HTTP) On(table *jobs.Table, classes serve.Classes) {
 	for _, j := range table.Select(func(r *message.Record, _ bool) bool { return r.Kind == "" }) {
 		h.number = max(h.number, math.Abs(math.Trunc(j.Number)))
 	}
+	h.past.open()
 }
 
 // Name is "http" with the address.
