@@ -63,9 +63,12 @@ func (a *Attention) Groups(t engine.Tensor) engine.Tensor {
 }
 
 // Normalise normalizes and rotates the queries and keys of a in place: text rows with TextNorm, references and image
-// rows with ImageNorm.
+// rows with ImageNorm. Rows that have neither are left alone.
 func Normalise(ops engine.Ops, a Attention) {
 	EachNorm(a, func(lo, hi int, _ bool, _ Range, n engine.QKNorm, r engine.RoPE) {
+		if n.Kind == engine.NoNorm && r.Cos.IsZero() {
+			return
+		}
 		q, k := a.Groups(a.Q.Slice(1, lo, hi)), a.K.Slice(1, lo, hi)
 		QKNormRoPE(ops, q, k, engine.Tensor{}, q, k, engine.Tensor{}, n, r)
 	})

@@ -139,6 +139,17 @@ func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Te
 	RowParts(env, x, a, []Part{{[]*engine.Weight{w}, gate, dit.Range{End: a.Dim(1)}, dit.Range{End: x.Dim(1)}}}, of)
 }
 
+// RowProduct computes y = a W^T + bias for a weight as in RowLinear, without a pass over y where this rank holds it
+// whole.
+func RowProduct(env dit.Env, y, a engine.Tensor, w *engine.Weight, of dit.Rows) {
+	if env.Reduce == nil && env.Scatter == nil {
+		env.Ops.Linear(y, a, w, engine.Epilogue{})
+		return
+	}
+	env.Ops.Fill(y, 0)
+	RowLinear(env, y, a, w, engine.Tensor{}, of)
+}
+
 // RowParts is RowLinear with weights and a gate per part, and one sum over the ranks for all of them.
 func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	rows := func(t engine.Tensor, r dit.Range) engine.Tensor { return t.Slice(1, r.Start, r.End) }

@@ -38,8 +38,7 @@ func (b *block) run(env dit.Env, x, mod engine.Tensor, spec *dit.Spec, a dit.Att
 	a.TextNorm = layers.RMS(b.Query, b.Key, headEps)
 	a.ImageNorm = a.TextNorm
 	attended, _ := layers.Attended(env, a, h, b.QKV, spec.HeadDim, spec.Group())
-	env.Ops.Fill(result, 0)
-	layers.RowLinear(env, result, attended, b.Out, engine.Tensor{}, of)
+	layers.RowProduct(env, result, attended, b.Out, of)
 	gated(env, x, result, b.Norm2, part(1))
 	env.Arena.Release(half)
 
@@ -50,8 +49,7 @@ func (b *block) run(env dit.Env, x, mod engine.Tensor, spec *dit.Spec, a dit.Att
 	env.Ops.Linear(gate, whole, b.Gate, engine.Epilogue{})
 	env.Ops.Linear(up, whole, b.Up, engine.Epilogue{})
 	env.Ops.ActivateMul(up, gate, up, engine.SiLU)
-	env.Ops.Fill(result, 0)
-	layers.RowLinear(env, result, up, b.Down, engine.Tensor{}, of)
+	layers.RowProduct(env, result, up, b.Down, of)
 	gated(env, x, result, b.Norm4, part(3))
 	env.Arena.Release(mark)
 }
