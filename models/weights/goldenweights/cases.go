@@ -35,10 +35,15 @@ type Case struct {
 	Method      string      `json:"ref_latents_method"`
 	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
 	Targets     []float32   `json:"target_timesteps"`
+	Vision      []int       `json:"clip_fea"`
+	FrameTimes  []float32   `json:"frame_times"` // the part of the timestep that each frame has
+	// Channels are those that were recorded as one input, the latent's and then those of Concat; 0: the latent's alone.
+	// In the file it is the number of the latent's.
+	Channels int `json:"latent_channels"`
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/", "flux3/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/", "wan/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -101,6 +106,9 @@ func CaseOf(name string, text []byte) (Case, error) {
 	if len(c.X) == 5 {
 		c.T, c.X = c.X[2], []int{c.X[0], c.X[1], c.X[2] * c.X[3], c.X[4]}
 	}
+	if n := c.Channels; n > 0 {
+		c.Channels, c.X[1] = c.X[1], n
+	}
 	return c, nil
 }
 
@@ -143,13 +151,35 @@ func (c Case) Size() int {
 }
 
 // Latent returns the input latents [n, C, Y, X].
-func (c Case) Latent() []float32 { return golden.Input(c.Name+"/x", product(c.X)) }
+func (c Case) Latent() []float32 {
+	latent, _ := c.inputs()
+	return latent
+}
+
+// inputs returns the latents, and what was recorded as their further channels.
+func (c Case) inputs() (latent, more []float32) {
+	wide := max(c.Channels, c.X[1])
+	item, all := product(c.X[1:]), wide*c.X[2]*c.X[3]
+	x := golden.Input(c.Name+"/x", c.N()*all)
+	for i := range c.N() {
+		latent, more = append(latent, x[i*all:][:item]...), append(more, x[i*all+item:(i+1)*all]...)
+	}
+	return latent, more
+}
 
 // Entries returns the conditioning of every item.
 func (c Case) Entries() []dit.Entry {
 	n := c.N()
 	out := make([]dit.Entry, n)
+	_, more := c.inputs()
 	for i := range out {
+		if size := len(more) / n; size > 0 {
+			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: more[i*size : (i+1)*size]}
+		}
+		if c.Vision != nil {
+			out[i].Vision = item(c.Name+"/clip_fea", c.Vision, i)
+		}
+		out[i].Frames = c.FrameTimes
 		out[i].Context = item(c.Name+"/context", c.Context, i)
 		if e := &out[i].Context; c.Rows > 0 {
 			e.Rows, e.Data = c.Rows, e.Data[:c.Rows*e.Cols]
