@@ -26,6 +26,7 @@ import (
 	"patchbay/models/sd3"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
+	"patchbay/models/wan"
 	"patchbay/models/weights"
 	"patchbay/models/zimage"
 )
@@ -46,6 +47,7 @@ func Families() []family.Family {
 		auraflow.Family(),
 		qwenimage21.Family(),
 		flux3.Family(),
+		wan.Family(),
 	}
 }
 

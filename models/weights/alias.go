@@ -10,6 +10,7 @@ type Names struct {
 	Diffusers []Alias  // names in diffusers; parts of one matrix in row order
 	Original  []Alias  // other names found in files with original names
 	Tables    []string // two-dimensional tensors that are tables, not matrices of a product
+	Flat      []string // prefixes of names with underscores for dots, besides those that all families have
 	Same      bool     // diffusers uses the names of the original checkpoint
 	// Input names the matrix that reads the tokens of a latent, without ".weight": adapters may give it more columns,
 	// for a picture beside the latent (dit.Spec.Concat). Empty: they may not.
