@@ -27,6 +27,7 @@ import (
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/unet"
+	"patchbay/models/wan"
 	"patchbay/models/weights"
 	"patchbay/models/zimage"
 )
@@ -49,6 +50,7 @@ func Families() []family.Family {
 		flux3.Family(),
 		unet.XL(),
 		unet.One(),
+		wan.Family(),
 	}
 }
 

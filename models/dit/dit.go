@@ -76,6 +76,12 @@ type Entry struct {
 	Size []float32
 	// Concat holds the channels that the network reads after those of the latent, at the latent's size (Spec.Concat).
 	Concat Reference
+	// Vision is a picture encoder's states, for models whose blocks attend to them (Spec.VisionDim); no rows: there is no
+	// picture.
+	Vision Array
+	// Frames is the part of the timestep that each frame of the latent has, 0 for frames that are given; nil: all have
+	// the whole.
+	Frames []float32
 	// References are reference latents, for models that take them (Spec.References). The entries of one call have
 	// equally many, of equal sizes.
 	References []Reference
@@ -193,6 +199,7 @@ type Spec struct {
 	PooledDim     int    // length of Entry.Pooled, 0: none
 	Context2Dim   int    // columns of Entry.Context2, 0: none
 	ContextTokens int    // rows of Entry.Context where Context2 has those of the same text after them
+	VisionDim     int    // columns of Entry.Vision, 0: none
 	TakesGuidance bool
 	// References: the network takes reference latents. Their tokens follow those of the text, are split and exchanged
 	// with them, and are computed with the weights of the image, or of a Single block.
@@ -335,6 +342,9 @@ type Env struct {
 	// [B, l, E], those of them that X holds. Scatter sums src [B, L, E] over the ranks and leaves the rows that X holds
 	// in dst [B, l, E]. Every rank must call both, with or without rows.
 	Gather, Scatter func(dst, src engine.Tensor, of Rows)
+	// Sum adds up a contiguous tensor over those ranks in place, in both forms; every rank must call it. nil: this rank
+	// holds whole weights.
+	Sum func(engine.Tensor)
 }
 
 // Attention is one attention over the whole sequence, seen from the rows of this call. The hook normalizes and rotates

@@ -21,7 +21,6 @@ func unsupported() []struct{ name, kind string } {
 		{"dec_net.cond_embed.weight", "z-image in pixel space"},
 		{"txt_in.individual_token_refiner.blocks.0.norm1.weight", "hunyuan video"},
 		{"clip_text_pooled_proj.0.weight", "newbie"},
-		{"blocks.0.cross_attn.norm_k.weight", "wan"},
 		{"controlnet_x_embedder.weight", "a ControlNet"},
 		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3"},
 		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},

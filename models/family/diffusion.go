@@ -37,6 +37,12 @@ type Traits struct {
 	TextMask bool
 	// MinText: texts of fewer rows get rows of zeros in front, up to this number. These are attended to.
 	MinText int
+	// MaskFirst is how many channels a mask takes at the beginning of dit.Spec.Concat, in which 1 means that the picture
+	// behind it is given (Wan); 0: a mask, if there is one, takes dit.MaskChannels at the end, and 1 means the opposite.
+	MaskFirst int
+	// FrameTimes: a mask of the latent gives each frame its own part of the timestep (dit.Entry.Frames), and what it keeps
+	// enters the network without noise (Wan's TI2V-5B).
+	FrameTimes bool
 	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
 	NoStepCache bool
 }

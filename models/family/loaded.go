@@ -177,6 +177,7 @@ func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
 type Conditioning struct {
 	Timesteps []float32      // [S*N]
 	Scale     float32        // of the phases of their features (layers.ScaledFeatures); 0 means 1
+	Powers    bool           // the features are layers.PowerFeatures
 	In, Out   *engine.Weight // make the vector from sinusoidal features, with Act after each of them
 	Act       engine.Act     // ActNone means SiLU
 	// Add is [n, E] or [1, E], or one such for each of S timesteps, repeated and added to the vectors before the last
@@ -209,6 +210,9 @@ func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulati
 		vec = env.Arena.Alloc(engine.F32, s, n, e)
 	}
 	features := layers.ScaledFeatures(c.Timesteps, c.In.K(), cmp.Or(c.Scale, 1))
+	if c.Powers {
+		features = layers.PowerFeatures(c.Timesteps, c.In.K())
+	}
 	layers.MLP(env, vec, layers.Upload(env, features, s, n, c.In.K()), c.In, c.Out, act)
 	add := c.Add
 	if !add.IsZero() && len(add.Shape()) == 2 {

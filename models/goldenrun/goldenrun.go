@@ -56,7 +56,7 @@ func product(shape []int) int {
 }
 
 // arenaBytes is enough for every tiny model.
-const arenaBytes = 8 << 20
+const arenaBytes = 32 << 20
 
 // NewEnv makes an Env with an arena of its own and the given attention hook. Nil means attention over all local rows.
 func NewEnv(ops engine.Ops, attend func(dit.Attention)) (dit.Env, error) {

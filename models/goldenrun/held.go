@@ -1,7 +1,9 @@
 package goldenrun
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 
@@ -123,6 +125,7 @@ func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
 				return
 			}
 			env.Reduce = func(t engine.Tensor) { reduce(env, meet, r, t) }
+			env.Sum = func(t engine.Tensor) { sum(meet, r, t) }
 			out[r], errs[r] = Whole(env, models[r], c, nil)
 		})
 	}
@@ -147,4 +150,18 @@ func reduce(env dit.Env, meet *meeting, r int, t engine.Tensor) {
 	meet.gather(r, shown{})
 	env.Ops.Copy(t, sum)
 	env.Arena.Release(mark)
+}
+
+// sum replaces the statistics t, f64, by their sum over all ranks.
+func sum(meet *meeting, r int, t engine.Tensor) {
+	total := make([]float64, t.Len())
+	for _, s := range meet.gather(r, shown{k: t}) {
+		for i := range total {
+			total[i] += math.Float64frombits(binary.LittleEndian.Uint64(s.k.Buf.Host[8*i:]))
+		}
+	}
+	meet.gather(r, shown{})
+	for i, v := range total {
+		binary.LittleEndian.PutUint64(t.Buf.Host[8*i:], math.Float64bits(v))
+	}
 }

@@ -20,6 +20,10 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 		wrong := func(field, rule string, got, want int) error {
 			return fmt.Errorf("%s: entry %d: %s has %d %s, want %d", spec.Family, i, field, got, rule, want)
 		}
+		vision := spec.VisionDim
+		if e.Vision.Rows+entries[0].Vision.Rows == 0 {
+			vision = 0
+		}
 		for _, c := range []struct {
 			field      string
 			got, first dit.Array
@@ -27,6 +31,7 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 		}{
 			{"context", e.Context, entries[0].Context, spec.ContextDim, e.ContextLen},
 			{"second context", e.Context2, entries[0].Context2, spec.Context2Dim, e.Context2Len},
+			{"picture", e.Vision, entries[0].Vision, vision, 0},
 		} {
 			switch {
 			case c.cols == 0:

@@ -282,3 +282,47 @@ func Tanh(env dit.Env, x engine.Tensor) {
 	env.Ops.Copy(x, flat(o))
 	env.Arena.Release(mark)
 }
+
+// Wide is rows [B, L, E'] to be normalized with the weights [E'] f32.
+type Wide struct{ Rows, Weight engine.Tensor }
+
+// WideRMS replaces each of several rows by x*rsqrt(mean(x^2)+eps)*w, the mean being over all width columns of a row, of
+// which the ranks of a tensor group have E' each: queries and keys of models that normalize all heads together. The group
+// sums once for all of them.
+func WideRMS(env dit.Env, width int, eps float32, all ...Wide) {
+	if env.Sum == nil {
+		for _, w := range all {
+			env.Ops.RMSNorm(w.Rows, w.Rows, w.Weight, eps)
+		}
+		return
+	}
+	// A row is a picture of one pixel and one group, of which the statistics are its sum and its sum of squares. With the
+	// former zero, a group norm is this one.
+	mark, rows := env.Arena.Mark(), 0
+	for _, w := range all {
+		rows += w.Rows.Dim(0) * w.Rows.Dim(1)
+	}
+	zero, sums := env.Arena.Alloc(engine.F32, all[0].Rows.Dim(2)), env.Arena.Alloc(engine.F64, rows, 1, 2)
+	env.Ops.Fill(zero, 0)
+	pieces := func(visit func(x, stats, weight engine.Tensor)) {
+		at := 0
+		for _, w := range all {
+			x := w.Rows.Merge(0).Unsqueeze(1).Unsqueeze(1)
+			for lo := 0; lo < x.Dim(0); lo += wideRows {
+				hi := min(lo+wideRows, x.Dim(0))
+				visit(x.Slice(0, lo, hi), sums.Slice(0, at+lo, at+hi), w.Weight)
+			}
+			at += x.Dim(0)
+		}
+	}
+	pieces(func(x, stats, _ engine.Tensor) { env.Ops.GroupNormStats(stats, x, 1) })
+	env.Sum(sums)
+	env.Ops.Fill(engine.NewTensor(sums.Buf, engine.F32, rows, 4).Slice(1, 0, 2), 0) // a zero of f64 is two of f32
+	pieces(func(x, stats, weight engine.Tensor) {
+		env.Ops.GroupNormApply(x, x, stats, weight, zero, width, eps, engine.ActNone)
+	})
+	env.Arena.Release(mark)
+}
+
+// wideRows bounds the rows of one call, because backends keep partial sums of each.
+const wideRows = 4096

@@ -154,13 +154,15 @@ func references(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.
 }
 
 // patches returns the tokens of a reference of c channels: [Y*X, C*p*p] with features (channel, row, column). Odd sides
-// are padded circularly.
+// are padded circularly, each frame by itself.
 func patches(r dit.Reference, c, p int, g dit.Grid) []float32 {
 	out := make([]float32, 0, g.Y*g.X*c*p*p)
+	tall, rows := r.Y/max(1, g.T), g.Frame().Y // of a frame: rows of the reference, and of tokens
 	for t := range g.Y * g.X {
+		top, row := t/g.X/rows*tall, t/g.X%rows*p
 		for ch := range c {
 			for i := range p * p {
-				y, x := (t/g.X*p+i/p)%r.Y, (t%g.X*p+i%p)%r.X
+				y, x := top+(row+i/p)%tall, (t%g.X*p+i%p)%r.X
 				out = append(out, r.Data[(ch*r.Y+y)*r.X+x])
 			}
 		}

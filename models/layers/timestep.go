@@ -20,6 +20,23 @@ func ScaledFeatures(t []float32, dim int, scale float32) []float32 {
 			freqs[at] = math.Nextafter32(freqs[at], 1)
 		}
 	}
+	return features(t, freqs, scale)
+}
+
+// PowerFeatures is TimestepFeatures with frequencies that are powers of 10000, which differ from those in the last place
+// (Wan).
+func PowerFeatures(t []float32, dim int) []float32 {
+	freqs := make([]float32, dim/2)
+	for i := range freqs {
+		freqs[i] = float32(math.Pow(10000, float64(-(float32(i) / float32(len(freqs))))))
+	}
+	return features(t, freqs, 1)
+}
+
+// features returns the cosines and sines of scale * (t*f) for every t and frequency f: [len(t), 2*len(freqs)].
+func features(t, freqs []float32, scale float32) []float32 {
+	half := len(freqs)
+	dim := 2 * half
 	out := make([]float32, len(t)*dim)
 	for i, v := range t {
 		row := out[i*dim : (i+1)*dim]

@@ -23,6 +23,9 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 		}
 		b.norm(d.Name, d.Shape, original)
 	}
+	for _, d := range tensors { // now that all matrices are known
+		b.vector(d.Name, d.Shape, original)
+	}
 	prefixes := []string{
 		"", "transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model.",
 	}
@@ -32,7 +35,7 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 		b.own(prefixes, flat)
 	}
 	b.aliases(names.Original, original, nil)
-	b.own(append(original, "base_model.model."), []string{"lora_unet_"})
+	b.own(append(original, "base_model.model."), append(slices.Clone(names.Flat), "lora_unet_"))
 	b.keys.examples = b.samples()
 	return b.keys
 }

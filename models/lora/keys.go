@@ -13,6 +13,7 @@ import (
 type Keys struct {
 	targets  map[string]target
 	norms    map[string]target // of whole small tensors
+	vectors  map[string]target // of small tensors that files add to
 	examples []string          // tensor names that would match, for error messages
 	what     []string          // descriptions of the models whose names these are
 }
@@ -30,10 +31,11 @@ type target struct {
 
 // Join merges several tables. Prefixes keep their names distinct; if a name occurs in two tables, the first one wins.
 func Join(all ...*Keys) *Keys {
-	out := &Keys{targets: map[string]target{}, norms: map[string]target{}}
+	out := &Keys{targets: map[string]target{}, norms: map[string]target{}, vectors: map[string]target{}}
 	for _, a := range slices.Backward(all) {
 		maps.Copy(out.targets, a.targets)
 		maps.Copy(out.norms, a.norms)
+		maps.Copy(out.vectors, a.vectors)
 	}
 	for _, k := range all {
 		out.examples, out.what = append(out.examples, k.examples...), append(out.what, k.what...)
@@ -63,7 +65,9 @@ type builder struct {
 func newBuilder(part, what string) *builder {
 	return &builder{
 		part: part, matrices: map[string][2]int{}, biases: map[string]bool{},
-		keys: &Keys{targets: map[string]target{}, norms: map[string]target{}, what: []string{what}},
+		keys: &Keys{
+			targets: map[string]target{}, norms: map[string]target{}, vectors: map[string]target{}, what: []string{what},
+		},
 	}
 }
 
@@ -108,6 +112,20 @@ func (b *builder) norm(name string, shape []int, prefixes []string) {
 	t := target{part: b.part, name: name, rows: shape[0]}
 	for _, p := range prefixes {
 		b.keys.norms[p+name], b.keys.norms[p+module+"_norm.set_weight"] = t, t
+	}
+}
+
+// vector records a stored vector of a norm that files may add to: the name of its module with ".diff" for the weight, and
+// with ".diff_b" for the bias.
+func (b *builder) vector(name string, shape []int, prefixes []string) {
+	for end, spelt := range map[string]string{".weight": ".diff", ".bias": ".diff_b"} {
+		module, ok := strings.CutSuffix(name, end)
+		if _, matrix := b.matrices[module]; !ok || matrix || len(shape) != 1 {
+			continue
+		}
+		for _, p := range prefixes {
+			b.keys.vectors[p+module+spelt] = target{part: b.part, name: name, rows: shape[0]}
+		}
 	}
 }
 

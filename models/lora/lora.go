@@ -36,7 +36,7 @@ type Addition struct {
 }
 
 // Change is a tensor of a file that changes a stored one directly (weights.Change): elements [First, First+Rows) of the
-// bias Name get rows [Row, Row+Rows) of Tensor added; with Set the norm Name is replaced by Tensor; with Columns the
+// bias or norm Name get rows [Row, Row+Rows) of Tensor added; with Set the norm Name is replaced by Tensor; with Columns the
 // matrix Name is widened to that many columns, and Tensor is empty. Only diffusion models have changes.
 type Change struct {
 	Name             string
@@ -66,11 +66,14 @@ type module [roles]string
 // that do not fit, and, by name, for anything other than low-rank pairs and the supported changes of biases and norms
 // (DoRA, LoHa, LoKr, full differences ...).
 func Match(set *weights.Set, keys *Keys) (*Matched, error) {
-	modules, unused, err := pairs(set)
+	modules, unused, err := pairs(set, keys)
 	if err != nil {
 		return nil, err
 	}
 	out := &Matched{}
+	if err := out.vectors(set, keys); err != nil {
+		return nil, err
+	}
 	if err := out.norms(set, keys, unused); err != nil {
 		return nil, err
 	}
@@ -109,11 +112,15 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 	return out, nil
 }
 
-// pairs groups the tensors of a file by module. Names that belong to no known format are returned as unused.
-func pairs(set *weights.Set) (map[string]module, []string, error) {
+// pairs groups the tensors of a file by module, without those that are added to vectors. Names that belong to no known
+// format are returned as unused.
+func pairs(set *weights.Set, keys *Keys) (map[string]module, []string, error) {
 	modules := map[string]module{}
 	var unused, refused []string
 	for _, name := range set.Names() {
+		if _, ok := keys.vectors[name]; ok {
+			continue
+		}
 		if why := unsupported(name); why != "" {
 			refused = append(refused, fmt.Sprintf("%s (%s)", name, why))
 			continue
@@ -141,6 +148,21 @@ func pairs(set *weights.Set) (map[string]module, []string, error) {
 		}
 	}
 	return modules, unused, nil
+}
+
+// vectors looks for what is added to the weights and biases of norms.
+func (m *Matched) vectors(set *weights.Set, keys *Keys) error {
+	for _, name := range set.Names() {
+		t, ok := keys.vectors[name]
+		if !ok {
+			continue
+		}
+		if err := vector(set, name, t); err != nil {
+			return err
+		}
+		m.Changes = append(m.Changes, Change{Name: t.name, Tensor: name, Rows: t.rows})
+	}
+	return nil
 }
 
 // norms looks for replacements of whole norms among the tensors outside pairs; the others become Unused.

@@ -2,7 +2,6 @@ package text
 
 import (
 	"fmt"
-	"strings"
 
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
@@ -100,14 +99,16 @@ func kinds() []Kind {
 		},
 		{
 			Name: "mt5", Prompt: "mt5xl", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
-			is: func(set *weights.Set, p string) bool {
-				return max(set.Dim(p+"shared.weight", 0), set.Dim(p+"encoder.embed_tokens.weight", 0)) > 200000
-			},
+			is: func(set *weights.Set, p string) bool { return multilingual(set, p) && !biased(set, p) },
+		},
+		{
+			Name: "umt5", Prompt: "umt5xxl", Vocabularies: []string{"umt5xxl", "umt5"}, anchor: t5, open: opener(OpenT5),
+			is: isUMT5,
 		},
 		{
 			Name: "pile_t5xl", Prompt: "pile_t5xl", Vocabularies: []string{"pile_t5xl", "pile_t5"},
 			ComfyUI: "text_encoders/t5_pile_tokenizer", anchor: t5, open: opener(OpenT5),
-			is: func(set *weights.Set, p string) bool { return set.Has(p + strings.Replace(t5Bias, ".0.", ".1.", 1)) },
+			is: biased,
 		},
 		{
 			Name: "t5", Prompt: "t5xxl", Vocabularies: []string{"t5xxl", "t5"}, ComfyUI: "text_encoders/t5_tokenizer",

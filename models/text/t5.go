@@ -27,7 +27,7 @@ type T5Config struct {
 	Pad         int     `json:"pad_token_id"`                    // 0
 }
 
-// T5 is a loaded T5 or mT5 encoder. It holds only weights and may be shared.
+// T5 is a loaded T5, mT5, umT5 or Pile-T5 encoder. It holds only weights and may be shared.
 type T5 struct {
 	loaded[t5Weights]
 	Config T5Config
@@ -40,8 +40,21 @@ type t5Weights struct {
 	Final engine.Tensor `weight:"encoder.final_layer_norm.weight" shape:"E"` // [E]
 }
 
-// t5Bias is the first block's relative position bias, which all blocks share unless each has its own, as in Pile-T5.
-const t5Bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+// biased reports whether every block has a relative position bias of its own, as in Pile-T5 and umT5, instead of that of
+// the first.
+func biased(set *weights.Set, prefix string) bool {
+	return set.Has(prefix + "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight")
+}
+
+// multilingual reports whether this is an mT5 or umT5, which have a large vocabulary.
+func multilingual(set *weights.Set, prefix string) bool {
+	return max(set.Dim(prefix+"shared.weight", 0), set.Dim(prefix+"encoder.embed_tokens.weight", 0)) > 200000
+}
+
+// isUMT5 reports whether this is a umT5, whose files, unlike Pile-T5's, bring their vocabulary.
+func isUMT5(set *weights.Set, prefix string) bool {
+	return biased(set, prefix) && (multilingual(set, prefix) || set.Has(prefix+"spiece_model"))
+}
 
 type t5Block struct {
 	Bias  *t5Buckets     `weight:"layer.0.SelfAttention.relative_attention_bias"` // nil: the first block's is used
@@ -72,7 +85,7 @@ type t5Dense struct {
 // OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the
 // JSON of the file's metadata entry "config", empty if there is none. The caller must close the result.
 func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
-	part, set, err := findPart(set, "t5", "mt5", "pile_t5xl")
+	part, set, err := findPart(set, "t5", "mt5", "umt5", "pile_t5xl")
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +98,7 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	}
 	for i := range t.Config.Layers {
 		b := &t5Block{}
-		if i == 0 || part.Kind == "pile_t5xl" {
+		if i == 0 || biased(set, "") {
 			b.Bias = &t5Buckets{}
 		}
 		if t.Config.Gated {
@@ -120,7 +133,7 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	if set.Has(dense + "wi.weight") {
 		c.Gated, c.Act, c.MLP = false, "relu", set.Dim(dense+"wi.weight", 0)
 	}
-	if set.Has(strings.Replace(t5Bias, ".0.", ".1.", 1)) { // Pile-T5
+	if biased(set, "") && !isUMT5(set, "") { // Pile-T5
 		c.End, c.Pad = 2, 1
 	}
 	inner := set.Dim(attn+"q.weight", 0)

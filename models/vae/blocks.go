@@ -7,7 +7,7 @@ import "patchbay/engine"
 func (w *walk) resnet(r *resnet) {
 	y, x := w.x.Dim(1), w.x.Dim(2)
 	h := w.in(1, y, x, r.out)
-	w.conv3(h, w.normalised(w.x, r.Norm1), r.Conv1, false)
+	w.causal(h, w.x, w.through(r.Norm1), r.Conv1, r.Past1, false)
 	switch {
 	case r.out < r.in:
 		w.shrink(r)
@@ -16,7 +16,7 @@ func (w *walk) resnet(r *resnet) {
 		w.env.Ops.Linear(pixels(wide), pixels(w.x), r.Shortcut, engine.Epilogue{})
 		w.moved(2, wide)
 	}
-	w.conv3(w.x, w.normalised(h, r.Norm2), r.Conv2, true)
+	w.causal(w.x, h, w.through(r.Norm2), r.Conv2, r.Past2, true)
 }
 
 // shrink replaces x by shortcut(x) in the same buffer. No row is overwritten before it is read, because rows of the

@@ -30,6 +30,12 @@ type Config struct {
 	Wan bool `json:"-"`
 	// Shortcuts means that shortcuts go around the levels (shortcuts.go); convolutions after upsampling keep the channels.
 	Shortcuts bool `json:"-"`
+	// Video means that the layers over time are loaded too, so that the frames of a clip see those before them (clip.go).
+	// Time says which levels of the encoder halve the number of frames; the decoder doubles them in the same places.
+	Video bool   `json:"-"`
+	Time  []bool `json:"-"`
+	// Folded means that a position of a picture is a square of 2 x 2 pixels.
+	Folded bool `json:"-"`
 	// Packed means that a latent pixel is a square of 2 x 2 positions with Z channels each (packed.go).
 	Packed bool `json:"-"`
 }
@@ -37,9 +43,10 @@ type Config struct {
 // maxLevels bounds what a file may claim. Published autoencoders have 4 levels, some 6.
 const maxLevels = 12
 
-// Scale returns the number of pixels per latent row and column: 2^(levels-1), twice that for packed latents.
+// Scale returns the number of pixels per latent row and column: 2^(levels-1), twice that for packed latents and for
+// squares of pixels.
 func (c Config) Scale() int {
-	if c.Packed {
+	if c.Packed || c.Folded {
 		return 1 << len(c.Mult)
 	}
 	return 1 << (len(c.Mult) - 1)
@@ -54,6 +61,25 @@ func (c Config) positions() int {
 		return square
 	}
 	return 1
+}
+
+// pixels returns how many pixels make up a position of a picture.
+func (c Config) pixels() int {
+	if c.Folded {
+		return square
+	}
+	return 1
+}
+
+// Step returns how many frames of a clip a latent frame stands for, but the first, which stands for one.
+func (c Config) Step() int {
+	n := 1
+	for _, halves := range c.Time {
+		if halves {
+			n *= 2
+		}
+	}
+	return n
 }
 
 // Latent returns the number of channels of a latent.
@@ -79,8 +105,20 @@ func Infer(set *weights.Set, config []byte) (Config, error) {
 			c.Decoder = n
 		}
 	}
+	if c.Folded = c.Wan && c.Out == 3*square; c.Folded {
+		c.Out = 3
+		if c.CanEncode {
+			c.In /= square
+		}
+	}
 	for i := range set.Count("decoder.up") {
+		if i > 0 {
+			c.Time = append(c.Time, set.Has(fmt.Sprintf("decoder.up.%d.upsample.time.2.weight", i)))
+		}
 		c.Mult = append(c.Mult, set.Dim(fmt.Sprintf("decoder.up.%d.block.0.conv1.weight", i), 0)/max(c.decoder(), 1))
+	}
+	if c.Video = c.Step() > 1; !c.Video {
+		c.Time = nil
 	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {

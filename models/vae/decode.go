@@ -82,31 +82,79 @@ func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, er
 	}
 	s := v.Config.Scale()
 	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), v.Config.Out)
-	return picture, runWalk(env, &v.Config, band, func(w *walk) error { return w.decode(&v.layers, z, picture) })
+	return picture, runWalk(env, &v.Config, band, func(w *walk) error {
+		return w.decode(&v.layers, z, picture, func() error { return nil })
+	})
 }
 
-// decode walks from the latent rows z to the picture.
-func (w *walk) decode(l *layers, z, picture engine.Tensor) error {
+// decode walks from the latent rows z to the pictures of that latent frame, in order, and calls done after each.
+func (w *walk) decode(l *layers, z, picture engine.Tensor, done func() error) error {
 	d := l.Decoder
 	err := w.steps(
-		func() { w.convIn(d.ConvIn, l.PostQuant, z) },
+		func() { w.convIn(d, l.PostQuant, z) },
 		func() { w.resnet(&d.Mid.Block1) },
 		func() { w.attention(&d.Mid.Attn) },
 		func() { w.resnet(&d.Mid.Block2) },
 	)
-	for i := len(d.Up) - 1; i >= 0 && err == nil; i-- {
-		err = w.level(d.Up[i].Around, func() error {
-			err := w.blocks(d.Up[i].Block)
-			if up := d.Up[i].Upsample; up != nil && err == nil {
-				err = w.steps(func() { w.upsample(up) })
-			}
+	if err != nil {
+		return err
+	}
+	return w.up(d, len(d.Up)-1, picture, done)
+}
+
+// up walks from level i to the picture. A level that makes two frames of one is followed by the rest for each of them.
+func (w *walk) up(d *decoder, i int, picture engine.Tensor, done func() error) error {
+	if i < 0 {
+		if err := w.steps(func() { w.convOut(d, picture) }); err != nil {
 			return err
-		})
+		}
+		return done()
+	}
+	mark, level := w.env.Arena.Mark(), d.Up[i]
+	defer w.env.Arena.Release(mark)
+	kept, err := w.keep(level.Around)
+	if err == nil {
+		err = w.blocks(level.Block)
 	}
 	if err != nil {
 		return err
 	}
-	return w.steps(func() { w.conv3(picture, w.normalised(w.x, d.NormOut), d.ConvOut, false) })
+	frames := []func(){nil} // which make each frame the activation
+	if s := level.Upsample; s != nil && s.Time != nil {
+		if frames, err = w.doubled(s.Time); err != nil {
+			return err
+		}
+	}
+	for k, frame := range frames {
+		if frame != nil {
+			err = w.steps(frame)
+		}
+		if s := level.Upsample; s != nil && err == nil {
+			err = w.steps(func() { w.upsample(s) })
+		}
+		if level.Around != nil && err == nil {
+			err = w.steps(func() { w.addKept(level.Around, kept, k < len(frames)-1) })
+		}
+		if err == nil {
+			err = w.up(d, i-1, picture, done)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// convOut computes the picture from the last activation.
+func (w *walk) convOut(d *decoder, picture engine.Tensor) {
+	y := picture
+	if w.cfg.Folded {
+		y = w.alloc(w.x.Dim(1), w.x.Dim(2), square*w.cfg.Out)
+	}
+	w.causal(y, w.x, w.through(d.NormOut), d.ConvOut, d.PastOut, false)
+	if w.cfg.Folded {
+		eachPosition(picture, y, w.env.Ops.Copy)
+	}
 }
 
 // blocks runs residual blocks.
@@ -120,7 +168,7 @@ func (w *walk) blocks(blocks []*resnet) error {
 }
 
 // convIn computes the first activation from z.
-func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
+func (w *walk) convIn(d *decoder, quant *engine.Weight, z engine.Tensor) {
 	if w.cfg.Quant {
 		t := w.alloc(z.Dim(1), z.Dim(2), w.cfg.positions()*w.cfg.Z)
 		w.env.Ops.Linear(pixels(t), pixels(z), quant, engine.Epilogue{})
@@ -130,7 +178,7 @@ func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
 		}
 	}
 	x := w.in(0, z.Dim(1), z.Dim(2), w.cfg.decoder()*w.cfg.Mult[len(w.cfg.Mult)-1])
-	w.conv3(x, w.plain(z), conv, false)
+	w.causal(x, z, w.plain, d.ConvIn, d.PastIn, false)
 	w.x = x
 }
 

@@ -65,36 +65,59 @@ func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tens
 		return engine.Tensor{}, err
 	}
 	moments := env.Arena.Alloc(env.DType, 1, band.Len(), picture.Dim(2)/s, 2*v.Config.Embed)
-	return moments, runWalk(env, &v.Config, band, func(w *walk) error { return w.encode(&v.layers, picture, moments) })
+	return moments, runWalk(env, &v.Config, band, func(w *walk) error {
+		_, err := w.encode(&v.layers, picture, moments)
+		return err
+	})
 }
 
-// encode walks from a band of a picture to the moments of its posterior.
-func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
+// encode walks from a band of a picture to the moments of its posterior. made is false if they come with a later frame
+// of the clip.
+func (w *walk) encode(l *layers, picture, moments engine.Tensor) (made bool, err error) {
 	e := l.Encoder
-	err := w.steps(func() {
+	err = w.steps(func() {
+		if w.cfg.Folded {
+			folded := w.alloc(picture.Dim(1)/2, picture.Dim(2)/2, square*w.cfg.In)
+			eachPosition(picture, folded, func(part, packed engine.Tensor) { w.env.Ops.Copy(packed, part) })
+			picture = folded
+		}
 		x := w.in(0, picture.Dim(1), picture.Dim(2), w.cfg.Channels)
-		w.conv3(x, w.plain(picture), e.ConvIn, false)
+		w.causal(x, picture, w.plain, e.ConvIn, e.PastIn, false)
 		w.x = x
 	})
 	for i := 0; i < len(e.Down) && err == nil; i++ {
-		err = w.level(e.Down[i].Around, func() error {
-			err := w.blocks(e.Down[i].Block)
-			if down := e.Down[i].Downsample; down != nil && err == nil {
-				err = w.steps(func() { w.downsample(down) })
-			}
-			return err
-		})
+		level := e.Down[i]
+		var kept engine.Tensor
+		if kept, err = w.keep(level.Around); err == nil {
+			err = w.blocks(level.Block)
+		}
+		made = true
+		if s := level.Downsample; s != nil && err == nil {
+			err = w.steps(func() {
+				w.downsample(s)
+				if s.Time != nil && w.clip {
+					made = w.halved(s.Time)
+				}
+			})
+		}
+		switch {
+		case err != nil:
+		case level.Around != nil && made:
+			err = w.steps(func() { w.addKept(level.Around, kept, false) })
+		case !made:
+			return false, nil
+		}
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return w.steps(
+	return true, w.steps(
 		func() { w.resnet(&e.Mid.Block1) },
 		func() { w.attention(&e.Mid.Attn) },
 		func() { w.resnet(&e.Mid.Block2) },
 		func() {
 			t := w.alloc(w.x.Dim(1), w.x.Dim(2), 2*w.cfg.Z)
-			w.conv3(t, w.normalised(w.x, e.NormOut), e.ConvOut, false)
+			w.causal(t, w.x, w.through(e.NormOut), e.ConvOut, e.PastOut, false)
 			if w.cfg.Packed {
 				wide := t
 				t = w.alloc(moments.Dim(1), moments.Dim(2), square*wide.Dim(3))

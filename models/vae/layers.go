@@ -16,18 +16,22 @@ type layers struct {
 
 type encoder struct {
 	ConvIn  *engine.Weight `weight:"conv_in,conv"`
+	PastIn  *past          `weight:"conv_in.past"`
 	Down    []*downLevel   `weight:"down"` // full resolution first
 	Mid     middle         `weight:"mid"`
 	NormOut norm           `weight:"norm_out"`
 	ConvOut *engine.Weight `weight:"conv_out,conv"` // mean and log variance
+	PastOut *past          `weight:"conv_out.past"`
 }
 
 type decoder struct {
 	ConvIn  *engine.Weight `weight:"conv_in,conv"`
+	PastIn  *past          `weight:"conv_in.past"`
 	Mid     middle         `weight:"mid"`
 	Up      []*upLevel     `weight:"up"` // full resolution first; processed from the end
 	NormOut norm           `weight:"norm_out"`
 	ConvOut *engine.Weight `weight:"conv_out,conv"`
+	PastOut *past          `weight:"conv_out.past"`
 }
 
 type downLevel struct {
@@ -46,6 +50,23 @@ type upLevel struct {
 type sample struct {
 	out  int            // channels
 	Conv *engine.Weight `weight:"conv,conv"`
+	Time *overTime      `weight:"time"` // nil: the number of frames stays
+}
+
+// past is what a convolution adds for the two frames before; nil: it sees one frame alone.
+type past struct {
+	One *engine.Weight `weight:"1,conv,nobias"`
+	Two *engine.Weight `weight:"0,conv,nobias"`
+}
+
+// taps returns the weights for the frame before and for the one before that.
+func (p *past) taps() []*engine.Weight { return []*engine.Weight{p.One, p.Two} }
+
+// overTime is a convolution over a frame and the two before it, pixel by pixel. Upwards it makes two frames of each.
+type overTime struct {
+	Now *engine.Weight `weight:"2"`
+	One *engine.Weight `weight:"1,nobias"`
+	Two *engine.Weight `weight:"0,nobias"`
 }
 
 type middle struct {
@@ -59,8 +80,10 @@ type resnet struct {
 	in, out  int            // channels
 	Norm1    norm           `weight:"norm1"`
 	Conv1    *engine.Weight `weight:"conv1,conv"`
+	Past1    *past          `weight:"conv1.past"`
 	Norm2    norm           `weight:"norm2"`
 	Conv2    *engine.Weight `weight:"conv2,conv"`
+	Past2    *past          `weight:"conv2.past"`
 	Shortcut *engine.Weight `weight:"nin_shortcut,optional"` // 1x1, where in and out differ
 }
 
@@ -83,11 +106,34 @@ type norm struct {
 // newLayers returns the structs for c, without weights.
 func newLayers(c Config) layers {
 	last := len(c.Mult) - 1
+	before := func() *past {
+		if c.Video {
+			return &past{}
+		}
+		return nil
+	}
+	block := func(in, out int) resnet { return resnet{in: in, out: out, Past1: before(), Past2: before()} }
 	mid := func(channels int) middle {
 		deep := channels * c.Mult[last]
-		return middle{Block1: resnet{in: deep, out: deep}, Block2: resnet{in: deep, out: deep}}
+		return middle{Block1: block(deep, deep), Block2: block(deep, deep)}
 	}
-	l := layers{Decoder: &decoder{Mid: mid(c.decoder()), Up: make([]*upLevel, len(c.Mult))}}
+	chain := func(in, out, n int) []*resnet { // the first changes the number of channels
+		blocks := make([]*resnet, n)
+		for i := range blocks {
+			b := block(in, out)
+			blocks[i], in = &b, out
+		}
+		return blocks
+	}
+	over := func(level int) *overTime {
+		if c.Video && c.Time[level] {
+			return &overTime{}
+		}
+		return nil
+	}
+	l := layers{Decoder: &decoder{
+		Mid: mid(c.decoder()), Up: make([]*upLevel, len(c.Mult)), PastIn: before(), PastOut: before(),
+	}}
 	at := c.decoder() * c.Mult[last]
 	for i := last; i >= 0; i-- {
 		level := &upLevel{Block: chain(at, c.decoder()*c.Mult[i], c.Blocks+1)}
@@ -96,17 +142,17 @@ func newLayers(c Config) layers {
 			at /= 2
 		}
 		if i > 0 {
-			level.Upsample = &sample{out: at}
+			level.Upsample = &sample{out: at, Time: over(i - 1)}
 		}
 		if i > 0 && c.Shortcuts {
-			level.Around = &shortcut{out: at, way: upwards}
+			level.Around = &shortcut{out: at, way: upwards, time: over(i-1) != nil}
 		}
 		l.Decoder.Up[i] = level
 	}
 	if !c.CanEncode {
 		return l
 	}
-	l.Encoder = &encoder{Mid: mid(c.Channels)}
+	l.Encoder = &encoder{Mid: mid(c.Channels), PastIn: before(), PastOut: before()}
 	at = c.Channels
 	for i := range c.Mult {
 		level := &downLevel{Block: chain(at, c.Channels*c.Mult[i], c.Blocks)}
@@ -114,24 +160,14 @@ func newLayers(c Config) layers {
 			level.Around = &shortcut{out: c.Channels * c.Mult[i]}
 		}
 		if i < last {
-			level.Downsample = &sample{}
+			level.Downsample = &sample{Time: over(i)}
 			if c.Shortcuts {
-				level.Around.way = downwards
+				level.Around.way, level.Around.time = downwards, over(i) != nil
 			}
 		}
 		l.Encoder.Down, at = append(l.Encoder.Down, level), c.Channels*c.Mult[i]
 	}
 	return l
-}
-
-// chain returns n residual blocks, the first of which changes the number of channels.
-func chain(in, out, n int) []*resnet {
-	blocks := make([]*resnet, n)
-	for i := range blocks {
-		blocks[i] = &resnet{in: in, out: out}
-		in = out
-	}
-	return blocks
 }
 
 // check compares the shapes of loaded weights with c and returns an error for the first that differs.
@@ -147,7 +183,7 @@ func (l *layers) check(c Config) error {
 		}
 	}
 	s.norm(l.Decoder.NormOut, c.decoder()*c.Mult[0], "decoder.norm_out")
-	s.conv(l.Decoder.ConvOut, c.Out, 9*c.decoder()*c.Mult[0])
+	s.conv(l.Decoder.ConvOut, c.pixels()*c.Out, 9*c.decoder()*c.Mult[0])
 	if c.Quant {
 		s.conv(l.PostQuant, c.positions()*c.Z, c.Embed)
 	}
@@ -155,7 +191,7 @@ func (l *layers) check(c Config) error {
 		return s.err
 	}
 	deep = c.Channels * c.Mult[len(c.Mult)-1]
-	s.conv(l.Encoder.ConvIn, c.Channels, 9*c.In)
+	s.conv(l.Encoder.ConvIn, c.Channels, 9*c.pixels()*c.In)
 	for i, level := range l.Encoder.Down {
 		s.blocks(level.Block)
 		if level.Downsample != nil {
@@ -187,6 +223,18 @@ func (s *shapes) conv(w *engine.Weight, n, k int) {
 	}
 }
 
+// past compares the taps for earlier frames with that for the present one.
+func (s *shapes) past(p *past, now *engine.Weight) {
+	if p == nil || s.err != nil {
+		return
+	}
+	for _, w := range p.taps() {
+		if w.N() != now.N() || w.K() != now.K() {
+			s.err = fmt.Errorf("load vae: %s is [%d, %d], expected [%d, %d]", w.Name, w.N(), w.K(), now.N(), now.K())
+		}
+	}
+}
+
 func (s *shapes) norm(n norm, channels int, name string) {
 	if s.err == nil && (n.Weight.Len() != channels || n.Bias.IsZero() != s.wan || !s.wan && n.Bias.Len() != channels) {
 		s.err = fmt.Errorf("load vae: norm %s has %d channels, expected %d and a bias unless it is Wan's", name,
@@ -198,6 +246,8 @@ func (s *shapes) blocks(blocks []*resnet) {
 	for _, r := range blocks {
 		s.conv(r.Conv1, r.out, 9*r.in)
 		s.conv(r.Conv2, r.out, 9*r.out)
+		s.past(r.Past1, r.Conv1)
+		s.past(r.Past2, r.Conv2)
 		if s.err != nil {
 			return
 		}

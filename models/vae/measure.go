@@ -29,13 +29,19 @@ func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 func measured(cfg Config, dtype engine.DType, band Band,
 	f func(*VAE, Env, engine.Tensor, Band) (engine.Tensor, error), y, x, c int,
 ) int {
+	env := measuring(dtype, band)
+	v := &VAE{Config: cfg, layers: newLayers(cfg)}
+	_, _ = f(v, env, env.Arena.Alloc(dtype, 1, y, x, c), band) // there is no error without Check
+	return env.Arena.Peak()
+}
+
+// measuring returns an environment that computes nothing.
+func measuring(dtype engine.DType, band Band) Env {
 	env := Env{Ops: silent, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
 	if band.Len() != band.Total {
 		env.Exchange = silentExchange()
 	}
-	v := &VAE{Config: cfg, layers: newLayers(cfg)}
-	_, _ = f(v, env, env.Arena.Alloc(dtype, 1, y, x, c), band) // there is no error without Check
-	return env.Arena.Peak()
+	return env
 }
 
 func silentExchange() *Exchange {

@@ -30,11 +30,14 @@ const (
 type shortcut struct {
 	out  int // channels
 	way  direction
+	time bool           // the level halves or doubles the frames of a clip
 	Conv *engine.Weight `weight:"shortcut,nobias"`
+	// First is the matrix of the first of two frames that become one or come from one, Conv that of the second.
+	First *engine.Weight `weight:"shortcut.first,nobias,optional"`
 }
 
 // addShortcuts adds the matrices of all levels to out.
-func addShortcuts(out map[string]weights.Stored, set *weights.Set, levels int) error {
+func addShortcuts(out map[string]weights.Stored, set *weights.Set, levels int, video bool) error {
 	for i := range levels {
 		for _, side := range []struct {
 			list, level string
@@ -56,18 +59,23 @@ func addShortcuts(out map[string]weights.Stored, set *weights.Set, levels int) e
 					frames = 2
 				}
 			}
-			m, err := shortcutMatrix(set.Dim(first, 1), set.Dim(first, 0), frames, way)
-			if err != nil {
-				return fmt.Errorf("%s: %w", first, err)
+			for frame, name := range []string{".shortcut.first.weight", ".shortcut.weight"} {
+				m, err := shortcutMatrix(set.Dim(first, 1), set.Dim(first, 0), frames, frame, way)
+				if err != nil {
+					return fmt.Errorf("%s: %w", first, err)
+				}
+				if frame == 1 || frames == 2 && video {
+					out[side.level+name] = m
+				}
 			}
-			out[side.level+".shortcut.weight"] = m
 		}
 	}
 	return nil
 }
 
-// shortcutMatrix returns the matrix of a level with so many channels before and after it.
-func shortcutMatrix(in, out, frames int, way direction) (weights.Stored, error) {
+// shortcutMatrix returns the matrix of a level with so many channels before and after it, for frame 0 or 1 of two, or for
+// the only one.
+func shortcutMatrix(in, out, frames, frame int, way direction) (weights.Stored, error) {
 	rows, cols, positions, more := out, in, square, in*frames*square
 	switch way {
 	case downwards:
@@ -83,7 +91,7 @@ func shortcutMatrix(in, out, frames int, way direction) (weights.Stored, error) 
 	group, m := more/out, make([]float32, rows*cols)
 	for c := range in {
 		for at := range positions {
-			o := ((c*frames+frames-1)*positions + at) / group
+			o := ((c*frames+min(frame, frames-1))*positions + at) / group
 			if way == upwards {
 				m[(at*in+c)*cols+o] = 1
 			} else {
@@ -94,23 +102,22 @@ func shortcutMatrix(in, out, frames int, way direction) (weights.Stored, error) 
 	return weights.Floats(m, rows, cols), nil
 }
 
-// level runs f, the layers of a level, and adds what the level's shortcut makes of its input; nil: there is none. The
-// smaller of input and shortcut is kept meanwhile.
-func (w *walk) level(s *shortcut, f func() error) error {
+// keep returns what the shortcut around a level keeps of its input, nothing if there is none. It is in memory of the
+// arena if frames of a clip pass through later levels before all of it is used.
+func (w *walk) keep(s *shortcut) (kept engine.Tensor, err error) {
 	if s == nil {
-		return f()
+		return kept, nil
 	}
-	var kept engine.Tensor
-	err := w.steps(func() { kept = w.kept(s) })
-	if err == nil {
-		err = f()
+	if s.way == upwards && w.clip && s.time {
+		kept = w.alloc(w.x.Dim(1), w.x.Dim(2), w.x.Dim(3))
+		return kept, w.steps(func() { w.env.Ops.Copy(kept, w.x) })
 	}
-	if err != nil {
-		return err
-	}
-	return w.steps(func() { w.addKept(s, kept) })
+	err = w.steps(func() { kept = w.kept(s) })
+	return kept, err
 }
 
+// kept returns the smaller of the input of a level and of what its shortcut makes of that. Where the level halves the
+// frames, the first of two is added to the second.
 func (w *walk) kept(s *shortcut) engine.Tensor {
 	y, x, c := w.x.Dim(1), w.x.Dim(2), w.x.Dim(3)
 	switch s.way {
@@ -124,19 +131,36 @@ func (w *walk) kept(s *shortcut) engine.Tensor {
 		return k
 	}
 	k := w.in(beside, y/2, x/2, s.out)
+	half, second, conv := (*history)(nil), true, s.Conv
+	if w.clip && s.time {
+		if half = w.history(s, k); half.n%2 == 1 {
+			second, conv = false, s.First
+		}
+	}
 	strip := w.stripRows(x, c)
 	for lo := 0; lo < y; lo += strip {
 		hi := min(lo+strip, y)
 		mark := w.env.Arena.Mark()
 		t := w.alloc((hi-lo)/2, x/2, square*c)
 		eachPosition(w.x.Slice(1, lo, hi), t, func(part, packed engine.Tensor) { w.env.Ops.Copy(packed, part) })
-		w.env.Ops.Linear(pixels(k.Slice(1, lo/2, hi/2)), pixels(t), s.Conv, engine.Epilogue{})
+		w.env.Ops.Linear(pixels(k.Slice(1, lo/2, hi/2)), pixels(t), conv, engine.Epilogue{})
 		w.env.Arena.Release(mark)
+	}
+	if half != nil {
+		if first, ok := half.frame(1); ok && second {
+			w.env.Ops.Add(pixels(k), pixels(k), pixels(first))
+		}
+		half.push(w, k)
 	}
 	return k
 }
 
-func (w *walk) addKept(s *shortcut, kept engine.Tensor) {
+// addKept adds what the shortcut of a level makes of kept, for the first of two frames or for the last one.
+func (w *walk) addKept(s *shortcut, kept engine.Tensor, first bool) {
+	conv := s.Conv
+	if first {
+		conv = s.First
+	}
 	if s.way != upwards {
 		w.env.Ops.Add(pixels(w.x), pixels(w.x), pixels(kept))
 		return
@@ -147,7 +171,7 @@ func (w *walk) addKept(s *shortcut, kept engine.Tensor) {
 		hi := min(lo+strip, y)
 		mark := w.env.Arena.Mark()
 		packed, rows := w.alloc(hi-lo, x, square*s.out), w.alloc(2*(hi-lo), 2*x, s.out)
-		w.env.Ops.Linear(pixels(packed), pixels(kept.Slice(1, lo, hi)), s.Conv, engine.Epilogue{})
+		w.env.Ops.Linear(pixels(packed), pixels(kept.Slice(1, lo, hi)), conv, engine.Epilogue{})
 		eachPosition(rows, packed, w.env.Ops.Copy)
 		to := pixels(w.x.Slice(1, 2*lo, 2*hi))
 		w.env.Ops.Add(to, to, pixels(rows))

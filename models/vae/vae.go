@@ -66,8 +66,18 @@ type Exchange struct {
 // Open loads an autoencoder from set, which may be a whole checkpoint: names may begin with "first_stage_model." or
 // "vae.". config is the JSON of the file's metadata "config", empty if there is none. Missing names are
 // reported all at once (*weights.MismatchError), unknown ones are left out (Unused). The caller must close the result.
+// An autoencoder of videos is one of single pictures then.
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
-	set, err := strip(set)
+	return open(ops, set, config, false)
+}
+
+// OpenVideo is Open with the layers over time, for clips of several frames. Of other autoencoders it is Open.
+func OpenVideo(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
+	return open(ops, set, config, true)
+}
+
+func open(ops engine.Ops, set *weights.Set, config []byte, video bool) (*VAE, error) {
+	set, err := strip(set, video)
 	if err == nil && set.Has(packedAnchor) {
 		set, err = packed(set)
 	}
@@ -102,7 +112,7 @@ func Unused(set *weights.Set, config []byte) []string {
 
 // Latents returns the number of latent channels of the autoencoder in a set as accepted by Open. No weights are loaded.
 func Latents(set *weights.Set) (int, error) {
-	part, err := strip(set)
+	part, err := strip(set, false)
 	if err != nil {
 		return 0, err
 	}
@@ -117,7 +127,9 @@ func Latents(set *weights.Set) (int, error) {
 
 // Frames reports whether the autoencoder in a set treats the pictures of a batch as frames of a video.
 func Frames(set *weights.Set) bool {
-	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p+wanAnchor) && !set.Has(p+nestedAnchor) })
+	return slices.ContainsFunc(prefixes(), func(p string) bool {
+		return set.Has(p+wanAnchor) && (!set.Has(p+nestedAnchor) || squares(set.Prefix(p)))
+	})
 }
 
 // prefixes lists the prefixes of an autoencoder's names in checkpoints.
@@ -130,10 +142,10 @@ func (v *VAE) Close() { v.loaded.Close() }
 func (v *VAE) Bytes() int64 { return v.loaded.Bytes() }
 
 // strip returns the autoencoder's part of a checkpoint, with its prefix removed and the names of the original.
-func strip(set *weights.Set) (*weights.Set, error) {
+func strip(set *weights.Set, video bool) (*weights.Set, error) {
 	for _, prefix := range prefixes() {
 		if set.Has(prefix + wanAnchor) {
-			return fromWan(set.Prefix(prefix))
+			return fromWan(set.Prefix(prefix), video)
 		}
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)

@@ -39,6 +39,9 @@ type walk struct {
 	x      engine.Tensor    // [1, Y, X, C]
 	done   int
 	total  int
+	clip   bool             // there are frames to follow: inputs are kept for them
+	before map[any]*history // by the weights that read them; of clips
+	kinds  []any            // their keys in the order in which they are first used
 }
 
 // runWalk runs pass twice: first to measure the buffers, then for real. It releases all memory that it takes from the
@@ -51,13 +54,20 @@ func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	if env.Exchange != nil {
 		quiet.Exchange = silentExchange()
 	}
-	size := &walk{env: quiet, cfg: cfg, band: band, sizing: true, order: [4]int{0, 1, 2, beside}}
+	size := &walk{
+		env: quiet, cfg: cfg, band: band, sizing: true, order: [4]int{0, 1, 2, beside}, before: map[any]*history{},
+	}
 	if err := pass(size); err != nil {
 		return err
 	}
-	w := &walk{env: env, cfg: cfg, band: band, order: [4]int{0, 1, 2, beside}, total: size.done}
+	w := &walk{
+		env: env, cfg: cfg, band: band, order: [4]int{0, 1, 2, beside}, total: size.done, before: map[any]*history{},
+	}
 	for i, n := range size.need {
 		w.bufs[i] = env.Arena.Alloc(engine.U8, n)
+	}
+	for _, key := range size.kinds {
+		w.before[key] = size.before[key].room(env)
 	}
 	return pass(w)
 }
@@ -193,6 +203,11 @@ func (w *walk) plain(x engine.Tensor) input {
 // normalised returns silu(norm(x)) as an input.
 func (w *walk) normalised(x engine.Tensor, n norm) input {
 	return w.made(x, 1, w.norm(x, n, engine.SiLU))
+}
+
+// through returns a function that makes inputs normalized by n.
+func (w *walk) through(n norm) func(engine.Tensor) input {
+	return func(x engine.Tensor) input { return w.normalised(x, n) }
 }
 
 // upsampled returns x with every pixel doubled, as an input.

@@ -12,44 +12,104 @@ const wanAnchor = "decoder.middle.0.residual.0.gamma"
 
 // fromWan returns the tensors of a Wan 2.1 autoencoder (arXiv:2503.20314, sec. 4.1) under the names used here. Its
 // convolutions are causal in time and padded with zeros before the first frame, so only their last temporal tap
-// contributes to a single frame. What remains is a two-dimensional network; its convolutions over time alone never run.
-func fromWan(set *weights.Set) (*weights.Set, error) {
+// contributes to a single frame. What remains is a two-dimensional network, whose convolutions over time alone never
+// run. With video, the other taps and those convolutions are there too, under names of their own.
+func fromWan(set *weights.Set, video bool) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	down, up := wanLevel(set, "encoder.downsamples."), wanLevel(set, "decoder.upsamples.")
 	levels := (set.Count("decoder.upsamples") + 1) / up
 	if set.Has(nestedAnchor) {
-		if n := set.Dim("decoder.head.2.weight", 0); n != 3 && n != 4 {
-			return nil, fmt.Errorf("decoder.head.2.weight writes %d channels, want 3 or 4: squares of pixels as in Wan 2.2 "+
-				"are not supported", n)
+		if n := set.Dim("decoder.head.2.weight", 0); n != 3 && n != 4 && n != 3*square {
+			return nil, fmt.Errorf("decoder.head.2.weight writes %d channels, want 3, 4, or %d for squares of pixels", n,
+				3*square)
 		}
 		levels = set.Count("decoder.upsamples")
-		if err := addShortcuts(out, set, levels); err != nil {
+		if err := addShortcuts(out, set, levels, video); err != nil {
 			return nil, err
 		}
 	}
 	for _, name := range set.Names() {
-		if strings.Contains(name, ".time_conv.") {
-			continue
-		}
 		t, _ := set.Get(name)
+		if squares(set) {
+			t = unfolded(name, t)
+		}
 		var err error
 		switch renamed := wanName(name, down, up, levels); {
+		case strings.Contains(name, ".time_conv."):
+			if video {
+				err = addTime(out, renamed, t)
+			}
 		case strings.HasSuffix(name, ".gamma"):
 			t.Shape = []int{t.Len()}
 			out[renamed] = t
 		case strings.Contains(name, ".to_qkv."):
 			for i, part := range []string{"q", "k", "v"} {
-				if out[strings.Replace(renamed, "to_qkv", part, 1)], err = t.Rows(i*t.Shape[0]/3, t.Shape[0]/3); err != nil {
-					return nil, fmt.Errorf("%s: %w", name, err)
+				if err == nil {
+					out[strings.Replace(renamed, "to_qkv", part, 1)], err = t.Rows(i*t.Shape[0]/3, t.Shape[0]/3)
 				}
 			}
 		default:
-			if out[renamed], err = t.LastTap(); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
+			module, weight := strings.CutSuffix(renamed, ".weight")
+			for i := 0; i < pastTaps && video && weight && len(t.Shape) == 5 && t.Shape[2] == pastTaps+1 && err == nil; i++ {
+				out[fmt.Sprintf("%s.past.%d.weight", module, i)], err = t.Tap(i)
 			}
+			if err == nil {
+				out[renamed], err = t.LastTap()
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return weights.FromMap(out), nil
+}
+
+// pastTaps is how many frames before the present one a convolution reads.
+const pastTaps = 2
+
+// addTime adds the taps of a convolution over time alone, which follows the spatial one of its level downwards and comes
+// before it upwards.
+func addTime(out map[string]weights.Stored, renamed string, t weights.Stored) (err error) {
+	level, kind, _ := strings.Cut(renamed, ".block.")
+	sample := ".upsample"
+	if strings.HasPrefix(level, "encoder.") {
+		sample = ".downsample"
+	}
+	if strings.HasSuffix(kind, ".bias") {
+		out[fmt.Sprintf("%s%s.time.%d.bias", level, sample, pastTaps)] = t
+		return nil
+	}
+	for i := 0; i <= pastTaps && err == nil; i++ {
+		out[fmt.Sprintf("%s%s.time.%d.weight", level, sample, i)], err = t.Tap(i)
+	}
+	return err
+}
+
+// squares reports whether the positions of pictures are squares of 2 x 2 pixels, as in Wan 2.2.
+func squares(set *weights.Set) bool { return set.Dim("decoder.head.2.weight", 0) == 3*square }
+
+// unfolded returns a tensor whose rows or columns are the pixels of squares, ordered (channel, column, row) in files, with
+// them in the order of eachPosition, (position, channel). Other tensors are returned unchanged.
+func unfolded(name string, t weights.Stored) weights.Stored {
+	const channels = 3
+	row, n := 1, t.Len() // elements of one pixel's channel, and of all pixels
+	switch {
+	case strings.HasPrefix(name, "decoder.head.2."):
+		row = t.Len() / (square * channels)
+	case name == "encoder.conv1.weight":
+		row = t.Len() / max(t.Shape[0]*t.Shape[1], 1)
+		n = row * t.Shape[1]
+	default:
+		return t
+	}
+	v, out := t.F32(), make([]float32, t.Len())
+	for at := range out {
+		to := at % n / row
+		p, c := to/channels, to%channels
+		from := (c*2+p%2)*2 + p/2
+		out[at] = v[at/n*n+from*row+at%row]
+	}
+	return weights.Floats(out, t.Shape...)
 }
 
 // wanLevel returns the number of entries per level in a list of residual blocks, each level ending with a resampling.

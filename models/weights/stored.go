@@ -160,12 +160,17 @@ func (s Stored) LastTap() (Stored, error) {
 	if len(s.Shape) != 5 {
 		return s, nil
 	}
-	taps, plane := s.Shape[2], s.Shape[3]*s.Shape[4]
-	if taps < 1 || plane < 1 {
-		return s, fmt.Errorf("shape %v has no taps", s.Shape)
+	return s.Tap(s.Shape[2] - 1)
+}
+
+// Tap returns one temporal tap of a 3D convolution, as LastTap does.
+func (s Stored) Tap(i int) (Stored, error) {
+	if len(s.Shape) != 5 || i < 0 || i >= s.Shape[2] || s.Shape[3]*s.Shape[4] < 1 {
+		return s, fmt.Errorf("shape %v has no tap %d", s.Shape, i)
 	}
+	taps, plane := s.Shape[2], s.Shape[3]*s.Shape[4]
 	shape := []int{s.Shape[0], s.Shape[1], s.Shape[3], s.Shape[4]}
-	return s.gathered(shape, plane, func(kernel int) int { return (kernel*taps + taps - 1) * plane }), nil
+	return s.gathered(shape, plane, func(kernel int) int { return (kernel*taps + i) * plane }), nil
 }
 
 // gathered returns a tensor of another shape without reading it. Its rows have k elements each; row r is taken from s

@@ -10,7 +10,10 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
 	if mask != nil {
-		noised := d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
+		noised := s.latent
+		if !d.req.CleanMask {
+			noised = d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
+		}
 		in = make([]float32, len(x))
 		for i, w := range mask {
 			in[i] = float32(x[i]*w) + float32(noised[i]*(1-w))

@@ -9,12 +9,24 @@ import (
 type Traffic struct{ Calls, Bytes int64 }
 
 // volume is what one rank sends to other ranks in some exchanges of one axis.
-type volume struct{ calls, values int64 }
+type volume struct {
+	calls, values int64
+	stats         int64 // f64 values, beside those of the type of activations
+}
 
 func (v *volume) add(calls, values int64) {
 	v.calls += calls
 	v.values += values
 }
+
+// statistics adds the sum of n f64 values over t ranks.
+func (v *volume) statistics(n, t int64) {
+	v.calls++
+	v.stats += 2 * (t - 1) * n / t
+}
+
+// bytes returns the bytes of all values, those of activations being of the given size.
+func (v *volume) bytes(value int) int64 { return v.values*int64(value) + 8*v.stats }
 
 // attention adds what rank c sends for one attention over the rows of one entry with b items.
 //
@@ -64,6 +76,9 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows [
 	if o.plan.Scatter {
 		o.scattered(&v[plan.AxisTensor], c, work, mine, b)
 	}
+	for _, values := range work.stats {
+		v[plan.AxisTensor].statistics(int64(values*float64(b*mine.Image.Len())), int64(o.plan.Tensor))
+	}
 }
 
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), one call for each item and stream.
@@ -103,6 +118,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 				o.block(&one, c, n.block, rows, b)
 				for a := range v {
 					v[a].add(int64(n.count)*one[a].calls, int64(n.count)*one[a].values)
+					v[a].stats += int64(n.count) * one[a].stats
 				}
 			}
 			if o.sends(k) {
@@ -126,21 +142,24 @@ func (o *Partition) prefaceVolumes(c plan.Coord) (v [plan.AxisCount]volume) {
 	t, spread := int64(o.plan.Tensor), o.plan.Spread && o.plan.Pipe > 1
 	for _, i := range o.entries[c.CFG] {
 		values := int64(o.each * o.preface(i) * o.Spec.Width)
-		if values == 0 {
-			continue
-		}
 		blocks := []dit.Range{{End: len(o.Spec.Blocks)}}
 		if !spread {
 			blocks = nil
 			for _, k := range o.lanesOf(c) {
 				blocks = append(blocks, o.Lanes[k])
-				if o.sends(k) {
+				if o.sends(k) && values > 0 {
 					v[plan.AxisPipe].add(1, values)
 				}
 			}
 		}
 		for _, r := range blocks {
 			for n := r.Start; n < r.End && t > 1; n++ {
+				for _, stats := range o.preparing(c, n, i) {
+					v[plan.AxisTensor].statistics(int64(stats), t)
+				}
+				if values == 0 {
+					continue
+				}
 				for range o.recorded(c, n, false, true).sums {
 					v[plan.AxisTensor].add(1, 2*(t-1)*values/t)
 				}
@@ -159,12 +178,12 @@ func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int)
 	for r := range out {
 		out[r] = make([]Traffic, plan.AxisCount)
 		for a, v := range o.prefaceVolumes(o.mesh.At(r)) {
-			out[r][a] = Traffic{Calls: v.calls, Bytes: v.values * int64(valueBytes)}
+			out[r][a] = Traffic{Calls: v.calls, Bytes: v.bytes(valueBytes)}
 		}
 		o.bySize(o.micros(), func(m plan.Micro, n int) {
 			for a, v := range o.volumes(o.mesh.At(r), m) {
 				out[r][a].Calls += int64(n) * v.calls
-				out[r][a].Bytes += int64(n) * v.values * int64(valueBytes)
+				out[r][a].Bytes += int64(n) * v.bytes(valueBytes)
 			}
 		})
 		weights := func(v volume) Traffic { return Traffic{v.calls, int64(float64(v.values) * weightBytes)} }

@@ -207,7 +207,10 @@ func (w *Workload) entry(i int) dit.Entry {
 	}
 	e := dit.Entry{
 		Context: undefined(first, spec.ContextDim), Context2: undefined(w.Text[i]-first, spec.Context2Dim),
-		Prefix: undefined(w.Prefix, spec.Width),
+		Prefix: undefined(w.Prefix, spec.Width), Frames: w.Frames,
+	}
+	if spec.VisionDim > 0 {
+		e.Vision = undefined(w.Vision, spec.VisionDim)
 	}
 	if spec.TakesGuidance {
 		e.Guidance = new(float32)

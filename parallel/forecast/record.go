@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -17,6 +18,7 @@ type blockWork struct {
 	inside, calls, values float64
 	gathers               []dit.Rows // rows of each gather before column-parallel projections, in the scattered form
 	sums                  []dit.Rows // rows of each sum after row-parallel projections
+	stats                 []float64  // values of each sum of statistics (dit.Env.Sum), for one image row
 }
 
 // recordingKey names what is recorded once: a block, the slice of its weights, and the streams of which there are rows.
@@ -94,6 +96,7 @@ func (o *Partition) record(key recordingKey, side int) (*blockWork, error) {
 	env.Ops, env.Attend = calls, func(dit.Attention) {}
 	env.Gather = func(_, _ engine.Tensor, of dit.Rows) { out.gathers = append(out.gathers, of) }
 	env.Scatter = func(_, _ engine.Tensor, of dit.Rows) { out.sums = append(out.sums, of) }
+	env.Sum = func(t engine.Tensor) { out.stats = append(out.stats, float64(t.Len())/float64(size.Image)) }
 	var skip engine.Tensor
 	if o.Spec.Blocks[key.block].Skip >= 0 {
 		skip = state.X
@@ -144,6 +147,25 @@ func (o *Partition) wholeWork(out *blockWork, calls *engine.Recorder, n float64)
 		out.calls += float64(count)
 	}
 	out.image = products / n
+}
+
+// preparing returns the values of each sum of statistics while rank c prepares block n of entry i.
+func (o *Partition) preparing(c plan.Coord, n, i int) (values []int) {
+	if o.plan.Tensor == 1 || len(o.recorded(c, n, false, true).stats) == 0 {
+		return nil
+	}
+	model, err := outline(o.Spec, dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor})
+	if err != nil {
+		return nil
+	}
+	env := dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("preparing"), DType: engine.BF16}
+	p, err := model.Prepare(env, slices.Repeat([]dit.Entry{o.entry(i)}, o.each), o.grid())
+	if err != nil {
+		return nil
+	}
+	env.Sum = func(t engine.Tensor) { values = append(values, t.Len()) }
+	model.PrepareBlock(env, p, n)
+	return values
 }
 
 // streams returns the rows of r that are of the same streams as all.

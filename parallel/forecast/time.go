@@ -199,7 +199,7 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, rows []dit.Rows, b i
 		if plan.Axis(a) == plan.AxisRing && c.stored() { // one gather takes R-1 hops around the ring
 			hops *= int64(c.plan.Ring - 1)
 		}
-		s := float64(hops)*w.Latency + float64(v.values)*float64(c.cluster.Device.ValueBytes)*w.PerByte
+		s := float64(hops)*w.Latency + float64(v.bytes(c.cluster.Device.ValueBytes))*w.PerByte
 		l.exchange += s
 		l.sent += s
 	}

@@ -32,6 +32,10 @@ type Workload struct {
 	Biases []int
 	// Prefix is the number of tokens in front of the text of every entry (dit.Entry.Prefix).
 	Prefix int
+	// Vision is the most rows of a picture encoder's states that an entry has (dit.Entry.Vision), Frames the part of the
+	// timestep that each frame has in all entries (dit.Entry.Frames).
+	Vision int
+	Frames []float32
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device has the rates of one rank, by which stages are balanced. The zero Device counts multiply-adds alone. It

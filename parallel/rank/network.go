@@ -305,11 +305,15 @@ func (n *network) block(env dit.Env, run *entryRun, b int, skip engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// reduced returns env with the all-reduce that products of this network need.
+// reduced returns env with the all-reduces that products and norms of this network need.
 func (n *network) reduced(env dit.Env) dit.Env {
 	tensor := n.comms[plan.AxisTensor]
-	if env.Reduce = nil; tensor.Size() > 1 && !n.open.Plan.Scatter {
-		env.Reduce = func(t engine.Tensor) { tensor.Run(comm.NewAllReduce(t)) }
+	env.Reduce, env.Sum = nil, nil
+	if tensor.Size() > 1 {
+		env.Sum = func(t engine.Tensor) { tensor.Run(comm.NewAllReduce(t)) }
+		if !n.open.Plan.Scatter {
+			env.Reduce = env.Sum
+		}
 	}
 	return env
 }

@@ -31,6 +31,8 @@ type Request struct {
 	// Mask is 1 where the picture may change, [B, 1, Y, X] or [B, C, Y, X] or [1, 1, Y, X] (repeated); empty Data:
 	// everywhere.
 	Mask Latent
+	// CleanMask: what Mask keeps enters the network as it is, instead of with the noise of the step.
+	CleanMask bool
 	// Differential thresholds the mask by the progress of the run (node DifferentialDiffusion). A DifferentialStrength
 	// inside (0, 1) blends the thresholded mask with the given one.
 	Differential         bool

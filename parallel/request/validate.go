@@ -103,6 +103,12 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		e.Prefix.Rows > 0 && (!spec.Prefix || e.Prefix.Cols != spec.Width):
 		return fault.Bad(branch, "entry %d has a prefix of [%d, %d]: want [%d, %d], as other entries have, and a model "+
 			"that takes one", i, e.Prefix.Rows, e.Prefix.Cols, r.Branches[0].Entries[0].Prefix.Rows, spec.Width)
+	case e.Vision.Rows > 0 && (e.Vision.Cols != spec.VisionDim || len(e.Vision.Data) != e.Vision.Rows*e.Vision.Cols):
+		return fault.Bad(branch, "entry %d has a picture's states of [%d, %d], the %s model takes rows of %d", i,
+			e.Vision.Rows, e.Vision.Cols, spec.Family, spec.VisionDim)
+	case e.Frames != nil && len(e.Frames) != max(1, r.Latent.T):
+		return fault.Bad(branch, "entry %d has timesteps of %d frames, the latent has %d", i, len(e.Frames),
+			max(1, r.Latent.T))
 	case !finite(e.Strength):
 		return fault.Bad(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}

@@ -30,7 +30,7 @@ func (r *Request) Workload() forecast.Workload {
 				n.Types = append(n.Types, min(c.Mode, 1))
 			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
-			w.Prefix = e.Prefix.Rows
+			w.Prefix, w.Vision, w.Frames = e.Prefix.Rows, max(w.Vision, e.Vision.Rows), e.Frames
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
 			w.Biases = append(w.Biases, len(e.Biases))
 		}
@@ -82,7 +82,7 @@ func sameShapes(a, b *dit.Entry) bool {
 	return a.Prefix.Rows == b.Prefix.Rows && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
-		slices.Equal(a.Slots, b.Slots) && slices.Equal(a.Biases, b.Biases) &&
+		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.Slots, b.Slots) && slices.Equal(a.Biases, b.Biases) &&
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
 }
 

@@ -37,11 +37,15 @@ type Case struct {
 	Targets     []float32   `json:"target_timesteps"`
 	Pooled      []int       `json:"pooled"`
 	Sizes       []float32   `json:"height_width_croph_cropw_targeth_targetw"` // of all entries
-	Beside      int         `json:"-"`                                        // channels of x behind those of the latent
+	Vision      []int       `json:"clip_fea"`
+	FrameTimes  []float32   `json:"frame_times"` // the part of the timestep that each frame has
+	// Channels are those that were recorded as one input, the latent's and then those of Concat; 0: the latent's alone.
+	// In the file it is the number of the latent's.
+	Channels int `json:"latent_channels"`
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "wan/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -105,7 +109,10 @@ func CaseOf(name string, text []byte) (Case, error) {
 		c.T, c.X = c.X[2], []int{c.X[0], c.X[1], c.X[2] * c.X[3], c.X[4]}
 	}
 	if len(c.X) == 4 && c.X[1] == 2*latentOfPictures+1 {
-		c.X[1], c.Beside = latentOfPictures, latentOfPictures+1
+		c.Channels = latentOfPictures
+	}
+	if n := c.Channels; n > 0 {
+		c.Channels, c.X[1] = c.X[1], n
 	}
 	return c, nil
 }
@@ -152,25 +159,35 @@ func (c Case) Size() int {
 }
 
 // Latent returns the input latents [n, C, Y, X].
-func (c Case) Latent() (out []float32) {
-	size, all := product(c.X[1:]), c.recorded()
-	for i := range c.N() {
-		at := i * (size + c.Beside*c.X[2]*c.X[3])
-		out = append(out, all[at:at+size]...)
-	}
-	return out
+func (c Case) Latent() []float32 {
+	latent, _ := c.inputs()
+	return latent
 }
 
-// recorded returns the recorded input, with the channels behind those of the latents.
-func (c Case) recorded() []float32 {
-	return golden.Input(c.Name+"/x", c.N()*(product(c.X[1:])+c.Beside*c.X[2]*c.X[3]))
+// inputs returns the latents, and what was recorded as their further channels.
+func (c Case) inputs() (latent, more []float32) {
+	wide := max(c.Channels, c.X[1])
+	item, all := product(c.X[1:]), wide*c.X[2]*c.X[3]
+	x := golden.Input(c.Name+"/x", c.N()*all)
+	for i := range c.N() {
+		latent, more = append(latent, x[i*all:][:item]...), append(more, x[i*all+item:(i+1)*all]...)
+	}
+	return latent, more
 }
 
 // Entries returns the conditioning of every item.
 func (c Case) Entries() []dit.Entry {
 	n := c.N()
 	out := make([]dit.Entry, n)
+	_, more := c.inputs()
 	for i := range out {
+		if size := len(more) / n; size > 0 {
+			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: more[i*size : (i+1)*size]}
+		}
+		if c.Vision != nil {
+			out[i].Vision = item(c.Name+"/clip_fea", c.Vision, i)
+		}
+		out[i].Frames = c.FrameTimes
 		out[i].Context = item(c.Name+"/context", c.Context, i)
 		if e := &out[i].Context; c.Rows > 0 {
 			e.Rows, e.Data = c.Rows, e.Data[:c.Rows*e.Cols]
@@ -186,11 +203,6 @@ func (c Case) Entries() []dit.Entry {
 			size := product(c.Concat[1:])
 			all := golden.Input(c.Name+"/concat", product(c.Concat))
 			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: all[i*size : (i+1)*size]}
-		}
-		if c.Beside > 0 {
-			size, all := c.Beside*c.X[2]*c.X[3], c.recorded()
-			end := (i + 1) * len(all) / n
-			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: all[end-size : end]}
 		}
 		if c.Pooled != nil {
 			out[i].Pooled, out[i].Size = item(c.Name+"/pooled", []int{c.Pooled[0], 1, c.Pooled[1]}, i).Data, c.Sizes
