@@ -10,7 +10,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 export GOFLAGS += '-toolexec=env GOGC=400'
 
 .PHONY: build demo test test-all check race lint fmt tools clients fake sim sim-plants fuzz bench soak readme loc clean
-.PHONY: vulnerabilities cuda-check cuda-kernels gpu gpu-pack gpu-rehearse comfyui-test comfyui-templates families-test
+.PHONY: http-clients vulnerabilities cuda-check cuda-kernels gpu gpu-pack gpu-rehearse comfyui-test comfyui-templates families-test
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -52,6 +52,9 @@ vulnerabilities: tools
 # is not in test-all: the CUDA backend on devices that need no GPU but g++.
 clients:
 	$(GO) test -count 1 -timeout 20m ./tests/clients
+# Client packages of ComfyUI, unchanged, over HTTP: needs pip. COMFYUI=~/ComfyUI COMFYUI_PYTHON=its-python compares.
+http-clients: build
+	@COMFYUI="$(COMFYUI)" COMFYUI_PYTHON="$(COMFYUI_PYTHON)" tests/clients/http/run.sh
 fake:
 	$(GO) test -count 1 -timeout 30m -tags fakegpu ./engine/cuda/... ./parallel/comm/...
 	$(GO) test -count 1 -timeout 30m -tags fakegpu -short ./parallel ./tests

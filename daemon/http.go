@@ -25,7 +25,7 @@ func (d *daemon) openHTTP() error {
 	d.http, err = web.Listen(web.Config{
 		Listen: cfg.HTTP, Token: token, Origins: cfg.HTTPOrigins, Roots: cfg.Roots(), Stats: d.meter.Stats,
 		Memory: func() (int64, int64) { return memInfo("MemTotal:"), availableMemory() }, Body: body, Log: d.log,
-		Keep:    filepath.Join(cfg.Store, "history"),
+		Cert: cfg.HTTPCert, Key: cfg.HTTPKey, Keep: filepath.Join(cfg.Store, "history"),
 		Metrics: d.meter.ServeHTTP, Health: meter.Health(d.faults),
 	})
 	return err
@@ -33,8 +33,11 @@ func (d *daemon) openHTTP() error {
 
 // checkHTTP returns an *InputError for flags of the HTTP API that cannot work.
 func (c *Config) checkHTTP() error {
-	if c.HTTP == "" && (c.HTTPTokenFile != "" || len(c.HTTPOrigins) > 0) {
-		return refuse("--http-token-file and --http-origin are for --http ADDRESS")
+	switch {
+	case c.HTTP == "" && (c.HTTPTokenFile != "" || len(c.HTTPOrigins) > 0 || c.HTTPCert != ""):
+		return refuse("--http-token-file, --http-origin and --http-cert are for --http ADDRESS")
+	case (c.HTTPCert == "") != (c.HTTPKey == ""):
+		return refuse("--http-cert and --http-key go together")
 	}
 	for _, o := range c.HTTPOrigins {
 		u, err := url.Parse(o)

@@ -67,6 +67,8 @@ type Config struct {
 	// HTTPTokenFile holds the token that its clients must send, HTTPOrigins are other web pages that may use it.
 	HTTPTokenFile string   `json:"http_token_file,omitempty"`
 	HTTPOrigins   []string `json:"http_origins,omitempty"`
+	HTTPCert      string   `json:"http_cert,omitempty"` // PEM files of certificate and key; empty: no TLS
+	HTTPKey       string   `json:"http_key,omitempty"`
 
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/harness"
 )
 
 const token = "0123456789abcdef0123"
@@ -131,5 +134,32 @@ func TestPathsStayInside(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(top, "x.png")); err == nil {
 		t.Error("an upload left the folders")
+	}
+}
+
+// TestTLS asks for a list of jobs over HTTPS, and over plain HTTP on the same address.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	authority := harness.Authority(t, dir)
+	authority.Sign(t, filepath.Join(dir, "server"))
+	cert, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")
+	d := newDoor(t, func(c *Config) { c.Cert, c.Key = cert, key })
+	roots := x509.NewCertPool()
+	pem, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil || !roots.AppendCertsFromPEM(pem) {
+		t.Fatal(err)
+	}
+	d.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	if status, body, _ := d.ask("GET", "/api/jobs", nil); status != 200 {
+		t.Errorf("over HTTPS: %d %s", status, body)
+	}
+	if resp, err := http.Get("http://" + d.Address() + "/queue"); err == nil { //nolint:noctx // it fails at once
+		_ = resp.Body.Close()
+		if resp.StatusCode == 200 {
+			t.Error("plain HTTP is answered too")
+		}
+	}
+	if _, err := Listen(Config{Listen: "127.0.0.1:0", Cert: cert, Key: cert}); err == nil {
+		t.Error("a certificate without its key was taken")
 	}
 }

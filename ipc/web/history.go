@@ -36,10 +36,11 @@ func (h *HTTP) getHistory(w http.ResponseWriter, r *http.Request) error {
 		*n = v
 	}
 	if offset < 0 && q.Has("max_items") {
-		offset = len(list) - count
+		offset = len(list) - min(max(count, 0), len(list))
 	}
 	offset = min(max(offset, 0), len(list))
-	list = list[offset:min(offset+max(count, 0), len(list))]
+	list = list[offset:]
+	list = list[:min(max(count, 0), len(list))]
 	out := pyjson.NewObject()
 	for i := range list {
 		one, err := h.past.history(r.Context(), &list[i].Record)

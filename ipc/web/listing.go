@@ -93,6 +93,7 @@ func (h *HTTP) listJobs(w http.ResponseWriter, r *http.Request) error {
 	}
 	total := len(list)
 	list = list[min(offset, total):]
+	after := len(list)
 	if limit >= 0 {
 		list = list[:min(limit, len(list))]
 	}
@@ -105,7 +106,7 @@ func (h *HTTP) listJobs(w http.ResponseWriter, r *http.Request) error {
 		shown = limit
 	}
 	h.send(w, http.StatusOK, pyjson.NewObject("jobs", out, "pagination", pyjson.NewObject("offset", offset, "limit", shown,
-		"total", total, "has_more", offset+len(out) < total)))
+		"total", total, "has_more", len(out) < after)))
 	return nil
 }
 

@@ -148,6 +148,18 @@ func TestQueueAndHistory(t *testing.T) {
 			t.Errorf("GET %s has %d jobs, want %s", path, len(got), want)
 		}
 	}
+	for path, want := range map[string]int{
+		"/history?max_items=9223372036854775807&offset=1": 1, "/history?max_items=-1": 0, "/history?max_items=0": 0,
+		"/history?offset=9223372036854775807": 0, "/history?max_items=-9223372036854775808": 0,
+	} {
+		if got := d.get(path).(map[string]any); len(got) != want {
+			t.Errorf("GET %s has %d jobs, want %d", path, len(got), want)
+		}
+	}
+	list := d.get("/api/jobs?offset=9223372036854775807&limit=9223372036854775807").(map[string]any)
+	if more := list["pagination"].(map[string]any)["has_more"]; more != false {
+		t.Errorf("behind the last job there is more: %v", more)
+	}
 	if got := d.get("/history/unknown").(map[string]any); len(got) != 0 {
 		t.Errorf("the history of an unknown job is %v", got)
 	}

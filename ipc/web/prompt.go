@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -113,7 +114,10 @@ func (h *HTTP) cancel(ctx context.Context, r *http.Request, id string, only ...m
 
 // interrupt stops one running job, or all if none is named. As in ComfyUI, a body that cannot be read names none.
 func (h *HTTP) interrupt(_ http.ResponseWriter, r *http.Request) error {
-	o, _ := h.fields(r)
+	o, err := h.fields(r)
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+		return err
+	}
 	if id, named := o.At("prompt_id").(string); named && id != "" {
 		h.cancel(r.Context(), r, id, message.Running)
 		return nil

@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +42,9 @@ type Config struct {
 
 	Body int64 // bytes of the largest request. 0: 64 MiB
 	Log  zerolog.Logger
+	// Cert and Key are PEM files: HTTPS is spoken then. Empty: HTTP.
+	Cert, Key string
+
 	Keep string // folder for what jobs asked for; empty: it is forgotten with the process
 }
 
@@ -63,6 +67,14 @@ type HTTP struct {
 // Listen opens the address of a carrier. It refuses one that other machines can reach if there is no token.
 func Listen(cfg Config) (*HTTP, error) {
 	cfg.Body = cmp.Or(cfg.Body, int64(wire.DefaultLimits().Bytes))
+	var pair []tls.Certificate
+	if cfg.Cert != "" {
+		c, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--http-cert %s, --http-key %s: %w", cfg.Cert, cfg.Key, err)
+		}
+		pair = append(pair, c)
+	}
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("--http %s: %w", cfg.Listen, err)
@@ -71,6 +83,9 @@ func Listen(cfg Config) (*HTTP, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("--http %s: other machines can reach this address: give --http-token-file, or listen on "+
 			"127.0.0.1", cfg.Listen)
+	}
+	if pair != nil {
+		l = tls.NewListener(l, &tls.Config{Certificates: pair, MinVersion: tls.VersionTLS12})
 	}
 	h := &HTTP{cfg: cfg, l: l, number: -1} // the first job has number 0
 	h.past, h.hub = newPast(h), newHub(h)
@@ -86,8 +101,13 @@ func (h *HTTP) On(table *jobs.Table, classes serve.Classes) {
 	h.past.open()
 }
 
-// Name is "http" with the address.
-func (h *HTTP) Name() string { return "http://" + h.Address() }
+// Name is the address as a URL.
+func (h *HTTP) Name() string {
+	if h.cfg.Cert != "" {
+		return "https://" + h.Address()
+	}
+	return "http://" + h.Address()
+}
 
 // Address returns HOST:PORT.
 func (h *HTTP) Address() string { return h.l.Addr().String() }
