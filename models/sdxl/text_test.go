@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"encoding/json"
@@ -90,7 +90,7 @@ func TestTextMatchesComfyUI(t *testing.T) {
 				t.Fatalf("%s has no ids", name)
 			}
 			for i, net := range []text.Net{l, g} {
-				e := XL().Text.Encoders[i]
+				e := Family().Text.Encoders[i]
 				if n, ok := c.Layer.(float64); ok {
 					e.Form.Layer = int(n)
 				}
