@@ -39,7 +39,8 @@ func TestReleasedSizes(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := d.Spec
-		if s.Params != k.params || !s.Whole || len(s.Blocks) != 1 || s.Blocks[0].Attends != 0 || s.Tokens(9, 13).Tokens() != 117 {
+		if s.Params != k.params || !s.Whole || len(s.Blocks) != 1 || s.Blocks[0].Attends != 0 ||
+			s.Tokens(9, 13).Tokens() != 117 {
 			t.Errorf("%s: got %d parameters and %+v, want %d in one whole block", s.Family, s.Params, s.Blocks, k.params)
 		}
 	}

@@ -101,8 +101,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, d, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
-// join puts the states of CLIP-L and CLIP-G side by side, cut to the shorter; the pooled text is that of CLIP-G (ComfyUI
-// comfy/sdxl_clip.py).
+// join puts the states of CLIP-L and CLIP-G side by side, cut to the shorter; the pooled text is that of CLIP-G
+// (ComfyUI comfy/sdxl_clip.py).
 func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	l, g := done["clip_l"], done["clip_g"]
 	if l == nil || g == nil {

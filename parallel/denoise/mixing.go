@@ -185,7 +185,7 @@ func needed(g request.Guider, branches int, needUncond bool) []bool {
 
 // mix combines the branches' x0 (nil: not evaluated, counts as zeros) into the guided x0, and also returns the uncond
 // x0 for cfg_pp samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m +
-// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG). guide returns the first sum of each, which is lerp unless nodes change it.
+// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG). guide returns the first sum of each: lerp, unless nodes change it.
 func mix(g request.Guider, n int, x0 [][]float32, guide func(negative, positive []float32, cfg float32) []float32,
 ) (guided, uncond []float32) {
 	at := func(i int) []float32 {

@@ -45,8 +45,8 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	return x0, uncond, nil
 }
 
-// guided is lerp, after which Guider.Rescale acts if that is given, for whole items x at sigma: [B, n] each. Operations are
-// in ComfyUI's order (comfy_extras/nodes_model_advanced.py, RescaleCFG), as those at a large sigma lose digits.
+// guided is lerp, after which Guider.Rescale acts if that is given, for whole items x at sigma: [B, n] each. Operations
+// are in ComfyUI's order (comfy_extras/nodes_model_advanced.py, RescaleCFG), as those at a large sigma lose digits.
 func (s *latentPart) guided(negative, positive []float32, cfg float32, x []float32, sigma float32) []float32 {
 	multiplier := s.d.req.Guider.Rescale
 	if multiplier == nil {
