@@ -24,9 +24,7 @@ import (
 	"patchbay/models/qwenimage"
 	"patchbay/models/qwenimage21"
 	"patchbay/models/sd3"
-	"patchbay/models/text"
-	"patchbay/models/tokenizer"
-	"patchbay/models/unet"
+	"patchbay/models/sdxl"
 	"patchbay/models/wan"
 	"patchbay/models/weights"
 	"patchbay/models/zimage"
@@ -48,8 +46,8 @@ func Families() []family.Family {
 		auraflow.Family(),
 		qwenimage21.Family(),
 		flux3.Family(),
-		unet.XL(),
-		unet.One(),
+		sdxl.Family(),
+		sdxl.SD1(),
 		wan.Family(),
 	}
 }
@@ -89,14 +87,9 @@ func Named(name string) (family.Family, bool) {
 	return family.Family{}, false
 }
 
-// TextTypes maps the types that loaders of text encoders accept (ComfyUI's input "type") to how prompts are encoded:
-// those of all families, and CLIP-L alone under the type that ComfyUI's loader offers first.
+// TextTypes maps the types that loaders of text encoders accept (ComfyUI's input "type") to how prompts are encoded.
 func TextTypes() map[string]family.Text {
-	out := map[string]family.Text{"stable_diffusion": {
-		Encoders: []family.Encoder{
-			{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true, Project: true}},
-		},
-	}}
+	out := map[string]family.Text{}
 	for _, f := range Families() {
 		for _, t := range f.Text.Types {
 			out[t] = f.Text

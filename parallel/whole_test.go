@@ -33,7 +33,9 @@ func wholeNetworks(t *testing.T) (out []string) {
 
 // wholePlans are the plans that a network of one piece takes.
 func wholePlans() []string {
-	return []string{"cfg=2", "data=2", "cfg=2,data=2", "cfg=3,deterministic=on", "cfg=2,speeds=100:30", "data=2,overlap=off"}
+	return []string{
+		"cfg=2", "data=2", "cfg=2,data=2", "cfg=3,deterministic=on", "cfg=2,speeds=100:30", "data=2,overlap=off",
+	}
 }
 
 // TestWholeNetworks checks for every plan that networks of one piece take, on odd sides, that pictures have the bits of
@@ -88,7 +90,8 @@ func TestWholeNetworksRefuseOtherPlans(t *testing.T) {
 			t.Fatalf("%s: got %v", text, err)
 		}
 		key := strings.TrimPrefix(refused.Field, "plan.")
-		if !strings.Contains(text, key+"=") || !strings.Contains(refused.Text, "cfg=2") || !strings.Contains(refused.Text, "sdxl") {
+		if !strings.Contains(text, key+"=") || !strings.Contains(refused.Text, "cfg=2") ||
+			!strings.Contains(refused.Text, "sdxl") {
 			t.Errorf("%s: got field %s, %q", text, refused.Field, refused.Text)
 		}
 	}

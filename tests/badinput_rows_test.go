@@ -320,8 +320,8 @@ func modelRows(t *testing.T, h *hostile) []badRow {
 			says: []string{"unsupported_format", "node 2 (DualCLIPLoader)", "two files are clip_l"},
 		},
 		badRow{
-			name: "encoders for another family", file: flow(t, change{"2", "type", "sdxl"}), exit: 2,
-			says: []string{"bad_workflow", "node 2", "type", "sdxl", "flux"},
+			name: "encoders for another family", file: flow(t, change{"2", "type", "hidream"}), exit: 2,
+			says: []string{"bad_workflow", "node 2", "type", "hidream", "flux"},
 		},
 		badRow{
 			name: "SD3 file in a FLUX workflow", file: unet("sd3.safetensors"), exit: 1,

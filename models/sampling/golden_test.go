@@ -71,6 +71,14 @@ func goldenModel(t *testing.T, name string) *ModelSampling {
 		m, err = NewDiscrete(Eps, Linear, 0.0001, 0.02, 1000)
 	case "hunyuandit12":
 		m, err = NewDiscrete(V, ScaledLinear, 0.00085, 0.018, 1000)
+	case "eps", "v":
+		m, err = NewDiscrete(map[string]Prediction{"eps": Eps, "v": V}[name], ScaledLinear, 0.00085, 0.012, 1000)
+	case "zsnr":
+		m, err = NewZeroSNR(V, ScaledLinear, 0.00085, 0.012, 1000)
+	case "lcm":
+		if m, err = NewFlow(3, 1); err == nil { // whatever it was before
+			m, err = m.Discrete(LCM, false)
+		}
 	default:
 		t.Fatalf("no model sampling for golden name %q", name)
 	}

@@ -222,7 +222,8 @@ func (m *ModelSampling) Input(dst, x []float32, sigma float32) {
 }
 
 // Denoised sets dst to x0, given the network's output for x at sigma: x - output*sigma for Const and Eps, x/(sigma^2+1)
-// - output*sigma/sqrt(sigma^2+1) for V, the output for X0, and for LCM a mean of x and that of Eps. dst may be x or output.
+// - output*sigma/sqrt(sigma^2+1) for V, the output for X0, and for LCM a mean of x and that of Eps. dst may be x or
+// output.
 func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
 	switch m.prediction {
 	case X0:

@@ -37,7 +37,7 @@ func betaQuantile(u, a, b float64) float64 {
 		return 1
 	}
 	if a == b && u == 0.5 {
-		return 0.5
+		return math.Nextafter(0.5, 1) // as scipy's, which decides between two sigmas of a table of even length
 	}
 	lo, hi := 0.0, 1.0
 	for range 2000 {

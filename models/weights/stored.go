@@ -188,8 +188,8 @@ func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
 	return s
 }
 
-// Transposed returns a matrix with rows and columns exchanged, without reading it. Tensors that are no matrices of whole
-// bytes are returned unchanged.
+// Transposed returns a matrix with rows and columns exchanged, without reading it. Quantized ones and other tensors are
+// returned unchanged.
 func (s Stored) Transposed() Stored {
 	if len(s.Shape) != 2 || s.packed != nil || s.Scales != nil {
 		return s

@@ -26,7 +26,7 @@ func order1() []string {
 		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions",
 		"ConditioningZeroOut",
 		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent", "ReferenceMultiLatent",
-		"CreateBoundingBoxes", "Flux3LayoutPrompt",
+		"CreateBoundingBoxes", "Flux3LayoutPrompt", "CLIPTextEncodeSDXL", "ModelSamplingDiscrete", "RescaleCFG",
 	}
 }
 

@@ -64,8 +64,8 @@ func (m *Model) concat(c *Cond, branch string, l request.Latent, noise *picture.
 	return out, err
 }
 
-// masked builds the channels that networks for inpainting with one channel of a mask read (ComfyUI model_base.BaseModel,
-// concat_cond): the mask of the entry or of the run, of zeros and ones, then what is kept of the picture: image, the
+// masked builds the channels that networks for inpainting with one channel of a mask read (ComfyUI
+// model_base.BaseModel, concat_cond): the mask of the entry or of the run, of zeros and ones, then what is kept of the picture: image, the
 // entry's second latent, or else the run's. Without a mask everything is filled in, and the picture is blank.
 func (m *Model) masked(c *Cond, branch string, l request.Latent, noise *picture.Mask, image dit.Reference,
 ) (dit.Reference, error) {
@@ -80,8 +80,8 @@ func (m *Model) masked(c *Cond, branch string, l request.Latent, noise *picture.
 		}
 		mask = &picture.Mask{B: 1, Y: 1, X: 1, Data: []float32{1}}
 	case c.ConcatImage.B == 0 && l.B != 1:
-		return image, fault.Bad(branch, "the %s model reads a masked picture, and the latent holds %d: want one, or an entry "+
-			"with concat_latent_image (InpaintModelConditioning)", m.Spec.Family, l.B)
+		return image, fault.Bad(branch, "the %s model reads a masked picture, and the latent holds %d: want one, or an "+
+			"entry with concat_latent_image (InpaintModelConditioning)", m.Spec.Family, l.B)
 	case c.ConcatImage.B == 0:
 		if copy(image.Data, l.Data[:want*n]); !allZero(l.Data) {
 			m.Format.ToModel(image.Data, n)

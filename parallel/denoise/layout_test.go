@@ -134,7 +134,7 @@ func TestGuiderNeedsAndMix(t *testing.T) {
 			if got := needed(tc.g, len(tc.needed), false); !slices.Equal(got, tc.needed) {
 				t.Errorf("needed = %v, want %v", got, tc.needed)
 			}
-			guided, uncond := mix(tc.g, 1, tc.x0, func(x0, _ []float32) []float32 { return x0 })
+			guided, uncond := mix(tc.g, 1, tc.x0, lerp)
 			if guided[0] != tc.guided || uncond[0] != tc.uncond {
 				t.Errorf("mix = %v, %v; want %v, %v", guided[0], uncond[0], tc.guided, tc.uncond)
 			}

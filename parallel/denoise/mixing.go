@@ -185,11 +185,9 @@ func needed(g request.Guider, branches int, needUncond bool) []bool {
 
 // mix combines the branches' x0 (nil: not evaluated, counts as zeros) into the guided x0, and also returns the uncond
 // x0 for cfg_pp samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m +
-// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG). norm is called with the first sum of each and its positive, and returns
-// what takes its place.
-func mix(g request.Guider, n int, x0 [][]float32, norm func(x0, positive []float32) []float32) (guided,
-	uncond []float32,
-) {
+// (c - m)*cfg) - n) (ComfyUI Guider_DualCFG). guide returns the first sum of each: lerp, unless nodes change it.
+func mix(g request.Guider, n int, x0 [][]float32, guide func(negative, positive []float32, cfg float32) []float32,
+) (guided, uncond []float32) {
 	at := func(i int) []float32 {
 		if i < len(x0) && x0[i] != nil {
 			return x0[i]
@@ -198,24 +196,24 @@ func mix(g request.Guider, n int, x0 [][]float32, norm func(x0, positive []float
 	}
 	switch g.Kind {
 	case request.GuideBasic:
-		return norm(x0[0], x0[0]), make([]float32, n)
+		return guide(x0[0], x0[0], 1), make([]float32, n)
 	case request.GuideCFG:
 		c, u := at(0), at(1)
 		if len(x0) < 2 || x0[1] == nil {
-			return norm(c, c), u
+			return guide(c, c, 1), u
 		}
-		return norm(lerp(u, c, g.CFG), c), u
+		return guide(u, c, g.CFG), u
 	}
 	c, m, neg := at(0), at(1), at(2)
 	out := make([]float32, n)
 	if g.Nested {
-		text := norm(lerp(m, c, g.CFG), c)
+		text := guide(m, c, g.CFG)
 		for i := range out {
 			out[i] = neg[i] + float32(g.CFG2*(text[i]-neg[i]))
 		}
 		return out, m
 	}
-	base := norm(lerp(neg, m, g.CFG2), m)
+	base := guide(neg, m, g.CFG2)
 	for i := range out {
 		out[i] = base[i] + float32((c[i]-m[i])*g.CFG)
 	}

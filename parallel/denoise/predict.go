@@ -26,8 +26,8 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	if a.cached == cachedGuided && a.reused {
 		x0, uncond = s.reuse(guidedKey, in), slices.Clone(s.uncond) // uncond is that of the last evaluation that ran
 	} else {
-		x0, uncond = mix(d.req.Guider, len(x), branches, func(x0, positive []float32) []float32 {
-			return s.normed(s.rescaled(x0, positive, in, sigma), positive)
+		x0, uncond = mix(d.req.Guider, len(x), branches, func(negative, positive []float32, cfg float32) []float32 {
+			return s.normed(s.guided(negative, positive, cfg, in, sigma), positive)
 		})
 		if a.cached == cachedGuided {
 			s.keep(guidedKey, in, x0)
@@ -45,31 +45,37 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	return x0, uncond, nil
 }
 
-// rescaled applies Guider.Rescale, if that is given, to the guided x0 [B, n] of whole items x at sigma (ComfyUI
-// comfy_extras/nodes_model_advanced.py). Deviations of velocities are those of what separates x0 from x/(sigma^2+1).
-func (s *latentPart) rescaled(x0, positive, x []float32, sigma float32) []float32 {
+// guided is lerp, after which Guider.Rescale acts if that is given, for whole items x at sigma: [B, n] each. Operations
+// are in ComfyUI's order (comfy_extras/nodes_model_advanced.py, RescaleCFG), as those at a large sigma lose digits.
+func (s *latentPart) guided(negative, positive []float32, cfg float32, x []float32, sigma float32) []float32 {
 	multiplier := s.d.req.Guider.Rescale
 	if multiplier == nil {
-		return x0
+		return lerp(negative, positive, cfg)
 	}
-	out, from := make([]float32, len(x0)), make([]float32, len(x0))
-	if !s.d.req.Sampling.IsFlow() {
-		for i := range from {
-			from[i] = x[i] / (sigma*sigma + 1)
+	flow, square := s.d.req.Sampling.IsFlow(), float32(sigma*sigma)+1
+	root := float32(math.Sqrt(float64(square)))
+	velocity := func(x0 []float32) []float32 { // of flow models: x0 itself
+		if flow {
+			return x0
 		}
+		v := make([]float32, len(x0))
+		for i := range v {
+			away := x[i] - x0[i]
+			v[i] = float32((x[i]/square-(x[i]-away))*root) / sigma
+		}
+		return v
 	}
-	for b := 0; b < len(x0); b += s.n {
-		away := func(v []float32) []float32 {
-			d := make([]float32, s.n)
-			for i := range d {
-				d[i] = v[b+i] - from[b+i]
+	want := velocity(positive)
+	out := lerp(velocity(negative), want, cfg)
+	for b := 0; b < len(out); b += s.n {
+		item := out[b : b+s.n]
+		ratio := float32(deviation(want[b:b+s.n]) / max(deviation(item), 1e-8))
+		for i, v := range item {
+			v = float32(*multiplier*float32(v*ratio)) + float32((1-*multiplier)*v)
+			if item[i] = v; !flow {
+				away := x[b+i] - (x[b+i]/square - float32(v*sigma)/root)
+				item[i] = x[b+i] - away
 			}
-			return d
-		}
-		guided := away(x0)
-		factor := *multiplier*float32(deviation(away(positive))/max(deviation(guided), 1e-8)) + 1 - *multiplier
-		for i, d := range guided {
-			out[b+i] = from[b+i] + d*factor
 		}
 	}
 	return out

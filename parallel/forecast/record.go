@@ -13,8 +13,8 @@ import (
 type blockWork struct {
 	text, image float64 // floating-point operations of the products of one text row, and of one image row
 	cross       float64 // those of attention to text outside the sequence, for one image row and one token of the text
-	// those of attention over the image inside a whole network (dit.Spec.Whole), for one pair of image rows; its calls, and
-	// the values that its products write for one image row
+	// those of attention over the image inside a whole network (dit.Spec.Whole), for one pair of image rows; its calls,
+	// and the values that its products write for one image row
 	inside, calls, values float64
 	gathers               []dit.Rows // rows of each gather before column-parallel projections, in the scattered form
 	sums                  []dit.Rows // rows of each sum after row-parallel projections

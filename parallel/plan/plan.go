@@ -335,7 +335,8 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 func (p Plan) checkWhole(spec *dit.Spec) error {
 	refuse := func(key, value string) error {
 		return Refuse(key, "is %s, but %s is a network of one piece, whose pixels, heads, layers and weights are not split: "+
-			"use cfg=2 for its two sides, data=2 (or more) for the pictures of a batch, or leave %s out", value, spec.Family, key)
+			"use cfg=2 for its two sides, data=2 (or more) for the pictures of a batch, or leave %s out", value, spec.Family,
+			key)
 	}
 	for _, k := range keys() {
 		switch k.name {

@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"fmt"
@@ -19,8 +19,8 @@ const (
 	added   = "add_embedding.linear_1.weight"
 )
 
-// XL describes Stable Diffusion XL. Sizes of the release: stabilityai/stable-diffusion-xl-base-1.0.
-func XL() family.Family {
+// Family describes Stable Diffusion XL. Sizes of the release: stabilityai/stable-diffusion-xl-base-1.0.
+func Family() family.Family {
 	return family.Family{
 		Name:   "sdxl",
 		Forms:  []family.Form{{Has: vectors, Lacks: []string{"input_hint_block.0.weight"}}, {Has: added, Aliases: true}},
@@ -50,10 +50,10 @@ func XL() family.Family {
 	}
 }
 
-// One describes Stable Diffusion 1. Sizes of the release: stable-diffusion-v1-5.
-func One() family.Family {
+// SD1 describes Stable Diffusion 1. Sizes of the release: stable-diffusion-v1-5.
+func SD1() family.Family {
 	return family.Family{
-		Name:   "sd1",
+		Name:   "sd15",
 		Forms:  []family.Form{{Has: mark, Lacks: []string{vectors}}, {Has: diffs, Lacks: []string{added}, Aliases: true}},
 		Detect: detect(false),
 		Text: family.Text{
@@ -81,7 +81,7 @@ func One() family.Family {
 // Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "sd1", Width: c.Channels, Heads: c.heads(c.Channels), PatchSize: 1, Channels: c.Out,
+		Family: "sd15", Width: c.Channels, Heads: c.heads(c.Channels), PatchSize: 1, Channels: c.Out,
 		ContextDim: c.ContextDim, Concat: c.concat(), Whole: true,
 		Blocks: dit.Blocks(1, dit.BlockSpec{Kind: dit.Cross}),
 	}
@@ -101,8 +101,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, d, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
-// join puts the states of CLIP-L and CLIP-G side by side, cut to the shorter; the pooled text is that of CLIP-G (ComfyUI
-// comfy/sdxl_clip.py).
+// join puts the states of CLIP-L and CLIP-G side by side, cut to the shorter; the pooled text is that of CLIP-G
+// (ComfyUI comfy/sdxl_clip.py).
 func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	l, g := done["clip_l"], done["clip_g"]
 	if l == nil || g == nil {

@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"slices"
@@ -14,7 +14,7 @@ import (
 // TestRecordedAdapterNames checks every name of a module that ComfyUI takes for the golden models, with the shapes of
 // LoRA, LoCon (3x3 down, 1x1 up) and matrices.
 func TestRecordedAdapterNames(t *testing.T) {
-	for name, f := range map[string]family.Family{"sdxl-a": XL(), "sdxl-c": XL(), "sd15-a": One()} {
+	for name, f := range map[string]family.Family{"sdxl-a": Family(), "sdxl-c": Family(), "sd15-a": SD1()} {
 		table, checked := recordedNames(t, "lora_keys/"+name), 0
 		if name != "sdxl-c" {
 			for file, as := range recordedNames(t, "diffusers_to_original/"+name) {
@@ -63,9 +63,9 @@ func TestRecordedAdapterNames(t *testing.T) {
 
 // TestAdapterNames checks names of the tiny models.
 func TestAdapterNames(t *testing.T) {
-	c := XL().Tiny.(Config)
+	c := Family().Tiny.(Config)
 	e := 2 * c.Channels
-	loratest.Check(t, XL(),
+	loratest.Check(t, Family(),
 		loratest.One("lora_unet_down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k", e, c.ContextDim,
 			"input_blocks.4.1.transformer_blocks.0.attn2.to_k", 0),
 		loratest.One("lora_unet_input_blocks_4_1_proj_in", e, e, "input_blocks.4.1.proj_in", 0),

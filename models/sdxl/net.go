@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"patchbay/engine"
@@ -6,8 +6,8 @@ import (
 )
 
 // net names the weights of the whole model. Sizes in the tags: M channels of the first level, C those that the first
-// convolution reads, O those that the last one writes, T columns of the context, V of the vector. Structs of a level add
-// sizes of their own (weights.Sized): N channels, I channels before.
+// convolution reads, O those that the last one writes, T columns of the context, V of the vector. Structs of a level
+// add sizes of their own (weights.Sized): N channels, I channels before.
 type net struct {
 	Time   embedder       `weight:"time_embed"`
 	Label  *label         `weight:"label_emb.0"` // nil: version 1
@@ -161,7 +161,9 @@ func (c Config) net() *net {
 		if depth == 0 {
 			return nil
 		}
-		return &spatial{n: n, Matrix: family.NewIf[ends](c.Linear), Conv: family.NewIf[endConvs](!c.Linear), Blocks: make([]block, depth)}
+		return &spatial{
+			n: n, Matrix: family.NewIf[ends](c.Linear), Conv: family.NewIf[endConvs](!c.Linear), Blocks: make([]block, depth),
+		}
 	}
 	res := func(in, n int) resnet { return resnet{in: in, n: n, Skip: family.NewIf[skip](in != n)} }
 	at, kept, depth := c.Channels, []int{c.Channels}, 0

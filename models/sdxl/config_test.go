@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"reflect"
@@ -33,20 +33,21 @@ func TestReleasedSizes(t *testing.T) {
 	for _, k := range []struct {
 		family family.Family
 		params int64
-	}{{XL(), 2_567_463_684}, {One(), 859_520_964}} {
+	}{{Family(), 2_567_463_684}, {SD1(), 859_520_964}} {
 		d, err := k.family.Releases[0].Config.Describe(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := d.Spec
-		if s.Params != k.params || !s.Whole || len(s.Blocks) != 1 || s.Blocks[0].Attends != 0 || s.Tokens(9, 13).Tokens() != 117 {
+		if s.Params != k.params || !s.Whole || len(s.Blocks) != 1 || s.Blocks[0].Attends != 0 ||
+			s.Tokens(9, 13).Tokens() != 117 {
 			t.Errorf("%s: got %d parameters and %+v, want %d in one whole block", s.Family, s.Params, s.Blocks, k.params)
 		}
 	}
 }
 
 func TestDetectFindsTheConfig(t *testing.T) {
-	both := []family.Family{XL(), One()}
+	both := []family.Family{Family(), SD1()}
 	for i, f := range both {
 		released := f.Releases[0].Config.(Config)
 		inpaint, vpred, zsnr := released, released, released
@@ -76,7 +77,7 @@ func TestDetectFindsTheConfig(t *testing.T) {
 }
 
 func TestDetectRefusesWithReasons(t *testing.T) {
-	released, one := XL().Releases[0].Config.(Config), One().Releases[0].Config.(Config)
+	released, one := Family().Releases[0].Config.(Config), SD1().Releases[0].Config.(Config)
 	second, refiner, pix := one, released, one
 	second.Linear, second.ContextDim = true, 1024
 	refiner.VectorDim, refiner.ContextDim = 5*features, 1280
@@ -93,7 +94,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		if k.meta != "" {
 			meta["config"] = k.meta
 		}
-		_, err := family.Open([]family.Family{XL(), One()}, weights.FromMap(shapes(t, k.config)), meta)
+		_, err := family.Open([]family.Family{Family(), SD1()}, weights.FromMap(shapes(t, k.config)), meta)
 		if err == nil || !strings.Contains(err.Error(), k.want) {
 			t.Errorf("got %v, want %q", err, k.want)
 		}
@@ -103,7 +104,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 // TestNamesOfDiffusers checks every name of diffusers that was recorded for the golden models, and that no name of a
 // file is left over.
 func TestNamesOfDiffusers(t *testing.T) {
-	for name, f := range map[string]family.Family{"sdxl-a": XL(), "sd15-a": One()} {
+	for name, f := range map[string]family.Family{"sdxl-a": Family(), "sd15-a": SD1()} {
 		table := recordedNames(t, "diffusers_to_original/"+name)
 		m := map[string]weights.Stored{}
 		own := goldenShapes(t, name)

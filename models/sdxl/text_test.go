@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"encoding/json"
@@ -56,8 +56,8 @@ func (c textCase) chunks(t *testing.T, pad int) (out [][]tokenizer.Token) {
 	return out
 }
 
-// TestTextMatchesComfyUI checks recorded prompts of SDXL through both encoders, with several layers of CLIPSetLastLayer,
-// from files with Hugging Face's names and from a full checkpoint.
+// TestTextMatchesComfyUI checks recorded prompts of SDXL through both encoders, with several layers of
+// CLIPSetLastLayer, from files with Hugging Face's names and from a full checkpoint.
 func TestTextMatchesComfyUI(t *testing.T) {
 	cases := map[string]textCase{}
 	if err := golden.JSON("sdxl/text.json", &cases); err != nil {
@@ -90,7 +90,7 @@ func TestTextMatchesComfyUI(t *testing.T) {
 				t.Fatalf("%s has no ids", name)
 			}
 			for i, net := range []text.Net{l, g} {
-				e := XL().Text.Encoders[i]
+				e := Family().Text.Encoders[i]
 				if n, ok := c.Layer.(float64); ok {
 					e.Form.Layer = int(n)
 				}
@@ -149,7 +149,8 @@ func goldenEncoders(t *testing.T, inside bool) (l, g *text.CLIP) {
 		}
 		maps.Copy(full, inOpenCLIP(t, sets["g"], "conditioner.embedders.1.model."))
 		all := weights.FromMap(full)
-		sets["l"], sets["g"] = all.Prefix("conditioner.embedders.0.transformer."), all.Prefix("conditioner.embedders.1.model.")
+		sets["l"] = all.Prefix("conditioner.embedders.0.transformer.")
+		sets["g"] = all.Prefix("conditioner.embedders.1.model.")
 		found := fmt.Sprint(text.Find(all)) // the tiny CLIP-G has too few layers to be told from CLIP-L
 		if want := "[{clip_l conditioner.embedders.0.transformer.} {clip_l conditioner.embedders.1.model.}]"; found != want {
 			t.Errorf("found %s, want %s", found, want)
@@ -197,7 +198,10 @@ func inOpenCLIP(t *testing.T, set *weights.Set, prefix string) map[string]weight
 			} {
 				put(open+as+"."+end, own+name+"."+end)
 			}
-			stacked := slices.Concat(f32(own+"self_attn.q_proj."+end), f32(own+"self_attn.k_proj."+end), f32(own+"self_attn.v_proj."+end))
+			var stacked []float32
+			for _, of := range []string{"q", "k", "v"} {
+				stacked = append(stacked, f32(own+"self_attn."+of+"_proj."+end)...)
+			}
 			shape := []int{3 * e, e}
 			if end == "bias" {
 				shape = shape[:1]

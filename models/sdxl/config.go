@@ -1,6 +1,6 @@
-// Package unet is the network of Stable Diffusion 1 (arXiv:2112.10752) and Stable Diffusion XL (arXiv:2307.01952): a
-// convolutional U whose coarse levels attend to the picture and to the text. It reads the original tensor names, bare or
-// inside a full checkpoint, and those of diffusers.
+// Package sdxl is the network of Stable Diffusion 1 (arXiv:2112.10752) and Stable Diffusion XL (arXiv:2307.01952): a
+// convolutional U whose coarse levels attend to the picture and to the text. It reads the original tensor names, bare
+// or inside a full checkpoint, and those of diffusers.
 //
 // To the rest of the program it is a model of one block that is a whole (dit.Spec.Whole): pixels of the latent are the
 // tokens, Embed is the first convolution, the block everything between it and the last one, Head that.
@@ -9,7 +9,7 @@
 // to the size of the next skip, so odd sides work. A level of the way up reads the result so far and then the skip. The
 // gate of the gated MLP is its second half and goes through the exact GELU. Heads are 64 wide in XL, but 8 in number in
 // version 1, which no name or shape tells. Timesteps are 0..999 and sizes are pixels, neither is scaled.
-package unet
+package sdxl
 
 import (
 	"fmt"
@@ -59,7 +59,7 @@ func detect(xl bool) func(set *weights.Set, meta map[string]string) (family.Conf
 		if !xl {
 			c = Config{Heads: 8}
 		}
-		if err := family.ReadConfig("unet", meta, &c); err != nil {
+		if err := family.ReadConfig("sdxl", meta, &c); err != nil {
 			return c, err
 		}
 		c.read(set)
@@ -78,7 +78,8 @@ func (c *Config) read(set *weights.Set) {
 	transformers := func(at string) int {
 		at += ".1"
 		if n := set.Dim(at+".proj_in.weight", 0); n > 0 {
-			c.ContextDim, c.Linear = set.Dim(at+".transformer_blocks.0.attn2.to_k.weight", 1), len(set.Shape(at+".proj_in.weight")) == 2
+			c.ContextDim = set.Dim(at+".transformer_blocks.0.attn2.to_k.weight", 1)
+			c.Linear = len(set.Shape(at+".proj_in.weight")) == 2
 		}
 		return set.Count(at + ".transformer_blocks")
 	}
@@ -116,19 +117,20 @@ func (c Config) check(xl bool) error {
 	}
 	switch {
 	case c.Channels%groups != 0 || c.Channels == 0 || slices.Contains(c.Mult, 0):
-		return fmt.Errorf("unet: %d channels times %v: want multiples of %d", c.Channels, c.Mult, groups)
+		return fmt.Errorf("sdxl: %d channels times %v: want multiples of %d", c.Channels, c.Mult, groups)
 	case len(c.Mult) != levels || len(c.Up) != up || c.Middle == 0:
-		return fmt.Errorf("unet: %d levels of %v blocks on the way down, %d blocks on the way up and %d transformer blocks "+
+		return fmt.Errorf("sdxl: %d levels of %v blocks on the way down, %d blocks on the way up and %d transformer blocks "+
 			"between: want %d levels, %d blocks and a transformer", len(c.Mult), c.Blocks, len(c.Up), c.Middle, levels, up)
 	case c.Linear != xl || xl && c.VectorDim != 0 && c.VectorDim <= sizes*features:
-		return fmt.Errorf("unet: transformers that begin with a matrix: %v, vectors of %d values: this is Stable Diffusion 2 "+
-			"or a refiner, which are not supported (supported: Stable Diffusion 1, with a convolution and without vectors, "+
-			"and XL, with a matrix and a vector of more than %d values)", c.Linear, c.VectorDim, sizes*features)
+		return fmt.Errorf("sdxl: transformers that begin with a matrix: %v, vectors of %d values: this is Stable "+
+			"Diffusion 2 or a refiner, which are not supported (supported: Stable Diffusion 1, with a convolution and "+
+			"without vectors, and XL, with a matrix and a vector of more than %d values)", c.Linear, c.VectorDim,
+			sizes*features)
 	case heads < 1 || c.Channels%heads != 0:
-		return fmt.Errorf("unet: %d channels are not a multiple of %d heads; files of other sizes carry num_head_channels or "+
-			"num_heads in their metadata under config", c.Channels, heads)
+		return fmt.Errorf("sdxl: %d channels are not a multiple of %d heads; files of other sizes carry "+
+			"num_head_channels or num_heads in their metadata under config", c.Channels, heads)
 	case c.In != c.Out && c.In != 2*c.Out+1:
-		return fmt.Errorf("unet: it reads %d channels and writes %d: want as many or, for inpainting, %d", c.In, c.Out,
+		return fmt.Errorf("sdxl: it reads %d channels and writes %d: want as many or, for inpainting, %d", c.In, c.Out,
 			2*c.Out+1)
 	}
 	return nil

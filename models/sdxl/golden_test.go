@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"encoding/json"
@@ -18,7 +18,7 @@ func goldens() goldenrun.Family {
 	return goldenrun.Family{
 		Models: []string{"sdxl-a", "sdxl-b", "sdxl-c", "sd15-a"},
 		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
-			d, err := family.Open([]family.Family{XL(), One()}, set, meta)
+			d, err := family.Open([]family.Family{Family(), SD1()}, set, meta)
 			if err != nil {
 				return nil, err
 			}
@@ -26,7 +26,7 @@ func goldens() goldenrun.Family {
 		},
 		States: func(spec *dit.Spec, _ int, x []float32, _ dit.Rows) map[string][]float32 {
 			last, n := "output_blocks.8.0", len(x)/spec.Width
-			if spec.Family == "sd1" {
+			if spec.Family == "sd15" {
 				last = "output_blocks.11.1"
 			}
 			channels := make([]float32, 0, len(x))

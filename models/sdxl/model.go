@@ -1,4 +1,4 @@
-package unet
+package sdxl
 
 import (
 	"fmt"

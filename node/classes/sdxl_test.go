@@ -1,0 +1,123 @@
+package classes
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+	"patchbay/parallel/request"
+	"patchbay/tests/golden"
+)
+
+// unetSide is a conditioning of sdxl/e2e.json.
+type unetSide struct {
+	Context       string
+	Shape, Pooled []int
+	Sizes         []int `json:"width_height_cropw_croph_targetw_targeth"`
+}
+
+// unetCase is a run of sdxl/e2e.json.
+type unetCase struct {
+	Model, Latent, Sampler, Scheduler, Mask, What string
+	Concat                                        string `json:"concat_latent_image"`
+	Width, Height, Steps                          int
+	CFG, Denoise                                  float64
+	Seed                                          uint64
+	Positive, Negative                            unetSide
+}
+
+// planes returns a recorded latent, or zeros.
+func (c *unetCase) planes(name string) request.Latent {
+	l := request.NewLatent(1, 4, c.Height/8, c.Width/8)
+	if of, ok := strings.CutPrefix(name, "input:"); ok {
+		l.Data = golden.Input(of, l.Len())
+	}
+	return l
+}
+
+// mask returns the mask of the recorded runs in pixels, nil if the case has none.
+func (c *unetCase) mask() *picture.Mask {
+	if c.Mask == "" {
+		return nil
+	}
+	m := &picture.Mask{B: 1, Y: c.Height, X: c.Width, Data: make([]float32, c.Height*c.Width)}
+	for y := c.Height / 4; y < 3*c.Height/4; y++ {
+		for x := c.Width / 3; x < c.Width; x++ {
+			m.Data[y*c.Width+x] = 1
+		}
+	}
+	return m
+}
+
+func (c *unetCase) side(s unetSide) value.Conditioning {
+	name := strings.TrimPrefix(s.Context, "input:")
+	cond := value.Cond{MaskStrength: 1}
+	cond.Context = dit.Array{Rows: s.Shape[1], Cols: s.Shape[2], Data: golden.Input(name, s.Shape[1]*s.Shape[2])}
+	if s.Pooled != nil {
+		cond.Pooled = golden.Input(strings.TrimSuffix(name, "context")+"pooled", s.Pooled[1])
+	}
+	if n := s.Sizes; n != nil {
+		cond.Sizes = &family.Sizes{Width: n[0], Height: n[1], Left: n[2], Top: n[3], TargetWidth: n[4], TargetHeight: n[5]}
+	}
+	if c.Concat != "" {
+		cond.ConcatImage, cond.ConcatMask = c.planes(c.Concat), c.mask()
+	}
+	return value.Conditioning{cond}
+}
+
+// TestUNetRunsThroughNodes runs every recorded run of SDXL and SD1.5 as a workflow.
+func TestUNetRunsThroughNodes(t *testing.T) {
+	cases := map[string]*unetCase{}
+	if err := golden.JSON("sdxl/e2e.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) < 10 {
+		t.Fatalf("%d runs", len(cases))
+	}
+	eng := engineOf(t, fastOps)
+	for _, name := range slices.Sorted(maps.Keys(cases)) {
+		c := cases[name]
+		if testing.Short() && !slices.Contains([]string{
+			"sdxl-v/ModelSamplingDiscrete-zsnr-rescale", "sdxl-inpaint/euler-normal-5", "sd15/dpmpp_2m-karras-6-cfg7",
+		}, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			g, got := newGraph(), map[string]*value.Latent{}
+			l := &value.Latent{Samples: c.planes(c.Latent), NoiseMask: c.mask()}
+			values := map[string]given{
+				"TheModel": {"MODEL", (&e2eCase{Model: c.Model}).model(t)}, "TheLatent": {"LATENT", l},
+				"Pos": {"CONDITIONING", c.side(c.Positive)}, "Neg": {"CONDITIONING", c.side(c.Negative)},
+			}
+			model := g.add("TheModel")
+			if strings.Contains(name, "ModelSamplingDiscrete") {
+				model = g.add("ModelSamplingDiscrete", "model", model, "sampling", "v_prediction", "zsnr", true)
+				model = g.add("RescaleCFG", "model", model, "multiplier", 0.7)
+			}
+			out := g.add("KSampler", "model", model, "positive", g.add("Pos"), "negative", g.add("Neg"), "latent_image",
+				g.add("TheLatent"), "steps", int64(c.Steps), "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler,
+				"seed", c.Seed, "denoise", c.Denoise)
+			g.add("Keep", "latent", out, "as", "output")
+			runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(runner.Close)
+			if _, err := runner.Run(context.Background(), graph.Job{ID: "unet", Workflow: g.workflow(t)}, nil); err != nil {
+				t.Fatal(err)
+			}
+			rel := relative(got["output"].Samples.Data, tensorOf(t, "sdxl/e2e.safetensors", name))
+			bound := 2e-4
+			if t.Logf("relative error %.2g, bound %g", rel, bound); !(rel <= bound) {
+				t.Errorf("relative error %.3g, bound %g", rel, bound)
+			}
+		})
+	}
+}
