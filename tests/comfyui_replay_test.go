@@ -45,7 +45,7 @@ func TestComfyUIReplay(t *testing.T) {
 		ComfyUI string              `json:"comfyui"`
 		Cases   map[string]replayed `json:"cases"`
 	}
-	text, err := os.ReadFile(golden.Path("comfyui.json"))
+	text, err := golden.Read("comfyui.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,11 @@ func TestComfyUIReplay(t *testing.T) {
 	if err := decoder.Decode(&records); err != nil {
 		t.Fatal(err)
 	}
-	tensors, err := safetensors.Open(golden.Path("comfyui.safetensors"))
+	file, err := golden.Unpack("comfyui.safetensors", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tensors, err := safetensors.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}

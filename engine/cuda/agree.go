@@ -82,11 +82,12 @@ func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64)
 	return most(theirs), most(ours)
 }
 
-// noise fills n elements of bf16 with pseudorandom numbers from -1 to 1 that repeat with a prime period.
-func (o *Ops) noise(at uint64, n int) {
-	const period = 8191
+// noise fills n elements of bf16 with pseudorandom numbers from -1 to 1 that repeat with a prime period. Each kind, 0 to
+// 3, is another sequence of another period: rows of two kinds are uncorrelated.
+func (o *Ops) noise(at uint64, n, kind int) {
+	period := [...]int{8191, 8179, 8171, 8167}[kind]
 	values := make([]float32, min(n, period))
-	state := uint32(1)
+	state := uint32(1 + kind)
 	for i := range values {
 		state = state*1664525 + 1013904223 // Numerical Recipes, 3rd edition, 7.1.4
 		values[i] = float32(int32(state)) / (1 << 31)

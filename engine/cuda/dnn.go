@@ -61,7 +61,10 @@ func (o *Ops) plan(a *engine.AttentionShape) *dnn.Execution { return o.sdpa.plan
 func (o *Ops) planned(a *engine.AttentionShape) *dnn.Execution {
 	p, err := (*dnn.Execution)(nil), error(nil)
 	if o.sdpa.on == nil {
-		if o.sdpa.on, err = o.sdpa.lib.On(o.Stream); err != nil {
+		o.dev.CaptureMu.Lock() // the library may wait for the whole device
+		o.sdpa.on, err = o.sdpa.lib.On(o.Stream)
+		o.dev.CaptureMu.Unlock()
+		if err != nil {
 			o.sdpa.lib = nil // as if there were no library
 		}
 	}
@@ -103,17 +106,31 @@ func (o *Ops) byCUDNN(shape *engine.AttentionShape, scale float32, at [5]uint64)
 	return true
 }
 
-// checkAttention computes attention of the shape by the library and by our kernel and compares the results, and their
-// log-sum-exp, on the device. The scores of the test data differ by some units, so that a few keys outweigh the others.
-// It waits for the stream.
+// sample is n of the numbers below a limit, evenly apart, the last one among them.
+type sample struct{ n, first, step int }
+
+func sampleOf(limit, most int) sample {
+	s := sample{n: min(limit, most), step: 1}
+	if s.n > 1 {
+		s.step = (limit - 1) / (s.n - 1)
+	}
+	s.first = limit - 1 - (s.n-1)*s.step
+	return s
+}
+
+// checkAttention computes attention of the shape by the library and by our kernel and compares results on the device:
+// those of up to 256 queries of the first and the last head, and every log-sum-exp. The scores of the test data differ
+// by some units, so that a few keys outweigh the others. It waits for the stream.
 func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Execution) error {
 	b, h, lq, lk, d := s.B, s.H, s.Lq, s.Lk, s.D
 	extent := func(t [3]int, l int) int { return (b-1)*t[0] + (l-1)*t[1] + (h-1)*t[2] + d }
 	const apart = 1024 // elements between the starts of q, k and v, so that they differ
 	factors := 2 * (max(extent(s.Q, lq), extent(s.K, lk), extent(s.V, lk)) + 2*apart)
-	outs, sums, n := 2*extent(s.O, lq), 4*((b-1)*s.LSE[0]+(h-1)*s.LSE[1]+lq), h*d
-	part, done, err := o.borrow(factors, outs, outs, sums, sums, 4*b*lq*n, 4*b*lq*n, 4*max(n, lq), b*lq*max(n, h),
-		4*b*max(lq, h))
+	outs, sums := 2*extent(s.O, lq), 4*((b-1)*s.LSE[0]+(h-1)*s.LSE[1]+lq)
+	rows, heads := sampleOf(lq, 256), sampleOf(h, 2)
+	compared := max(2*b*rows.n*heads.n*d, 4*b*h*lq)
+	part, done, err := o.borrow(factors, outs, outs, sums, sums, compared, compared, 4*max(heads.n*d, lq), compared,
+		4*b*max(rows.n, h))
 	if err != nil {
 		return err
 	}
@@ -121,7 +138,7 @@ func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Execution) error {
 	if err := o.mem.need(room(dnn.Space)); err != nil {
 		return err
 	}
-	o.noise(part[0], factors/2)
+	o.noise(part[0], factors/2, 0)
 	scale := 6 / float32(math.Sqrt(float64(d)))
 	at := [5]uint64{part[0], part[0] + 2*apart, part[0] + 4*apart, part[1], part[3]}
 	o.attend(flashKernel(d), flashQueries, s, scale, at, engine.AttentionArgs{})
@@ -152,7 +169,9 @@ func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Execution) error {
 		}
 		return o.Err()
 	}
-	err = agree("attention", part[1], part[2], 1.0/64, engine.BF16, [3]int{lq, h, d}, s.O) // both round to bf16
+	first := uint64(2 * (rows.first*s.O[1] + heads.first*s.O[2]))
+	err = agree("attention", part[1]+first, part[2]+first, 1.0/64, engine.BF16, [3]int{rows.n, heads.n, d},
+		[3]int{s.O[0], rows.step * s.O[1], heads.step * s.O[2]}) // both round to bf16
 	if err == nil && s.Sums {
 		// in f32 a single extra key shows
 		err = agree("log-sum-exp", part[3], part[4], 1.0/(1<<14), engine.F32, [3]int{1, h, lq},

@@ -58,6 +58,16 @@ func TestPlantedFaultsOfAttention(t *testing.T) {
 		},
 		{"whatever the library says", "dnn.go", "!(diff <= bound*whole)", "diff < 0", wrong + "/scale", "got"},
 		{"sums that are not compared", "dnn.go", "err == nil && s.Sums", "err == nil && s.Sums && s.B < 0", wrong, "counted"},
+		{
+			"a handle made during a capture", "dnn.go",
+			"		o.dev.CaptureMu.Lock() // the library may wait for the whole device\n" +
+				"		o.sdpa.on, err = o.sdpa.lib.On(o.Stream)\n		o.dev.CaptureMu.Unlock()\n",
+			"		o.sdpa.on, err = o.sdpa.lib.On(o.Stream)\n", "TestCUDNNBesideACapture", "refused:1",
+		},
+		{
+			"copies of all results", "dnn.go", "sampleOf(lq, 256), sampleOf(h, 2)", "sampleOf(lq, lq), sampleOf(h, h)",
+			"TestCUDNNOnAFullCard", "unplanned:1",
+		},
 		{"a mask that the library does not see", "dnn.go", "!a.Plain || ", "", fine, "got"},
 		{
 			"compared on one item alone", "dnn.go", "	o.attend(flashKernel(d), flashQueries, s,",

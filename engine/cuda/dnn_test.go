@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -87,6 +88,7 @@ func TestAttentionByCUDNN(t *testing.T) {
 		{attended{b: 2, h: 2, lq: 40, lk: 40, d: 128, sums: true}, chosen{attended: 1}},
 		{attended{b: 70, h: 1, lq: 3, lk: 9, d: 32, sums: true}, chosen{attended: 1}},
 		{attended{b: 1, h: 2, lq: 20, lk: 20, d: 24}, chosen{attendedKernels: 1, unplanned: 1}},
+		{attended{b: 1, h: 2, lq: 61, lk: 20, d: 64}, chosen{attendedKernels: 1, unplanned: 1}}, // a large workspace
 		{attended{b: 2, h: 2, lq: 20, lk: 20, d: 64, lens: []int{20, 7}}, chosen{attendedKernels: 1}},
 		{attended{b: 1, h: 2, lq: 20, lk: 20, d: 64, scale: -1}, chosen{attendedKernels: 1}},
 	} {
@@ -163,6 +165,66 @@ func TestAttentionByCUDNNReserved(t *testing.T) {
 	m.free()
 }
 
+// TestCUDNNOnAFullCard checks that to compare cuDNN with our kernel takes little more memory than the operands, so that
+// a card that is nearly full does not lose it.
+func TestCUDNNOnAFullCard(t *testing.T) {
+	dev := openCUDNN(t)
+	if dev.Name != "Fake GPU" {
+		t.Skip("NOT RUN: only the fake device's memory can be set")
+	}
+	o := newOps(t, dev)
+	m := &bench{t: t, ops: o, rng: newRand()}
+	c := attended{b: 1, h: 16, lq: 1024, lk: 16, d: 64}
+	out, q, k, v, a := c.tensors(m)
+	if err := o.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	free, total, err := dev.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FAKEGPU_MEMORY", fmt.Sprint(total-free+14<<20)) // copies of all results in f32 took 19 MB
+	o.Attention(out, q, k, v, a)
+	if want := (chosen{attended: 1}); o.chosen != want {
+		t.Errorf("counted %+v, want %+v", o.chosen, want)
+	}
+	m.free()
+}
+
+// TestCUDNNBesideACapture checks that a stream that first uses cuDNN, which then waits for the device, leaves the
+// capture of another stream alone.
+func TestCUDNNBesideACapture(t *testing.T) {
+	dev := openCUDNN(t)
+	o, other := newOps(t, dev), newOps(t, dev)
+	m := &bench{t: t, ops: other, rng: newRand()}
+	c := attended{b: 1, h: 2, lq: 20, lk: 20, d: 64}
+	out, q, k, v, a := c.tensors(m)
+	s := newStep(t, o, 4)
+	good, used := s.f, make(chan struct{})
+	s.f = func(ops engine.Ops, fixed []engine.Tensor) error {
+		if err := good(ops, fixed); err != nil || o.graphs.within == nil {
+			return err
+		}
+		go func() {
+			defer close(used)
+			other.Attention(out, q, k, v, a)
+		}()
+		for range 1000 { // it may go on until it waits for the capture
+			runtime.Gosched()
+		}
+		return nil
+	}
+	for i := range 4 {
+		s.run(t, o, "a", i)
+	}
+	<-used
+	if o.graphs.count.refused > 0 || o.graphs.count.launched != 3 || other.chosen.attended != 1 {
+		t.Errorf("graphs %+v, attention beside them %+v: want 3 launched, 1 by cuDNN", o.graphs.count, other.chosen)
+	}
+	s.m.free()
+	m.free()
+}
+
 // TestAttentionByCUDNNFixed checks that cuDNN is not used after Fix, when a row must have the same bits whatever other
 // rows the call has: the library's order of summation is unknown.
 func TestAttentionByCUDNNFixed(t *testing.T) {
@@ -209,6 +271,12 @@ func TestCUDNNThatIsWrong(t *testing.T) {
 			fakegpu.Change{Old: "most + std::log(sum)", New: "(most + std::log(sum)) * 1.442695f"},
 			true,
 			chosen{attendedKernels: 2, attentionMismatches: 1},
+		},
+		"no NVRTC": {
+			fakegpu.Change{
+				Old: "  std::string why = wrong(d);\n",
+				New: "  std::string why = d->kind == PB_DNN_PLAN ? \"Unable to load NVRTC\" : wrong(d);\n",
+			}, false, chosen{attendedKernels: 2, unplanned: 1},
 		},
 		"sums nobody sees": {fakegpu.Change{Old: "most + std::log(sum)", New: "0"}, false, chosen{attended: 2}},
 		"no number": {

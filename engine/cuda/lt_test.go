@@ -294,19 +294,65 @@ func TestLibraryThatIsWrong(t *testing.T) {
 	if openDevice(t).Name != "Fake GPU" {
 		t.Skip("NOT RUN: no library at hand is wrong")
 	}
-	dev := openLibraryOf(t, fakegpu.Library(t, fakegpu.Change{
-		File: "libcublasLt.cc", Old: "sum += widen(c.d.bias[i]);", New: "sum += widen(c.d.bias[0]);",
-	}))
-	o := newOps(t, dev)
-	for range 2 {
-		compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
-			x, y := m.normal(engine.BF16, 20, 24), m.normal(engine.BF16, 20, 16)
-			w := &engine.Weight{Base: m.weight(engine.BF16, 16, 24), Bias: m.normal(engine.F32, 16)}
-			m.ops.Linear(y, x, w, engine.Epilogue{})
-			return y
+	const bias, beta = "sum += widen(c.d.bias[i]);", "if (c.beta != 0) sum +="
+	for name, c := range map[string]struct {
+		old, replaced string
+		k             int
+	}{
+		"another bias": {bias, "sum += widen(c.d.bias[0]);", 24},
+		"no bias":      {bias, "", 12288},
+		"no residual":  {beta, "if (c.beta < 0) sum +=", 12288},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := openLibraryOf(t, fakegpu.Library(t, fakegpu.Change{File: "libcublasLt.cc", Old: c.old, New: c.replaced}))
+			o := newOps(t, dev)
+			for range 2 {
+				compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
+					x, y := m.normal(engine.BF16, 16, c.k), m.normal(engine.BF16, 16, 16)
+					w := &engine.Weight{Base: m.weight(engine.BF16, 16, c.k), Bias: m.normal(engine.F32, 16)}
+					m.ops.Linear(y, x, w, engine.Epilogue{Residual: y})
+					return y
+				})
+			}
+			if want := (chosen{kernels: 2, refused: 1}); o.chosen != want {
+				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+			}
 		})
 	}
-	if want := (chosen{kernels: 2, refused: 1}); o.chosen != want {
-		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+}
+
+// TestLibraryThatFails checks that our kernel computes shapes for which the library has no algorithm, or fails when it
+// is asked.
+func TestLibraryThatFails(t *testing.T) {
+	dev := openLibrary(t)
+	if dev.Name != "Fake GPU" {
+		t.Skip("NOT RUN: only the fake library fails for some shapes")
+	}
+	for _, c := range []struct {
+		features int
+		bias     bool
+		want     chosen
+	}{
+		{26, false, chosen{kernels: 2, unplannedProducts: 1}},
+		{30, true, chosen{kernels: 2}},
+		{30, false, chosen{library: 2}},
+	} {
+		t.Run(fmt.Sprintf("%d features, bias %t", c.features, c.bias), func(t *testing.T) {
+			o := newOps(t, dev)
+			for range 2 {
+				compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
+					x, y := m.normal(engine.BF16, 20, 24), m.normal(engine.BF16, 20, 32).Slice(1, 0, c.features)
+					w := &engine.Weight{Base: m.weight(engine.BF16, c.features, 24)}
+					if c.bias {
+						w.Bias = m.normal(engine.F32, c.features)
+					}
+					m.ops.Linear(y, x, w, engine.Epilogue{})
+					return m.dense(y)
+				})
+			}
+			if o.chosen != c.want {
+				t.Errorf("products by the library, by our kernels, and shapes refused: %+v, want %+v", o.chosen, c.want)
+			}
+		})
 	}
 }

@@ -2,7 +2,42 @@
 
 package cuda
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestMarksAfterARefusedCapture checks that a stream whose capture CUDA refuses to begin still tells how far it has
+// got: without marks, progress and watchdog take its rank for a stalled one.
+func TestMarksAfterARefusedCapture(t *testing.T) {
+	refuse := filepath.Join(t.TempDir(), "refuse")
+	t.Setenv("FAKEGPU_REFUSE_CAPTURE", refuse)
+	o := openOps(t)
+	if o.dev.Name != "Fake GPU" {
+		t.Skip("NOT RUN: only the fake device refuses to begin a capture")
+	}
+	if err := os.WriteFile(refuse, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newStep(t, o, 4)
+	for i := range 4 {
+		if s.run(t, o, "a", i) {
+			t.Errorf("evaluation %d was replayed", i)
+		}
+	}
+	if o.graphs.count.refused != 1 || !o.graphs.eager {
+		t.Errorf("graphs: %+v, want one refused", o.graphs.count)
+	}
+	o.Mark(1)
+	if err := o.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if n := o.Marked(); n != 1 {
+		t.Errorf("marked %d after the stream ran, want 1", n)
+	}
+	s.m.free()
+}
 
 // TestMarks checks that Marked returns a mark once the stream has reached it and not before, that marks of more than 32
 // bits are not torn, and that reading one does not wait.

@@ -41,12 +41,8 @@ type goldenTokens struct {
 // goldenCases reads tests/golden/tokens.json: case name -> member -> JSON.
 func goldenCases(tb testing.TB) map[string]map[string]json.RawMessage {
 	tb.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "tests", "golden", "tokens.json"))
-	if err != nil {
-		tb.Fatal(err)
-	}
 	var cases map[string]map[string]json.RawMessage
-	if err := json.Unmarshal(data, &cases); err != nil {
+	if err := golden.JSON("tokens.json", &cases); err != nil {
 		tb.Fatal(err)
 	}
 	return cases

@@ -3,7 +3,6 @@ package classes
 import (
 	"context"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -78,7 +77,7 @@ func listOf(v any) []any {
 // TestBoundingBoxesMatchComfyUI compares boxes, elements and what the editor is shown with ComfyUI's, and previews
 // outside of the labels, which ours lack.
 func TestBoundingBoxesMatchComfyUI(t *testing.T) {
-	raw, err := os.ReadFile(golden.Path("boxes.json"))
+	raw, err := golden.Read("boxes.json")
 	check(t, err)
 	decoded, err := pyjson.Decode(raw)
 	check(t, err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -19,7 +18,7 @@ import (
 
 // TestNodesMatchRecorded compares single nodes with the outputs of ComfyUI 0.33.0 in tests/golden/nodes.json.
 func TestNodesMatchRecorded(t *testing.T) {
-	text, err := os.ReadFile(golden.Path("nodes.json"))
+	text, err := golden.Read("nodes.json")
 	check(t, err)
 	decoded, err := pyjson.Decode(text)
 	check(t, err)

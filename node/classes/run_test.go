@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +69,7 @@ func recordedRuns(t *testing.T, name string) ([]recordedRun, map[string]*graph.W
 	if err := golden.JSON(name, &file); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(golden.Path(name))
+	text, err := golden.Read(name)
 	if err != nil {
 		t.Fatal(err)
 	}

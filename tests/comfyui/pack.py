@@ -5,6 +5,7 @@ usage: pack.py RECORD GOLDEN VERSION
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import pathlib
@@ -13,7 +14,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from graphs import cases  # noqa: E402
@@ -21,8 +22,8 @@ from graphs import cases  # noqa: E402
 record, golden, version = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 tensors: dict[str, np.ndarray[Any, Any]] = {}
 out: dict[str, Any] = {}
-before = json.loads((golden / "comfyui.json").read_text())["cases"]
-values = load_file(golden / "comfyui.safetensors")
+before = json.loads(gzip.decompress((golden / "comfyui.json.gz").read_bytes()))["cases"]
+values = load(gzip.decompress((golden / "comfyui.safetensors.gz").read_bytes()))
 
 
 def put(v: Any) -> Any:  # noqa: ANN401
@@ -58,7 +59,8 @@ for name, case in cases().items():
     out[name] = {"bound": case.bound, "x": put(x), "request": put(request)}
 
 assert len(out) >= 60, len(out)
-save_file(dict(sorted(tensors.items())), golden / "comfyui.safetensors")
+(golden / "comfyui.safetensors.gz").write_bytes(gzip.compress(save(dict(sorted(tensors.items()))), mtime=0))
 text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in out.items())
-(golden / "comfyui.json").write_text(f'{{"comfyui": {json.dumps(version)}, "cases": {{\n{text}\n}}}}\n')
+text = f'{{"comfyui": {json.dumps(version)}, "cases": {{\n{text}\n}}}}\n'
+(golden / "comfyui.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 print(len(out), "cases,", len(tensors), "tensors,", sum(a.nbytes for a in tensors.values()), "bytes")

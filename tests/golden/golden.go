@@ -5,7 +5,11 @@
 package golden
 
 import (
+	"compress/gzip"
 	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -30,9 +34,37 @@ func Path(name string) string {
 	}
 }
 
+// Read returns the bytes of a golden file, which may be stored compressed, with ".gz" behind its name.
+func Read(name string) ([]byte, error) {
+	b, err := os.ReadFile(Path(name))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return b, err
+	}
+	f, err := os.Open(Path(name + ".gz"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	r, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+// Unpack writes a golden file that is stored compressed into a folder and returns its path there.
+func Unpack(name, folder string) (string, error) {
+	b, err := Read(name)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, filepath.Base(name))
+	return path, os.WriteFile(path, b, 0o600)
+}
+
 // JSON decodes a golden JSON file into v.
 func JSON(name string, v any) error {
-	b, err := os.ReadFile(Path(name))
+	b, err := Read(name)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,21 @@ package golden
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
+
+// TestRead checks that a file that is stored compressed is read by its name, and that one that is missing is an error
+// with that name.
+func TestRead(t *testing.T) {
+	var cases map[string]any
+	if err := JSON("sigmas.json", &cases); err != nil || len(cases) == 0 {
+		t.Errorf("%d entries of sigmas.json: %v", len(cases), err)
+	}
+	if _, err := Read("none.json"); err == nil || !strings.Contains(err.Error(), "none.json") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
 
 func TestValueMatchesVectors(t *testing.T) {
 	for _, c := range []struct {

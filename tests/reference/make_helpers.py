@@ -11,6 +11,7 @@ that were recorded from a server.
 """
 
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -203,12 +204,12 @@ for dim, shape in (("x", [1, 4, 6, 3]), ("-x", [2, 4, 6, 3]), ("y", [3, 4, 2, 7]
 case("BatchLatentsNode", **{"latents.latent0": to})
 case("BatchLatentsNode", **{"latents.latent0": to, "latents.latent1": one, "latents.latent2": L("b", [1, 4, 9, 5])})
 
-path = f"{out}/tests/golden/nodes.json"
-text = open(path).read().rstrip()
+path = f"{out}/tests/golden/nodes.json.gz"
+text = gzip.open(path, "rt").read().rstrip()
 known = {json.dumps([c["class"], c["inputs"]], sort_keys=True) for c in json.loads(text)["cases"]}
 new = [r for r in ROWS if json.dumps([r["class"], r["inputs"]], sort_keys=True) not in known]
 lines = [text[:-2].rstrip()] + [json.dumps(r) for r in new]
-open(path, "w").write(",\n".join(lines) + "\n]}\n")
+gzip.open(path, "wt").write(",\n".join(lines) + "\n]}\n")
 
 # Entries.
 

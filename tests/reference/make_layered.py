@@ -9,6 +9,7 @@ Weights and inputs are by the formula of tests/golden/README.md section 1. Only 
 published models; cases of other models stay as they are in the files.
 """
 
+import gzip
 import json
 import math
 import os
@@ -222,8 +223,8 @@ def autoencoder():
 
 def cuts():
     """LatentCut and LatentCutToBatch among the recorded nodes."""
-    path = f"{out}/../nodes.json"
-    record = json.load(open(path))
+    path = f"{out}/../nodes.json.gz"
+    record = json.load(gzip.open(path))
     record["cases"] = [c for c in record["cases"] if not c["class"].startswith("LatentCut")]
 
     def case(node, shape, **inputs):
@@ -239,7 +240,7 @@ def cuts():
     for dim, size in (("t", 1), ("t", 2), ("t", 9), ("y", 2), ("x", 3)):
         case(LatentCutToBatch, (2, 2, 3, 3, 4), dim=dim, slice_size=size)
     case(LatentCutToBatch, (2, 2, 5, 4), dim="x", slice_size=2)
-    with open(path, "w") as file:
+    with gzip.open(path, "wt") as file:
         file.write('{"comfyui": "0.33.0", "cases": [\n' + ",\n".join(json.dumps(c) for c in record["cases"]) + "\n]}\n")
 
 

@@ -154,6 +154,7 @@ const char *cublasLtGetStatusString(cublasStatus_t) { return "fake library"; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
   if (!fakegpu::context()) return refuse(PB_LT_NOT_INITIALIZED, "no context is current");
+  if (fakegpu::synchronize()) return refuse((cublasStatus_t)14, "the device could not be waited for");
   *out = new cublasLtContext{fakegpu::context()};
   return PB_LT_SUCCESS;
 }
@@ -216,7 +217,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return refuse(PB_LT_INVALID_VALUE, "unknown attribute of a preference: " + std::to_string(what));
 }
 
-// There is no algorithm for odd numbers of features, for callers must do without now and then.
+// There is no algorithm for odd numbers of features, none with a bias where they are 30 modulo 32, and the library fails where they are 26, for callers must
+// do without now and then.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int count,
                                               cublasLtMatmulHeuristicResult_t *out, int *found) {
@@ -226,7 +228,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
   if (count < 1 || !fits(d, a, b, c, y, &s)) return refuse(PB_LT_INVALID_VALUE, "operands that do not fit together");
   for (uint32_t align : p->align)
     if (align > 16) return refuse(PB_LT_INVALID_VALUE, "callers give addresses of 16 bytes and promise more");
-  if (s.rows % 2 || needs(s) > p->workspace) return PB_LT_NOT_SUPPORTED;
+  if (s.rows % 32 == 26) return (cublasStatus_t)14;  // CUBLAS_STATUS_INTERNAL_ERROR
+  if (s.rows % 2 || needs(s) > p->workspace || (s.rows % 32 == 30 && biased(d->epilogue))) return PB_LT_NOT_SUPPORTED;
   memset(out, 0, sizeof *out);
   out->algo = algorithm(s, d, a, b, c, y);
   out->workspaceSize = needs(s);

@@ -1,7 +1,8 @@
 // A libcudnn.so.9 without a GPU: attention on the CPU, in the order of the fake device's streams, through the backend's descriptors. It takes what a caller
 // may rely on in the real one and refuses all else: attributes it does not know or of another type or count than NVIDIA's header says, descriptors that are
 // changed after they are finalized or used before, shapes that do not fit together, operands beyond their memory or not aligned as promised. The workspace is
-// filled with NaN while attention runs. There is no engine for heads of less than 32 elements, for callers must do without now and then.
+// filled with NaN while attention runs. There is no engine for heads of less than 32 elements, and for 61 queries it wants a large workspace, for callers must
+// do without now and then. To make a handle waits for the device.
 #pragma GCC optimize("O3")
 #include "cudnn9.h"
 
@@ -135,7 +136,7 @@ struct attention {
   explicit attention(const descriptor *d)
       : q(read(d, PB_DNN_SDPA_Q)), k(read(d, PB_DNN_SDPA_K)), v(read(d, PB_DNN_SDPA_V)), o(read(d, PB_DNN_SDPA_O)), scale(read(d, PB_DNN_SDPA_SCALE)),
         stats(read(d, PB_DNN_SDPA_STATS)) {}
-  uint64_t needs() const { return 256 + 16 * (q.dims[2] % 64); }
+  uint64_t needs() const { return q.dims[2] == 61 ? 2 << 20 : 256 + 16 * (q.dims[2] % 64); }
 };
 
 // wrong says what is inconsistent in a descriptor that has what it needs, "" if nothing.
@@ -242,6 +243,7 @@ void cudnnGetLastErrorString(char *message, size_t most) { snprintf(message, mos
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out) {
   if (!fakegpu::context()) return refuse(PB_DNN_NOT_INITIALIZED, "no context is current");
+  if (fakegpu::synchronize()) return refuse(PB_DNN_EXECUTION_FAILED, "the device could not be waited for");
   *out = new cudnnContext{fakegpu::context()};
   return PB_DNN_SUCCESS;
 }
