@@ -218,3 +218,37 @@ func TestClipMemory(t *testing.T) {
 		t.Errorf("decoding takes %d bytes and encoding %d, want at most 6 GB", decode, encode)
 	}
 }
+
+// TestClipTilesGolden compares clips that are decoded in tiles of space and time with ComfyUI's: pictures of one tile
+// differ a lot from those of the whole, as the first frame of every tile is a first frame.
+func TestClipTilesGolden(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("wan/vae.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ops, name := fastest(t)
+	for _, c := range []struct {
+		key                                  string
+		size, overlap, frames, overlapFrames int
+	}{
+		{"wan21vae-a/decode_tiled/64-16-16-4", 64, 16, 16, 4}, {"wan21vae-a/decode_tiled/64-32-64-8", 64, 32, 64, 8},
+		{"wan22vae-a/decode_tiled/64-16-12-4", 64, 16, 12, 4},
+	} {
+		const n, y, x = 7, 9, 6
+		v := openVideo(t, ops, c.key[:10])
+		latent := golden.Input(c.key[:10]+"/tiled", v.Config.Latent()*n*y*x)
+		tiles := vae.DecodeClipTiles(c.size, c.overlap, c.frames, c.overlapFrames, v.Config)
+		got, err := v.DecodeClipTiled(vae.Env{Ops: ops}, latent, n, y, x, tiles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vae.ToImage(got)
+		var third []float32 // what is recorded
+		picture := len(got) / v.Config.Pictures(n)
+		for i := 0; i < v.Config.Pictures(n); i += 3 {
+			third = append(third, got[i*picture:(i+1)*picture]...)
+		}
+		compare(t, name+" "+c.key, third, values(t, f, c.key), tolerance)
+	}
+}

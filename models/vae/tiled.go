@@ -19,6 +19,51 @@ func DecodeTiles(size, overlap, scale int) Tiles {
 	return Tiles{Y: size / scale, X: size / scale, Overlap: overlap / scale}
 }
 
+// ClipTiles is a tile geometry with latent frames and how far neighbors in time overlap.
+type ClipTiles struct {
+	Tiles
+	T, OverlapT int
+}
+
+// DecodeClipTiles is DecodeTiles for clips, with the widgets temporal_size and temporal_overlap (in pictures): the
+// overlap is halved if the size is less than twice it, both are divided by the pictures of a latent frame, and tiles
+// have at least two frames, of which at least one and at most half overlap.
+func DecodeClipTiles(size, overlap, frames, overlapFrames int, cfg Config) ClipTiles {
+	if frames < 2*overlapFrames {
+		overlapFrames /= 2
+	}
+	t := max(2, frames/cfg.Step())
+	return ClipTiles{DecodeTiles(size, overlap, cfg.Scale()), t, max(1, min(t/2, overlapFrames/cfg.Step()))}
+}
+
+// DecodeClipTiled decodes a clip of latents [C, t*y, x] in tiles and returns raw pictures like DecodeVideo, one after
+// the other, with the memory of the largest tile. Every tile is a clip of its own, whose first frame is a first frame.
+func (v *VAE) DecodeClipTiled(env Env, latent []float32, t, y, x int, tiles ClipTiles) ([]float32, error) {
+	c, s := v.Config.Latent(), v.Config.Scale()
+	if err := v.checkLatent(latent, 1, t*y, x); err != nil {
+		return nil, err
+	}
+	if tiles.Overlap < 0 || tiles.Y <= tiles.Overlap || tiles.T <= tiles.OverlapT {
+		return nil, fmt.Errorf("vae tiles: %d rows and %d frames with overlaps %d and %d: tiles must be larger", tiles.Y,
+			tiles.T, tiles.Overlap, tiles.OverlapT)
+	}
+	g := tile.Clip{
+		Grid: tile.Grid{C: c, Out: v.Config.Out, Y: y, X: x, Up: float64(s)}, T: t, Long: v.Config.Pictures,
+		From: func(i int) int { return i * v.Config.Step() },
+	}
+	size := tile.ClipSize{Size: tile.Size(tiles.Tiles), T: tiles.T, Overlap: tiles.OverlapT}
+	return g.Pass(size, env.Check, func(piece []float32, tt, ty, tx int, check func(int, int) error) ([]float32, error) {
+		env := env
+		env.Check = check
+		var out []float32
+		err := v.DecodeVideo(env, channelsFirst(piece, c, tt*ty*tx), tt, ty, tx, func(_ int, picture []float32) error {
+			out = append(out, picture...)
+			return nil
+		})
+		return out, err
+	}, LatentRows(latent, c, t*y, x, 0, t*y))
+}
+
 // DecodeTiled decodes latents [B, C, Y, X] in tiles and returns raw pictures [B, S*Y, S*X, 3] like Decode, with the
 // memory of the largest tile. It averages the passes over t.Shapes, each blended with linear ramps over the overlap.
 // The result differs from Decode's, because tiles do not see each other.

@@ -9,6 +9,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(),
 		schedulerClasses(), samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(),
 		imageFilterClasses(), maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(),
-		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), boxClasses(), extra,
+		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), boxClasses(),
+		wanClasses(), extra,
 	)
 }

@@ -89,6 +89,19 @@ func imageClasses() []graph.Class {
 			},
 		},
 		{
+			Name: "SaveAnimatedPNG", Display: "Save Animated PNG", Module: "comfy_extras.nodes_images", Output: true,
+			Description: "Saves the pictures to the output folder as one animation.",
+			Inputs: []graph.Input{
+				graph.Link("images", "IMAGE", ""),
+				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
+					"multiline", false),
+				graph.Float("fps", "pictures a second", 6, 0.01, 1000, 0.01),
+				graph.Int("compress_level", "higher files are smaller and take longer", 4, 0, 9, 0).AsAdvanced(),
+			},
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Check: checkSavePrefix,
+			Run: saveAnimated,
+		},
+		{
 			Name: "ImageCompare", Display: "Compare Images", Module: "comfy_extras.nodes_image_compare",
 			Essential: "Image Tools", Experimental: true, Output: true, Description: "Shows two pictures behind a slider.",
 			Inputs: []graph.Input{
@@ -154,6 +167,20 @@ func sendImages(c *graph.Call) ([]any, error) {
 		})
 	}
 	return []any{}, nil
+}
+
+// saveAnimated hands the pictures to the caller as one animated PNG.
+func saveAnimated(c *graph.Call) ([]any, error) {
+	im := c.Image("images")
+	p, err := files.CheckPrefix(c.Str("filename_prefix"), im.X, im.Y)
+	if err != nil {
+		return nil, err
+	}
+	data := picture.EncodeAPNG(im.B, im.Y, im.X, im.C, int(1000/c.Float("fps")), c.Whole("compress_level"), im.Bytes,
+		metadataOf(c)...)
+	c.Save(files.Output{Kind: "images", Prefix: p, Type: "output", Ext: ".png", Data: data, Width: im.X, Height: im.Y})
+	c.Show("animated", []any{true})
+	return []any{im}, c.Context.Err()
 }
 
 // metadataOf returns the metadata of a saved file: the workflow as "prompt", then the extra texts.

@@ -55,6 +55,22 @@ func latentClasses() []graph.Class {
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, c.Whole("layers")+1) },
 		},
 		{
+			Name: "EmptyHunyuanLatentVideo", Display: "Empty HunyuanVideo 1.0 Latent", Module: "comfy_extras.nodes_hunyuan",
+			Category: "model/latent/hunyuan video", Description: "Zeros for a video; its length is cut to 4k+1 pictures.",
+			Inputs: []graph.Input{
+				graph.Int("width", "in pixels", 848, 16, 16384, 16), graph.Int("height", "in pixels", 480, 16, 16384, 16),
+				graph.Int("length", "in pictures", 25, 1, 16384, 4),
+				graph.Int("batch_size", "videos made at once", 1, 1, 4096, 0),
+			},
+			Run: func(c *graph.Call) ([]any, error) {
+				out, err := emptyLatent(c, 16, 8, latentFrames(c.Whole("length")))
+				if err == nil {
+					out[0].(*value.Latent).Scale = 8
+				}
+				return out, err
+			},
+		},
+		{
 			Name: "SaveLatent", Display: "Save Latent", Aliases: "export latent", Output: true,
 			Outputs: []graph.Slot{{Name: "samples", Type: "LATENT"}},
 			Inputs: []graph.Input{

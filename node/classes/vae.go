@@ -98,7 +98,10 @@ func vaeClasses() []graph.Class {
 }
 
 func vaeDecode(c *graph.Call) ([]any, error) {
-	l, v := c.Latent("samples").Samples, c.VAE("vae")
+	l, v, err := decodable(c)
+	if err != nil {
+		return nil, err
+	}
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
@@ -107,6 +110,26 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	var im *picture.Image
+	if l.T > 1 {
+		err = v.WithClips(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
+			if err := v.Takes(net.Config.Latent(), l.C); err != nil {
+				return err
+			}
+			frame := l
+			frame.B, frame.Y = l.B*net.Config.Pictures(l.T), l.Y/l.T
+			s := net.Config.Scale()
+			if err := checkSize("samples", frame.B, s*frame.Y, s*frame.X, net.Config.Out); err != nil {
+				return err
+			}
+			out, err := d.DecodeClips(net, l.Data, l.B, l.T, frame.Y, l.X, plan.Bands())
+			if err != nil {
+				return err
+			}
+			im = pictures(frame, net.Config, out)
+			return nil
+		})
+		return []any{im}, err
+	}
 	err = v.WithLoaded(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
 		if err := v.Takes(net.Config.Latent(), l.C); err != nil {
 			return err
@@ -121,6 +144,15 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 	return []any{im}, err
 }
 
+// decodable returns the latent of the input samples and the autoencoder. Several frames need one of videos.
+func decodable(c *graph.Call) (request.Latent, *value.VAE, error) {
+	l, v := c.Layers("samples"), c.VAE("vae")
+	if v.Frames {
+		return l.Samples, v, nil
+	}
+	return l.Samples, v, l.Single("samples")
+}
+
 func vaeEncode(c *graph.Call) ([]any, error) {
 	samples, err := encodeImage(c, c.VAE("vae"), c.Image("pixels"))
 	return []any{&value.Latent{Samples: samples}}, err
@@ -133,6 +165,21 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out request.La
 	}
 	plan, err := plan.Parse(c.Job.Plan)
 	if err != nil {
+		return out, err
+	}
+	if v.IsClip(im.B) {
+		err = v.WithClips(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
+			n, _ := net.Config.Frames(im.B)
+			pixels, y, x, err := covered(v, net.Config, im.Items(0, n))
+			if err != nil {
+				return err
+			}
+			s := net.Config.Scale()
+			out = request.Latent{B: 1, C: net.Config.Latent(), X: x / s}
+			out.Data, out.T, err = d.EncodeClip(net, pixels, n, y, x, plan.Bands())
+			out.Y = out.T * y / s
+			return err
+		})
 		return out, err
 	}
 	if im, err = v.Taken(im); err != nil {
@@ -179,13 +226,19 @@ func encodePixels(im *picture.Image) request.Latent {
 }
 
 func vaeDecodeTiled(c *graph.Call) ([]any, error) {
-	l, v := c.Latent("samples").Samples, c.VAE("vae")
+	l, v, err := decodable(c)
+	if err != nil {
+		return nil, err
+	}
 	size, overlap := c.Whole("tile_size"), c.Whole("overlap")
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
+	if l.T > 1 {
+		return decodeClipTiled(c, v, l, size, overlap)
+	}
 	var im *picture.Image
-	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (int, error) {
+	err = v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (int, error) {
 		if err := v.Takes(cfg.Latent(), l.C); err != nil {
 			return 0, err
 		}
@@ -198,6 +251,42 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 		out, err := net.DecodeTiled(env, l.Data, l.B, l.Y, l.X, vae.DecodeTiles(size, overlap, net.Config.Scale()))
 		im = pictures(l, net.Config, out)
 		return err
+	})
+	return []any{im}, err
+}
+
+// decodeClipTiled decodes clips in tiles of space and time.
+func decodeClipTiled(c *graph.Call, v *value.VAE, l request.Latent, size, overlap int) ([]any, error) {
+	var im *picture.Image
+	err := v.WithClips(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
+		if err := v.Takes(net.Config.Latent(), l.C); err != nil {
+			return err
+		}
+		frame := l
+		frame.B, frame.Y = l.B*net.Config.Pictures(l.T), l.Y/l.T
+		s := net.Config.Scale()
+		if err := checkSize("samples", frame.B, s*frame.Y, s*frame.X, net.Config.Out); err != nil {
+			return err
+		}
+		tiles := vae.DecodeClipTiles(size, overlap, c.Whole("temporal_size"), c.Whole("temporal_overlap"), net.Config)
+		rows := min(frame.Y, tiles.Y)
+		arena, err := d.Arena(vae.DecodeClipBytes(net.Config, d.DType, vae.Band{End: rows, Total: rows}, min(l.X, tiles.X),
+			min(l.T, tiles.T)))
+		if err != nil {
+			return err
+		}
+		env := vae.Env{Ops: d.Ops, Arena: arena, DType: d.DType, Check: func(int, int) error { return d.Check() }}
+		var out []float32
+		item := len(l.Data) / l.B
+		for i := range l.B {
+			one, err := net.DecodeClipTiled(env, l.Data[i*item:(i+1)*item], l.T, frame.Y, l.X, tiles)
+			if err != nil {
+				return err
+			}
+			out = append(out, one...)
+		}
+		im = pictures(frame, net.Config, out)
+		return nil
 	})
 	return []any{im}, err
 }

@@ -159,3 +159,46 @@ func blend(to, from []byte, a uint32) {
 	}
 	to[3] = byte(a + under)
 }
+
+// EncodeAPNG writes n frames of 8-bit pixels [Y, X, C] as an animated PNG that repeats without end (PNG third edition,
+// section 11.3.5), each shown for so many milliseconds, compressed with level 0 to 9. Texts follow the frames in chunks
+// of ComfyUI's own kind. frame returns the pixels of a frame, which are not read after the next call. It panics if n is
+// 0 or pixels do not fit the shape.
+func EncodeAPNG(n, y, x, c, milliseconds, level int, frame func(i int) []byte, texts ...[2]string) []byte {
+	var b bytes.Buffer
+	sequence := uint32(0)
+	next := func() uint32 {
+		sequence++
+		return sequence - 1
+	}
+	writeHeader(&b, y, x, c)
+	writeChunk(&b, "acTL", append(binary.BigEndian.AppendUint32(nil, uint32(n)), 0, 0, 0, 0)) // plays: without end
+	for i := range n {
+		pixels := frame(i)
+		if len(pixels) != y*x*c {
+			panic("png: pixels of another size than the animation")
+		}
+		control := binary.BigEndian.AppendUint32(nil, next())
+		for _, v := range []int{x, y, 0, 0} {
+			control = binary.BigEndian.AppendUint32(control, uint32(v))
+		}
+		control = binary.BigEndian.AppendUint16(control, uint16(min(milliseconds, 1<<16-1)))
+		control = binary.BigEndian.AppendUint16(control, 1000)
+		writeChunk(&b, "fcTL", append(control, keepFrame, 0))
+		body := deflateRows(pixels, y, x*c, c, level)
+		if i == 0 {
+			writeChunk(&b, "IDAT", body)
+			continue
+		}
+		writeChunk(&b, "fdAT", append(binary.BigEndian.AppendUint32(nil, next()), body...))
+	}
+	for _, t := range texts {
+		kind, body := encodeText(t[0], t[1])
+		if kind == "tEXt" {
+			kind = "comf"
+		}
+		writeChunk(&b, kind, body)
+	}
+	writeChunk(&b, "IEND", nil)
+	return b.Bytes()
+}

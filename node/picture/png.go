@@ -34,19 +34,27 @@ func EncodePNG(pixels []byte, y, x, c int, texts ...[2]string) []byte {
 		panic(fmt.Sprintf("png: %d bytes for a picture [%d, %d, %d]", len(pixels), y, x, c))
 	}
 	var b bytes.Buffer
+	writeHeader(&b, y, x, c)
+	for _, t := range texts {
+		kind, body := encodeText(t[0], t[1])
+		writeChunk(&b, kind, body)
+	}
+	writeChunk(&b, "IDAT", deflateRows(pixels, y, x*c, c, pngLevel))
+	writeChunk(&b, "IEND", nil)
+	return b.Bytes()
+}
+
+// pngLevel is how much pictures are compressed, of 0 to 9, as ComfyUI's are.
+const pngLevel = 4
+
+// writeHeader writes the signature and the header of 8-bit pixels [Y, X, C].
+func writeHeader(b *bytes.Buffer, y, x, c int) {
 	b.WriteString(pngSignature)
 	header := make([]byte, 13)
 	binary.BigEndian.PutUint32(header, uint32(x))
 	binary.BigEndian.PutUint32(header[4:], uint32(y))
 	header[8], header[9] = 8, map[int]byte{1: 0, 3: 2, 4: 6}[c]
-	writeChunk(&b, "IHDR", header)
-	for _, t := range texts {
-		kind, body := encodeText(t[0], t[1])
-		writeChunk(&b, kind, body)
-	}
-	writeChunk(&b, "IDAT", deflateRows(pixels, y, x*c, c))
-	writeChunk(&b, "IEND", nil)
-	return b.Bytes()
+	writeChunk(b, "IHDR", header)
 }
 
 func writeChunk(b *bytes.Buffer, kind string, body []byte) {
@@ -74,11 +82,11 @@ func encodeText(key, value string) (kind string, body []byte) {
 
 // deflateRows filters every row with the filter of least absolute sum (PNG specification 12.7) and compresses the
 // result.
-func deflateRows(pixels []byte, rows, stride, bpp int) []byte {
+func deflateRows(pixels []byte, rows, stride, bpp, level int) []byte {
 	var out bytes.Buffer
-	z, err := zlib.NewWriterLevel(&out, 4)
+	z, err := zlib.NewWriterLevel(&out, level)
 	if err != nil {
-		panic(err) // the level is a constant
+		panic(err) // callers give levels of 0 to 9
 	}
 	previous := make([]byte, stride)
 	trial, best := make([]byte, stride+1), make([]byte, stride+1)

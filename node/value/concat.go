@@ -17,6 +17,9 @@ func (m *Model) concat(c *Cond, branch string, l request.Latent, noise *picture.
 	if m.Spec.Concat == 0 {
 		return dit.Reference{}, nil
 	}
+	if m.Traits.MaskFirst > 0 {
+		return m.beside(c, branch, l, noise)
+	}
 	out, image, want := dit.Reference{Y: l.Y, X: l.X}, c.ConcatImage, m.Format.Channels
 	if image.B == 0 {
 		image = request.NewLatent(1, want, l.Y, l.X)
@@ -111,3 +114,58 @@ func (m *Model) masked(c *Cond, branch string, l request.Latent, noise *picture.
 
 // blankPicture is a grey picture in latent space, by channel (ComfyUI blank_inpaint_image_like).
 var blankPicture = []float32{0.8223, -0.6876, 0.6364, 0.1380}
+
+// beside builds the channels beside the latent of networks that read a video, behind the channels of a mask in which 1
+// means that it is given (ComfyUI model_base.WAN21.concat_cond). Without a video all of them are zeros.
+func (m *Model) beside(c *Cond, branch string, l request.Latent, noise *picture.Mask) (dit.Reference, error) {
+	video, given, first, frames := c.ConcatImage, c.ConcatGiven, m.Traits.MaskFirst, max(1, l.T)
+	plane := l.Y * l.X
+	out := dit.Reference{Y: l.Y, X: l.X, Data: make([]float32, m.Spec.Concat*plane)}
+	if video.B > 0 {
+		if want := m.Spec.Concat - first; video.B != 1 || video.C != want || max(1, video.T) != frames {
+			return out, fault.Family(branch, "concat_latent_image has %d videos of %d channels and %d latent frames, the %s "+
+				"model takes one of %d and %d: encode it with the VAE of that family, in the length of the latent", video.B,
+				video.C, max(1, video.T), m.Spec.Family, want, frames)
+		}
+		data, err := fitted(branch, "concat_latent_image", video, l)
+		if err != nil {
+			return out, err
+		}
+		m.Format.ToModel(data, plane)
+		copy(out.Data[first*plane:], data)
+	}
+	if given.B == 0 && noise != nil {
+		one := l
+		one.B = 1
+		given = m.frameMask(noise, one)
+	}
+	if given.B == 0 {
+		return out, nil
+	}
+	if given.B != 1 || given.C != 1 && given.C != first || max(1, given.T) > frames {
+		return out, fault.Bad(branch, "concat_mask is [%d, %d, %d frames, ...]: want [1, 1 or %d, at most %d frames, ...]",
+			given.B, given.C, max(1, given.T), first, frames)
+	}
+	data, err := fitted(branch, "concat_mask", given, l)
+	if err != nil {
+		return out, err
+	}
+	has := len(data) / given.C // values of the frames that the mask has
+	for ch := range first {
+		for i, v := range data[ch%given.C*has:][:has] {
+			out.Data[ch*plane+i] = 1 - v
+		}
+	}
+	return out, nil
+}
+
+// fitted returns the values of v with every frame scaled to the size of l's frames.
+func fitted(branch, what string, v, l request.Latent) ([]float32, error) {
+	t, y := max(1, v.T), l.Y/max(1, l.T)
+	r, err := resample.Upscale(resample.Image{Data: v.Data, B: 1, C: v.C * t, Y: v.Y / t, X: v.X}, l.X, y,
+		resample.Bilinear, resample.CropCenter)
+	if err != nil {
+		return nil, fault.Bad(branch, "%s: %v", what, err)
+	}
+	return r.Data, nil
+}

@@ -81,7 +81,7 @@ func (m *Model) layered(l request.Latent, noise *picture.Mask, branches []Guider
 	switch {
 	case !m.Spec.Frames:
 		return fault.Family("latent_image", "has %d layers, which %s models do not take", l.T, m.Spec.Family)
-	case noise != nil:
+	case noise != nil && !m.Format.Frames:
 		return fault.At(fault.BadInput, "latent_image", rule, "latent_image", l.T)
 	}
 	for _, b := range branches {

@@ -60,12 +60,8 @@ func Lower(r Lowering) (*request.Request, error) {
 		}
 		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
 	}
-	if r.Latent.NoiseMask != nil {
-		mask := r.Latent.NoiseMask
-		if m.Format.Frames {
-			mask = middleFrame(mask)
-		}
-		req.Mask = fitMask(mask, start.Y, start.X, start.B)
+	if mask := r.Latent.NoiseMask; mask != nil {
+		req.Mask, req.CleanMask = m.frameMask(mask, start), m.Traits.FrameTimes
 	}
 	hint := once(r.Hint)
 	for _, b := range r.Branches {
@@ -103,12 +99,15 @@ func (m *Model) widen(latent *Latent) (request.Latent, error) {
 	case !empty:
 		return l, nil
 	}
-	y, x := l.Y, l.X
+	frames := max(1, l.T)
+	y, x := l.Y/frames, l.X
 	if resized { // round half to even, as Python does
 		side := func(n int) int { return int(math.RoundToEven(float64(n) * float64(latent.Scale) / float64(pixels))) }
 		y, x = max(1, side(y)), max(1, side(x))
 	}
-	return request.NewLatent(l.B, want, y, x), nil
+	out := request.NewLatent(l.B, want, frames*y, x)
+	out.T = l.T
+	return out, nil
 }
 
 func allZero(v []float32) bool {
@@ -158,9 +157,41 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hi
 			e.Mask = fitMask(c.Mask, l.Y, l.X, min(c.Mask.B, l.B))
 			e.MaskStrength, e.MaskBounds = c.MaskStrength, c.MaskBounds
 		}
+		if e.Vision, err = m.vision(c, b.Name); err != nil {
+			return out, err
+		}
+		if noise != nil && m.Traits.FrameTimes {
+			e.Frames = meansOfFrames(m.frameMask(noise, l))
+		}
 		out.Entries = append(out.Entries, e)
 	}
 	return out, nil
+}
+
+// vision returns the states of pictures that the model's blocks attend to. Models without such layers ignore them.
+func (m *Model) vision(c *Cond, branch string) (dit.Array, error) {
+	if m.Spec.VisionDim == 0 {
+		return dit.Array{}, nil
+	}
+	if v := c.Vision; v.Rows > 0 && v.Cols != m.Spec.VisionDim {
+		return dit.Array{}, fault.Family(branch, "clip_vision_output has states of %d values, the %s model reads %d: use the "+
+			"picture encoder that it was made for (clip_vision_h)", v.Cols, m.Spec.Family, m.Spec.VisionDim)
+	}
+	return c.Vision, nil
+}
+
+// meansOfFrames returns the mean of every frame of a mask.
+func meansOfFrames(mask request.Latent) []float32 {
+	out := make([]float32, max(1, mask.T))
+	n := mask.Y * mask.X / len(out)
+	for i := range out {
+		sum := 0.
+		for _, v := range mask.Data[i*n : (i+1)*n] {
+			sum += float64(v)
+		}
+		out[i] = float32(sum / float64(n))
+	}
+	return out
 }
 
 // filled pads a text that is shorter than the model's minimum (family.Traits.MinText) with zero rows in front.
@@ -212,15 +243,28 @@ func (c *Cond) area(l request.Latent) request.Area {
 	return request.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
 }
 
-// middleFrame scales a batch of masks, which ComfyUI reads as the frames of one for latents with an axis of frames, to
-// one frame: the middle one, or the mean of the middle two.
-func middleFrame(m *picture.Mask) *picture.Mask {
-	n, low, high := m.Y*m.X, (m.B-1)/2, m.B/2
-	out := &picture.Mask{B: 1, Y: m.Y, X: m.X, Data: slices.Clone(m.Data[low*n:][:n])}
-	for i, v := range m.Data[high*n:][:n] {
-		out.Data[i] = 0.5*out.Data[i] + 0.5*v
+// frameMask returns a mask in the size of a latent. For latents with an axis of frames a batch of masks is that of the
+// frames of one: scaled linearly to as many frames, to the middle one, or the mean of the middle two, for one.
+func (m *Model) frameMask(mask *picture.Mask, l request.Latent) request.Latent {
+	if !m.Format.Frames {
+		return fitMask(mask, l.Y, l.X, l.B)
 	}
-	return out
+	t, n := max(1, l.T), mask.Y*mask.X
+	frames := &picture.Mask{B: t, Y: mask.Y, X: mask.X, Data: make([]float32, 0, t*n)}
+	for i := range t {
+		at := min(max((float64(i)+0.5)*float64(mask.B)/float64(t)-0.5, 0), float64(mask.B-1))
+		low := int(at)
+		part := float32(at - float64(low))
+		first, second := mask.Data[low*n:][:n], mask.Data[min(low+1, mask.B-1)*n:][:n]
+		for k, v := range first {
+			if part > 0 {
+				v = (1-part)*v + part*second[k]
+			}
+			frames.Data = append(frames.Data, v)
+		}
+	}
+	one := fitMask(frames, l.Y/t, l.X, t)
+	return request.Latent{B: l.B, C: 1, T: l.T, Y: l.Y, X: l.X, Data: slices.Repeat(one.Data, l.B)}
 }
 
 // fitMask scales a mask to latent size and repeats or truncates its batch: [B, Y, X] -> [b, 1, y, x].

@@ -37,6 +37,18 @@ type Style struct {
 type VisionOutput struct {
 	Rows, Cols int
 	Data, Deep []float32
+	Pictures   int
+}
+
+// Before returns the states of one picture after the last layer but one. It returns an error that names the input field
+// if there are several pictures, or if the encoder has too few layers.
+func (o VisionOutput) Before(field string) (dit.Array, error) {
+	if o.Pictures != 1 || o.Deep == nil {
+		return dit.Array{}, fault.Bad(field, "%d pictures, or an encoder of fewer than %d layers: want one picture", o.Pictures,
+			-text.Deep()[0])
+	}
+	n := o.Rows * o.Cols
+	return dit.Array{Rows: o.Rows, Cols: o.Cols, Data: o.Deep[len(o.Deep)-n:]}, nil
 }
 
 // lazy is a file with a small network that is loaded on demand.
@@ -106,7 +118,7 @@ func (e *VisionEncoder) See(u Use, im *picture.Image, crop bool) (out VisionOutp
 			out.Data, out.Deep = append(out.Data, states...), append(out.Deep, deep...)
 		}
 		rows, width := net.Rows()
-		out.Rows, out.Cols = im.B*rows, width
+		out.Rows, out.Cols, out.Pictures = im.B*rows, width, im.B
 		return nil
 	})
 	return out, err

@@ -67,12 +67,28 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 	return on(u, lazy{v.Name, v.file}, "vae", open, f)
 }
 
+// WithClips is WithLoaded for clips of several frames: the autoencoder has its layers over time.
+func (v *VAE) WithClips(u Use, f func(*parallel.Workspace, *vae.VAE) error) error {
+	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
+		net, err := cachedFrom(u, "vae of clips "+v.file.Key(), "vae", v.file, func(file *weights.File) (*vae.VAE, error) {
+			return vae.OpenVideo(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
+		})
+		if err != nil {
+			return err
+		}
+		return f(l, net)
+	})
+}
+
+// IsClip reports whether a batch of so many pictures is a clip of several latent frames to this autoencoder.
+func (v *VAE) IsClip(pictures int) bool { return v.Frames && pictures > oneFrame }
+
 // oneFrame is the largest batch that a video VAE encodes to a single latent, that of the first picture: Wan 2.1 encodes
 // the first frame alone and the rest in groups of four, and drops an incomplete group.
 const oneFrame = 4
 
-// Taken returns the pictures of a batch that become latents: all, or the first if the batch is a video of one latent
-// frame. Longer videos are refused.
+// Taken returns the pictures of a batch that become latents by themselves: all, or the first if the batch is a video of
+// one latent frame. Longer videos are refused.
 func (v *VAE) Taken(im *picture.Image) (*picture.Image, error) {
 	switch {
 	case !v.Frames || im.B == 1:

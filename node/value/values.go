@@ -46,6 +46,9 @@ type Cond struct {
 	// in pixels of any size (nil: that of the run's latent, else all ones).
 	ConcatImage request.Latent
 	ConcatMask  *picture.Mask
+	// ConcatGiven is the mask of a video beside the latent, in its size: [1, 1 or 4, Y, X], 0 where the video is given;
+	// B = 0: that of the run's latent, if it has one, else nothing is given.
+	ConcatGiven request.Latent
 	Controls    []*Control // control nets, in the order they were applied
 
 	Start, End float64 // active range of the run, 0..1 of the timesteps
@@ -62,7 +65,8 @@ type Cond struct {
 
 // Bytes returns the host memory of the data that an entry refers to.
 func (c *Cond) Bytes() int64 {
-	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data)
+	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data) +
+		len(c.Vision.Data) + len(c.ConcatGiven.Data)
 	for _, l := range c.Latents {
 		n += len(l.Data)
 	}
