@@ -132,7 +132,7 @@ func (j *Table) Preview(p message.Preview) {
 }
 
 // Append adds an event to the log of a job, stamped with sequence number, time and attempt. It returns false and drops
-// the event if the attempt is not the current one, if the log has ended, or if it is terminal: only a record ends a log.
+// the event if the attempt is not the current one, the log has ended, or the event is terminal: only records end logs.
 // attempt < 0 means any.
 func (j *Table) Append(id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
