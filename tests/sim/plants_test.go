@@ -124,7 +124,7 @@ var plants = []plant{
 	},
 	{
 		11, "a picture is not recorded", "ipc/jobs/step.go",
-		"\tr.Metrics, r.Outputs = c.metrics, c.outputs\n", "\tr.Metrics = c.metrics\n",
+		"r.Metrics, r.Outputs, r.UI = c.metrics, c.outputs, message.BoundedUI(c.ui, c.outputs)", "r.Metrics = c.metrics",
 	},
 	{
 		1, "a job fails with its first worker", "ipc/jobs/step.go",
