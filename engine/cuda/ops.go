@@ -36,9 +36,10 @@ type Ops struct {
 	mem  scratch
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
 	strip       int
-	widenedTile int     // most bytes of scratch for widened rows of a weight, see widenedTileBytes
-	staged      scratch // of Pack: device memory with the rows to widen
-	aside       []*Ops  // see Beside
+	widenedTile int            // most bytes of scratch for widened rows of a weight, see widenedTileBytes
+	staged      scratch        // of Pack: device memory with the rows to widen
+	aside       []*Ops         // see Beside
+	fetches     *driver.Stream // of Fetch; nil before the first
 	products    choices[lt.Shape, lt.Matmul]
 	sdpa        sdpa
 	fixed       bool // see Fix
@@ -87,7 +88,7 @@ func (dev *Device) newOps(urgent bool) (*Ops, error) {
 
 // Close waits for the stream and releases what the Ops holds; memory of Alloc and Pack is the caller's to free.
 func (o *Ops) Close() error {
-	errs := []error{o.Drain()}
+	errs := []error{o.Drain(), o.endFetches()}
 	for _, b := range o.aside {
 		errs = append(errs, b.Close())
 	}

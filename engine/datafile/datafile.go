@@ -97,6 +97,8 @@ func (f *File) read(dst []byte, offset int64) {
 	}
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("it was cut while it was read: it had %d bytes and now ends at byte %d", f.size, offset+int64(n))
+	} else {
+		err = fmt.Errorf("at byte %d: %w", offset+int64(n), err)
 	}
 	panic(Changed(f.path, err))
 }

@@ -252,22 +252,23 @@ func diffusion(ops engine.Ops, file *weights.File, held dit.Held, changes []weig
 
 // stream loads a diffusion model of which some blocks are read from its file before each use: the file stays open until
 // the model is closed.
-func stream(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (out dit.Model, err error) {
+func stream(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (dit.Model, error) {
 	file, err := m.File.Hold()
 	if err != nil {
 		return nil, err
 	}
+	var model dit.Model
 	err = func() (err error) {
 		defer datafile.Catch(&err)
-		out, err = diffusion(ops, file, held, changes)
+		model, err = diffusion(ops, file, held, changes)
 		return err
 	}()
 	if err != nil {
 		_ = file.Close() // the first error is the one to report
 		return nil, err
 	}
-	return &dit.Shared{Model: out, Free: func() {
-		out.Close()
+	return &dit.Shared{Model: model, Free: func() {
+		model.Close()
 		_ = file.Close() // only read from
 	}}, nil
 }

@@ -79,8 +79,8 @@ func (f *filler) load(items []item) error {
 	})
 }
 
-// reading calls read and waits for what it has issued. It returns the error of datafile.Changed if a file cannot be read
-// or was changed meanwhile.
+// reading calls read and waits for what it has issued. It returns the error of datafile.Changed if a file cannot be
+// read or was changed meanwhile.
 func (f *filler) reading(read func() error) (err error) {
 	defer datafile.Catch(&err)
 	if err = read(); err == nil {

@@ -219,9 +219,9 @@ func (p *Parts) reader(
 	}, nil
 }
 
-// View returns a copy of the filled struct src, or of a copy of it with adapters, whose fields of units that are brought
-// point into slots, and a function that marks the bytes of a unit as present or absent. It shares everything else with
-// src. opt must be the Options that src was loaded with.
+// View returns a copy of the filled struct src, or of a copy of it with adapters, whose fields of units that are
+// brought point into slots, and a function that marks the bytes of a unit as present or absent. It shares everything
+// else with src. opt must be the Options that src was loaded with.
 func View[T any](p *Parts, src *T, opt Options, slots [2]engine.Buf) (*T, func(unit int, yes bool)) {
 	dst := new(T)
 	reflect.ValueOf(dst).Elem().Set(duplicate(reflect.ValueOf(src).Elem()))

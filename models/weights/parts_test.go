@@ -62,8 +62,8 @@ func fields(t *testing.T, dst any, opt Options) []item {
 }
 
 // TestPartsMakeTheWhole loads a struct with every kind of tag in parts, of which some stay and some are read from host
-// memory. Brought together in a view they must be the bytes of the whole weights, every element must be read by one part
-// only, and no part may keep more than its share plus one piece.
+// memory. Brought together in a view they must be the bytes of the whole weights, every element must be read by one
+// part only, and no part may keep more than its share plus one piece.
 func TestPartsMakeTheWhole(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		for _, parts := range []int{1, 2, 3, 5, 8} {

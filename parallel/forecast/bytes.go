@@ -170,8 +170,9 @@ func (o *Partition) prefaceVolumes(c plan.Coord) (v [plan.AxisCount]volume) {
 }
 
 // TrafficByRank returns what every rank of a plan sends during a workload, as the executor counts it, by rank and axis
-// (plan.Axis); on AxisStream it is what they read from host memory. weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
-// of activations are exact, those of sharded weights leave out the padding of packed matrices.
+// (plan.Axis); on AxisStream it is what they read from host memory. weightBytes is the size of a weight, valueBytes
+// that of an activation (4 for f32). Bytes of activations are exact, those of weights leave out the padding of packed
+// matrices, and on AxisStream divide heads evenly over a tensor group.
 func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) [][]Traffic {
 	o := NewPartition(w, p)
 	out := make([][]Traffic, p.Ranks())

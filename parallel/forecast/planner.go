@@ -207,7 +207,10 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, plan.Refuse("", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
 			p.Ranks(), s.Cluster, n)
 	}
-	p = Share(s.Cluster, s.Spec, p)
+	p, err := s.Streamed(Share(s.Cluster, s.Spec, p))
+	if err != nil {
+		return nil, err
+	}
 	if err := s.Fits(p); err != nil {
 		return nil, err
 	}

@@ -68,8 +68,8 @@ func (o *Partition) broughtVolumes(c plan.Coord) (read, sent volume) {
 	return read, sent
 }
 
-// addBrought adds what is brought in one micro-step of lane k. The next unit is brought while the current one is in use,
-// so only what takes longer counts; work is assumed to be spread evenly over the units.
+// addBrought adds what is brought in one micro-step of lane k. The next unit is brought while the current one is in
+// use, so only what takes longer counts; work is assumed to be spread evenly over the units.
 func (c *costs) addBrought(l *load, at plan.Coord, k int) {
 	held := c.plan.Held(c.Lanes, at)
 	if held.Parts <= 1 && held.Stream == 0 {

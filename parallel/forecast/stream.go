@@ -9,8 +9,8 @@ import (
 
 // Blocks from host memory (stream=on): how many, and what that takes there.
 
-// Streamed returns p with the number of blocks that come from host memory, if that is still to be chosen: as few as fit.
-// Where memory has no limit, stream=on means all.
+// Streamed returns p with the number of blocks that come from host memory, if that is still to be chosen: as few as
+// necessary. Where memory has no limit, stream=on means all.
 func (s Search) Streamed(p plan.Plan) (plan.Plan, error) {
 	if p.Stream >= 0 {
 		return p, nil

@@ -9,9 +9,9 @@ import (
 )
 
 // TestGatherOrder checks the order in which units are brought, as text: g is a gather, r a read from host memory.
-// Blocks alternate between two slots. What is outside of them (e) is brought ahead of its use if its slot is free, which
-// it is not beside the last of an even number of blocks. Of three blocks of which two are read, the next one is always
-// brought while the one before is in use, over the end of a step too. A part is read ahead of its gather.
+// Blocks alternate between two slots. What is outside of them (e) is brought ahead of its use if its slot is free,
+// which it is not beside the last of an even number of blocks. Blocks that are read are brought while the one before is
+// in use, over the end of a step too, if their number is even. A part is read ahead of its gather.
 func TestGatherOrder(t *testing.T) {
 	for _, c := range []struct {
 		held   dit.Held
@@ -36,8 +36,8 @@ func TestGatherOrder(t *testing.T) {
 			dit.Held{Stream: 3}, 3, "e: r0; 0: r1; 1: r2; 2: ; e: r0; 0: ; 1: r2; 2: ; e: r0; e: ; 0: ; 1: r2; 2: ; e: r0",
 		},
 		{
-			dit.Held{Parts: 2, Stream: 3}, 4, "e: ge r1 g0; 0: g1 r2; 1: g2 r3; 2: g3; 3: ; e: ge r1 g0; 0: g1; 1: g2 r3; 2: g3; " +
-				"3: ; e: ge r1 g0; e: ; 0: g1; 1: g2 r3; 2: g3; 3: ; e: ge r1 g0",
+			dit.Held{Parts: 2, Stream: 3}, 4, "e: ge r1 g0; 0: g1 r2; 1: g2 r3; 2: g3; 3: ; e: ge r1 g0; 0: g1; 1: g2 r3; " +
+				"2: g3; 3: ; e: ge r1 g0; e: ; 0: g1; 1: g2 r3; 2: g3; 3: ; e: ge r1 g0",
 		},
 	} {
 		slots, stagings := c.held.Places(c.blocks)

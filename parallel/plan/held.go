@@ -8,8 +8,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// Stages that own their weights (shard or stream with pipe): each reads only what its blocks need; the first one also the
-// embedding, the one with the last lane also the head. Nothing is gathered later.
+// Stages that own their weights (shard or stream with pipe): each reads only what its blocks need; the first one also
+// the embedding, the one with the last lane also the head. Nothing is gathered later.
 
 // Owns reports whether every stage holds only its own weights.
 func (p Plan) Owns() bool { return (p.Shard || p.Streams()) && p.Pipe > 1 }

@@ -40,8 +40,8 @@ type Plan struct {
 	// Shard splits the bytes of every block over the ranks that would hold the same weights. Blocks are gathered before
 	// their use. With Pipe > 1 nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
-	// Stream is how many of the blocks that each rank holds are not kept on its device, but brought from host memory before
-	// each use, or StreamOn or StreamAuto; 0: none. With Pipe > 1 every stage then holds what its own blocks need.
+	// Stream is how many of the blocks that each rank holds are not kept on its device, but brought from host memory
+	// before each use, or StreamOn or StreamAuto; 0: none. With Pipe > 1 every stage then holds what its own blocks need.
 	Stream int
 	// KV8 stores the keys and values of pipelines in 8 bits; only with Pipe > 1.
 	KV8 bool

@@ -198,8 +198,8 @@ func (h *hostReader) wait() error {
 // placeAlign is the alignment of slots and staging places, a cache line.
 const placeAlign = 64
 
-// bring makes the prefetcher of a session whose model has weights that are brought, and the view of the model that reads
-// them.
+// bring makes the prefetcher of a session whose model has weights that are brought, and the view of the model that
+// reads them.
 func (r *Rank) bring(s *session) error {
 	shards := s.model.Shards()
 	if shards == nil {

@@ -102,7 +102,8 @@ func TestForeignPartsArePrivate(t *testing.T) {
 		}}
 		err = scope.Recovered("a rank without gathers", s.prepare)
 		var e *fault.Error
-		if !errors.As(err, &e) || e.Code != fault.Panic || !strings.Contains(e.Error(), "in parts") && !strings.Contains(e.Error(), "lie in host memory") {
+		if !errors.As(err, &e) || e.Code != fault.Panic ||
+			!strings.Contains(e.Error(), "in parts") && !strings.Contains(e.Error(), "lie in host memory") {
 			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.family, err)
 		}
 		m.Close()

@@ -1,0 +1,102 @@
+package parallel
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/engine/datafile"
+	"patchbay/engine/safetensors"
+	"patchbay/fault"
+	"patchbay/models/source"
+	"patchbay/models/tiny"
+	"patchbay/parallel/request"
+)
+
+// TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, and
+// for a file that is written to or cut in the middle of a run the error file_changed, which names the file and where it
+// ends, after which the pool runs other requests.
+func TestStreamsReadTheirFile(t *testing.T) {
+	set, metadata, err := tiny.Checkpoint("flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []safetensors.Tensor
+	for _, name := range set.Names() {
+		w, _ := set.Get(name)
+		data := datafile.Of(w.Elements(0, w.Len()))
+		entries = append(entries, safetensors.Tensor{Name: name, DType: w.DType, Shape: w.Shape, Data: data})
+	}
+	written := func() (path string, m request.Model) {
+		path = filepath.Join(t.TempDir(), "model.safetensors")
+		out, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := safetensors.Write(out, metadata, entries); err != nil {
+			t.Fatal(err)
+		}
+		if err := out.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f, file, err := source.Stat(path, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w := source.Weights{Model: source.Model{File: f}, Loader: &source.Loader{}}
+		return path, request.Model{Key: w.Key(), Weights: w, WeightBytes: w.Bytes()}
+	}
+	e, r := newEngine(t), tinyRequest(t, "flux", 1, 9, 8, 3)
+	sample := func(m request.Model, plan string, observe request.Observe) (*request.Result, error) {
+		m.Spec = r.Model.Spec
+		of := *r
+		of.Model, of.Plan = m, plan
+		return e.Sample(context.Background(), &of, observe)
+	}
+	_, good := written()
+	whole, err := sample(good, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, harm := range map[string]func(path string) error{
+		"":      func(string) error { return nil },
+		"touch": func(path string) error { return os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)) },
+		"cut":   func(path string) error { return os.Truncate(path, 5000) },
+	} {
+		for _, plan := range []string{"stream=on", "ulysses=2,stream=4", "ulysses=2,shard=on,stream=on"} {
+			path, m := written()
+			got, err := sample(m, plan, func(p request.Progress) error {
+				if p.Step == 1 {
+					return harm(path)
+				}
+				return nil
+			})
+			switch {
+			case what == "":
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rel := relative(got.Latent.Data, whole.Latent.Data); !(rel <= 1e-5) {
+					t.Errorf("%s: differs from one rank with whole weights by %.3g, bound 1e-5", plan, rel)
+				}
+			case !fault.Is(err, fault.FileChanged) || !strings.Contains(err.Error(), path):
+				t.Errorf("%s, %s: %v, want file_changed with %s", what, plan, err, path)
+			case what == "cut" && !strings.Contains(err.Error(), "now ends at byte"):
+				t.Errorf("%s, %s: %v, want the byte at which the file ends", what, plan, err)
+			}
+			again, err := sample(good, plan, nil)
+			if err != nil {
+				t.Fatalf("after %q, %s: %v", what, plan, err)
+			}
+			if rel := relative(again.Latent.Data, whole.Latent.Data); !(rel <= 1e-5) {
+				t.Errorf("after %q, %s: differs from one rank with whole weights by %.3g, bound 1e-5", what, plan, rel)
+			}
+		}
+	}
+}
