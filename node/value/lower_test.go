@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
 	"patchbay/node/picture"
@@ -30,9 +31,14 @@ func TestTellsTheWholePicture(t *testing.T) {
 	} {
 		m := tinyModel(t, c.family)
 		n := m.Spec.ContextDim
+		var given *family.Sizes
+		if c.pixels != [2]int{} {
+			s := family.Uncropped(c.pixels[0], c.pixels[1])
+			given = &s
+		}
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}},
-			Area:  request.Area{H: 8, W: 8}, Pixels: c.pixels,
+			Area:  request.Area{H: 8, W: 8}, Sizes: given,
 		}}}, latent, nil, nil)
 		if err != nil {
 			t.Fatal(err)
