@@ -87,8 +87,11 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		meta   string
 		want   string
 	}{
-		{second, "", "Stable Diffusion 2"}, {refiner, "", "refiner"}, {pix, "", "reads 8 channels and writes 4"},
-		{one, `{"num_heads": 7}`, "7 heads"}, {released, `{"num_head_channels": "x"}`, "metadata"},
+		{second, "", "Stable Diffusion 2"},
+		{refiner, "", "refiner"},
+		{pix, "", "reads 8 channels and writes 4"},
+		{one, `{"num_heads": 7}`, "7 heads"},
+		{released, `{"num_head_channels": "x"}`, "metadata"},
 	} {
 		meta := map[string]string{}
 		if k.meta != "" {

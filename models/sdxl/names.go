@@ -27,8 +27,12 @@ func diffusers(levels int) []weights.Alias {
 		weights.Alias{File: "conv_norm_out", Own: "out.0"}, weights.Alias{File: "conv_out", Own: "out.2"})
 	res := func(file, own string) {
 		for _, n := range [][2]string{
-			{"norm1", "in_layers.0"}, {"conv1", "in_layers.2"}, {"time_emb_proj", "emb_layers.1"}, {"norm2", "out_layers.0"},
-			{"conv2", "out_layers.3"}, {"conv_shortcut", "skip_connection"},
+			{"norm1", "in_layers.0"},
+			{"conv1", "in_layers.2"},
+			{"time_emb_proj", "emb_layers.1"},
+			{"norm2", "out_layers.0"},
+			{"conv2", "out_layers.3"},
+			{"conv_shortcut", "skip_connection"},
 		} {
 			list = append(list, weights.Alias{File: file + "." + n[0], Own: own + "." + n[1]})
 		}

@@ -68,8 +68,9 @@ func (m *Model) concat(c *Cond, branch string, l request.Latent, noise *picture.
 }
 
 // masked builds the channels that networks for inpainting with one channel of a mask read (ComfyUI
-// model_base.BaseModel, concat_cond): the mask of the entry or of the run, of zeros and ones, then what is kept of the picture: image, the
-// entry's second latent, or else the run's. Without a mask everything is filled in, and the picture is blank.
+// model_base.BaseModel, concat_cond): the mask of the entry or of the run, of zeros and ones, then what is kept of the
+// picture: image, the entry's second latent, or else the run's. Without a mask everything is filled in, and the picture
+// is blank.
 func (m *Model) masked(c *Cond, branch string, l request.Latent, noise *picture.Mask, image dit.Reference,
 ) (dit.Reference, error) {
 	n, want, mask := l.Y*l.X, m.Format.Channels, c.ConcatMask

@@ -31,14 +31,14 @@ func TestTellsTheWholePicture(t *testing.T) {
 	} {
 		m := tinyModel(t, c.family)
 		n := m.Spec.ContextDim
-		var sizes *family.Sizes
-		if h, w := c.pixels[0], c.pixels[1]; h > 0 {
-			whole := family.Uncropped(h, w)
-			sizes = &whole
+		var given *family.Sizes
+		if c.pixels != [2]int{} {
+			s := family.Uncropped(c.pixels[0], c.pixels[1])
+			given = &s
 		}
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}},
-			Area:  request.Area{H: 8, W: 8}, Sizes: sizes,
+			Area:  request.Area{H: 8, W: 8}, Sizes: given,
 		}}}, latent, nil, nil)
 		if err != nil {
 			t.Fatal(err)
