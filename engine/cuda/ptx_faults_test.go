@@ -31,9 +31,6 @@ func TestPlantedFaultsInPTX(t *testing.T) {
 			"no barrier of the block", "attend.ptx", `bar\.sync\s+0;`, ";", "TestEveryHead", "race: a thread",
 		},
 		{
-			"no barrier of the warp", "attend_any.ptx", `bar\.warp\.sync\s+-1;`, ";", once + "Attention", "race: a thread",
-		},
-		{
 			"a vector beside its place", "pointwise.ptx", `(ld\.global\.v4\.u32\s+\{[^}]*\}, \[%rd\d+)\]`, "$1+8]",
 			once + "GatedAdd", "misaligned access of global memory",
 		},
