@@ -82,8 +82,8 @@ func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64)
 	return most(theirs), most(ours)
 }
 
-// noise fills n elements of bf16 with pseudorandom numbers from -1 to 1 that repeat with a prime period. Each kind, 0 to
-// 3, is another sequence of another period: rows of two kinds are uncorrelated.
+// noise fills n elements of bf16 with pseudorandom numbers from -1 to 1 that repeat with a prime period. Each kind, 0
+// to 3, is another sequence of another period: rows of two kinds are uncorrelated.
 func (o *Ops) noise(at uint64, n, kind int) {
 	period := [...]int{8191, 8179, 8171, 8167}[kind]
 	values := make([]float32, min(n, period))

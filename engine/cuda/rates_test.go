@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -51,6 +52,46 @@ func small(o *Ops, n int) int {
 	return n
 }
 
+// tiledPeriod is how many random numbers the operands of benchmarks repeat: to draw them all would take a minute.
+const tiledPeriod = 8191
+
+// tiled returns a contiguous bf16 tensor of random numbers that repeat. It is filled on the device.
+func (m *bench) tiled(o *Ops, shape ...int) engine.Tensor {
+	m.t.Helper()
+	t := engine.NewTensor(engine.Buf{}, engine.BF16, shape...)
+	buf, err := o.Alloc(t.Bytes())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.buf = append(m.buf, buf)
+	o.noise(buf.Dev, t.Len(), 0)
+	return engine.NewTensor(buf, engine.BF16, shape...)
+}
+
+// tiledWeight packs a bf16 matrix of random numbers that repeat.
+func (m *bench) tiledWeight(n, k int) *engine.Packed {
+	m.t.Helper()
+	data := make([]byte, n*k*engine.BF16.Size())
+	have := min(n*k, tiledPeriod) * engine.BF16.Size()
+	engine.Narrow(data[:have], m.numbers(min(n*k, tiledPeriod), 1/math.Sqrt(float64(k))), engine.BF16)
+	for ; have < len(data); have *= 2 {
+		copy(data[have:], data[:have])
+	}
+	p, err := m.ops.Pack(engine.Matrix{Data: data, DType: engine.BF16, N: n, K: k}, 0)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.buf = append(m.buf, p.Buf)
+	return p
+}
+
+// TestLoad opens a device and says how long the driver took to load the kernels, or to compile them.
+func TestLoad(t *testing.T) {
+	began := time.Now()
+	dev := openDevice(t)
+	t.Logf("the driver and the kernels of %s: %.2f s", dev.Name, time.Since(began).Seconds())
+}
+
 // BenchmarkLinear measures our kernels in bf16 products of the transformers at 1024x1024 pixels, named
 // tokens x features x columns.
 func BenchmarkLinear(b *testing.B) { linears(b, openOps(b)) }
@@ -80,8 +121,8 @@ func linears(b *testing.B, o *Ops) {
 		b.Run(s.name, func(b *testing.B) {
 			rows, n, k := small(o, s.m), small(o, s.n), small(o, s.k)
 			m := &bench{t: b, ops: o, rng: newRand()}
-			x, y := m.normal(engine.BF16, 1, rows, k), m.normal(engine.BF16, 1, rows, n)
-			w := &engine.Weight{Base: m.weight(engine.BF16, n, k), Bias: m.normal(engine.F32, n)}
+			x, y := m.tiled(o, 1, rows, k), m.tiled(o, 1, rows, n)
+			w := &engine.Weight{Base: m.tiledWeight(n, k), Bias: m.normal(engine.F32, n)}
 			rate(b, o, 2*float64(rows)*float64(n)*float64(k), 0, func() { o.Linear(y, x, w, engine.Epilogue{}) })
 			m.free()
 		})
@@ -111,30 +152,39 @@ func attentions(b *testing.B, o *Ops) {
 				h = 1
 			}
 			m := &bench{t: b, ops: o, rng: newRand()}
-			q, k, v, y := m.normal(engine.BF16, 1, l, h, s.d), m.normal(engine.BF16, 1, l, h, s.d),
-				m.normal(engine.BF16, 1, l, h, s.d), m.normal(engine.BF16, 1, l, h, s.d)
+			q, k, v, y := m.tiled(o, 1, l, h, s.d), m.tiled(o, 1, l, h, s.d), m.tiled(o, 1, l, h, s.d), m.tiled(o, 1, l, h, s.d)
 			rate(b, o, 4*float64(l)*float64(l)*float64(h*s.d), 0, func() { o.Attention(y, q, k, v, engine.AttentionArgs{}) })
 			m.free()
 		})
 	}
 }
 
-// BenchmarkMemory measures memory-bound calls, in bytes read and written.
+// BenchmarkMemory measures memory-bound calls, in bytes read and written. They take turns on operands of 283 MB, so
+// that none is still in a cache.
 func BenchmarkMemory(b *testing.B) {
 	o := openOps(b)
 	l, e := small(o, 4608), small(o, 3072)
 	m := &bench{t: b, ops: o, rng: newRand()}
-	x, y, shift := m.normal(engine.BF16, 1, l, e), m.normal(engine.BF16, 1, l, e), m.normal(engine.F32, 1, e)
-	size := float64(x.Bytes())
+	var x, y [5]engine.Tensor
+	for i := range x {
+		x[i], y[i] = m.tiled(o, 1, l, e), m.tiled(o, 1, l, e)
+	}
+	shift, size := m.normal(engine.F32, 1, e), float64(x[0].Bytes())
 	for name, c := range map[string]struct {
 		bytes float64
-		call  func()
+		call  func(y, x engine.Tensor)
 	}{
-		"copy":  {2 * size, func() { o.Copy(y, x) }},
-		"adaln": {2 * size, func() { o.AdaLN(y, x, shift, shift, 1e-6) }},
-		"gated": {3 * size, func() { o.GatedAdd(y, y, shift, x, engine.Tensor{}) }},
+		"copy":  {2 * size, func(y, x engine.Tensor) { o.Copy(y, x) }},
+		"adaln": {2 * size, func(y, x engine.Tensor) { o.AdaLN(y, x, shift, shift, 1e-6) }},
+		"gated": {3 * size, func(y, x engine.Tensor) { o.GatedAdd(y, y, shift, x, engine.Tensor{}) }},
 	} {
-		b.Run(fmt.Sprintf("%s-%dx%d", name, l, e), func(b *testing.B) { rate(b, o, 0, c.bytes, c.call) })
+		b.Run(fmt.Sprintf("%s-%dx%d", name, l, e), func(b *testing.B) {
+			turn := 0
+			rate(b, o, 0, c.bytes, func() {
+				c.call(y[turn], x[turn])
+				turn = (turn + 1) % len(x)
+			})
+		})
 	}
 	m.free()
 }

@@ -26,8 +26,8 @@ func (c *counting) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogu
 	c.Ops.Linear(y, x, w, e)
 }
 
-// TestRowProduct checks that a whole weight's product is written over y, without a pass that clears y and one that reads
-// it, and that the parts of two ranks give the same.
+// TestRowProduct checks that a whole weight's product is written over y, without a pass that clears y and one that
+// reads it, and that the parts of two ranks give the same.
 func TestRowProduct(t *testing.T) {
 	ops := ref.New()
 	tensor := func(values []float32, shape ...int) engine.Tensor {

@@ -1,21 +1,29 @@
 // Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU
 // (fake/libcuda.cc) and the very kernels of engine/cuda, compiled by g++ with every CUDA thread a fiber (fake/fibre.h).
+// With FAKEGPU_FROM=ptx the kernels are not g++'s: they are what the committed PTX says, translated instruction by
+// instruction (package ptx), with races found and approximate units as inexact as they may be (fake/ptx.h).
 // Its subfolder nccl has a libnccl.so.2 (fake/nccl.cc).
 package fakegpu
 
 import (
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"patchbay/tests/fakegpu/ptx"
 )
 
 // flags compile kernels and runtime. The compiler fuses no multiplication with an addition unless the source says so,
@@ -26,8 +34,29 @@ var flags = []string{
 	"-Wno-unknown-pragmas", "-Wno-unused-function",
 }
 
-// Change is a planted fault: in File (a base name), New replaces Old, which must occur exactly once.
+// Change is a planted fault: in File (a base name), New replaces Old, which must occur exactly once. A File named
+// NAME.ptx is the PTX of NAME.cu, from which the kernels are then built; there Old is a regular expression with at
+// least one match, and all are replaced.
 type Change struct{ File, Old, New string }
+
+func (c *Change) apply(sources map[string]string) error {
+	text := sources[c.File]
+	if filepath.Ext(c.File) == ".ptx" {
+		old, err := regexp.Compile(c.Old)
+		if err != nil {
+			return err
+		}
+		if sources[c.File] = old.ReplaceAllString(text, c.New); sources[c.File] == text {
+			return fmt.Errorf("the fault in %s changes nothing: %q", c.File, c.Old)
+		}
+		return nil
+	}
+	if n := strings.Count(text, c.Old); n != 1 {
+		return fmt.Errorf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
+	}
+	sources[c.File] = strings.Replace(text, c.Old, c.New, 1)
+	return nil
+}
 
 // Library returns a directory with the fake libcuda.so.1, which is rebuilt when its sources or flags have changed.
 // Without g++ or on another architecture than amd64 the test is skipped with NOT RUN. Changes apply to copies of the
@@ -50,11 +79,21 @@ func Library(t testing.TB, changes ...Change) string {
 // Build is Library for the module in folder root, without a test.
 func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
-	for _, pattern := range []string{
-		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
-		"engine/cuda/driver/driver.h", "engine/cuda/lt/cublaslt.h", "engine/cuda/dnn/cudnn9.h",
-		"engine/cuda/nccl/nccl.h", "tests/fakegpu/fake/*",
-	} {
+	patterns := []string{
+		"engine/cuda/driver/driver.h", "engine/cuda/lt/cublaslt.h", "engine/cuda/dnn/cudnn9.h", "engine/cuda/nccl/nccl.h",
+		"tests/fakegpu/fake/*",
+	}
+	translated := os.Getenv("FAKEGPU_FROM") == "ptx" || slices.ContainsFunc(changes, func(c Change) bool {
+		return filepath.Ext(c.File) == ".ptx"
+	})
+	if translated {
+		if err := modules(root, sources); err != nil {
+			return "", err
+		}
+	} else {
+		patterns = append(patterns, "engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh")
+	}
+	for _, pattern := range patterns {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
 			return "", fmt.Errorf("no sources %s", pattern)
@@ -68,12 +107,50 @@ func Build(root string, changes ...Change) (string, error) {
 		}
 	}
 	for _, c := range changes {
-		if n := strings.Count(sources[c.File], c.Old); n != 1 {
-			return "", fmt.Errorf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
+		if err := c.apply(sources); err != nil {
+			return "", err
 		}
-		sources[c.File] = strings.Replace(sources[c.File], c.Old, c.New, 1)
+	}
+	for name, text := range sources {
+		if filepath.Ext(name) != ".ptx" {
+			continue
+		}
+		kernels, err := ptx.Translate(text)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		delete(sources, name)
+		for _, k := range kernels {
+			sources[k.Name+translation] = k.Code
+		}
 	}
 	return build(sources)
+}
+
+// translation ends the names of units that were translated from PTX, each of one kernel.
+const translation = ".ptx.cc"
+
+// modules adds the committed PTX of each source of kernels, named NAME.ptx.
+func modules(root string, sources map[string]string) error {
+	f, err := os.Open(filepath.Join(root, "engine/cuda/kernels.ptx.gz"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	unzipped, err := gzip.NewReader(f)
+	if err != nil {
+		return err
+	}
+	all, err := io.ReadAll(unzipped)
+	if err != nil {
+		return err
+	}
+	const head = "// source " // as in engine/cuda/kernels.go
+	for _, part := range strings.Split(string(all), head)[1:] {
+		name, _, _ := strings.Cut(part, ".cu ")
+		sources[name+".ptx"] = head + part
+	}
+	return nil
 }
 
 // moduleRoot returns the directory of go.mod above the test.
@@ -103,12 +180,10 @@ func build(sources map[string]string) (string, error) {
 		cache = os.TempDir()
 	}
 	cache = filepath.Join(cache, "patchbay-fakegpu")
-	var headers, units []string
+	var units []string
 	for name := range sources {
 		if ext := filepath.Ext(name); ext == ".cu" || ext == ".cc" {
 			units = append(units, name)
-		} else {
-			headers = append(headers, name)
 		}
 	}
 	hash := func(names ...string) string {
@@ -119,7 +194,7 @@ func build(sources map[string]string) (string, error) {
 		sum := sha256.Sum256([]byte(text))
 		return hex.EncodeToString(sum[:10])
 	}
-	dir := filepath.Join(cache, "libraries-"+hash(append(units, headers...)...))
+	dir := filepath.Join(cache, "libraries-"+hash(slices.Collect(maps.Keys(sources))...))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -141,7 +216,7 @@ func build(sources map[string]string) (string, error) {
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
 	for i, unit := range sorted(units) {
-		objects[i] = filepath.Join(cache, hash(append(headers, unit)...)+".o")
+		objects[i] = filepath.Join(cache, hash(included(sources, unit)...)+".o")
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -170,6 +245,22 @@ func build(sources map[string]string) (string, error) {
 		}
 	}
 	return dir, nil
+}
+
+// include is a line that includes a source.
+var include = regexp.MustCompile(`(?m)^\s*#include [<"]([^">]+)[>"]`)
+
+// included returns a source and all others that it includes, itself or through others.
+func included(sources map[string]string, unit string) []string {
+	all := []string{unit}
+	for i := 0; i < len(all); i++ {
+		for _, m := range include.FindAllStringSubmatch(sources[all[i]], -1) {
+			if _, ok := sources[m[1]]; ok && !slices.Contains(all, m[1]) {
+				all = append(all, m[1])
+			}
+		}
+	}
+	return all
 }
 
 // libraries are the units that each become a shared library on top of the driver's. All others are part of the
@@ -215,8 +306,11 @@ func object(work, unit, to string) error {
 		return nil
 	}
 	return place(to, func(at string) error {
-		args := append(append([]string(nil), flags...), "-I", work, "-x", "c++", "-c", filepath.Join(work, unit), "-o", at)
-		return run("g++", args...)
+		args := slices.Clone(flags)
+		if strings.HasSuffix(unit, translation) { // long, and full of what the compiler drops
+			args = append(args, "-O1", "-w", "-fwrapv")
+		}
+		return run("g++", append(args, "-I", work, "-x", "c++", "-c", filepath.Join(work, unit), "-o", at)...)
 	})
 }
 

@@ -15,8 +15,8 @@ type Graph uint64
 // Exec is an executable graph; 0: none.
 type Exec uint64
 
-// BeginCapture makes the stream capture the calls issued from now on, except marks. The caller must hold Device.CaptureMu,
-// because a wait for the whole device would end the capture.
+// BeginCapture makes the stream capture the calls issued from now on, except marks. The caller must hold
+// Device.CaptureMu, because a wait for the whole device would end the capture.
 func (s *Stream) BeginCapture() error {
 	err := try(func(e *C.pb_error) { C.pb_capture_begin(s.dev.c, s.at, e) })
 	s.capture = err == nil

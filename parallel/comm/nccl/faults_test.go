@@ -56,8 +56,8 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{
 			"a host that goes on while an exchange is in progress", "../../../engine/cuda/nccl/nccl_shim.c",
-			"if (*pending) return settle(n, communicator, pending, e);", "if (*pending) return *pending = 0;", "TestEvenExchanges",
-			"while something is in progress",
+			"if (*pending) return settle(n, communicator, pending, e);", "if (*pending) return *pending = 0;",
+			"TestEvenExchanges", "while something is in progress",
 		},
 		{
 			"messages that take all multiprocessors", "nccl.go", "limits[1+i] = edgeLimit", "limits[1+i] = 0", posts,

@@ -296,6 +296,12 @@ uint32_t shared_offset(const void* p) {
   return (uint32_t)at;
 }
 
+void stop(const char* text) {
+  fail(text);
+  leave(DONE);
+  abort();
+}
+
 static void land(const pending& c) {
   memcpy(c.dst, c.src, c.bytes);
   memset(c.dst + c.bytes, 0, 16 - c.bytes);
@@ -343,13 +349,13 @@ const char* launch(void* fn, const void* args, size_t bytes, dim3 grid, dim3 thr
   block.shared_bytes = shared;
   block.shared = shared_memory(shared);
   counted.launches++;
-  for (unsigned z = 0; z < grid.z && !failed; z++)
-    for (unsigned y = 0; y < grid.y && !failed; y++)
-      for (unsigned x = 0; x < grid.x && !failed; x++) {
-        block.index = {x, y, z};
-        counted.blocks++;
-        run_block(threads.x, seed + x * 7 + y * 13 + z * 31);
-      }
+  const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+  for (uint64_t i = 0; i < blocks && !failed; i++) {
+    uint64_t at = seed >> 9 & 1 ? blocks - 1 - i : i;
+    block.index = {(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y), (unsigned)(at / grid.x / grid.y)};
+    counted.blocks++;
+    run_block(threads.x, seed + block.index.x * 7 + block.index.y * 13 + block.index.z * 31);
+  }
   return failed ? message : nullptr;
 }
 

@@ -1,4 +1,4 @@
-// CUDA threads of a block as fibres of one CPU thread. Blocks run one after another, warps in an order that depends on a seed, and a fibre runs until it
+// CUDA threads of a block as fibres of one CPU thread. Blocks run one after another, from the first or from the last, warps in an order that depends on a seed, and a fibre runs until it
 // meets others: at a barrier of the block or in an operation of its warp. Lanes that meet in different operations, or threads that end while others
 // wait, are errors. Shared memory ends at a page that may not be touched and starts as NaN; asynchronous copies land as late as allowed or at once.
 #pragma once
@@ -33,6 +33,8 @@ void barrier();
 void collective(op kind, const void* in, int in_bytes, void* out, int out_bytes, int lanes);
 void full(unsigned mask);
 uint32_t shared_offset(const void* p);
+// stop ends the launch with what went wrong in the thread that runs.
+[[noreturn]] void stop(const char* text);
 void copy_async(uint32_t dst, const void* src, int bytes);
 void copy_commit();
 void copy_wait(int left);
