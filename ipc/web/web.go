@@ -141,7 +141,7 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	defer wg.Wait()
 	wg.Go(func() { h.hub.run(running) })
 	failed := make(chan error, 1)
-	wg.Go(func() { failed <- srv.Serve(h.l) })
+	wg.Go(func() { failed <- srv.Serve(h.l) }) // its error after a shutdown says that there was one
 	select {
 	case err := <-failed:
 		stop()
@@ -155,7 +155,6 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	if err != nil {
 		err = srv.Close()
 	}
-	_ = <-failed // that it was shut down
 	return err
 }
 
