@@ -69,8 +69,8 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time (see --schedule)")
 	f.StringVar(&cfg.Metrics, "metrics", "",
 		"host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
-	f.StringVar(&cfg.HTTP, "http", "", "host:port for ComfyUI's HTTP and websocket API; port 0 takes a free one (default: "+
-		"none)")
+	f.StringVar(&cfg.HTTP, "http", "",
+		"host:port for ComfyUI's HTTP and websocket API; port 0 takes a free one (default: none)")
 	f.StringVar(&cfg.HTTPTokenFile, "http-token-file", "", "file with the token that clients of --http must send; "+
 		"without it only this machine is served")
 	f.StringVar(&cfg.HTTPCert, "http-cert", "", "PEM file of the certificate of --http, which is HTTPS then")

@@ -2,6 +2,6 @@
 // its Service, which checks them, puts jobs into the table or calls an executor, and streams the results. It knows
 // verbs and clients; storing jobs, moving bytes and using devices is left to other packages.
 //
-// Reading order: carrier, answerer, service, verbs, stream, exec, sample, limits; open, conn, socket, stdio; nats,
-// nats_bulk; schema.
+// Reading order: carrier, answerer, service, verbs, stream, exec, sample, limits; direct; open, conn, socket, stdio;
+// nats, nats_bulk; schema.
 package serve

@@ -65,9 +65,9 @@ func TestOthersAreRefused(t *testing.T) {
 	if head.Get("Access-Control-Allow-Origin") != "https://app.example" {
 		t.Errorf("a trusted page is allowed %q", head.Get("Access-Control-Allow-Origin"))
 	}
-	if _, _, err := websocket.Dial(wiretest.Context(t), "ws://"+open.Address()+"/ws", &websocket.DialOptions{ //nolint:bodyclose
-		HTTPHeader: http.Header{"Origin": {"https://evil.example"}},
-	}); err == nil {
+	options := &websocket.DialOptions{HTTPHeader: http.Header{"Origin": {"https://evil.example"}}}
+	//nolint:bodyclose // Dial closes it
+	if _, _, err := websocket.Dial(wiretest.Context(t), "ws://"+open.Address()+"/ws", options); err == nil {
 		t.Error("a page of another origin opened a socket")
 	}
 }

@@ -62,11 +62,11 @@ func TestPlainLoop(t *testing.T) {
 	if picture := messagetest.Picture("9", 500); code != http.StatusOK || string(data) != string(picture.Data) {
 		t.Errorf("GET /view: %d, %d bytes, want those of the picture", code, len(data))
 	}
-	if code, _, _ := d.ask("GET", "/view?filename="+file["filename"].(string), nil, "If-None-Match", head.Get("ETag")); code !=
-		http.StatusNotModified {
+	path := "/view?filename=" + file["filename"].(string)
+	if code, _, _ := d.ask("GET", path, nil, "If-None-Match", head.Get("ETag")); code != http.StatusNotModified {
 		t.Errorf("GET /view with its ETag: %d, want 304", code)
 	}
-	if code, part, _ := d.ask("GET", "/view?filename="+file["filename"].(string), nil, "Range", "bytes=2-4"); code !=
+	if code, part, _ := d.ask("GET", path, nil, "Range", "bytes=2-4"); code !=
 		http.StatusPartialContent || string(part) != string(data[2:5]) {
 		t.Errorf("GET /view with a range: %d %q", code, part)
 	}

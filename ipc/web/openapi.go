@@ -53,5 +53,6 @@ func operation(b *strings.Builder, r *route, path string) {
 			fmt.Fprintf(b, "        - {name: %s, in: path, required: true, schema: {type: string}}\n", n[1])
 		}
 	}
-	b.WriteString("      responses:\n        \"200\": {description: the answer}\n        default: {description: an error}\n")
+	b.WriteString("      responses:\n        \"200\": {description: the answer}\n")
+	b.WriteString("        default: {description: an error}\n")
 }

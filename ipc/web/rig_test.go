@@ -35,7 +35,8 @@ func newDoor(t *testing.T, tune func(*Config)) *door {
 	t.Helper()
 	top := t.TempDir()
 	cfg := Config{
-		Listen: "127.0.0.1:0", Log: zerolog.Nop(), Stats: func() message.Stats { return message.Stats{Devices: []string{"cpu"}} },
+		Listen: "127.0.0.1:0", Log: zerolog.Nop(),
+		Stats:  func() message.Stats { return message.Stats{Devices: []string{"cpu"}} },
 		Memory: func() (int64, int64) { return 2 << 30, 1 << 30 }, Keep: filepath.Join(top, "history"),
 		Roots: files.Roots{
 			Input: filepath.Join(top, "input"), Output: filepath.Join(top, "output"), Temp: filepath.Join(top, "temp"),
@@ -147,7 +148,8 @@ type said struct {
 
 func (d *door) listen(client string) *ear {
 	d.t.Helper()
-	conn, _, err := websocket.Dial(wiretest.Context(d.t), "ws://"+d.Address()+"/ws?clientId="+client, nil) //nolint:bodyclose
+	//nolint:bodyclose // Dial closes it
+	conn, _, err := websocket.Dial(wiretest.Context(d.t), "ws://"+d.Address()+"/ws?clientId="+client, nil)
 	if err != nil {
 		d.t.Fatal(err)
 	}

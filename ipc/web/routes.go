@@ -27,13 +27,19 @@ func (h *HTTP) routes() []route {
 		{method: "POST", path: "/prompt", about: "queue a workflow", answer: h.postPrompt},
 		{method: "GET", path: "/prompt", about: "how many jobs wait or run", answer: h.getPrompt},
 		{method: "GET", path: "/queue", about: "jobs that run and wait", answer: h.getQueue},
-		{method: "POST", path: "/queue", about: "take waiting jobs out: {clear: true} or {delete: [id]}", answer: h.postQueue},
+		{
+			method: "POST", path: "/queue", answer: h.postQueue,
+			about: "take waiting jobs out: {clear: true} or {delete: [id]}",
+		},
 		{method: "POST", path: "/interrupt", about: "stop a running job, or all: {prompt_id}", answer: h.interrupt},
 		{method: "POST", path: "/free", about: "give up cached models: {unload_models, free_memory}", answer: h.free},
 
 		{method: "GET", path: "/history", about: "jobs that have ended; max_items, offset", answer: h.getHistory},
 		{method: "GET", path: "/history/{id}", about: "one job that has ended", answer: h.getHistory},
-		{method: "POST", path: "/history", about: "forget ended jobs: {clear: true} or {delete: [id]}", answer: h.postHistory},
+		{
+			method: "POST", path: "/history", answer: h.postHistory,
+			about: "forget ended jobs: {clear: true} or {delete: [id]}",
+		},
 		{
 			method: "GET", path: "/jobs", onlyAPI: true, answer: h.listJobs,
 			about: "jobs; status, workflow_id, sort_by, sort_order, limit, offset",

@@ -94,10 +94,13 @@ func first(list []string) string {
 }
 
 // upload stores a picture, of which made makes what is stored.
-func (h *HTTP) upload(w http.ResponseWriter, r *http.Request, made func([]byte, *multipart.Form) ([]byte, error)) error {
+func (h *HTTP) upload(w http.ResponseWriter, r *http.Request,
+	made func([]byte, *multipart.Form) ([]byte, error),
+) error {
 	if err := r.ParseMultipartForm(8 << 20); err != nil {
 		if _, long := errors.AsType[*http.MaxBytesError](err); long {
-			return fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed", max(h.cfg.Body, maxUpload))
+			return fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed",
+				max(h.cfg.Body, maxUpload))
 		}
 		return fault.New(fault.BadRequest, "the body is no multipart form: %v", err)
 	}

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +132,7 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	srv := &http.Server{
 		Handler: h.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 2 * time.Minute,
 		WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: nil,
+		ErrorLog: log.New(quiet{h.cfg.Log}, "", 0),
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -139,7 +141,7 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	defer wg.Wait()
 	wg.Go(func() { h.hub.run(running) })
 	failed := make(chan error, 1)
-	wg.Go(func() { failed <- srv.Serve(h.l) })
+	wg.Go(func() { failed <- srv.Serve(h.l) }) // its error after a shutdown says that there was one
 	select {
 	case err := <-failed:
 		stop()
@@ -153,8 +155,15 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	if err != nil {
 		err = srv.Close()
 	}
-	<-failed
 	return err
+}
+
+// quiet makes debug lines of what net/http reports, such as connections that end halfway.
+type quiet struct{ log zerolog.Logger }
+
+func (q quiet) Write(b []byte) (int, error) {
+	q.log.Debug().Msg(strings.TrimSpace(string(b)))
+	return len(b), nil
 }
 
 // plain is an error with the body that ComfyUI's routes for jobs have: {"error": "text"}.
