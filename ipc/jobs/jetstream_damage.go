@@ -283,10 +283,13 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record) error {
 		there.Rev, err = l.jobs.Create(ctx, rec.Job, value)
 	case err != nil || there.Rev >= rec.Rev:
 		return err
-	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final() || same(there, value):
+	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final() || asFar(there, rec) ||
+		same(there, value):
+		now := uint64(0) // a swap that expects rec finds another record
 		if same(there, value) {
-			l.renumber(rec, there.Rev)
+			now = there.Rev
 		}
+		l.renumber(rec, now)
 		l.table.turnBack(rec.Rev, there)
 		return nil
 	default:
@@ -310,7 +313,22 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record) error {
 	return nil
 }
 
-// renumber notes the new revision of a record for a swap of it that is in progress.
+// asFar reports whether a record of a job that has ended says all that another one of that end does. Its revision does
+// not tell, since the server gives lost numbers again.
+func asFar(there, rec message.Record) bool {
+	named := func(r message.Record) (n int) {
+		for _, f := range r.Outputs {
+			if f.Filename != "" {
+				n++
+			}
+		}
+		return n
+	}
+	return there.State.Final() && rec.State.Final() && there.Attempt == rec.Attempt && there.Earlier == rec.Earlier &&
+		named(there) >= named(rec) && (there.Dropped > 0 || rec.Dropped == 0)
+}
+
+// renumber notes the new revision of a record for a swap of it that is in progress; 0: the swap cannot succeed.
 func (l *JetStream) renumber(rec message.Record, now uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

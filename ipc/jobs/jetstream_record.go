@@ -299,11 +299,12 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 			l.release(rec)
 			return rec, nil
 		}
-		if now, ok := l.renumberedTo(rec); ok {
+		now, renumbered := l.renumberedTo(rec)
+		if now > 0 {
 			rec.Rev = now
 			continue
 		}
-		if errors.Is(err, errConflict) {
+		if renumbered || errors.Is(err, errConflict) {
 			return message.Record{}, errConflict
 		}
 		if refused(err) {

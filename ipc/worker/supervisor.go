@@ -26,7 +26,7 @@ type ChildConfig struct {
 	Name    string
 	Command func() *exec.Cmd // a fresh command; its stdin, stdout and stderr are set by the supervisor
 	// Spawn starts a process and returns our end of the link to it; nil: it runs Command.
-	Spawn   func() (Process, io.ReadWriteCloser, error)
+	Spawn   func() (Program, io.ReadWriteCloser, error)
 	Log     zerolog.Logger
 	Start   time.Duration // until the first answer [60 s]
 	Beat    time.Duration // between heartbeats [2 s]
@@ -47,8 +47,8 @@ type Child struct {
 	up   chan struct{} // closed when proc is set
 }
 
-// Process is what a Child keeps running: a program, as spawn.Start returns it, or what stands for one in simulations.
-type Process interface {
+// Program is what a Child keeps running, as spawn.Start returns it, or what stands for one in simulations.
+type Program interface {
 	PID() int
 	Dead() <-chan struct{}                  // closed when it has ended
 	Cause() *fault.Error                    // how it ended; Dead must be closed
@@ -58,7 +58,7 @@ type Process interface {
 
 // childProcess is one of the processes that a Child has in turn.
 type childProcess struct {
-	Process
+	Program
 	client *client.FrameClient
 }
 
@@ -80,7 +80,7 @@ func (c *Child) PID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.proc != nil {
-		return c.proc.Process.PID()
+		return c.proc.Program.PID()
 	}
 	return 0
 }
@@ -125,21 +125,21 @@ func (c *Child) Supervise(ctx context.Context) error {
 }
 
 // program runs the command on a fresh socket pair.
-func (cfg ChildConfig) program() (Process, io.ReadWriteCloser, error) {
-	program, conn, err := spawn.Start(cfg.Name, cfg.Command(), 0, (*exec.Cmd).Start)
+func (cfg ChildConfig) program() (Program, io.ReadWriteCloser, error) {
+	child, conn, err := spawn.Start(cfg.Name, cfg.Command(), 0, (*exec.Cmd).Start)
 	if err != nil {
 		return nil, nil, err
 	}
-	return program, wire.ConnOf(conn), nil
+	return child, wire.ConnOf(conn), nil
 }
 
 // start starts a process and waits for its first answer.
 func (c *Child) start(ctx context.Context) (*childProcess, error) {
-	process, link, err := c.cfg.Spawn()
+	program, link, err := c.cfg.Spawn()
 	if err != nil {
 		return nil, err
 	}
-	p := &childProcess{process, client.NewFrameClient(link, link, link.Close)}
+	p := &childProcess{program, client.NewFrameClient(link, link, link.Close)}
 	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
 	defer cancel()
 	if err := p.ping(hello); err != nil {

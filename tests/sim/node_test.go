@@ -164,7 +164,7 @@ func (n *node) tryStart() (err error) {
 	var workers []jobs.Executor
 	for _, name := range []string{"w0", "w1"} {
 		child := worker.NewChild(worker.ChildConfig{
-			Name: name, Log: log, Spawn: func() (worker.Process, io.ReadWriteCloser, error) { return n.spawn(name) },
+			Name: name, Log: log, Spawn: func() (worker.Program, io.ReadWriteCloser, error) { return n.spawn(name) },
 		})
 		workers = append(workers, child)
 		wg.Go(func() {

@@ -109,7 +109,7 @@ type process struct {
 }
 
 // spawn starts a worker process of the daemon.
-func (n *node) spawn(name string) (worker.Process, io.ReadWriteCloser, error) {
+func (n *node) spawn(name string) (worker.Program, io.ReadWriteCloser, error) {
 	p := &process{name: n.dir + " " + name, cable: newCable(), gone: make(chan struct{}), dead: make(chan struct{})}
 	n.mu.Lock()
 	n.w.pids.Add(1)
