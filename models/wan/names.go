@@ -18,11 +18,11 @@ func names() weights.Names {
 		{File: b + "attn2.add_v_proj", Own: b + "cross_attn.v_img"},
 		{File: b + "attn2.norm_added_k", Own: b + "cross_attn.norm_k_img"},
 	}
-	for file, own := range map[string]string{"attn1.": "self_attn.", "attn2.": "cross_attn."} {
+	for file, target := range map[string]string{"attn1.": "self_attn.", "attn2.": "cross_attn."} {
 		for as, of := range map[string]string{
 			"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o", "norm_q": "norm_q", "norm_k": "norm_k",
 		} {
-			list = append(list, weights.Alias{File: b + file + as, Own: b + own + of})
+			list = append(list, weights.Alias{File: b + file + as, Own: b + target + of})
 		}
 	}
 	const c = "condition_embedder."

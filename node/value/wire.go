@@ -133,6 +133,7 @@ func (c *Cond) export() []any {
 	put(c.ContextLen > 0, "context_len", int64(c.ContextLen))
 	put(c.Context2.Rows > 0, "context2", array.New(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
 	put(c.Context2.Rows > 0, "context2_len", int64(c.Context2Len))
+	put(c.Vision.Rows > 0, "vision_states", array.New(c.Vision.Data, 1, c.Vision.Rows, c.Vision.Cols))
 	var biases, latents []any
 	for _, b := range c.Biases {
 		biases = append(biases, []any{int64(b.Rows.Start), int64(b.Rows.End), float64(b.Value)})
@@ -143,6 +144,7 @@ func (c *Cond) export() []any {
 	put(c.Biases != nil, "attention_biases", biases)
 	put(c.Latents != nil, "reference_latents", latents)
 	put(c.ConcatImage.B > 0, "concat_latent_image", array.New(c.ConcatImage.Data, c.ConcatImage.Shape()...))
+	put(c.ConcatGiven.B > 0, "concat_given", array.New(c.ConcatGiven.Data, c.ConcatGiven.Shape()...))
 	if m := c.ConcatMask; m != nil {
 		o.Set("concat_mask", array.New(m.Data, m.B, 1, m.Y, m.X))
 	}
@@ -447,12 +449,16 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Context2Len = int(number())
 	case "context2":
 		c.Context2, err = importArray(v)
+	case "vision_states":
+		c.Vision, err = importArray(v)
 	case "attention_biases":
 		c.Biases, err = importBiases(v)
 	case "reference_latents":
 		c.Latents, err = importLatents(v)
 	case "concat_latent_image":
 		c.ConcatImage, err = importPlanes(v)
+	case "concat_given":
+		c.ConcatGiven, err = importPlanes(v)
 	case "concat_mask":
 		var l request.Latent
 		if l, err = importPlanes(v); err == nil && l.C != 1 {

@@ -126,17 +126,17 @@ func TestConditioningsTravelWhole(t *testing.T) {
 				Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
 				Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
 				Size:   []float32{4, 5}, Method: "index", Guidance: &g,
-				Slots: []int{0, 2},
+				Slots: []int{0, 2}, Vision: rows(3, 2),
 			},
 			Sizes:       &family.Sizes{Height: 64, Width: 96, Top: 1, Left: 2, TargetHeight: 32, TargetWidth: 48},
 			Latents:     []request.Latent{plane(2), plane(1)},
-			ConcatImage: plane(3), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
+			ConcatImage: plane(3), ConcatGiven: plane(1), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, Area: request.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
 		},
 		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}
 	// fields that no node sets, and control nets, which are checked below
-	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule"}
+	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule", "Frames"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }
 		if name := f.Name; !slices.Contains(others, name) && zero(list[0]) && zero(list[1]) {
