@@ -125,6 +125,7 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 	if err := CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
+	m = m.Blocked(c)
 	row := m.rowBytes(m.K)
 	return &Packed{
 		Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row,

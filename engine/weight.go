@@ -1,7 +1,5 @@
 package engine
 
-import "slices"
-
 // Matrix is a weight as it lies in a file: row-major [N, K] (convolutions: [N, KY, KX, C] flattened to K = KY*KX*C),
 // any storage dtype, at any byte alignment. Rows may be fewer than in the file: a rank of a tensor group hands over
 // only its slice.
@@ -17,29 +15,12 @@ type Matrix struct {
 	// ref.QuantiseRow).
 	Scales  []float32
 	Rotated int
+	// Unrounded: Linear multiplies such a matrix, rounded to bf16, with x as it is.
+	Unrounded bool
 
 	// If Blocks is set, Data holds blocks of this format, and DType (bf16 or f32) is the type they are widened to. If
 	// it is nil, Data holds elements of DType.
 	Blocks *Blocks
-}
-
-// Blocks is a block-quantized storage format (GGUF): every Elements neighboring elements of a row share scales.
-// Backends that know the format by its name keep the blocks in memory and widen them when they multiply, others widen
-// them in Pack; the values are the same.
-type Blocks struct {
-	Name            string // as the file format calls it, e.g. "Q4_K"
-	Elements, Bytes int    // of one block
-	// Widen widens whole blocks: len(dst) is a multiple of Elements.
-	Widen func(dst []float32, src []byte)
-}
-
-// Form returns the number of a format that backends can keep in blocks: 1 to 5 for Q8_0, Q4_0, Q4_K, Q5_K and Q6_K. It
-// returns 0 for any other format and if b is nil.
-func (b *Blocks) Form() int {
-	if b == nil {
-		return 0
-	}
-	return 1 + slices.Index([]string{"Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K"}, b.Name)
 }
 
 // rowBytes returns the size in bytes of the given number of elements of a row.
@@ -57,7 +38,7 @@ type Packed struct {
 	Bytes   int   // size of Buf
 	DType   DType // storage type; f32, bf16, f16 or i8
 	N, K    int
-	Rotated int     // as in Matrix
+	Rotated int     // as in Matrix; of I8, and of blocks of it
 	Blocks  *Blocks // as in Matrix
 	Layout  string  // name of the backend's layout
 	// Buf starts with Head bytes, which depend only on type, scale and channel count. PieceBytes for every PieceRows

@@ -17,8 +17,8 @@ type fileKind struct {
 	bytes int
 }
 
-// fileKinds returns the groups: fp8 is widened to bf16. int8 and GGUF keep their size in the file (docs/files.md).
-func fileKinds() []fileKind { return []fileKind{{"f16, bf16, fp8", 2}, {"f32", 4}} }
+// fileKinds returns the groups. Quantised files keep their size (docs/files.md): --model with the file counts them.
+func fileKinds() []fileKind { return []fileKind{{"f16, bf16", 2}, {"f32", 4}} }
 
 // cardSizes returns memory sizes of common cards in GiB, cardCounts how many of them are tried.
 func cardSizes() []int64 { return []int64{12, 16, 24, 32, 48, 80, 96} }

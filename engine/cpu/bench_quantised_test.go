@@ -61,6 +61,9 @@ func BenchmarkLinearQuantised(b *testing.B) {
 			{engine.BF16, engine.BF16},
 			{engine.F32, engine.I8},
 			{engine.BF16, engine.I8},
+			{engine.F32, engine.F8E4M3},
+			{engine.BF16, engine.F8E4M3},
+			{engine.BF16, engine.F8E5M2},
 		} {
 			b.Run(fmt.Sprintf("%dx%dx%d/%s-%s", s[0], s[1], s[2], d[0], d[1]), func(b *testing.B) {
 				o := benchOps(b)
@@ -68,6 +71,21 @@ func BenchmarkLinearQuantised(b *testing.B) {
 				defer o.Free(w.Base.Buf)
 				x, y := tensor(d[0], 1, s[0], s[2]), tensor(d[0], 2, s[0], s[1])
 				benchRate(b, o, d[0], 2*float64(s[0])*float64(s[1])*float64(s[2]),
+					func() { o.Linear(y, x, w, engine.Epilogue{}) })
+			})
+		}
+		for _, form := range []*engine.Blocks{engine.NVFP4(), engine.MXFP8()} {
+			b.Run(fmt.Sprintf("%dx%dx%d/bf16-%s", s[0], s[1], s[2], form.Name), func(b *testing.B) {
+				o := benchOps(b)
+				m := engine.Matrix{DType: engine.BF16, N: s[1], K: s[2], Blocks: form}
+				m.Data = slices.Repeat([]byte{0x38}, s[1]*s[2]/form.Elements*form.Bytes)
+				p, err := o.Pack(m, 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer o.Free(p.Buf)
+				x, y, w := tensor(engine.BF16, 1, s[0], s[2]), tensor(engine.BF16, 2, s[0], s[1]), &engine.Weight{Base: p}
+				benchRate(b, o, engine.BF16, 2*float64(s[0])*float64(s[1])*float64(s[2]),
 					func() { o.Linear(y, x, w, engine.Epilogue{}) })
 			})
 		}

@@ -17,6 +17,80 @@ import (
 // blockKinds lists the block formats that are kept packed in memory.
 func blockKinds() []gguf.Type { return []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} }
 
+// narrowForms returns a matrix of random codes in every other form that stays as it is.
+func narrowForms(n, k int) []engine.Matrix {
+	r := rand.New(rand.NewPCG(5, 3))
+	code := func(d engine.DType) byte {
+		for {
+			var v [1]float32
+			c := byte(r.Uint32())
+			if engine.Widen(v[:], []byte{c}, d); v[0]-v[0] == 0 { // a number
+				return c
+			}
+		}
+	}
+	fill := func(m engine.Matrix, next func(i int) byte) engine.Matrix {
+		for i := range m.Data {
+			m.Data[i] = next(i)
+		}
+		return m
+	}
+	of := func(d engine.DType) engine.Matrix {
+		return engine.Matrix{DType: d, N: n, K: k, Data: make([]byte, n*k)}
+	}
+	in := func(b *engine.Blocks) engine.Matrix {
+		return engine.Matrix{DType: engine.BF16, N: n, K: k, Blocks: b, Data: make([]byte, n*k/b.Elements*b.Bytes)}
+	}
+	list := []engine.Matrix{
+		fill(of(engine.F8E4M3), func(int) byte { return code(engine.F8E4M3) }),
+		fill(of(engine.F8E5M2), func(int) byte { return code(engine.F8E5M2) }),
+		fill(in(engine.NVFP4()), func(i int) byte {
+			if i%18 > 1 {
+				return byte(r.Uint32())
+			}
+			return code(engine.F8E4M3)
+		}),
+		fill(in(engine.MXFP8()), func(i int) byte {
+			switch {
+			case i%66 > 1:
+				return code(engine.F8E4M3)
+			case i%5 == 0:
+				return 0
+			}
+			return byte(40 + r.IntN(160))
+		}),
+	}
+	for _, group := range []int{0, 4, 64, 256} {
+		if k%max(group, 1) != 0 {
+			continue
+		}
+		m := fill(of(engine.I8), func(int) byte { return byte(r.Uint32()) })
+		m.Rotated, m.Unrounded = group, true
+		for range n {
+			m.Scales = append(m.Scales, r.Float32()/64)
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+// formName names the form of a matrix of blockMatrices.
+func formName(m engine.Matrix) string {
+	if m.Blocks != nil {
+		return m.Blocks.Name
+	}
+	return fmt.Sprintf("%s in groups of %d", m.DType, m.Rotated)
+}
+
+// blockMatrices returns a matrix in every form that is widened when it is multiplied.
+func blockMatrices(n, k int) []engine.Matrix {
+	list := narrowForms(n, k)
+	for _, kind := range blockKinds() {
+		list = append(list, anyBlocks(kind, n, k))
+	}
+	return list
+}
+
 // anyBlocks returns a block-quantized matrix of random bytes, with codes and factors that no quantizer writes. Its f16
 // factors are finite and not subnormal, of both signs.
 func anyBlocks(kind gguf.Type, n, k int) engine.Matrix {
@@ -45,9 +119,8 @@ func TestBlocksWeightByWeight(t *testing.T) {
 		t.Skip("under the race detector: TestEachCallsEveryTaskOnce has the goroutines of all operations")
 	}
 	const n, k = 67, 512
-	for _, kind := range blockKinds() {
-		m := anyBlocks(kind, n, k)
-		wide := m.Widened(engine.BF16)
+	for _, m := range blockMatrices(n, k) {
+		kind, wide := formName(m), m.Widened(engine.BF16)
 		want := make([]float32, n*k)
 		engine.Widen(want, wide.Data, engine.BF16)
 		unit := make([]float32, k*k)
@@ -62,6 +135,9 @@ func TestBlocksWeightByWeight(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer o.Free(p.Buf)
+			if p.Blocks == nil || float64(p.Bytes) > 1.5*float64(len(m.Data)) {
+				t.Fatalf("%s: %d bytes became %d, blocks: %v", kind, len(m.Data), p.Bytes, p.Blocks != nil)
+			}
 			w := &engine.Weight{Name: "blocks", Base: p}
 			check := func(how string, got []float32, at, rows int) {
 				t.Helper()
@@ -97,8 +173,8 @@ func TestBlocksRowAlone(t *testing.T) {
 	}
 	const rows, n, k = 9, 70, 53 * 256
 	x := tensor(engine.BF16, 3, rows, k)
-	for _, kind := range blockKinds() {
-		m := anyBlocks(kind, n, k)
+	for _, m := range blockMatrices(n, k) {
+		kind := formName(m)
 		eachLevel(t, 2, func(t *testing.T, o *Ops) {
 			p, err := o.Pack(m, 0)
 			if err != nil {
@@ -120,6 +196,38 @@ func TestBlocksRowAlone(t *testing.T) {
 				o.Linear(part(alone), part(x), w, engine.Epilogue{})
 				if !slices.Equal(alone.Buf.Host, y.Buf.Host) {
 					t.Fatalf("%s: %d items of one row have other bits than rows", kind, items)
+				}
+			}
+		})
+	}
+}
+
+// TestNarrowIsNoNumber checks that fp8 codes that are no finite number stay that at every level, and touch only their
+// row.
+func TestNarrowIsNoNumber(t *testing.T) {
+	const n, k = 40, 16
+	for d, codes := range map[engine.DType][]byte{
+		engine.F8E4M3: {0x7f, 0xff}, engine.F8E5M2: {0x7c, 0xfc, 0x7d, 0x7e, 0x7f, 0xfd, 0xfe, 0xff},
+	} {
+		eachLevel(t, 1, func(t *testing.T, o *Ops) {
+			for _, code := range codes {
+				for at := range k {
+					m := engine.Matrix{DType: d, N: n, K: k, Data: make([]byte, n*k)}
+					m.Data[7*k+at] = code
+					p, err := o.Pack(m, 0)
+					if err != nil {
+						t.Fatal(err)
+					}
+					y := tensor(engine.F32, 2, 3, n)
+					o.Linear(y, engine.FromF32(slices.Repeat([]float32{1}, 3*k), 3, k), &engine.Weight{Base: p}, engine.Epilogue{})
+					o.Free(p.Buf)
+					var want [1]float32
+					engine.Widen(want[:], []byte{code}, d)
+					for i, v := range values(y) {
+						if row := i % n; row == 7 && v != want[0] && !(v != v && want[0] != want[0]) || row != 7 && v != 0 {
+							t.Fatalf("%s: code %#x at %d: element %d is %v", d, code, at, i, v)
+						}
+					}
 				}
 			}
 		})

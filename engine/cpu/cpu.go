@@ -5,9 +5,9 @@
 // operands, split a call into tasks and run these on goroutines. A C call is one task; there is no thread pool and no
 // spinning.
 //
-// Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact,
-// and its scale is applied to the finished sums. A Packed fits the levels of one panel width and is shared by any
-// number of Ops.
+// Weights keep the width of their file (f32, bf16, f16, fp8, blocks) and are widened in registers or in the first-level
+// cache; the scale of fp8 is applied to the finished sums. A Packed fits the levels of one panel width and is shared by
+// any number of Ops.
 //
 // Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is
 // rounded once, when it is stored. Levels avx512bf16 and amx multiply bf16 activations with bf16 weights, and queries

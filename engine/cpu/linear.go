@@ -41,6 +41,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	o.segs[0] = C.pb_seg{
 		x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
 		x_dtype: C.int32_t(x.DType), blocks: C.int64_t(w.Base.Blocks.Form()),
+		rotated: C.int64_t(w.Base.Rotated),
 	}
 	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
 	o.down[0] = o.segs[0]

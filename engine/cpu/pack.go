@@ -30,15 +30,16 @@ const headerBytes = int(unsafe.Sizeof(packedHeader{}))
 func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 
 // Pack turns m into panels of the level's width nr. f32 and f16 become [N/nr][K][nr]; bf16 becomes [N/nr][K/2][nr][2],
-// pairs of neighboring channels, which are widened for f32 activations and multiplied directly with bf16 ones. fp8
-// becomes bf16. An odd number of channels (per tap in a convolution) is padded with 0, so such a weight fits only the c
-// it was packed for. i8 becomes words of four channels after the scales and sums of the columns (kernels/int8.h). GGUF
-// blocks stay as they are, their bytes interleaved with those of other columns (kernels/blocks.h). The caller owns the
-// memory: Free(p.Buf).
+// pairs of neighboring channels, which are widened for f32 activations and multiplied directly with bf16 ones. An odd
+// number of channels (per tap in a convolution) is padded with 0, so such a weight fits only the c it was packed for.
+// i8 becomes words of four channels after the scales and sums of the columns (kernels/int8.h). Blocks, fp8 and
+// unrounded i8 stay as they are, their bytes interleaved with those of other columns (kernels/blocks.h), except those
+// of convolutions and of rows that are no multiple of 8. The caller owns the memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err
 	}
+	m = m.Blocked(c)
 	d := m.DType
 	if d == engine.F8E4M3 || d == engine.F8E5M2 {
 		d = engine.BF16
@@ -59,6 +60,9 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	piece := o.nr * depth * d.Size()
 	if m.Blocks != nil {
 		piece = o.nr * (m.K / m.Blocks.Elements * m.Blocks.Bytes)
+	}
+	if m.Scales != nil && m.Blocks != nil {
+		piece += 4 * o.nr
 	}
 	buf, err := o.Alloc(headerBytes + panels*piece)
 	if err != nil {
@@ -88,7 +92,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		a.k, a.row, a.src_dtype = size(a.k), size(a.row), C.PB_BLOCKS
 		a.c = C.int64_t(m.Blocks.Form())
 	}
-	if d == engine.I8 {
+	if m.Scales != nil {
 		a.scales = o.pin(unsafe.Pointer(&m.Scales[0]))
 	}
 	per := max(1, (1<<18)/(o.nr*m.K))

@@ -44,6 +44,50 @@ func (m *bench) keep(w engine.Matrix) *engine.Packed {
 	return p
 }
 
+// TestNarrowBits checks that rows of random bytes in the other narrow forms widen to the bits of Matrix.Widened, factors
+// of matrices and rows included, and take 16 bytes more than in the file, up to the next 16.
+func TestNarrowBits(t *testing.T) {
+	o := openOps(t)
+	const n, k, from = 11, 832, 3
+	in := func(b *engine.Blocks) engine.Matrix {
+		return engine.Matrix{DType: engine.BF16, Blocks: b, Data: make([]byte, n*k/b.Elements*b.Bytes), Scale: 0.37}
+	}
+	for name, w := range map[string]engine.Matrix{
+		"e4m3":  {DType: engine.F8E4M3, Data: make([]byte, n*k), Scale: 0.37},
+		"e5m2":  {DType: engine.F8E5M2, Data: make([]byte, n*k)},
+		"nvfp4": in(engine.NVFP4()),
+		"mxfp8": in(engine.MXFP8()),
+		"i8":    {DType: engine.I8, Data: make([]byte, n*k), Unrounded: true, Scales: make([]float32, n)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &bench{t: t, ops: o, rng: newRand()}
+			defer m.free()
+			w.N, w.K = n, k
+			for i := range w.Data {
+				w.Data[i] = byte(m.rng.IntN(256))
+			}
+			for i := range w.Scales {
+				w.Scales[i] = m.rng.Float32() / 64
+			}
+			p, to := m.keep(w), m.normal(engine.BF16, (n-from)*k)
+			if p.Blocks == nil || p.PieceBytes != byteRow(len(w.Data)/n)+factorRoom {
+				t.Fatalf("rows of %d bytes, of %d in the file", p.PieceBytes, len(w.Data)/n)
+			}
+			o.widen(to.Buf.Dev, p, from, n-from)
+			got, want := make([]float32, to.Len()), make([]float32, to.Len())
+			if err := o.Download(got, to).Wait(); err != nil {
+				t.Fatal(err)
+			}
+			engine.Widen(want, w.Widened(engine.BF16).Data[2*from*k:], engine.BF16)
+			for i, v := range want {
+				if math.Float32bits(v) != math.Float32bits(got[i]) && (v == v || got[i] == got[i]) {
+					t.Fatalf("row %d, column %d: got %g, want %g", from+i/k, i%k, got[i], v)
+				}
+			}
+		})
+	}
+}
+
 // TestWidenedBits checks that rows in blocks of random bytes, including infinite and NaN factors, widen to the same
 // bf16 bits as in package gguf.
 func TestWidenedBits(t *testing.T) {

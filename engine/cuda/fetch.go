@@ -12,7 +12,7 @@ var _ engine.Fetcher = (*Ops)(nil)
 // copies returns the stream of Fetch, made when it is first needed.
 func (o *Ops) copies() (*driver.Stream, error) {
 	if o.fetches == nil {
-		s, err := o.dev.NewStream()
+		s, err := o.dev.NewStream(false)
 		if err != nil {
 			return nil, err
 		}

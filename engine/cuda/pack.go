@@ -20,7 +20,7 @@ import (
 
 // layout names the packed form: rows of K elements as f32, bf16 or f16, padded with zeros to a multiple of rowAlign;
 // rows of i8, padded to 16 bytes and followed by the scale of the row and zeros; rows of blocks as in the file, padded
-// to 16 bytes.
+// to 16 bytes, and followed likewise by the scale of the row or matrix if the form has factors.
 const layout = "cuda"
 
 // rowAlign pads rows of weights to a multiple of so many elements: 16 bytes of the narrowest type.
@@ -29,9 +29,9 @@ const rowAlign = 8
 // rowStride returns the elements between the starts of two packed rows of k.
 func rowStride(k int) int { return (k + rowAlign - 1) / rowAlign * rowAlign }
 
-// stored returns the type in which a weight of type d with the given scale is kept. fp8 becomes bf16, which holds every
-// fp8 number; with a scale the product is rounded to bf16, which adds at most a sixteenth of the rounding of fp8
-// itself. f16 with a scale becomes f32.
+// stored returns the type in which a weight of type d with the given scale is kept, or computed with if it is in blocks.
+// fp8 becomes bf16, which holds every fp8 number; with a scale the product is rounded to bf16, which adds at most a
+// sixteenth of the rounding of fp8 itself. f16 with a scale becomes f32.
 func stored(d engine.DType, scale float32) engine.DType {
 	switch {
 	case d == engine.F8E4M3 || d == engine.F8E5M2:
@@ -48,10 +48,13 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("cuda %w", err)
 	}
+	m = m.Blocked(c)
+	scaled := m.Scale != 0 && m.Scale != 1
 	switch { // there are no kernels for these
 	case m.Rotated > C.PB_MAX_GROUP:
 		m = m.Widened(engine.BF16)
-	case m.Blocks != nil && (m.Blocks.Form() == 0 || m.DType != engine.BF16 || m.Scale != 0 && m.Scale != 1):
+	case m.Blocks != nil && (m.Blocks.Form() == 0 || m.DType != engine.BF16 || m.Rotated > 0 ||
+		scaled && !m.Blocks.Factors()):
 		m = m.Widened(m.DType)
 	}
 	row, scale := m.Row, m.Scale
@@ -66,6 +69,9 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	switch {
 	case m.Blocks != nil:
 		p.PieceBytes, p.Blocks = byteRow(m.K/m.Blocks.Elements*m.Blocks.Bytes), m.Blocks
+		if m.Blocks.Factors() {
+			p.PieceBytes += factorRoom
+		}
 	case to == engine.I8:
 		p.PieceBytes, p.Rotated = byteRow(m.K)+factorRoom, m.Rotated
 	}
@@ -94,6 +100,13 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 	case b != nil:
 		return o.lines(p, func(piece []byte, i int) {
 			clear(piece[copy(piece, m.Data[i*(row/b.Elements*b.Bytes):][:m.K/b.Elements*b.Bytes]):])
+			factor := scale
+			if m.Scales != nil {
+				factor = m.Scales[i]
+			}
+			if b.Factors() {
+				binary.LittleEndian.PutUint32(piece[len(piece)-factorRoom:], math.Float32bits(factor))
+			}
 		})
 	case m.DType == engine.I8:
 		return o.lines(p, func(piece []byte, i int) {
@@ -136,7 +149,8 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 	return nil
 }
 
-// factorRoom is the number of bytes after the elements of an i8 row: its scale as f32, and zeros to the next 16 bytes.
+// factorRoom is the number of bytes after the elements of an i8 row, and of blocks with factors: its scale as f32, and
+// zeros to the next 16 bytes.
 const factorRoom = 16
 
 // byteRow rounds the k bytes of a row up to a multiple of 16.

@@ -48,7 +48,7 @@ func linearCases() []testCase {
 			}})
 		}
 	}
-	return slices.Concat(cases, roundedCases(), blockCases(), []testCase{packedViewCase()})
+	return slices.Concat(cases, roundedCases(), blockCases(), narrowCases(), []testCase{packedViewCase()})
 }
 
 // epilogues is the number of variants of linearCase.

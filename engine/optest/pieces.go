@@ -11,14 +11,19 @@ import (
 // runPieces checks what engine.Packed promises about its pieces: rows packed by themselves from the start of a piece
 // have the same bytes as in the whole weight.
 func runPieces(t *testing.T, ops engine.Ops) {
-	for _, s := range [][3]int{{1, 1, 0}, {7, 5, 0}, {16, 12, 0}, {33, 17, 0}, {50, 9, 3}, {65, 64, 16}} {
+	for _, s := range [][3]int{{1, 1, 0}, {7, 5, 0}, {16, 12, 0}, {33, 17, 0}, {50, 9, 3}, {65, 64, 16}, {50, 24, 0}} {
 		n, k, c := s[0], s[1], s[2]
-		for _, stored := range []engine.DType{engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.I8} {
+		for i, stored := range []engine.DType{engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.I8, engine.I8} {
+			unrounded := i == 5
 			for _, scale := range []float32{0, 0.37} {
 				if stored == engine.I8 && (c != 0 || scale != 0) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%d x %d, %d channels, %s, scale %g", n, k, c, stored, scale), func(t *testing.T) {
+				name := fmt.Sprintf("%d x %d, %d channels, %s, scale %g", n, k, c, stored, scale)
+				if unrounded {
+					name += ", unrounded"
+				}
+				t.Run(name, func(t *testing.T) {
 					data := make([]byte, n*k*stored.Size())
 					for i := range data {
 						data[i] = byte(i*7%61 + 1)
@@ -26,7 +31,7 @@ func runPieces(t *testing.T, ops engine.Ops) {
 					pack := func(lo, hi int) *engine.Packed {
 						m := engine.Matrix{
 							Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo,
-							K: k, Scale: scale,
+							K: k, Scale: scale, Unrounded: unrounded,
 						}
 						if stored == engine.I8 {
 							m.Scales = []float32{}

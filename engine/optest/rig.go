@@ -21,9 +21,11 @@ type rig struct {
 	dtype   engine.DType // of the activations
 	gapped  bool
 	rotated int // rotation group of the i8 weights that pack makes
-	rng     *rand.Rand
-	slabs   []*slab
-	other   []engine.Buf // memory that is neither checked nor compared: weights, scratch
+	// i8 weights that pack makes are multiplied by x as it is
+	unrounded bool
+	rng       *rand.Rand
+	slabs     []*slab
+	other     []engine.Buf // memory that is neither checked nor compared: weights, scratch
 }
 
 // slab is the memory of one operand, including its guards and gaps.
@@ -222,7 +224,7 @@ func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engi
 	data := make([]byte, 1+len(values)*stored.Size())
 	m := engine.Matrix{Data: data[1:], DType: stored, N: n, K: k, Row: row, Scale: scale}
 	if stored == engine.I8 {
-		m.Scales, m.Rotated = make([]float32, n), r.rotated
+		m.Scales, m.Rotated, m.Unrounded = make([]float32, n), r.rotated, r.unrounded
 		for i := range m.Scales {
 			m.Scales[i] = (1 + r.rng.Float32()) / 64 / float32(math.Sqrt(float64(k)))
 		}

@@ -52,8 +52,13 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("ref %w", err)
 	}
-	if m.Blocks != nil {
+	switch {
+	case m.Blocks != nil && m.Scale != 0 && m.Scale != 1:
+		m = m.Widened(engine.F32)
+	case m.Blocks != nil:
 		m = m.Widened(m.DType)
+	case m.Unrounded:
+		m = m.Widened(engine.BF16)
 	}
 	row, scale := m.Row, m.Scale
 	if row == 0 {

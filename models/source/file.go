@@ -21,6 +21,8 @@ type File struct {
 	Changed int64  // combined modification times (Modified): files with equal headers may have other weights
 	Wide    bool   // quantized weights become f32, not bf16
 	Torch   bool   // may be in torch.save's format
+	// Rounded is the fp8 type that weights are rounded to when they are read; 0: none.
+	Rounded engine.DType
 }
 
 // Stat opens the checkpoint at path and describes it; the caller closes the file. Errors are those of weights.Open.
@@ -41,7 +43,13 @@ func stat(f File) (File, *weights.File, error) {
 }
 
 // Key identifies the file and its content.
-func (f File) Key() string { return fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed) }
+func (f File) Key() string {
+	key := fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed)
+	if f.Rounded != 0 {
+		key += "~" + f.Rounded.String()
+	}
+	return key
+}
 
 // Hold opens the file or files for as long as the caller needs them. It returns the error of datafile.Changed if they
 // have changed since Stat or cannot be read.
@@ -76,7 +84,11 @@ func (f File) open() (*weights.File, error) {
 	if f.Wide {
 		form = engine.F32
 	}
-	return weights.Open(f.Path, form)
+	file, err := weights.Open(f.Path, form)
+	if err == nil && f.Rounded != 0 {
+		file.Round(f.Rounded)
+	}
+	return file, err
 }
 
 // Modified combines the modification times of files, in nanoseconds, into one number. A missing file counts as 0.

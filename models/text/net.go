@@ -238,10 +238,10 @@ type loaded[W any] struct {
 	options weights.Options
 }
 
-// load fills the weights. 8-bit ones are widened: like ComfyUI, encoders multiply them by unquantized activations.
+// load fills the weights. Like ComfyUI, encoders multiply those of 8 bits by unquantized activations.
 func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
 	l.options = opt
-	l.memory, err = weights.Load(ops, set.Dequantized(engine.BF16), &l.weights, opt)
+	l.memory, err = weights.Load(ops, set.Unrounded(), &l.weights, opt)
 	return err
 }
 

@@ -5,13 +5,47 @@ import (
 	"patchbay/engine/datafile"
 )
 
-// blocks holds the rows of a matrix as a GGUF file stores them: whole quantization blocks, row after row. The rows may
-// be in several places.
+// blocks holds the rows of a matrix in whole quantization blocks, row after row. The rows may be in several places.
 type blocks struct {
 	form   *engine.Blocks
 	k      int // elements of a row
-	pieces []datafile.Span
+	pieces []lines
 	from   func(row int) int // where a row is in the pieces; nil: in its place
+}
+
+// lines are some rows of blocks: bytes of a file, or made on demand.
+type lines struct {
+	count int
+	span  datafile.Span
+	make  func(dst []byte, row, n int) // writes rows [row, row+n); nil: span has them
+	first int                          // number of the first row for make
+}
+
+// linesOf returns rows of size bytes each that are stored one after the other.
+func linesOf(span datafile.Span, size int) lines {
+	return lines{count: span.Len() / max(size, 1), span: span}
+}
+
+// rows returns rows [first, first+n), which have size bytes each.
+func (l lines) rows(first, n, size int) lines {
+	out := lines{count: n, make: l.make, first: l.first + first}
+	if l.make == nil {
+		out.span = l.span.Slice(first*size, (first+n)*size)
+	}
+	return out
+}
+
+// view returns the bytes of all rows, with scratch memory to reuse.
+func (l lines) view(scratch *[]byte, size int) []byte {
+	if l.make == nil {
+		return l.span.View(scratch)
+	}
+	if cap(*scratch) < l.count*size {
+		*scratch = make([]byte, l.count*size)
+	}
+	dst := (*scratch)[:l.count*size]
+	l.make(dst, l.first, l.count)
+	return dst
 }
 
 func (b *blocks) rowBytes() int { return b.k / b.form.Elements * b.form.Bytes }
@@ -29,13 +63,38 @@ func (b *blocks) rows(first, n int) *blocks {
 		}
 		return out
 	}
-	lo, hi := first*b.rowBytes(), (first+n)*b.rowBytes()
+	lo, hi := first, first+n
 	for _, p := range b.pieces {
-		if a, z := max(lo, 0), min(hi, p.Len()); a < z {
-			out.pieces = append(out.pieces, p.Slice(a, z))
+		if a, z := max(lo, 0), min(hi, p.count); a < z {
+			out.pieces = append(out.pieces, p.rows(a, z-a, b.rowBytes()))
 		}
-		lo, hi = lo-p.Len(), hi-p.Len()
+		lo, hi = lo-p.count, hi-p.count
 	}
+	return out
+}
+
+// columns returns the first k elements of every row, whole blocks, without reading them; nil if k cuts a block.
+func (b *blocks) columns(k int) *blocks {
+	switch {
+	case b == nil || k == b.k:
+		return b
+	case k%b.form.Elements != 0:
+		return nil
+	}
+	whole, n := *b, 0
+	for _, p := range b.pieces {
+		n += p.count
+	}
+	out := &blocks{form: b.form, k: k}
+	size := out.rowBytes()
+	out.pieces = []lines{{count: n, make: func(dst []byte, row, n int) {
+		var scratch []byte
+		for _, p := range whole.rows(row, n).pieces {
+			for line := p.view(&scratch, whole.rowBytes()); len(line) > 0; line = line[whole.rowBytes():] {
+				dst = dst[copy(dst, line[:size]):]
+			}
+		}
+	}}}
 	return out
 }
 
@@ -59,7 +118,7 @@ func (c *selection) blocks(s Stored, k int, scratch *[]byte) engine.Matrix {
 	all := len(c.cols) == 1 && k == c.k
 	if c.order == nil && all {
 		if r := b.rows(c.first, c.count); len(r.pieces) == 1 {
-			m.Data = r.pieces[0].View(scratch)
+			m.Data = r.pieces[0].view(scratch, b.rowBytes())
 			return m
 		}
 	}
@@ -68,7 +127,7 @@ func (c *selection) blocks(s Stored, k int, scratch *[]byte) engine.Matrix {
 	for i := 0; i < c.count; {
 		n := c.run(i)
 		for _, piece := range b.rows(c.row(i), n).pieces {
-			for p := piece.View(&read); len(p) > 0; p = p[b.rowBytes():] {
+			for p := piece.view(&read, b.rowBytes()); len(p) > 0; p = p[b.rowBytes():] {
 				for _, span := range c.cols {
 					per, size := b.form.Elements, b.form.Bytes
 					m.Data = append(m.Data, p[span.lo/per*size:span.hi/per*size]...)

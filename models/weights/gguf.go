@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"patchbay/engine"
-	"patchbay/engine/datafile"
 	"patchbay/engine/gguf"
 )
 
@@ -82,7 +81,7 @@ func storedGGUF(e gguf.Tensor, form engine.DType) Stored {
 		make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, file: e.Data.File(),
 	}
 	if b := e.Type.Blocks(); form == engine.BF16 && b.Form() > 0 && len(e.Shape) == 2 && e.Shape[1]%b.Elements == 0 {
-		s.packed = &blocks{form: b, k: e.Shape[1], pieces: []datafile.Span{e.Data}}
+		s.packed = &blocks{form: b, k: e.Shape[1], pieces: []lines{linesOf(e.Data, e.Data.Len()/max(e.Shape[0], 1))}}
 	}
 	return s
 }

@@ -189,7 +189,7 @@ func (f *filler) get(name string) (Stored, bool) {
 func (f *filler) tensor(it item) (_ small, ok bool) {
 	s, ok := f.get(it.full)
 	dtype, shape := engine.F32, s.Shape
-	if it.keep && s.DType == engine.BF16 {
+	if it.keep && (s.DType == engine.BF16 || s.unrounded || s.plain8()) {
 		dtype = engine.BF16
 	}
 	if len(shape) == 0 {
@@ -209,6 +209,11 @@ func (f *filler) tensor(it item) (_ small, ok bool) {
 		}
 	}
 	return small{it.full, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }}, ok
+}
+
+// plain8 reports whether s is fp8 without a scale: bf16 holds its values.
+func (s Stored) plain8() bool {
+	return (s.DType == engine.F8E4M3 || s.DType == engine.F8E5M2) && s.Plain()
 }
 
 // weight packs a matrix and describes its bias; ok is false if the file has no bias, or not even the matrix.

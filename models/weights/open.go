@@ -104,6 +104,12 @@ func (f *File) HeaderHash() string { return f.hash }
 // Size returns the bytes that the weights need when loaded unchanged: the size of the files, or of the widened tensors.
 func (f *File) Size() int64 { return f.size }
 
+// Round makes the set that of rounded tensors (Set.Rounded), and Size theirs.
+func (f *File) Round(d engine.DType) {
+	f.set = f.set.Rounded(d)
+	f.size = f.set.Bytes()
+}
+
 // Paths returns the files that belong to the checkpoint.
 func (f *File) Paths() []string { return f.paths }
 

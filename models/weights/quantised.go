@@ -199,6 +199,28 @@ func (b blockScales) rows(first, last int) func(row, group int) byte {
 	}
 }
 
+// blocks returns a matrix [n, k] whose codes are in data, with b as the scales of its groups, as blocks of that form,
+// which have two groups; nil if k ends inside a block.
+func (b blockScales) blocks(data datafile.Span, n, k int, form *engine.Blocks) *blocks {
+	if n == 0 || k == 0 || k%form.Elements != 0 {
+		return nil
+	}
+	row, codes := data.Len()/n, form.Bytes-2
+	return &blocks{form: form, k: k, pieces: []lines{{count: n, make: func(dst []byte, first, count int) {
+		if count == 0 {
+			return
+		}
+		from, scale := data.Slice(first*row, (first+count)*row).Bytes(), b.rows(first, first+count-1)
+		for r := first; r < first+count; r++ {
+			for g := 0; g < b.groups; g += 2 {
+				dst[0], dst[1] = scale(r, g), scale(r, g+1)
+				copy(dst[2:], from[:codes])
+				dst, from = dst[form.Bytes:], from[codes:]
+			}
+		}
+	}}}}
+}
+
 // takeBlockScales takes x's scales, one per group of per inputs, from the set and checks their size for a weight of
 // [n, k].
 func (s *Set) takeBlockScales(x string, n, k, per int) (blockScales, error) {
@@ -235,6 +257,7 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 	s.take(x + ".input_scale")
 	return s.store(x, Stored{
 		DType: engine.BF16, Shape: []int{n, k}, Scale: whole.F32()[0], file: w.file,
+		packed: b.blocks(data, n, k, engine.NVFP4()),
 		make: eachBF16(func(lo, hi int) func(i int) float32 {
 			pairs, scale := data.Slice(lo/2, (hi+1)/2).Bytes(), b.rows(lo/k, (hi-1)/k)
 			return func(i int) float32 {
@@ -277,6 +300,7 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	data := w.raw()
 	s.take(x + ".input_scale")
 	w.DType, w.Data, w.span = engine.BF16, nil, datafile.Span{}
+	w.packed = b.blocks(data, w.Shape[0], k, engine.MXFP8())
 	w.make = eachBF16(func(lo, hi int) func(i int) float32 {
 		codes, scale := data.Slice(lo, hi).Bytes(), b.rows(lo/k, (hi-1)/k)
 		return func(i int) float32 {
@@ -304,7 +328,7 @@ func (s *Set) store(x string, w Stored) error {
 	}
 	w = w.within([]int{w.Shape[0], pre.Len()})
 	from, by, k := w, pre.F32(), w.Shape[1]
-	w.DType, w.Scale = engine.F32, 0
+	w.DType, w.Scale, w.packed = engine.F32, 0, nil
 	w.make = func(dst []byte, lo, hi int) {
 		v := make([]float32, hi-lo)
 		from.wide(v, lo)
@@ -323,7 +347,9 @@ func (s Stored) within(shape []int) Stored {
 		return s
 	}
 	wide := s.Shape[1]
-	return s.gathered(slices.Clone(shape), shape[1], func(row int) int { return row * wide })
+	out := s.gathered(slices.Clone(shape), shape[1], func(row int) int { return row * wide })
+	out.packed = s.packed.rows(0, shape[0]).columns(shape[1])
+	return out
 }
 
 // wide8 is wide for i8: row scales are applied and rotations undone.
@@ -351,6 +377,7 @@ func (s Stored) wide8(dst []float32, lo int) {
 func (s Stored) as(d engine.DType) Stored {
 	from := s
 	s.DType, s.Data, s.span, s.Scale, s.Scales, s.Rotated, s.packed = d, nil, datafile.Span{}, 0, nil, 0, nil
+	s.unrounded = false
 	s.make = func(dst []byte, lo, hi int) {
 		v := make([]float32, min(hi-lo, wideChunk))
 		for at := lo; at < hi; at += len(v) {

@@ -102,7 +102,7 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	if s.packed != nil && c.wholeGroups(s.packed.form.Elements) {
 		return c.blocks(s, k, scratch)
 	}
-	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Rotated: s.Rotated}
+	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Rotated: s.Rotated, Unrounded: s.unrounded}
 	if s.Scales != nil {
 		m.Scales = make([]float32, c.count)
 		for i := range m.Scales {

@@ -121,9 +121,9 @@ func (s *Set) Bytes() int64 {
 	return n
 }
 
-// WideBytes returns the size of all tensors on devices that compute only with i8, blocks, bf16, f16 and f32. There i8
-// has 16 more bytes per row, rows of blocks are padded to 16 bytes, other narrow types become bf16, and f16 with a
-// scale becomes f32.
+// WideBytes returns the size of all tensors on GPUs, which compute with i8, blocks, fp8, bf16, f16 and f32. There i8,
+// fp8 and blocks with factors have 16 more bytes per row, rows of blocks are padded to 16 bytes, other narrow types
+// become bf16, and so does i8 that was rotated if it is multiplied unrounded; f16 with a scale becomes f32.
 func (s *Set) WideBytes() int64 {
 	n := int64(0)
 	for _, t := range s.tensors {
@@ -131,8 +131,11 @@ func (s *Set) WideBytes() int64 {
 		switch {
 		case t.packed != nil:
 			n += int64(t.Shape[0] * ((t.packed.rowBytes() + 15) / 16 * 16))
+			if t.packed.form.Factors() {
+				n += int64(16 * t.Shape[0])
+			}
 			continue
-		case t.DType == engine.I8 && len(t.Shape) == 2:
+		case t.narrow() && (t.Rotated == 0 || !t.unrounded):
 			n += int64(16 * t.Shape[0])
 		case size == 1:
 			size = engine.BF16.Size()
@@ -144,10 +147,16 @@ func (s *Set) WideBytes() int64 {
 	return n
 }
 
-// HasBlocks reports whether any tensor is stored in blocks, which a device widens as it multiplies.
+// narrow reports whether s is a matrix in a type narrower than bf16 that devices keep as it is.
+func (s Stored) narrow() bool {
+	return len(s.Shape) == 2 && (s.DType == engine.I8 && !s.unrounded ||
+		engine.StaysNarrow(s.DType, s.Shape[1], s.Rotated))
+}
+
+// HasBlocks reports whether any tensor is stored in blocks or fp8, which a device widens as it multiplies.
 func (s *Set) HasBlocks() bool {
 	for _, t := range s.tensors {
-		if t.packed != nil {
+		if t.packed != nil || t.narrow() && (t.DType != engine.I8 || t.unrounded) {
 			return true
 		}
 	}
@@ -169,7 +178,7 @@ func (s *Set) Form() (name string, quantised bool) {
 		case t.DType == engine.I8:
 			form = "int8"
 		}
-		if count[form] += t.Bytes(); t.packed != nil || t.DType == engine.I8 {
+		if count[form] += t.Bytes(); t.packed != nil || t.DType == engine.I8 || t.narrow() {
 			narrow += t.Bytes()
 		}
 	}

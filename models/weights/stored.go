@@ -21,6 +21,8 @@ type Stored struct {
 	Scales  []float32
 	Rotated int
 
+	unrounded bool // i8 whose values are multiplied by x as it is (engine.Matrix.Unrounded)
+
 	packed *blocks // the same elements in the blocks of the file; nil: not in blocks, or not as whole rows
 	padded bool    // a quantized matrix that may have more rows and columns than the layer
 
@@ -228,7 +230,7 @@ func Concat(pieces ...Stored) (Stored, error) {
 	}
 	out := Stored{
 		DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape),
-		Rotated: pieces[0].Rotated, file: pieces[0].file,
+		Rotated: pieces[0].Rotated, unrounded: pieces[0].unrounded, file: pieces[0].file,
 	}
 	out.Shape[0] = 0
 	same := true

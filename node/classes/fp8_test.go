@@ -12,8 +12,11 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
+	"patchbay/models/source"
+	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
 
@@ -149,13 +152,58 @@ func TestFP8FilesDraw(t *testing.T) {
 	if !bytes.Equal(draw("e4m3", "fp8_e4m3fn"), draw("e4m3", "default")) {
 		t.Error("weight_dtype of the file's own type changes the picture")
 	}
+	copyFile(t, "diffusion_models/demo_flux.safetensors", filepath.Join(root, "diffusion_models/plain.safetensors"))
+	for dtype, file := range map[string]string{"fp8_e4m3fn": "e4m3", "fp8_e4m3fn_fast": "e4m3", "fp8_e5m2": "e5m2"} {
+		if !bytes.Equal(draw("plain", dtype), draw(file, "default")) {
+			t.Errorf("%s does not draw the picture of a file with all tensors rounded to %s", dtype, file)
+		}
+	}
 	w := demoWorkflow(t)
-	check(t, w.SetInput("1", "unet_name", "e4m3.safetensors"))
-	check(t, w.SetInput("1", "weight_dtype", "fp8_e5m2"))
+	check(t, w.SetInput("1", "unet_name", "scaled.safetensors"))
+	check(t, w.SetInput("1", "weight_dtype", "fp8_e4m3fn"))
 	if _, failure := graph.Validate(All(), files.Roots{Models: []string{root}}, graph.Job{Workflow: w}); failure == nil ||
 		failure.Field != "weight_dtype" {
-		t.Errorf("another fp8 format than the file's: got %v, want an error about weight_dtype", failure)
+		t.Errorf("a quantised file: got %v, want an error about weight_dtype", failure)
 	}
+}
+
+// TestRoundedModelsAreSmall checks that a model that weight_dtype rounds counts with the bytes of fp8 and has a key of
+// its own, and that its copy for other processes is rounded too.
+func TestRoundedModelsAreSmall(t *testing.T) {
+	root := t.TempDir()
+	copyFile(t, "diffusion_models/demo_flux.safetensors", filepath.Join(root, "diffusion_models/plain.safetensors"))
+	run, err := graph.NewRunner(graph.Config{Roots: files.Roots{Models: []string{root}}, Catalogue: All()})
+	check(t, err)
+	defer run.Close()
+	load := func(dtype string) *value.Model {
+		handle, _ := exec(t, run, "UNETLoader",
+			map[string]any{"unet_name": "plain.safetensors", "weight_dtype": dtype}).(graph.Handle)
+		v, ok := run.Value(handle.ID)
+		if !ok {
+			t.Fatalf("no handle %v", handle)
+		}
+		return v.(*value.Model)
+	}
+	plain, narrow := load("default").Request(), load("fp8_e5m2").Request()
+	if n := float64(narrow.WeightBytes) / float64(plain.Spec.Params); !(n < 1.01) || !narrow.Blocks {
+		t.Errorf("%.3f bytes a weight, in blocks: %v", n, narrow.Blocks)
+	}
+	if n := float64(narrow.WideBytes) / float64(plain.Spec.Params); !(n < 1.2) { // 16 bytes more a row; rows are short
+		t.Errorf("%.3f bytes a weight on GPUs", n)
+	}
+	if plain.Key == narrow.Key {
+		t.Error("both models have the key", plain.Key)
+	}
+	encoded, err := narrow.Weights.(source.Weights).MarshalBinary()
+	check(t, err)
+	w, err := new(source.Loader).Decode(encoded)
+	check(t, err)
+	check(t, w.File.With(func(file *weights.File) error {
+		if form, quantised := file.Set().Form(); form != "f8_e5m2" || !quantised {
+			t.Errorf("another process reads %s", form)
+		}
+		return nil
+	}))
 }
 
 // levelsApart returns the largest difference of two images in 8-bit levels.

@@ -26,13 +26,13 @@ func loadClasses() []graph.Class {
 	}
 	const words = "lora, load lora, apply lora, lora loader, lora model"
 	return []graph.Class{
-		loader(graph.Class{
+		reading(graph.Class{
 			Name: "UNETLoader", Display: "Load Diffusion Model", Outputs: graph.Slots("MODEL"), Check: checkPrecision,
-			Inputs: []graph.Input{
+			Run: openUNET, Inputs: []graph.Input{
 				graph.File("unet_name", files.KindDiffusion),
 				graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater().AsAdvanced(),
 			},
-		}, files.KindDiffusion, "unet_name", value.OpenModel),
+		}, files.KindDiffusion, "unet_name"),
 		reading(graph.Class{
 			Name: "VAELoader", Display: "Load VAE", Outputs: graph.Slots("VAE"), Run: loadVAE,
 			Inputs: []graph.Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}},
@@ -180,21 +180,26 @@ func opened[T any](kind, field string, open func(files.Header) (T, error)) func(
 	}
 }
 
-// checkPrecision rejects weight types that would round the weights again: computation uses the precision of the file. A
-// type that all weights already have is accepted. Unreadable files pass, as the loader reports them better.
-func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
-	want, narrow := map[string]engine.DType{
+// precisions are the types that weight_dtype rounds to. The fast one differs from the other only on cards that multiply
+// fp8, where ComfyUI rounds activations too.
+func precisions() map[string]engine.DType {
+	return map[string]engine.DType{
 		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2,
-	}[in.Text("weight_dtype")]
-	if !narrow {
+	}
+}
+
+// checkPrecision rejects rounding weights that are quantized already. Unreadable files pass, as the loader reports them
+// better.
+func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
+	if _, narrow := precisions()[in.Text("weight_dtype")]; !narrow {
 		return "", ""
 	}
 	other := ""
 	err := roots.Header(files.KindDiffusion, "unet_name", in.Text("unet_name"), false, func(h files.Header) error {
 		set := h.Weights.Set()
 		for _, n := range set.Names() {
-			if s, _ := set.Get(n); s.DType != want {
-				other = fmt.Sprintf("%s of the file is %s", n, s.DType)
+			if s, _ := set.Get(n); !s.Plain() {
+				other = n
 				return nil
 			}
 		}
@@ -203,8 +208,19 @@ func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field,
 	if err != nil || other == "" {
 		return "", ""
 	}
-	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the "+
-		"type of their file; use \"default\" (with a file of that type to save memory)", in.Text("weight_dtype"), other)
+	return "weight_dtype", fmt.Sprintf("%s would round weights that are quantised already (%s): use \"default\"",
+		in.Text("weight_dtype"), other)
+}
+
+// openUNET opens a diffusion model, rounded as weight_dtype says.
+func openUNET(c *graph.Call) ([]any, error) {
+	return opened(files.KindDiffusion, "unet_name", func(h files.Header) (*value.Model, error) {
+		if d, narrow := precisions()[c.Str("weight_dtype")]; narrow {
+			h.Weights.Round(d)
+			h.Rounded, h.Size = d, h.Weights.Size()
+		}
+		return value.OpenModel(h)
+	})(c)
 }
 
 func loadVAE(c *graph.Call) ([]any, error) {

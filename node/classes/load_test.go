@@ -141,10 +141,10 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 			fault.BadCheckpoint,
 			"vae_name", "broken.safetensors",
 		},
-		"weight type": {
+		"vae as rounded model": {
 			"UNETLoader",
 			map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "fp8_e5m2"},
-			"custom_validation_failed", "weight_dtype", "default",
+			fault.WrongFamily, "unet_name", "a VAE",
 		},
 		"type not known": {
 			"CLIPLoader",

@@ -312,7 +312,7 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 	m := request.Model{Key: w.Key(), Weights: w}
 	ranks, err = read(e.file, "clip", func(file *weights.File) (int, error) {
 		set := e.set(file, l.DType)
-		wide := set.Dequantized(engine.BF16) // as the loader reads it
+		wide := set.Unrounded() // as the loader reads it
 		m.WeightBytes, m.WideBytes = wide.Bytes(), wide.WideBytes()
 		return text.Parts(e.kind, set, e.config, ranks)
 	})

@@ -211,10 +211,9 @@ type Model struct {
 	Weights process.Weights
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
-	// WideBytes is their size once loaded: fp8 and other types narrower than bf16 are widened to it, but i8 and blocks are
-	// not; 0: WeightBytes.
+	// WideBytes is their size once loaded (weights.Set.WideBytes); 0: WeightBytes.
 	WideBytes int64
-	// Blocks: some weights are in blocks (engine.Blocks), which devices widen as they multiply.
+	// Blocks: some weights are in blocks (engine.Blocks) or fp8, which devices widen as they multiply.
 	Blocks bool
 }
 

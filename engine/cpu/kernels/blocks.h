@@ -1,4 +1,4 @@
-// Weights in blocks of GGUF files that stay as they are: a panel holds the bytes of its NR rows
+// Weights in blocks of GGUF files and others that stay as they are: a panel holds the bytes of its NR rows
 // side by side, and is widened to words of bf16 piece by piece. The formulas are those of
 // engine/gguf, with the same roundings: products of factors and codes are exact in f32, so the
 // multiply-add behind them may round once or twice.
@@ -7,26 +7,36 @@
 // byte i of all columns and then the next. Behind them lie the codes, 8 bytes of a column at a
 // time: those with even numbers, then those with odd ones. So a lane is one of a pair of
 // neighbouring inputs, its 32 bits hold codes of four pairs, and two vectors of lanes rounded to
-// bf16 are a vector of words, each a column.
+// bf16 are a vector of words, each a column. Codes that need no rounding are four bytes of a column
+// at a time, and a lane is a column (fp8.h).
 
-enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K };
+enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K, PB_F8_E4M3, PB_F8_E5M2, PB_NVFP4, PB_MXFP8, PB_INT8 };
 
 typedef uint8_t vb8 __attribute__((vector_size(VW), aligned(1), may_alias));
 
 // block_form tells how the file stores a block: elements, bytes, where factors and codes lie, how
 // many factors there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
+// lanes: a lane has four bytes of a column, in their order or, of fp8, in that of fp8.h. A panel of
+// rows with factors begins with these, a float a column.
 typedef struct {
     int64_t size, bytes, half, halves, head, heads, codes, turn;
+    enum { OF_GGUF, IN_ORDER, OF_FP8 } lanes;
+    int factors;
 } block_form;
 
 static block_form form_of(int kind) {
     static const block_form forms[] = {
         {0},
-        {32, 34, 0, 1, 0, 0, 2, 0x80},
-        {32, 18, 0, 1, 0, 0, 2, 0},
-        {256, 144, 0, 2, 4, 12, 16, 0},
-        {256, 176, 0, 2, 4, 12, 16, 0},
-        {256, 210, 208, 1, 192, 16, 0, 0},
+        {32, 34, .halves = 1, .codes = 2, .turn = 0x80},
+        {32, 18, .halves = 1, .codes = 2},
+        {256, 144, .halves = 2, .head = 4, .heads = 12, .codes = 16},
+        {256, 176, .halves = 2, .head = 4, .heads = 12, .codes = 16},
+        {256, 210, .half = 208, .halves = 1, .head = 192, .heads = 16},
+        {8, 8, .lanes = OF_FP8},
+        {8, 8, .lanes = OF_FP8},
+        {32, 18, .heads = 2, .codes = 2, .lanes = IN_ORDER},
+        {64, 66, .heads = 2, .codes = 2, .lanes = OF_FP8},
+        {8, 8, .lanes = IN_ORDER, .factors = 1},
     };
     return forms[kind];
 }
@@ -61,11 +71,16 @@ VI void set_factors(const int AT, vf scale, vf low, factors* f) {
     twice(low, f->low);
 }
 
+// panel_bytes returns the bytes of a panel of c inputs.
+VI int64_t panel_bytes(block_form f, int64_t c) { return (c / f.size * f.bytes + 4 * f.factors) * NR; }
+
 // sink takes words in the order of inputs: it stores them, or adds their products with a row of x.
 typedef struct {
     uint32_t* to;
     const float* x;
     vf sum[2];
+    const float* scale; // of the columns, of a form with factors
+    int64_t rotated;    // inputs that were rotated together
 } sink;
 
 #ifdef PB_SMALL_CODE
@@ -210,6 +225,123 @@ VI void widen_q6_k(const int DOT, const uint8_t* s, sink* o) {
     }
 }
 
+// give takes the words of a pair of inputs of VW columns.
+VI void give(const int DOT, vu words, sink* o, const int half, int64_t pair) {
+    if (DOT) {
+        o->sum[half] = vdot(o->sum[half], vset_word(o->x + pair), (vf)words);
+    } else {
+        vstore((float*)(o->to + pair * NR + half * VW), (vf)words);
+    }
+}
+
+// lane_codes loads unit t of 4 bytes of VW columns.
+VI vu lane_codes(const uint8_t* s, int64_t t, const int half) {
+    return *(const vu_mem*)(s + 4 * (t * NR + half * VW));
+}
+
+VI void widen_f8(const int DOT, const int E5, const uint8_t* s, sink* o) {
+    ahead(s + 64 * NR, 8);
+    UNROLLED(t, 2) {
+        UNROLLED(h, 2) {
+            const vu c = lane_codes(s, t, h);
+            give(DOT, f8_words(E5, 0, c), o, h, 2 * t);
+            give(DOT, f8_words(E5, 1, c), o, h, 2 * t + 1);
+        }
+    }
+}
+
+// exact is a pair of inputs that bf16 holds.
+VI vu exact(vf even, vf odd) { return (vu)even >> 16 | ((vu)odd & 0xffff0000u); }
+
+// fp4 widens the lower four bits of lanes: E2M1.
+VI vf fp4(vu c) {
+#define FP4 0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6
+    static const float table[16] = {FP4};
+#if PB_ISA == 3
+    return _mm512_permutexvar_ps((__m512i)c, _mm512_loadu_ps(table));
+#elif PB_ISA == 2
+    return (vf)((vu)_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)c) | (c & 8) << 28);
+#else
+    vf v;
+    for (int i = 0; i < VW; i++)
+        v[i] = table[c[i] & 15];
+    return v;
+#endif
+}
+
+VI void widen_nvfp4(const int DOT, const uint8_t* s, sink* o) {
+    ahead(s + 144 * NR, 18);
+    UNROLLED(g, 2) {
+        UNROLLED(h, 2) {
+            const vf scale = (vf)(f8_words(0, 0, vbyte(s + h * VW, g)) << 16);
+            for (int64_t t = 2 * g; t < 2 * g + 2; t++) {
+                const vu c = lane_codes(s + 2 * NR, t, h);
+                UNROLLED(i, 4) {
+                    const vf even = fp4(c >> (8 * i + 4)) * scale, odd = fp4(c >> 8 * i) * scale;
+                    give(DOT, exact(even, odd), o, h, 4 * t + i);
+                }
+            }
+        }
+    }
+}
+
+VI void widen_mxfp8(const int DOT, const uint8_t* s, sink* o) {
+    ahead(s + 264 * NR, 66);
+    UNROLLED(g, 2) {
+        UNROLLED(h, 2) {
+            const vf scale = (vf)(vbyte(s + h * VW, g) << 23);
+            for (int64_t t = 8 * g; t < 8 * g + 8; t++) {
+                const vu c = lane_codes(s + 2 * NR, t, h);
+                UNROLLED(i, 2) {
+                    const vu w = f8_words(0, i, c);
+                    const vf even = (vf)(w << 16) * scale, odd = (vf)(w & 0xffff0000u) * scale;
+                    give(DOT, exact(even, odd), o, h, 2 * t + i);
+                }
+            }
+        }
+    }
+}
+
+// rotate_back is engine.Rotate of n vectors of inputs, before the norm.
+static void rotate_back(float* v, int64_t n, int64_t group) {
+    for (int64_t s = 1; s < group; s *= 4) {
+        for (int64_t i = 0; i < n; i++) {
+            if (i / s % 4) continue;
+            float* p = v + i * VW;
+            const vf a = vload(p), b = vload(p + s * VW);
+            const vf c = vload(p + 2 * s * VW), d = vload(p + 3 * s * VW), sum = (a + b) + (c + d);
+            vstore(p, sum - 2 * d);
+            vstore(p + s * VW, sum - 2 * c);
+            vstore(p + 2 * s * VW, sum - 2 * b);
+            vstore(p + 3 * s * VW, sum - 2 * a);
+        }
+    }
+}
+
+// widen_int8 takes n inputs, at most WIDE_INPUTS: codes times the factor of the row, rotated back and
+// rounded to bf16.
+VI void widen_int8(const int DOT, const uint8_t* s, int64_t n, sink* o) {
+    float v[WIDE_INPUTS * VW];
+    const vf norm = vset(o->rotated ? 1 / sqrtf((float)o->rotated) : 1);
+    UNROLLED(h, 2) {
+        const vf scale = vload(o->scale + h * VW);
+        for (int64_t t = 0; t < n / 4; t++) {
+            const vu c = lane_codes(s, t, h);
+            UNROLLED(i, 4) {
+                const vi code = (vi)(c << (24 - 8 * i)) >> 24;
+                vstore(v + (4 * t + i) * VW, __builtin_convertvector(code, vf) * scale);
+            }
+        }
+        rotate_back(v, n, o->rotated);
+        for (int64_t i = 0; i < n; i += 2) {
+            const vh even = vnarrow(vload(v + i * VW) * norm);
+            const vh odd = vnarrow(vload(v + (i + 1) * VW) * norm);
+            const vu low = __builtin_convertvector(even, vu);
+            give(DOT, low | __builtin_convertvector(odd, vu) << 16, o, h, i / 2);
+        }
+    }
+}
+
 #define WIDEN_ALL(CALL)                                                                            \
     for (int64_t i = 0; i < n; i++) {                                                              \
         CALL;                                                                                      \
@@ -236,19 +368,34 @@ VI void take_blocks(const int DOT, int kind, const uint8_t* s, int64_t n, sink* 
         break;
     case PB_Q6_K:
         WIDEN_ALL(widen_q6_k(DOT, s, &o));
+        break;
+    case PB_F8_E4M3:
+        WIDEN_ALL(widen_f8(DOT, 0, s, &o));
+        break;
+    case PB_F8_E5M2:
+        WIDEN_ALL(widen_f8(DOT, 1, s, &o));
+        break;
+    case PB_NVFP4:
+        WIDEN_ALL(widen_nvfp4(DOT, s, &o));
+        break;
+    case PB_MXFP8:
+        WIDEN_ALL(widen_mxfp8(DOT, s, &o));
+        break;
+    case PB_INT8:
+        for (int64_t i = 0; i < n * 8; i += WIDE_INPUTS) {
+            const int64_t inputs = imin(WIDE_INPUTS, n * 8 - i);
+            widen_int8(DOT, s, inputs, &o);
+            s += inputs * NR, o.to += inputs / 2 * NR, o.x += inputs / 2;
+        }
     }
     *to = o;
 }
 
 // widen_blocks writes the words of n blocks.
-static void widen_blocks(int kind, const uint8_t* s, int64_t n, uint32_t* to) {
-    sink o = {.to = to};
-    take_blocks(0, kind, s, n, &o);
-}
+static void widen_blocks(int kind, const uint8_t* s, int64_t n, sink o) { take_blocks(0, kind, s, n, &o); }
 
 // dot_blocks adds the products of n blocks and one row of words to the two vectors at c.
-static void dot_blocks(int kind, const uint8_t* s, int64_t n, const float* x, float* c, int add) {
-    sink o = {.x = x};
+static void dot_blocks(int kind, const uint8_t* s, int64_t n, sink o, float* c, int add) {
     if (add) o.sum[0] = vload(c), o.sum[1] = vload(c + VW);
     take_blocks(1, kind, s, n, &o);
     vstore(c, o.sum[0]);
@@ -259,9 +406,13 @@ static void dot_blocks(int kind, const uint8_t* s, int64_t n, const float* x, fl
 // pack_blocks writes one panel of rows of a->k bytes.
 static void pack_blocks(const pb_pack* a, int64_t p) {
     const block_form f = form_of((int)a->c);
-    const int64_t cols = imin(NR, a->n - p * NR);
-    uint8_t* to = (uint8_t*)a->dst + p * a->k * NR;
-    if (cols < NR) memset(to, 0, (size_t)(a->k * NR));
+    const int64_t cols = imin(NR, a->n - p * NR), panel = (a->k + 4 * f.factors) * NR;
+    uint8_t* to = (uint8_t*)a->dst + p * panel;
+    if (cols < NR) memset(to, 0, (size_t)panel);
+    if (f.factors) {
+        memcpy(to, (const float*)a->scales + p * NR, (size_t)cols * 4);
+        to += 4 * NR;
+    }
     for (int64_t i = 0; i < a->k; i += f.bytes, to += f.bytes * NR) {
         for (int64_t j = 0; j < cols; j++) {
             const uint8_t* src = (const uint8_t*)a->src + (p * NR + j) * a->row + i;
@@ -270,6 +421,13 @@ static void pack_blocks(const pb_pack* a, int64_t p) {
             uint8_t* plane = to + 2 * f.halves * NR + j;
             for (int64_t b = 0; b < f.heads; b++, plane += NR)
                 *plane = src[f.head + b];
+            if (f.lanes) {
+                for (int64_t b = 0; b < f.bytes - f.heads; b++) {
+                    const int64_t at = f.lanes == IN_ORDER ? b % 4 : b % 2 * 2 + b % 4 / 2;
+                    plane[b / 4 * 4 * NR + 3 * j + at] = src[f.codes + b];
+                }
+                continue;
+            }
             uint8_t* unit = plane + 7 * j;
             for (int64_t b = 2 * f.halves + f.heads; b < f.bytes; b += 8, unit += 8 * NR) {
                 for (int e = 0; e < 8; e++)

@@ -23,6 +23,7 @@ typedef struct {
     int64_t rows;    // rows of the panel a tap
     const int64_t* tap;
     int kind, blocks;
+    int64_t rotated;
 } factor;
 
 // kind_of chooses how segment s is multiplied.
@@ -40,10 +41,11 @@ static factor factor_of(const pb_seg* s, int64_t taps, const int64_t* tap) {
     const int64_t c = s->k / taps;
     if (kind == UKR_I8) {
         const int64_t words = halves_of(kind) ? c / 2 : c;
-        return (factor){(const char*)s->w + I8_HEAD * NR * 4, 1, c, I8_HEAD + words, tap, kind, 0};
+        return (factor){(const char*)s->w + I8_HEAD * NR * 4, 1, c, I8_HEAD + words, tap, kind, 0, 0};
     }
     const int64_t rows = s->dtype == PB_BF16 ? (c + 1) / 2 : c;
-    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows, tap, kind, (int)s->blocks};
+    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows,
+                    tap,               kind, (int)s->blocks,    s->rotated};
 }
 
 // finish turns the accumulators of one tile and panel into output of type T: scale, bias,
@@ -95,13 +97,15 @@ static void run_panels(const pb_gemm* g, const tile* ts, int64_t nt, const facto
     if (f->blocks) {
         const block_form b = form_of(f->blocks);
         const int64_t inputs = f->kind == UKR_DOT ? 2 : 1, n = (c1 - c0) * inputs / b.size;
-        const int64_t at = (p * f->c + c0) * inputs / b.size;
-        const uint8_t* from = (const uint8_t*)f->w + at * b.bytes * NR;
+        const uint8_t* from = (const uint8_t*)f->w + p * panel_bytes(b, f->c * inputs);
+        sink to = {.to = (uint32_t*)g->wide, .scale = (const float*)from, .rotated = f->rotated};
+        from += (c0 * inputs / b.size * b.bytes + 4 * b.factors) * NR;
         if (row_of_words(f, ts, nt)) {
-            dot_blocks(f->blocks, from, n, ts->a[s] + c0, acc, add);
+            to.x = ts->a[s] + c0;
+            dot_blocks(f->blocks, from, n, to, acc, add);
             return;
         }
-        widen_blocks(f->blocks, from, n, (uint32_t*)g->wide);
+        widen_blocks(f->blocks, from, n, to);
         w = (const char*)g->wide;
     }
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {

@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     uint64_t src, dst;    // dst: first panel
     uint64_t lut;         // 256 bf16 values for fp8 sources
-    uint64_t scales;      // factors of the rows of i8
+    uint64_t scales;      // factors of the rows of i8, and of blocks with factors
     int64_t n, k, c, row; // row: elements between source rows
     int64_t p0, p1;       // panels of this call
     int32_t src_dtype, dst_dtype;
@@ -73,6 +73,7 @@ typedef struct {
     int64_t k;
     int32_t dtype, x_dtype;
     int64_t blocks; // form that bf16 is widened from (blocks.h), 0: it is there as it is
+    int64_t rotated; // inputs of such a form that were rotated together
 } pb_seg;
 
 // Linear layer, or a convolution when taps is not 0 (then seg 0 is the picture and its x, bs, ls

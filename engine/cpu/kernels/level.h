@@ -18,6 +18,7 @@
 #include "vec.h"
 #include "bf16.h"
 #include "int8.h"
+#include "fp8.h"
 #include "blocks.h"
 #include "activation.h"
 #include "microkernel.h"

@@ -24,8 +24,9 @@ typedef long long pb_i64;
 // Element types, numbered as engine.DType.
 enum { PB_F32 = 0, PB_BF16 = 1, PB_F16 = 2, PB_F8E4M3 = 3, PB_F8E5M2 = 4, PB_F64 = 8 };
 
-// Blocks of GGUF files, numbered as engine.Blocks.Form behind PB_BLOCKS. Rows of them start at multiples of 16 bytes and their strides count bytes.
-enum { PB_BLOCKS = 16, PB_Q8_0, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K };
+// Blocks of GGUF files and other narrow forms, numbered as engine.Blocks.Form behind PB_BLOCKS. Rows of them start at multiples of 16 bytes and their
+// strides count bytes. From PB_FORM_E4M3 on, a row has its factor behind it, at the next multiple of 16 bytes.
+enum { PB_BLOCKS = 16, PB_Q8_0, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K, PB_FORM_E4M3, PB_FORM_E5M2, PB_FORM_NVFP4, PB_FORM_MXFP8, PB_FORM_INT8 };
 
 // Activations, numbered as engine.Act.
 enum { PB_NONE = 0, PB_GELU_TANH = 1, PB_GELU_ERF = 2, PB_SILU = 3, PB_QUICK_GELU = 4, PB_RELU = 5, PB_SIGMOID = 6 };

@@ -287,11 +287,47 @@ DEV u32 byte_of(const u32* q, int i) { return q[i >> 2] >> (i & 3) * 8 & 255; }
 DEV float signed_float(u32 byte) { return (float)(signed char)byte; }
 DEV float half_at(const u8* p) { return f16_float(*(const u16*)p); }
 
-// block8 widens 8 neighbours of a row in blocks, from column k, a multiple of 8, on. Formulas, places of bytes and roundings are those of engine/gguf:
-// products and differences are rounded on their own.
-DEV void block8(float* v, const u8* row, int k, int form) {
+// factor_behind reads the factor behind the bytes of a row.
+DEV float factor_behind(const u8* row, int bytes) { return *(const float*)(row + (bytes + 15) / 16 * 16); }
+
+// block8 widens 8 neighbours of a row of columns in blocks, from column k, a multiple of 8, on. Formulas, places of bytes and roundings are those of
+// engine/gguf: products and differences are rounded on their own.
+DEV void block8(float* v, const u8* row, int k, int form, int columns) {
   u32 q[2], h[2];
   switch (form) {
+    case PB_FORM_E4M3:
+    case PB_FORM_E5M2:
+    case PB_FORM_INT8: {
+      float factor = factor_behind(row, columns);
+      eight(q, row + k);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        u8 code = (u8)byte_of(q, i);
+        v[i] = __fmul_rn(form == PB_FORM_INT8 ? signed_float(code) : form == PB_FORM_E4M3 ? e4m3_float(code) : e5m2_float(code), factor);
+      }
+      return;
+    }
+    case PB_FORM_NVFP4: {
+      const u8* b = row + k / 32 * 18;
+      float factor = factor_behind(row, columns / 32 * 18), scale = e4m3_float(b[k % 32 / 16]);
+      const u16* pairs = (const u16*)(b + 2 + k % 32 / 2);
+      q[0] = pairs[0] | (u32)pairs[1] << 16;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        u32 code = q[0] >> (i / 2 * 8 + 4 - i % 2 * 4) & 15, rest = code & 7;
+        float x = rest < 4 ? 0.5f * (float)rest : rest < 6 ? (float)(rest - 2) : (float)(2 * rest - 8);
+        v[i] = __fmul_rn(__fmul_rn(code & 8 ? -x : x, scale), factor);
+      }
+      return;
+    }
+    case PB_FORM_MXFP8: {
+      const u8* b = row + k / 64 * 66;
+      float factor = factor_behind(row, columns / 64 * 66), scale = __uint_as_float((u32)b[k % 64 / 32] << 23);
+      eight(q, b + 2 + k % 64);
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = __fmul_rn(__fmul_rn(e4m3_float((u8)byte_of(q, i)), scale), factor);
+      return;
+    }
     case PB_Q8_0: {
       const u8* b = row + k / 32 * 34;
       float d = half_at(b);
@@ -343,7 +379,7 @@ KERNEL(256) pb_widen_blocks(ARGS(pb_pack) a) {
   for (pb_i64 i = first_item(); i < a.rows * pieces; i += item_step()) {
     int row = (int)i / pieces, k = (int)i % pieces * 8;
     float v[8];
-    block8(v, (const u8*)a.src + row * a.src_ld, k, a.from);
+    block8(v, (const u8*)a.src + row * a.src_ld, k, a.from, (int)a.k);
     store8((bf16*)a.dst + row * a.dst_ld + k, v, 8, 1);
   }
 }
@@ -361,7 +397,7 @@ DEV void few(const pb_linear& a) {
       float w[8], x[8];
       int n = min(8, f.k - k);
       if (BLOCKS && pair == 0) {
-        block8(w, (const u8*)f.w + col * f.ld, k, f.w_type);
+        block8(w, (const u8*)f.w + col * f.ld, k, f.w_type, f.k);
 #pragma unroll
         for (int i = 0; i < 8; i++) w[i] = widen(__float2bfloat16_rn(w[i]));
       } else {
