@@ -38,8 +38,8 @@ func sized(t *testing.T, name string, k int, sides ...[2]int) network {
 // oddSides are sides of latents, most of them prime. PixArt takes no smaller ones than the last.
 func oddSides() [][2]int { return [][2]int{{6, 5}, {7, 11}, {5, 7}, {5, 6}, {4, 62}} }
 
-// families returns the tiny model of every family that takes all plans and a model with channels beside the latent, with
-// latents that have tokens for all plans. TestWholeNetworks has the others.
+// families returns the tiny model of every family that takes all plans and a model with channels beside the latent,
+// with latents that have tokens for all plans. TestWholeNetworks has the others.
 func families(t *testing.T) (out []network) {
 	t.Helper()
 	for k, name := range append(splitNames(t), "fill-a") {

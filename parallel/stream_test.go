@@ -144,9 +144,12 @@ func TestStreamFollowsTheBudget(t *testing.T) {
 		budget int64
 		want   string
 	}{
-		{"stream=on", 0, "stream=7"}, {"stream=auto", 0, "one rank"},
-		{"stream=auto", whole * 5 / 4, "one rank"}, {"stream=on", whole * 5 / 4, "stream=2"},
-		{"stream=auto", whole * 21 / 20, "stream=4"}, {"stream=auto", whole * 4 / 5, "stream=6"},
+		{"stream=on", 0, "stream=7"},
+		{"stream=auto", 0, "one rank"},
+		{"stream=auto", whole * 5 / 4, "one rank"},
+		{"stream=on", whole * 5 / 4, "stream=2"},
+		{"stream=auto", whole * 21 / 20, "stream=4"},
+		{"stream=auto", whole * 4 / 5, "stream=6"},
 	} {
 		t.Run(fmt.Sprint(c.plan, " of ", c.budget), func(t *testing.T) {
 			e, err := NewPool(Config{NewOps: testOps, MemoryBytes: c.budget})

@@ -15,21 +15,26 @@ import (
 // namedAnyway are the files, or folders if they end in a slash, that name a family outside of families' folders, with
 // the reason.
 var namedAnyway = map[string]string{
-	"node/classes/controlnet.go":      "ComfyUI's name of a class",
-	"cli/":                            anExample,
-	"models/family/diffusion.go":      aFormula,
-	"models/family/detect.go":         "kinds of files that are not supported, whose names begin like those of relatives",
-	"models/latent/formats.go":        "an autoencoder that other families use too",
+	"node/classes/controlnet.go": "ComfyUI's name of a class",
+	"cli/":                       anExample,
+	"models/family/diffusion.go": aFormula,
+	"models/family/detect.go":    "kinds of files that are not supported, whose names begin like those of relatives",
+	"models/latent/formats.go":   anAutoencoder,
+	"models/vae/config.go":       anAutoencoder, "models/vae/layers.go": anAutoencoder, "models/vae/tiled.go": anAutoencoder,
+	"models/vae/vae.go": anAutoencoder, "models/vae/walk.go": anAutoencoder, "models/vae/wan.go": anAutoencoder,
 	"models/sampling/model.go":        aFormula,
 	"models/sampling/model_tables.go": aFormula, "models/sampling/schedule_curves.go": aFormula,
 	"node/value/client_request.go": aClass,
 	"node/classes/conditioning.go": aClass, "node/classes/image_resize.go": aClass, "node/classes/latent.go": aClass,
 	"node/classes/load.go": aClass, "node/classes/model.go": aClass, "node/classes/samplers.go": aClass,
 	"node/classes/qwen_image21.go": aClass, "node/classes/boxes.go": aClass,
-	"node/classes/text.go": aClass, "node/classes/mask.go": aClass,
+	"node/classes/text.go": aClass, "node/classes/mask.go": aClass, "node/classes/wan.go": aClass,
+	"node/classes/all.go": aClass,
 }
 
 const (
+	anAutoencoder = "an autoencoder that other families use too"
+
 	anExample = "a released model or the demo's file as an example or default of a command"
 	aFormula  = "a time line or schedule that ComfyUI's class for it names, of several families"
 	aClass    = "names of ComfyUI's classes, modules, categories and choices, which workflows carry"
@@ -66,13 +71,22 @@ func familyFolders(files []goFile) (out []string, rows int) {
 // familyWords returns a pattern for the names of families and of their folders.
 func familyWords(folders []string) *regexp.Regexp {
 	var words []string
+	add := func(name string) {
+		if len(name) > 3 {
+			words = append(words, "(?i:"+regexp.QuoteMeta(name)+")")
+			return
+		}
+		// a short name may begin other words, such as want
+		upper := strings.ToUpper(name[:1]) + name[1:]
+		words = append(words, "(?:^|[^a-zA-Z])"+name+"(?:[^a-z]|$)", upper+"(?:[^a-z]|$)")
+	}
 	for _, f := range models.Families() {
-		words = append(words, regexp.QuoteMeta(f.Name))
+		add(f.Name)
 	}
 	for _, dir := range folders {
-		words = append(words, regexp.QuoteMeta(dir[strings.LastIndexByte(dir, '/')+1:]))
+		add(dir[strings.LastIndexByte(dir, '/')+1:])
 	}
-	return regexp.MustCompile("(?i)" + strings.Join(words, "|"))
+	return regexp.MustCompile(strings.Join(words, "|"))
 }
 
 // naming lists the identifiers, strings and imports of a file that name a family.

@@ -40,7 +40,8 @@ func rooms() map[string][]string {
 			"denoise", ".",
 		},
 		"ipc": {
-			"wire", "bulk", "message", "register", "client", "meter", "rights", "broker", "jobs", "serve", "web", "spawn", "worker",
+			"wire", "bulk", "message", "register", "client", "meter", "rights", "broker", "jobs", "serve", "web", "spawn",
+			"worker",
 		},
 	}
 }

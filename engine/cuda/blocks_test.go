@@ -44,8 +44,8 @@ func (m *bench) keep(w engine.Matrix) *engine.Packed {
 	return p
 }
 
-// TestNarrowBits checks that rows of random bytes in the other narrow forms widen to the bits of Matrix.Widened, factors
-// of matrices and rows included, and take 16 bytes more than in the file, up to the next 16.
+// TestNarrowBits checks that rows of random bytes in the other narrow forms widen to the bits of Matrix.Widened,
+// factors of matrices and rows included, and take 16 bytes more than in the file, up to the next 16.
 func TestNarrowBits(t *testing.T) {
 	o := openOps(t)
 	const n, k, from = 11, 832, 3

@@ -29,9 +29,9 @@ const rowAlign = 8
 // rowStride returns the elements between the starts of two packed rows of k.
 func rowStride(k int) int { return (k + rowAlign - 1) / rowAlign * rowAlign }
 
-// stored returns the type in which a weight of type d with the given scale is kept, or computed with if it is in blocks.
-// fp8 becomes bf16, which holds every fp8 number; with a scale the product is rounded to bf16, which adds at most a
-// sixteenth of the rounding of fp8 itself. f16 with a scale becomes f32.
+// stored returns the type in which a weight of type d with the given scale is kept, or computed with if it is in
+// blocks. fp8 becomes bf16, which holds every fp8 number; with a scale the product is rounded to bf16, which adds at
+// most a sixteenth of the rounding of fp8 itself. f16 with a scale becomes f32.
 func stored(d engine.DType, scale float32) engine.DType {
 	switch {
 	case d == engine.F8E4M3 || d == engine.F8E5M2:

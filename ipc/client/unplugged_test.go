@@ -30,7 +30,8 @@ func TestRepliesBeforeTheEnd(t *testing.T) {
 		}
 		defer l.Close() // before the connection: no other one is taken
 		defer c.Close()
-		fmt.Fprintf(c, "INFO {\"server_id\":\"x\",\"version\":\"2.15.0\",\"proto\":1,\"headers\":true,\"max_payload\":1048576}\r\n")
+		fmt.Fprintf(c, "INFO {\"server_id\":\"x\",\"version\":\"2.15.0\",\"proto\":1,\"headers\":true,"+
+			"\"max_payload\":1048576}\r\n")
 		inbox, sid := "", ""
 		for in := bufio.NewScanner(c); in.Scan(); {
 			word := strings.Fields(in.Text() + " .")

@@ -287,8 +287,8 @@ func Tanh(env dit.Env, x engine.Tensor) {
 type Wide struct{ Rows, Weight engine.Tensor }
 
 // WideRMS replaces each of several rows by x*rsqrt(mean(x^2)+eps)*w, the mean being over all width columns of a row, of
-// which the ranks of a tensor group have E' each: queries and keys of models that normalize all heads together. The group
-// sums once for all of them.
+// which the ranks of a tensor group have E' each: queries and keys of models that normalize all heads together. The
+// group sums once for all of them.
 func WideRMS(env dit.Env, width int, eps float32, all ...Wide) {
 	if env.Sum == nil {
 		for _, w := range all {

@@ -23,8 +23,8 @@ func ScaledFeatures(t []float32, dim int, scale float32) []float32 {
 	return features(t, freqs, scale)
 }
 
-// PowerFeatures is TimestepFeatures with frequencies that are powers of 10000, which differ from those in the last place
-// (Wan).
+// PowerFeatures is TimestepFeatures with frequencies that are powers of 10000, which differ from those in the last
+// place (Wan).
 func PowerFeatures(t []float32, dim int) []float32 {
 	freqs := make([]float32, dim/2)
 	for i := range freqs {

@@ -115,8 +115,8 @@ func (b *builder) norm(name string, shape []int, prefixes []string) {
 	}
 }
 
-// vector records a stored vector of a norm that files may add to: the name of its module with ".diff" for the weight, and
-// with ".diff_b" for the bias.
+// vector records a stored vector of a norm that files may add to: the name of its module with ".diff" for the weight,
+// and with ".diff_b" for the bias.
 func (b *builder) vector(name string, shape []int, prefixes []string) {
 	for end, spelt := range map[string]string{".weight": ".diff", ".bias": ".diff_b"} {
 		module, ok := strings.CutSuffix(name, end)

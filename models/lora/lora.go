@@ -36,8 +36,8 @@ type Addition struct {
 }
 
 // Change is a tensor of a file that changes a stored one directly (weights.Change): elements [First, First+Rows) of the
-// bias or norm Name get rows [Row, Row+Rows) of Tensor added; with Set the norm Name is replaced by Tensor; with Columns the
-// matrix Name is widened to that many columns, and Tensor is empty. Only diffusion models have changes.
+// bias or norm Name get rows [Row, Row+Rows) of Tensor added; with Set the norm Name is replaced by Tensor; with
+// Columns the matrix Name is widened to that many columns, and Tensor is empty. Only diffusion models have changes.
 type Change struct {
 	Name             string
 	Tensor           string

@@ -18,7 +18,8 @@ type Encoder struct {
 // inside returns the prefix that ComfyUI puts before the names of an encoder.
 func inside(kind string) string {
 	others := map[string]string{
-		"t5": "t5xxl", "mt5": "mt5xl", "umt5": "umt5xxl", "bert": "hydit_clip", "qwen3": "qwen3_4b", "mistral3": "mistral3_24b",
+		"t5": "t5xxl", "mt5": "mt5xl", "umt5": "umt5xxl", "bert": "hydit_clip", "qwen3": "qwen3_4b",
+		"mistral3": "mistral3_24b",
 	}
 	return cmp.Or(others[kind], kind) + ".transformer."
 }

@@ -40,8 +40,8 @@ type t5Weights struct {
 	Final engine.Tensor `weight:"encoder.final_layer_norm.weight" shape:"E"` // [E]
 }
 
-// biased reports whether every block has a relative position bias of its own, as in Pile-T5 and umT5, instead of that of
-// the first.
+// biased reports whether every block has a relative position bias of its own, as in Pile-T5 and umT5, instead of that
+// of the first.
 func biased(set *weights.Set, prefix string) bool {
 	return set.Has(prefix + "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight")
 }

@@ -129,7 +129,8 @@ func TestUMT5(t *testing.T) {
 				}
 				n := c.Rows * c.Cond[2]
 				compare(t, name+" "+key, got.Context.Data[:n], values(t, f, key+"#cond_first_rows"), tolerance)
-				if got.Context.Rows != c.Cond[1] || slices.ContainsFunc(got.Context.Data[n:], func(v float32) bool { return v != 0 }) {
+				filled := func(v float32) bool { return v != 0 }
+				if got.Context.Rows != c.Cond[1] || slices.ContainsFunc(got.Context.Data[n:], filled) {
 					t.Errorf("%s %s: %d rows, or others than zeros behind the prompt; want %d", name, key, got.Context.Rows, c.Cond[1])
 				}
 			}

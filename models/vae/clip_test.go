@@ -234,7 +234,8 @@ func TestClipTilesGolden(t *testing.T) {
 		key                                  string
 		size, overlap, frames, overlapFrames int
 	}{
-		{"wan21vae-a/decode_tiled/64-16-16-4", 64, 16, 16, 4}, {"wan21vae-a/decode_tiled/64-32-64-8", 64, 32, 64, 8},
+		{"wan21vae-a/decode_tiled/64-16-16-4", 64, 16, 16, 4},
+		{"wan21vae-a/decode_tiled/64-32-64-8", 64, 32, 64, 8},
 		{"wan22vae-a/decode_tiled/64-16-12-4", 64, 16, 12, 4},
 	} {
 		const n, y, x = 7, 9, 6

@@ -73,8 +73,8 @@ func addShortcuts(out map[string]weights.Stored, set *weights.Set, levels int, v
 	return nil
 }
 
-// shortcutMatrix returns the matrix of a level with so many channels before and after it, for frame 0 or 1 of two, or for
-// the only one.
+// shortcutMatrix returns the matrix of a level with so many channels before and after it, for frame 0 or 1 of two, or
+// for the only one.
 func shortcutMatrix(in, out, frames, frame int, way direction) (weights.Stored, error) {
 	rows, cols, positions, more := out, in, square, in*frames*square
 	switch way {

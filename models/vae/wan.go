@@ -67,8 +67,8 @@ func fromWan(set *weights.Set, video bool) (*weights.Set, error) {
 // pastTaps is how many frames before the present one a convolution reads.
 const pastTaps = 2
 
-// addTime adds the taps of a convolution over time alone, which follows the spatial one of its level downwards and comes
-// before it upwards.
+// addTime adds the taps of a convolution over time alone, which follows the spatial one of its level downwards and
+// comes before it upwards.
 func addTime(out map[string]weights.Stored, renamed string, t weights.Stored) (err error) {
 	level, kind, _ := strings.Cut(renamed, ".block.")
 	sample := ".upsample"
@@ -88,11 +88,12 @@ func addTime(out map[string]weights.Stored, renamed string, t weights.Stored) (e
 // squares reports whether the positions of pictures are squares of 2 x 2 pixels, as in Wan 2.2.
 func squares(set *weights.Set) bool { return set.Dim("decoder.head.2.weight", 0) == 3*square }
 
-// unfolded returns a tensor whose rows or columns are the pixels of squares, ordered (channel, column, row) in files, with
-// them in the order of eachPosition, (position, channel). Other tensors are returned unchanged.
+// unfolded returns a tensor whose rows or columns are the pixels of squares, ordered (channel, column, row) in files,
+// with them in the order of eachPosition, (position, channel). Other tensors are returned unchanged.
 func unfolded(name string, t weights.Stored) weights.Stored {
 	const channels = 3
-	row, n := 1, t.Len() // elements of one pixel's channel, and of all pixels
+	var row int  // elements of one pixel's channel
+	n := t.Len() // of all pixels
 	switch {
 	case strings.HasPrefix(name, "decoder.head.2."):
 		row = t.Len() / (square * channels)

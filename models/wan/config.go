@@ -1,7 +1,8 @@
 // Package wan is Wan 2.1 and 2.2 by Alibaba's Wan team (arXiv:2503.20314), which make videos from a text, and from a
 // first picture or a first and a last one: text to video of 1.3 and 14 billion parameters, image to video with and
-// without a picture encoder's states, the high-noise and low-noise experts of 2.2, and the 5B model of 2.2. It reads the
-// original names, which are ComfyUI's and those of GGUF files, and diffusers' names, bare or inside a full checkpoint.
+// without a picture encoder's states, the high-noise and low-noise experts of 2.2, and the 5B model of 2.2. It reads
+// the original names, which are ComfyUI's and those of GGUF files, and diffusers' names, bare or inside a full
+// checkpoint.
 //
 // Facts that have caused bugs: queries and keys are normalized over the whole width, not per head, before the rotation,
 // and those of the cross-attention are normalized too but not rotated. All rows of the text are attended to, the zeros
@@ -9,9 +10,9 @@
 // modulation. The head's modulation is added to the embedding of the timestep itself, that of blocks to a projection of
 // its SiLU. Tokens come in as (channel, row, column) and go out as (row, column, channel), which loading undoes. A head
 // is 128 wide in every release: 44 for the frame, 42 each for row and column. Odd sides are padded, frame by frame. An
-// image-to-video model reads 4 channels of a mask, in which 1 means given, and 16 of a video beside the latent. Those of
-// 2.1 attend to a picture encoder's states as well; without a picture these layers read the text. In the 5B model frames
-// that are given have timestep 0, and the others that of the run.
+// image-to-video model reads 4 channels of a mask, in which 1 means given, and 16 of a video beside the latent. Those
+// of 2.1 attend to a picture encoder's states as well; without a picture these layers read the text. In the 5B model
+// frames that are given have timestep 0, and the others that of the run.
 package wan
 
 import (
@@ -87,8 +88,8 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 		return nil, fmt.Errorf("wan: width %d is not a multiple of %d; files of heads of another, even width carry "+
 			"num_heads in their metadata under config", c.Hidden, headDim)
 	case c.In != c.Channels && c.In != 2*c.Channels+beside:
-		return nil, fmt.Errorf("wan: patch_embedding reads %d channels and the head writes %d, want %d or %d: relatives such "+
-			"as Fun Control are not supported", c.In, c.Channels, c.Channels, 2*c.Channels+beside)
+		return nil, fmt.Errorf("wan: patch_embedding reads %d channels and the head writes %d, want %d or %d: relatives "+
+			"such as Fun Control are not supported", c.In, c.Channels, c.Channels, 2*c.Channels+beside)
 	}
 	return c, nil
 }

@@ -117,7 +117,8 @@ func TestDiffusersNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := family.Open([]family.Family{Family()}, weights.FromMap(theirNames), map[string]string{"config": string(text)})
+	config := map[string]string{"config": string(text)}
+	d, err := family.Open([]family.Family{Family()}, weights.FromMap(theirNames), config)
 	if err != nil || len(d.Unused) > 0 {
 		t.Fatalf("unused %v: %v", d.Unused, err)
 	}

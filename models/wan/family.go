@@ -14,11 +14,11 @@ func Family() family.Family {
 	large := Config{
 		Hidden: 5120, Heads: 40, Depth: 40, MLPHidden: 13824, ContextDim: 4096, Channels: 16, In: 16,
 	}
-	small, ti2v, beside22, pictures, ends := large, large, large, large, large
+	small, ti2v, beside22, pictures := large, large, large, large
 	small.Hidden, small.Heads, small.Depth, small.MLPHidden = 1536, 12, 30, 8960
 	ti2v.Hidden, ti2v.Heads, ti2v.Depth, ti2v.MLPHidden, ti2v.Channels, ti2v.In = 3072, 24, 30, 14336, 48, 48
 	beside22.In, pictures.In, pictures.VisionDim = 36, 36, 1280
-	ends = pictures
+	ends := pictures
 	ends.PictureRows = 514
 	return family.Family{
 		Name: "wan",

@@ -22,7 +22,8 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare embeds the text and the picture's states, for PrepareBlock, which reads them in p.Source, one below the other.
+// Prepare embeds the text and the picture's states, for PrepareBlock, which reads them in p.Source, one below the
+// other.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	p, err := layers.Begin(spec, entries, grid)
@@ -71,8 +72,8 @@ func (m *Model) pictureRows(e *dit.Entry) int {
 	return e.Vision.Rows
 }
 
-// embedPicture writes the embedded states of pictures to y [n, rows, E]. What it takes from the arena is the caller's to
-// release.
+// embedPicture writes the embedded states of pictures to y [n, rows, E]. What it takes from the arena is the caller's
+// to release.
 func (m *Model) embedPicture(env dit.Env, y engine.Tensor, entries []dit.Entry) {
 	w := m.Net.Vision
 	x := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Vision })

@@ -2,8 +2,8 @@ package wan
 
 import "patchbay/models/weights"
 
-// names returns what files call the tensors otherwise: the names of diffusers' WanTransformer3DModel, and those of Fun's
-// adapters, which write two underscores after lora_unet.
+// names returns what files call the tensors otherwise: the names of diffusers' WanTransformer3DModel, and those of
+// Fun's adapters, which write two underscores after lora_unet.
 func names() weights.Names {
 	const b = "blocks.*."
 	list := []weights.Alias{

@@ -252,8 +252,8 @@ func imageToVideoLatent(c *graph.Call) ([]any, error) {
 			"wan2.2_vae", ae.Name, ae.Channels, format.Channels)
 	}
 	n := min(im.B, c.Whole("length"))
-	scaled, err := resizedImage(im.Items(0, n), c.Whole("width"), c.Whole("height"), resample.Bilinear, resample.CropCenter,
-		"start_image")
+	scaled, err := resizedImage(im.Items(0, n), c.Whole("width"), c.Whole("height"), resample.Bilinear,
+		resample.CropCenter, "start_image")
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,8 @@ func (run *wanRun) compare(t *testing.T, engine *parallel.Pool, root, name, plan
 		"negative", negative,
 	}
 	if run.Cut == 0 {
-		out := g.add("KSampler", append(common, "model", links[0], "latent_image", latent, "seed", run.Seed, "denoise", 1.0)...)
+		out := g.add("KSampler", append(common, "model", links[0], "latent_image", latent, "seed", run.Seed,
+			"denoise", 1.0)...)
 		g.add("Keep", "latent", out, "as", name)
 	} else {
 		first := g.add("KSamplerAdvanced", append(common, "model", links[0], "latent_image", latent, "noise_seed", run.Seed,
@@ -188,7 +189,8 @@ func (run *wanRun) compare(t *testing.T, engine *parallel.Pool, root, name, plan
 	})
 	check(t, err)
 	defer runner.Close()
-	if _, err := runner.Run(context.Background(), graph.Job{ID: "w", Workflow: g.workflow(t), Plan: plan}, nil); err != nil {
+	job := graph.Job{ID: "w", Workflow: g.workflow(t), Plan: plan}
+	if _, err := runner.Run(context.Background(), job, nil); err != nil {
 		t.Fatalf("plan %q: %v", plan, err)
 	}
 	const file = "wan/e2e.safetensors"

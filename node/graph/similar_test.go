@@ -8,8 +8,9 @@ import (
 
 func TestSimilar(t *testing.T) {
 	for name, want := range map[string]string{
-		"Ksampler": "KSampler", "KSampelr": "KSampler", "VAEDecodeTile": "VAEDecodeTiled", "CLIPTextEncoder": "CLIPTextEncode",
-		"Load Image": "LoadImage", "SaveImages": "SaveImage", "KSampler": "KSampler",
+		"Ksampler": "KSampler", "KSampelr": "KSampler", "VAEDecodeTile": "VAEDecodeTiled",
+		"CLIPTextEncoder": "CLIPTextEncode",
+		"Load Image":      "LoadImage", "SaveImages": "SaveImage", "KSampler": "KSampler",
 		"Nope": "", "": "", "UltimateSDUpscale": "", "IPAdapterAdvanced": "",
 	} {
 		if got := classes.All().Similar(name); got != want {

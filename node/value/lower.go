@@ -174,8 +174,8 @@ func (m *Model) vision(c *Cond, branch string) (dit.Array, error) {
 		return dit.Array{}, nil
 	}
 	if v := c.Vision; v.Rows > 0 && v.Cols != m.Spec.VisionDim {
-		return dit.Array{}, fault.Family(branch, "clip_vision_output has states of %d values, the %s model reads %d: use the "+
-			"picture encoder that it was made for (clip_vision_h)", v.Cols, m.Spec.Family, m.Spec.VisionDim)
+		return dit.Array{}, fault.Family(branch, "clip_vision_output has states of %d values, the %s model reads %d: use "+
+			"the picture encoder that it was made for (clip_vision_h)", v.Cols, m.Spec.Family, m.Spec.VisionDim)
 	}
 	return c.Vision, nil
 }

@@ -44,8 +44,8 @@ type VisionOutput struct {
 // if there are several pictures, or if the encoder has too few layers.
 func (o VisionOutput) Before(field string) (dit.Array, error) {
 	if o.Pictures != 1 || o.Deep == nil {
-		return dit.Array{}, fault.Bad(field, "%d pictures, or an encoder of fewer than %d layers: want one picture", o.Pictures,
-			-text.Deep()[0])
+		return dit.Array{}, fault.Bad(field, "%d pictures, or an encoder of fewer than %d layers: want one picture",
+			o.Pictures, -text.Deep()[0])
 	}
 	n := o.Rows * o.Cols
 	return dit.Array{Rows: o.Rows, Cols: o.Cols, Data: o.Deep[len(o.Deep)-n:]}, nil

@@ -20,7 +20,8 @@ func TestGatherOrder(t *testing.T) {
 	}{
 		{dit.Held{Parts: 2}, 1, "e: ge g0; 0: ; e: ; 0: ; e: ; e: ; 0: ; e: "},
 		{
-			dit.Held{Parts: 2}, 2,
+			dit.Held{Parts: 2},
+			2,
 			"e: ge g0; 0: g1; 1: ; e: ge; 0: g1; 1: ; e: ge; e: ; 0: g1; 1: ; e: ge",
 		},
 		{

@@ -82,7 +82,8 @@ func sameShapes(a, b *dit.Entry) bool {
 	return a.Prefix.Rows == b.Prefix.Rows && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
-		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.Slots, b.Slots) && slices.Equal(a.Biases, b.Biases) &&
+		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.Slots, b.Slots) &&
+		slices.Equal(a.Biases, b.Biases) &&
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
 }
 
