@@ -24,7 +24,6 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		return fault.New(fault.NoJob, "no job %q here", st.Job)
 	}
 	defer cur.Close()
-	service := ctx
 	if st.tied && r.Reply.Alive != nil {
 		var stop context.CancelCauseFunc
 		ctx, stop = context.WithCancelCause(ctx)
@@ -39,7 +38,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		case errors.Is(err, jobs.ErrEnd):
 			return r.Reply.End()
 		case ctx.Err() != nil:
-			s.untie(service, st, context.Cause(ctx))
+			s.untie(st, context.Cause(ctx))
 			if errors.Is(context.Cause(ctx), errGone) {
 				return nil
 			}
@@ -56,7 +55,7 @@ func (s *Service) stream(ctx context.Context, r *Call, st stream) error {
 		}
 		if err != nil {
 			s.Sent(err)
-			s.untie(service, st, errGone)
+			s.untie(st, errGone)
 			return nil
 		}
 	}
@@ -74,13 +73,13 @@ func (s *Service) listens(ctx context.Context, alive func() bool, cancel context
 }
 
 // untie cancels a job that was tied to a client that is gone.
-func (s *Service) untie(ctx context.Context, st stream, cause error) {
+func (s *Service) untie(st stream, cause error) {
 	if !st.tied || !errors.Is(cause, errGone) {
 		return
 	}
 	log := s.cfg.Log.With().Str("job", st.Job).Logger()
-	insist(ctx, func() error {
-		_, did, err := s.cfg.Jobs.Cancel(ctx, st.Job)
+	insist(s.ctx, func() error { // the stream has ended, and a service that stops still tries once
+		_, did, err := s.cfg.Jobs.Cancel(context.Background(), st.Job)
 		switch {
 		case errors.Is(err, jobs.ErrNoJob):
 			return nil

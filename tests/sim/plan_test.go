@@ -200,8 +200,8 @@ var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, 
 // ofWorkers are the kinds of steps that hit the worker of a job.
 var ofWorkers = []string{dies, fails, hangs, slow}
 
-// What a disk loses, daemons write again that have run all the time: a plan has either losses, as every fifth, or
-// daemons that die.
+// What a disk loses, daemons write again that have run all the time: a plan has either losses, with SIM_LOSSES=1,
+// or daemons that die.
 var (
 	losses = []string{forget, damage}
 	deaths = []string{crash, ahead, twin}
@@ -236,7 +236,7 @@ func planOf(seed uint64) plan {
 		jobs, p.crowd = jobs-crowd+many, many
 	}
 	never := losses
-	if seed%5 == 0 || setting("SIM_LOSSES", 0) > 0 {
+	if setting("SIM_LOSSES", 0) > 0 {
 		never = deaths
 	}
 	for _, c := range chances {

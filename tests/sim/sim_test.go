@@ -35,9 +35,9 @@ func setting(name string, usual int) int {
 // seeds are how many runs there are unless SIM_SEEDS says so. `make soak` has 5,000.
 func seeds() int {
 	if testing.Short() {
-		return 100
+		return 30
 	}
-	return 500
+	return 100
 }
 
 // TestSimulation runs the job stores, tables, dispatchers and outputs of two daemons on a real NATS server within one
