@@ -148,7 +148,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		},
 		"type not known": {
 			"CLIPLoader",
-			map[string]any{"clip_name": "t5.safetensors", "type": "wan"},
+			map[string]any{"clip_name": "t5.safetensors", "type": "mochi"},
 			"custom_validation_failed", "type", "pixart",
 		},
 		"sd1 without l": {

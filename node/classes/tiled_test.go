@@ -3,6 +3,7 @@ package classes
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,6 +84,13 @@ func TestTilesEqualComfyUI(t *testing.T) {
 			}
 			if want == "" {
 				compare("wanvae-a/encode/pair", exec(t, runner, class, inputs))
+				continue
+			}
+			if class == "VAEEncode" { // the first picture, and four as one frame
+				l, _ := exec(t, runner, class, inputs).(*pyjson.Object).At("samples").(*array.Tensor)
+				if l == nil || !slices.Equal(l.Shape, []int{1, 16, 2, 2, 3}) {
+					t.Errorf("%d pictures became %+v, want a video of two frames", batch, l)
+				}
 				continue
 			}
 			_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: class, Inputs: inputs}, nil)
