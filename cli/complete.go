@@ -70,7 +70,7 @@ func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCom
 		"shard=on\tbytes of the weights", "deterministic=on\tbits of one rank", "stale=on\twith ranks: pipelines too",
 		"form=scatter\twith tensor: tokens, too",
 		"sync=spread\twith pipe: warmup over all stages", "kv=fp8\twith pipe: keys and values in 8 bits",
-		"speeds=\tof the ranks, as in 100:23",
+		"stream=on\tblocks from host memory", "speeds=\tof the ranks, as in 100:23",
 		"overlap=off\tno transfers beside computation, for measuring",
 	} {
 		name, _, _ := strings.Cut(key, "=")

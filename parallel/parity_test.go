@@ -105,7 +105,7 @@ func planFor(spec *dit.Spec, text string) string {
 	if plan.MaxStages(spec) < 3 {
 		text = strings.Replace(text, "pipe=3", "pipe=2", 1)
 	}
-	if spec.Heads < 3 {
+	if spec.Groups() < 3 {
 		text = strings.Replace(text, "tensor=3", "tensor=2", 1)
 	}
 	if len(spec.Blocks) < 4 {

@@ -23,7 +23,7 @@ type Library struct {
 
 type connecter interface {
 	NewID() ([]byte, error)
-	Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, error)
+	Connect(ids [][]byte, limits []int, groups ...[]*driver.Stream) ([]*Clique, error)
 }
 
 // IDLength is the number of bytes of the ID of a group of communicators.
