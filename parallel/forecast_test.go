@@ -210,7 +210,7 @@ func checkTraffic(t *testing.T, w forecast.Workload, p plan.Plan, value int, cou
 	if len(counted) != p.Ranks() {
 		t.Fatalf("counters of %d ranks, want %d", len(counted), p.Ranks())
 	}
-	// The planner divides heads evenly over a tensor group: where that leaves a rest, one rank reads more and another less.
+	// The planner divides heads evenly over a tensor group: where that leaves a rest, one rank reads more, another less.
 	uneven, rest := p.Tensor > 1 && w.Spec.Groups()%p.Tensor > 0, int64(0)
 	for r, want := range forecast.TrafficByRank(w, p, 4, value) {
 		rest += counted[r][plan.AxisStream].Bytes - want[plan.AxisStream].Bytes
