@@ -24,7 +24,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// socketRig serves a rig on a socket file and dials it.
+// socketRig serves a rig on a socket file and dials it. The daemon has accepted the connection when it returns, so that
+// descriptors counted from then on include the daemon's end.
 func socketRig(t testing.TB, r *ipctest.Rig) (*client.FrameClient, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -34,6 +35,9 @@ func socketRig(t testing.TB, r *ipctest.Rig) (*client.FrameClient, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	if _, err := client.Models(wiretest.Context(t), c); err != nil {
+		t.Fatal(err)
+	}
 	return c, path
 }
 
@@ -63,9 +67,6 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Context(t)
 	if err := child.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Models(ctx, c); err != nil { // the daemon's end of the connection is open too
 		t.Fatal(err)
 	}
 	before := openFDs(t)
