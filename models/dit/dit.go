@@ -37,12 +37,18 @@ func (r Rows) ImageOnly() Rows { return Rows{Image: r.Image} }
 
 func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
 
+// Sound describes the sound beside a video: a latent [Channels, Y, X], of which a token is Patch columns of one row with
+// features ordered (channel, column). The zero Sound is none.
+type Sound struct{ Channels, Patch int }
+
 // Grid is the token grid of one latent, with odd latents already padded to whole tokens. Frames are stacked vertically,
-// each padded on its own.
+// each padded on its own. Tokens of sound count as image tokens, behind those of the video, ordered (row, column).
 type Grid struct {
 	Y, X             int // rows and columns of tokens, over all frames
 	LatentY, LatentX int // rows and columns of the latent before padding, over all frames
 	T                int // frames; 0 means one
+	SoundY, SoundX   int // rows and columns of the sound's latent
+	Sound            int // tokens of sound
 	Pad              int // padding tokens that the network appends to the image tokens (Spec.Multiple)
 }
 
@@ -52,8 +58,11 @@ func (g Grid) Frame() Grid {
 	return Grid{Y: g.Y / t, X: g.X, LatentY: g.LatentY / t, LatentX: g.LatentX}
 }
 
-// Tokens returns Y*X + Pad.
-func (g Grid) Tokens() int { return g.Y*g.X + g.Pad }
+// Unpadded returns Y*X + Sound, the number of image tokens without padding tokens.
+func (g Grid) Unpadded() int { return g.Y*g.X + g.Sound }
+
+// Tokens returns Y*X + Sound + Pad.
+func (g Grid) Tokens() int { return g.Unpadded() + g.Pad }
 
 // Array is host conditioning data: row-major f32 [Rows, Cols]. Read-only once it is inside an Entry.
 type Array struct {
@@ -206,6 +215,7 @@ type Spec struct {
 	References bool
 	// Frames: the network takes latents of several frames (layers), whose tokens follow one another.
 	Frames bool
+	Sound  Sound // that the network reads and writes beside a video, in latents that have it
 	// Prefix: the network takes rows in front of its text that are not embedded (Entry.Prefix).
 	Prefix bool
 	// Preface: text and references see no image token and do not depend on the timestep. PrepareBlock moves their rows
@@ -289,6 +299,24 @@ func (s *Spec) FrameTokens(t, y, x int) Grid {
 	g.Y, g.LatentY, g.T = n*g.Y, n*g.LatentY, t
 	g.Pad = s.pads(g.Y * g.X)
 	return g
+}
+
+// WithSound returns a grid with a sound latent of y rows and x columns, a multiple of Sound.Patch, beside it.
+func (s *Spec) WithSound(g Grid, y, x int) Grid {
+	g.SoundY, g.SoundX, g.Sound = y, x, y*x/s.Sound.Patch
+	g.Pad = s.pads(g.Unpadded())
+	return g
+}
+
+// FeaturesIn returns the columns of the rows that Embed reads: a token's elements of the latent, or of its sound if
+// those are more. Rows with fewer elements end with zeros.
+func (s *Spec) FeaturesIn() int {
+	return max(s.Channels*s.PatchSize*s.PatchSize, s.Sound.Channels*s.Sound.Patch)
+}
+
+// FeaturesOut returns the columns of the rows that Head writes. What follows a token's elements is not read.
+func (s *Spec) FeaturesOut() int {
+	return max(s.OutChannels*s.PatchSize*s.PatchSize, s.Sound.Channels*s.Sound.Patch)
 }
 
 // HintSize returns the rows and columns of a control net's hint for a latent: whole tokens for a Follower and for a net
@@ -483,7 +511,7 @@ type Model interface {
 	Embed(env Env, s *State, x engine.Tensor)
 	// Block runs block i on s.X in place. skip is the output rows of block Spec.Blocks[i].Skip, absent if that is -1.
 	Block(env Env, i int, s *State, skip engine.Tensor)
-	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p] of env.DType, with
+	// Head turns the image rows of s.X into the network's prediction out [B, li, FeaturesOut] of env.DType, with
 	// features ordered like x.
 	Head(env Env, s *State, out engine.Tensor)
 	// Shards says how weights that were loaded in parts are gathered. nil: all held bytes are here.

@@ -13,15 +13,22 @@ import (
 // to the largest index, and those named are returned in the order of indices, so that there are len(indices) of them.
 // The second result is the generator after these draws, from which churn noise continues.
 func PrepareNoise(seed uint64, batch, item int, indices []int) ([]float32, *Generator, error) {
-	if batch < 1 || item < 1 {
-		return nil, nil, fmt.Errorf("noise of %d items of %d elements: want 1 or more of each", batch, item)
-	}
 	g := NewGenerator(seed)
+	out, err := g.Batch(batch, item, indices)
+	return out, g, err
+}
+
+// Batch draws noise for the items of a batch. With indices there is one draw for each item up to the largest index, and
+// item i of the result gets draw indices[i]; otherwise one draw is for all items.
+func (g *Generator) Batch(batch, item int, indices []int) ([]float32, error) {
+	if batch < 1 || item < 1 {
+		return nil, fmt.Errorf("noise of %d items of %d elements: want 1 or more of each", batch, item)
+	}
 	if indices == nil {
-		return g.Randn(batch * item), g, nil
+		return g.Randn(batch * item), nil
 	}
 	if len(indices) == 0 || slices.Min(indices) < 0 || slices.Max(indices) > 1<<20 {
-		return nil, nil, fmt.Errorf("batch_index %v: want numbers from 0 to %d", indices, 1<<20)
+		return nil, fmt.Errorf("batch_index %v: want numbers from 0 to %d", indices, 1<<20)
 	}
 	out := make([]float32, len(indices)*item)
 	for i := range slices.Max(indices) + 1 {
@@ -32,7 +39,7 @@ func PrepareNoise(seed uint64, batch, item int, indices []int) ([]float32, *Gene
 			}
 		}
 	}
-	return out, g, nil
+	return out, nil
 }
 
 // MaskNoise returns the noise that the ddim sampler mixes into the kept part of a masked latent: one randn from seed+1

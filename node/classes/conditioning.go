@@ -318,7 +318,7 @@ func referenceLatent(c *graph.Call) ([]any, error) {
 	if !c.Given("latent") {
 		return []any{list}, nil
 	}
-	l := graph.Arg[*value.Latent](c, "latent").Samples
+	l := c.Layers("latent").Samples
 	return []any{list.Each(func(e *value.Cond) {
 		e.Latents = append(slices.Clip(e.Latents), l)
 	})}, nil

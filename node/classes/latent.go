@@ -141,7 +141,7 @@ func emptyLatent(c *graph.Call, channels, pixels, t int) ([]any, error) {
 // saveLatent writes the same file as ComfyUI's SaveLatent: latent_tensor, an empty latent_format_version_0, and the
 // workflow in the metadata.
 func saveLatent(c *graph.Call) ([]any, error) {
-	l := graph.Arg[*value.Latent](c, "samples")
+	l := c.Layers("samples")
 	s := l.Samples
 	prefix, err := files.CheckPrefix(c.Str("filename_prefix"), 0, 0)
 	if err != nil {

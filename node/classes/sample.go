@@ -117,7 +117,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	for _, cause := range result.Stats.Lost {
 		c.Warn("node %s: new processes of ranks went on where others had gone: %s", c.ID, cause)
 	}
-	m.Format.FromModel(result.Latent.Data, result.Latent.Y*result.Latent.X)
+	m.FromModel(result.Latent)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.BadInput,
 			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
@@ -126,7 +126,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	if result.X0.Len() == 0 {
 		return out, out, nil
 	}
-	m.Format.FromModel(result.X0.Data, result.X0.Y*result.X0.X)
+	m.FromModel(result.X0)
 	return out, source.Fitted(result.X0), nil
 }
 
@@ -301,7 +301,7 @@ func addNoise(c *graph.Call) ([]any, error) {
 	}
 	out := req.Latent
 	out.Data = m.Sampling.NoiseScaling(scale, req.Noise.Data, req.Latent.Data, false)
-	m.Format.FromModel(out.Data, out.Y*out.X)
+	m.FromModel(out)
 	for i, v := range out.Data {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			out.Data[i] = 0

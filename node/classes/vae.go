@@ -146,11 +146,12 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 
 // decodable returns the latent of the input samples and the autoencoder. Several frames need one of videos.
 func decodable(c *graph.Call) (request.Latent, *value.VAE, error) {
-	l, v := c.Layers("samples"), c.VAE("vae")
+	l, v := c.WithSound("samples"), c.VAE("vae")
+	video, _ := l.Samples.Parts()
 	if v.Frames {
-		return l.Samples, v, nil
+		return video, v, nil
 	}
-	return l.Samples, v, l.Single("samples")
+	return video, v, l.Single("samples")
 }
 
 func vaeEncode(c *graph.Call) ([]any, error) {

@@ -50,8 +50,18 @@ func (c *Call) Latent(name string) *value.Latent {
 	return l
 }
 
-// Layers returns a LATENT input that is not empty.
+// Layers returns a LATENT input that is not empty and has no sound.
 func (c *Call) Layers(name string) *value.Latent {
+	l := c.WithSound(name)
+	if l.Samples.Sound.Len() > 0 {
+		panic(fault.Bad(name, "the latent has sound, which %s does not take: separate it from the video first",
+			c.Class.Name))
+	}
+	return l
+}
+
+// WithSound returns a LATENT input that is not empty and may have several frames and sound.
+func (c *Call) WithSound(name string) *value.Latent {
 	l := Arg[*value.Latent](c, name)
 	if l.Samples.Len() == 0 {
 		panic(fault.Bad(name, "latent %v is empty", l.Samples.Shape()))

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -47,21 +48,18 @@ func Lower(r Lowering) (*request.Request, error) {
 	}
 	if !allZero(start.Data) { // an empty latent stays zero rather than being shifted
 		req.Latent.Data = slices.Clone(start.Data)
-		m.Format.ToModel(req.Latent.Data, start.Y*start.X)
+		m.converted(req.Latent, m.Format.ToModel, func(scale float32) float32 { return scale })
 	}
 	if !r.None {
-		noise := start
-		item := start.C * start.Y * start.X
-		if noise.Data, _, err = sampling.PrepareNoise(r.Seed, start.B, item, r.Latent.BatchIndex); err != nil {
-			return nil, fault.Bad("latent_image", "%v", err)
+		if req.Noise, req.NoiseDraws, err = noiseOf(r.Seed, start, r.Latent.BatchIndex); err != nil {
+			return nil, err
 		}
-		if len(noise.Data) != start.Len() {
-			return nil, fault.Bad("latent_image", "batch_index has %d entries, the batch %d", len(r.Latent.BatchIndex), start.B)
-		}
-		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
 	}
 	if mask := r.Latent.NoiseMask; mask != nil {
 		req.Mask, req.CleanMask = m.frameMask(mask, start), m.Traits.FrameTimes
+		if sound := r.Latent.SoundMask; sound != nil && start.Sound.Len() > 0 {
+			req.Mask = request.Join(req.Mask, fitMask(sound, start.Sound.Y, start.Sound.X, start.B))
+		}
 	}
 	hint := once(r.Hint)
 	for _, b := range r.Branches {
@@ -74,7 +72,44 @@ func Lower(r Lowering) (*request.Request, error) {
 	return req, nil
 }
 
-// noiseDraws returns the sizes of PrepareNoise's draws: one for the batch, or with an index one per item up to the
+// converted changes a latent in place between VAE space and model space. factor returns that of the sound from
+// Format.SoundScale.
+func (m *Model) converted(l request.Latent, video func(v []float32, plane int), factor func(scale float32) float32) {
+	by, n := factor(cmp.Or(m.Format.SoundScale, 1)), l.C*l.Y*l.X
+	for item := range slices.Chunk(l.Data, l.Item()) {
+		video(item[:n], l.Y*l.X)
+		for i := range item[n:] {
+			item[n+i] *= by
+		}
+	}
+}
+
+// FromModel converts a latent from model space to VAE space in place.
+func (m *Model) FromModel(l request.Latent) {
+	m.converted(l, m.Format.FromModel, func(scale float32) float32 { return 1 / scale })
+}
+
+// noiseOf returns the noise of a latent and the sizes of its draws: that of the videos, and then from the same generator
+// that of their sounds.
+func noiseOf(seed uint64, l request.Latent, index []int) (noise request.Latent, draws []int, err error) {
+	if index != nil && len(index) != l.B {
+		return noise, nil, fault.Bad("latent_image", "batch_index has %d entries, the batch %d", len(index), l.B)
+	}
+	video, sound := l.Parts()
+	g := sampling.NewGenerator(seed)
+	for _, part := range []*request.Latent{&video, &sound} {
+		if part.B == 0 {
+			continue
+		}
+		if part.Data, err = g.Batch(part.B, part.Item(), index); err != nil {
+			return noise, nil, fault.Bad("latent_image", "%v", err)
+		}
+		draws = append(draws, noiseDraws(index, part.B, part.Item())...)
+	}
+	return request.Join(video, sound), draws, nil
+}
+
+// noiseDraws returns the sizes of the draws of Generator.Batch: one for the batch, or with an index one per item up to the
 // largest index.
 func noiseDraws(index []int, batch, item int) []int {
 	if index == nil {

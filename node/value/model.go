@@ -61,6 +61,7 @@ func (m *Model) Request() request.Model {
 // Preview renders the first layer of the first item of a model-space latent as JPEG, by ComfyUI's latent2rgb. It
 // returns nil if the format has no preview.
 func (m *Model) Preview(x0 request.Latent) []byte {
+	x0, _ = x0.Parts()
 	x0 = Cut(x0, "t", 0, 1)
 	pixels := m.Format.RGB(x0.Data[:x0.C*x0.Y*x0.X], x0.Y, x0.X)
 	if pixels == nil {

@@ -20,6 +20,8 @@ type Latent struct {
 	Samples request.Latent
 	// NoiseMask is 1 where the picture may change, in pixels of any size; nil: everywhere.
 	NoiseMask *picture.Mask
+	// SoundMask is the part of NoiseMask for the sound beside a video, [B, Y, X] of any size; nil: all of it may change.
+	SoundMask *picture.Mask
 	// BatchIndex gives each item its position in a larger batch, whose noise at that position it gets; nil: its own
 	// position.
 	BatchIndex []int

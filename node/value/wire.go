@@ -69,6 +69,9 @@ func Export(v any) (any, bool) {
 		return array.New(x, len(x)), true
 	case *Latent:
 		s := x.Samples
+		if s.Sound.Len() > 0 {
+			return nil, false // the wire form has one tensor
+		}
 		o := pyjson.NewObject("samples", array.New(s.Data, s.Shape()...))
 		if m := x.NoiseMask; m != nil {
 			o.Set("noise_mask", maskTensor(m))

@@ -2,6 +2,7 @@ package denoise
 
 import (
 	"context"
+	"slices"
 
 	"patchbay/fault"
 	"patchbay/models/sampling"
@@ -39,7 +40,8 @@ func newDenoiser(req *request.Request) (*denoiser, error) {
 		return nil, fault.Bad("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
-	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.Grid(spec))}
+	d := &denoiser{req: req, sampler: sampler}
+	d.whole = newLayout(l.C, spec.PatchSize, l.Grid(spec), spec.Sound)
 	d.n = len(d.whole.order)
 	d.preds = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)
@@ -58,13 +60,23 @@ func newDenoiser(req *request.Request) (*denoiser, error) {
 	return d, nil
 }
 
-// repeatMask broadcasts a mask to the shape of the latent.
+// repeatMask broadcasts a mask to the shape of the latent, whose sound may change where the mask has none.
 func repeatMask(m, l request.Latent) []float32 {
-	out := make([]float32, l.Len())
-	plane := l.Y * l.X
-	for i := range out {
-		b, c := i/(l.C*plane)%m.B, i/plane%l.C%m.C
-		out[i] = m.Data[(b*m.C+c)*plane+i%plane]
+	out, item, given := make([]float32, 0, l.Len()), l.Item(), m.Item()
+	repeat := func(mask []float32, c, plane, n int) {
+		for i := range n {
+			out = append(out, mask[i/plane%c*plane+i%plane])
+		}
+	}
+	video := l.C * l.Y * l.X
+	for b := range l.B {
+		mask := m.Data[b%m.B*given:][:given]
+		repeat(mask, m.C, l.Y*l.X, video)
+		if mask = mask[m.C*l.Y*l.X:]; len(mask) > 0 {
+			repeat(mask, m.Sound.C, l.Sound.Y*l.Sound.X, item-video)
+		} else {
+			out = append(out, slices.Repeat([]float32{1}, item-video)...)
+		}
 	}
 	return out
 }

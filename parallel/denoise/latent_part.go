@@ -35,7 +35,7 @@ type question struct {
 // answer is the reply to a question.
 type answer struct {
 	run      []int       // predictions that the network made
-	outputs  [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
+	outputs  [][]float32 // of run: rows [B, tokens, FeaturesOut]
 	replayed bool        // in an earlier run
 	reused   bool        // nothing runs: the cache answers the whole evaluation
 	cached   cached

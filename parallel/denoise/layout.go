@@ -1,6 +1,8 @@
 package denoise
 
 import (
+	"slices"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/request"
 )
@@ -10,38 +12,50 @@ import (
 // Samplers work on a vector: the elements of the latent ordered token by token and, within a token, by (channel, row,
 // column). Networks read rows [Li, C*p*p]; if the sides are multiples of p, rows and vector are the same. Other latents
 // are padded circularly to whole tokens, each frame by itself. Padding exists only in rows: it is read from the element
-// that it repeats and never written back. Tokens that the network adds after the picture's are not written back either;
-// what is read for them does not matter.
+// that it repeats and never written back. Tokens that the network adds after the picture's, and what rows have behind
+// their elements, read 0 and are not written back either.
+//
+// The elements of the sound beside a video follow those of the video in the latent, in the vector and in the rows.
 type layout struct {
 	grid     dit.Grid
-	features int     // C*p*p
-	gather   []int32 // per row element: the vector element it reads; nil when rows are the vector
+	features int     // columns of rows
+	gather   []int32 // per row element: the vector element it reads, -1: none; nil when rows are the vector
 	owned    []bool  // per row element: false for padding; nil when all are true
-	order    []int32 // per vector element: its index in the latent [C, Y, X]; only of whole latents
+	order    []int32 // per vector element: its index in the latent's item; only of whole latents
 }
 
-// newLayout makes the layout of a whole latent of c channels, whose token grid is g with p x p elements per token.
-func newLayout(c, p int, g dit.Grid) *layout {
+// newLayout makes the layout of a whole latent of c channels, whose token grid is g with p x p elements per token, and
+// of the sound beside it.
+func newLayout(c, p int, g dit.Grid, sound dit.Sound) *layout {
 	y, x, tall := g.LatentY, g.LatentX, g.Frame().LatentY
 	l := &layout{grid: g, features: c * p * p}
-	l.order = make([]int32, 0, c*y*x)
-	position := make([]int32, c*y*x) // latent index -> vector index
+	video := l.features
+	if g.Sound > 0 {
+		l.features = max(video, sound.Channels*sound.Patch)
+	}
+	n := c * y * x
+	l.order = make([]int32, 0, n+sound.Channels*g.SoundY*g.SoundX)
+	position := make([]int32, cap(l.order)) // latent index -> vector index
+	element := func(at int) {
+		position[at] = int32(len(l.order))
+		l.order = append(l.order, int32(at))
+	}
 	l.walk(c, p, func(_, ci, top, yi, xi int) {
 		if yi < tall && xi < x {
-			at := (ci*y+top+yi)*x + xi
-			position[at] = int32(len(l.order))
-			l.order = append(l.order, int32(at))
+			element((ci*y+top+yi)*x + xi)
 		}
 	})
-	if tall%p != 0 || x%p != 0 || g.Pad > 0 {
+	l.walkSound(sound, func(_, at int) { element(n + at) })
+	if tall%p != 0 || x%p != 0 || g.Pad > 0 || g.Sound > 0 && sound.Channels*sound.Patch != video {
 		l.index(c, p, tall, x, func(ci, yi, xi int) int32 { return position[(ci*y+yi)*x+xi] })
+		l.walkSound(sound, func(k, at int) { l.gather[k], l.owned[k] = position[n+at], true })
 	}
 	return l
 }
 
-// tokensOf returns the tokens of latents, [B*tokens, C*p*p].
+// tokensOf returns the tokens of latents without sound, [B*tokens, C*p*p].
 func tokensOf(v request.Latent, spec *dit.Spec) dit.Array {
-	l := newLayout(v.C, spec.PatchSize, v.Grid(spec))
+	l := newLayout(v.C, spec.PatchSize, v.Grid(spec), dit.Sound{})
 	all := dit.Range{End: l.grid.Tokens()}
 	return dit.Array{
 		Rows: v.B * all.End, Cols: l.features, Data: l.read(v.B, len(l.order), all, l.toVector(v.B, v.Data)),
@@ -61,13 +75,28 @@ func (l *layout) area(a request.Area, c, p int, g dit.Grid) *layout {
 	return part
 }
 
-// walk visits the row elements in order, with the latent row at which their frame begins and their position in the
-// padded frame.
+// walkSound visits the row elements of tokens of sound in order, with their index in the sound's latent.
+func (l *layout) walkSound(sound dit.Sound, visit func(k, at int)) {
+	for t := range l.grid.Sound {
+		k := (l.grid.Y*l.grid.X + t) * l.features
+		for ci := range sound.Channels {
+			for px := range sound.Patch {
+				visit(k, ci*l.grid.SoundY*l.grid.SoundX+t*sound.Patch+px)
+				k++
+			}
+		}
+	}
+}
+
+// walk visits the row elements of the video in order, with the latent row at which their frame begins and their position
+// in the padded frame.
 func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
-	k, frame := 0, l.grid.Frame()
+	token, frame := 0, l.grid.Frame()
 	for ty := range l.grid.Y {
 		top := ty / frame.Y * frame.LatentY
 		for tx := range l.grid.X {
+			k := token * l.features
+			token++
 			for ci := range c {
 				for py := range p {
 					for px := range p {
@@ -84,7 +113,7 @@ func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
 // element.
 func (l *layout) index(c, p, y, x int, at func(ci, yi, xi int) int32) {
 	n := l.grid.Tokens() * l.features
-	l.gather, l.owned = make([]int32, n), make([]bool, n)
+	l.gather, l.owned = slices.Repeat([]int32{-1}, n), make([]bool, n)
 	l.walk(c, p, func(k, ci, top, yi, xi int) {
 		l.owned[k] = yi < y && xi < x
 		l.gather[k] = at(ci, top+yi%y, xi%x)
@@ -130,7 +159,9 @@ func (l *layout) read(b, n int, tokens dit.Range, vector []float32) []float32 {
 			continue
 		}
 		for k, at := range l.gather[lo : lo+m] {
-			out[i*m+k] = item[at]
+			if at >= 0 {
+				out[i*m+k] = item[at]
+			}
 		}
 	}
 	return out

@@ -26,7 +26,7 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 		for i := range latent {
 			latent[i] = float32(i)
 		}
-		l := newLayout(c, p, gridOf(y, x, p))
+		l := newLayout(c, p, gridOf(y, x, p), dit.Sound{})
 		v := l.toVector(b, latent)
 		if back := l.toLatent(b, v); !slices.Equal(back, latent) {
 			t.Fatalf("toLatent(toVector) = %v, want %v", back, latent)
@@ -56,13 +56,96 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 	})
 }
 
+// TestLayoutOfSound checks the rows of a video and its sound against their definition: tokens of the video, then those of
+// the sound, each as wide as the wider kind and filled up with zeros, and a vector in which every element occurs once.
+func TestLayoutOfSound(t *testing.T) {
+	for _, sound := range []dit.Sound{{Channels: 5, Patch: 1}, {Channels: 2, Patch: 4}, {Channels: 1, Patch: 2}} {
+		const b, c, p, frames, y, x = 2, 2, 2, 3, 3, 4
+		spec := &dit.Spec{PatchSize: p, Channels: c, OutChannels: c, Sound: sound, Multiple: 7}
+		v := request.Latent{B: b, C: c, T: frames, Y: frames * y, X: x, Sound: request.Sound{C: sound.Channels, Y: 2, X: 8}}
+		v.Data = make([]float32, v.Len())
+		for i := range v.Data {
+			v.Data[i] = float32(i + 1)
+		}
+		grid := v.Grid(spec)
+		l := newLayout(c, p, grid, sound)
+		var want []float32
+		width := max(c*p*p, sound.Channels*sound.Patch)
+		for bi := range b {
+			item := v.Data[bi*v.Item():][:v.Item()]
+			row := func(values ...float32) {
+				want = append(append(want, values...), make([]float32, width-len(values))...)
+			}
+			for ty := range frames * (y + 1) / p {
+				for tx := range x / p {
+					var token []float32
+					for ci := range c {
+						for k := range p * p {
+							yi := ty%(y/p+1)*p + k/p
+							token = append(token, item[(ci*frames*y+ty/(y/p+1)*y+yi%y)*x+tx*p+k%p])
+						}
+					}
+					row(token...)
+				}
+			}
+			heard := item[c*frames*y*x:]
+			for at := 0; at < 2*8; at += sound.Patch {
+				var token []float32
+				for ci := range sound.Channels {
+					token = append(token, heard[ci*16+at:][:sound.Patch]...)
+				}
+				row(token...)
+			}
+			for range grid.Pad {
+				row()
+			}
+		}
+		vector := l.toVector(b, v.Data)
+		if back := l.toLatent(b, vector); !slices.Equal(back, v.Data) {
+			t.Fatalf("%+v: toLatent(toVector) = %v, want %v", sound, back, v.Data)
+		}
+		all := dit.Range{End: grid.Tokens()}
+		rows := l.read(b, v.Item(), all, vector)
+		if !slices.Equal(rows, want) {
+			t.Fatalf("%+v: rows %v, want %v", sound, rows, want)
+		}
+		back := make([]float32, len(vector))
+		l.write(b, v.Item(), 0, all, spec.FeaturesOut(), func(at, row int) { back[at] = rows[row] })
+		if !slices.Equal(back, vector) {
+			t.Fatalf("%+v: write(read) = %v, want %v", sound, back, vector)
+		}
+		if spec.FeaturesIn() != width || grid.Tokens()%7 != 0 || grid.Unpadded() != frames*2*2+16/sound.Patch {
+			t.Fatalf("%+v: %d columns, grid %+v", sound, spec.FeaturesIn(), grid)
+		}
+		video, apart := v.Parts()
+		if back := request.Join(video, apart); !slices.Equal(back.Data, v.Data) || apart.Data[16*sound.Channels] !=
+			v.Data[2*v.Item()-v.Sound.Len()] {
+			t.Fatalf("%+v: Parts gave %v and %v", sound, video, apart)
+		}
+	}
+}
+
+// TestMaskOfSound checks that a mask without sound lets all of the sound change.
+func TestMaskOfSound(t *testing.T) {
+	l := request.Latent{B: 2, C: 2, Y: 1, X: 2, Sound: request.Sound{C: 1, Y: 1, X: 3}}
+	m := request.Latent{B: 1, C: 1, Y: 1, X: 2, Data: []float32{0, .5}}
+	if got, want := repeatMask(m, l), []float32{0, .5, 0, .5, 1, 1, 1, 0, .5, 0, .5, 1, 1, 1}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	m = request.Join(m, request.Latent{B: 1, C: 1, Y: 1, X: 3, Data: []float32{.1, .2, .3}})
+	want := []float32{0, .5, 0, .5, .1, .2, .3, 0, .5, 0, .5, .1, .2, .3}
+	if got := repeatMask(m, l); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestAreaLayoutReadsRectangle(t *testing.T) {
 	const c, y, x, p = 2, 6, 7, 2
 	latent := make([]float32, c*y*x)
 	for i := range latent {
 		latent[i] = float32(i)
 	}
-	whole := newLayout(c, p, gridOf(y, x, p))
+	whole := newLayout(c, p, gridOf(y, x, p), dit.Sound{})
 	a := request.Area{H: 3, W: 4, Y: 2, X: 3}
 	part := whole.area(a, c, p, gridOf(a.H, a.W, p))
 	rows := part.read(1, c*y*x, dit.Range{End: part.grid.Tokens()}, whole.toVector(1, latent))
@@ -74,7 +157,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 			}
 		}
 	}
-	areaLayout := newLayout(c, p, gridOf(a.H, a.W, p))
+	areaLayout := newLayout(c, p, gridOf(a.H, a.W, p), dit.Sound{})
 	want := areaLayout.read(1, c*a.H*a.W, dit.Range{End: areaLayout.grid.Tokens()}, areaLayout.toVector(1, crop))
 	if !slices.Equal(rows, want) {
 		t.Fatalf("rows of the area = %v, want %v", rows, want)

@@ -102,6 +102,9 @@ func (s *latentPart) normed(x0, positive []float32) []float32 {
 		return x0
 	}
 	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
+	if s.d.whole.grid.Sound > 0 { // ComfyUI packs the two latents into one of a single channel
+		plane = s.d.n
+	}
 	out, squares, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
 	for b := 0; b < len(x0); b += s.n {
 		clear(squares)
@@ -216,7 +219,7 @@ func (s *latentPart) vectors(cache *caching, a answer, q question) map[int][]flo
 // vector reorders the network's output rows into the part's vector; elements outside an area are 0.
 func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	spec := s.d.req.Model.Spec
-	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
+	features := spec.FeaturesOut()
 	if l.gather == nil && features == l.features {
 		return output
 	}

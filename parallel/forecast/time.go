@@ -235,12 +235,11 @@ func (l *load) add(one load, n float64) {
 // addEnds adds embedding and head, if they are in lane k.
 func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
 	image := float64(b * c.plan.Kept(rows[at.SequenceRank(c.plan)], at.Tensor).Image.Len())
-	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
 	if k == 0 {
-		l.gemm += 2 * image * token * float64(c.Spec.Channels)
+		l.gemm += 2 * image * float64(c.Spec.Width*c.Spec.FeaturesIn())
 	}
 	if !c.sends(k) {
-		l.gemm += 2 * image * token * float64(c.Spec.OutChannels)
+		l.gemm += 2 * image * float64(c.Spec.Width*c.Spec.FeaturesOut())
 	}
 }
 

@@ -21,6 +21,8 @@ type Workload struct {
 	Spec *dit.Spec
 	Y, X int // rows and columns of the latent, over all frames
 	T    int // frames; 0: one
+	// SoundY and SoundX are the rows and columns of the sound's latent, 0: there is none.
+	SoundY, SoundX int
 	// Batch is the number of images.
 	Batch int
 	// Text is the number of text tokens of each conditioning entry, without those that the network adds: in the joint
@@ -145,7 +147,13 @@ func (w *Workload) groups(n int) [][]int {
 // Tokens returns the number of image tokens of one image.
 func (w *Workload) Tokens() int { return w.grid().Tokens() }
 
-func (w *Workload) grid() dit.Grid { return w.Spec.FrameTokens(w.T, w.Y, w.X) }
+func (w *Workload) grid() dit.Grid {
+	g := w.Spec.FrameTokens(w.T, w.Y, w.X)
+	if w.SoundX > 0 {
+		g = w.Spec.WithSound(g, w.SoundY, w.SoundX)
+	}
+	return g
+}
 
 // Partition is a workload split by a plan: who computes what, in which order. It is immutable once built.
 type Partition struct {

@@ -63,8 +63,7 @@ func (s *Session) Open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 	t, p := s.team, s.team.Mesh.Plan
 	s.batch = t.Plan.Items(o.Batch)
 	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
-	token := spec.PatchSize * spec.PatchSize
-	s.Features.in, s.Features.Out = spec.Channels*token, spec.OutChannels*token
+	s.Features.in, s.Features.Out = spec.FeaturesIn(), spec.FeaturesOut()
 	for i, e := range o.Entries {
 		s.cfgOf[i] = plan.CFGCoord(branches, i, p.CFG)
 		lt := 0

@@ -101,7 +101,7 @@ type EvaluateCommand struct {
 
 // Reply answers a command.
 type Reply struct {
-	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the requested entries, flat: from the last stage, or
+	// Outputs are the predictions [B, L/P, FeaturesOut] of the requested entries, flat: from the last stage, or
 	// from all stages in a spread evaluation.
 	Outputs []dit.Floats
 	// Answer is the answer of a Task, from the first rank of its group.

@@ -176,8 +176,7 @@ func (s *session) head(env dit.Env, runs []*entryRun) (out []engine.Tensor) {
 	spec := s.model.Spec()
 	layer(env, "head")
 	for _, run := range runs {
-		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(),
-			spec.OutChannels*spec.PatchSize*spec.PatchSize)
+		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.FeaturesOut())
 		s.model.Head(env, run.state, y)
 		out = append(out, y)
 	}

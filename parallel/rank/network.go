@@ -261,7 +261,7 @@ func (n *network) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 // upload copies the rows of the latent to the device.
 func (n *network) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor {
 	spec := n.model.Spec()
-	in := env.Arena.Alloc(env.DType, n.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
+	in := env.Arena.Alloc(env.DType, n.open.Batch, run.state.Rows.Image.Len(), spec.FeaturesIn())
 	layer(env, "embed")
 	if !env.Arena.Measuring() {
 		env.Ops.Upload(in, x)

@@ -59,14 +59,21 @@ type Request struct {
 }
 
 // Latent is a host tensor [B, C, Y, X] f32, row-major. For a tensor [B, C, T, y, X] with frames (layers), Y is T*y: the
-// frames are stacked vertically.
+// frames are stacked vertically. Data of a video with sound has in turn an item's video and its sound [C, Y, X].
 type Latent struct {
 	B, C, Y, X int
-	T          int // frames; 0: the tensor has no such axis
+	T          int   // frames; 0: the tensor has no such axis
+	Sound      Sound // the zero Sound: none
 	Data       []float32
 }
 
-// Shape returns the shape of the tensor: 4 numbers, or 5 with frames.
+// Sound is the shape of an item of the sound beside a video.
+type Sound struct{ C, Y, X int }
+
+// Len returns C*Y*X.
+func (s Sound) Len() int { return s.C * s.Y * s.X }
+
+// Shape returns the shape of the tensor without sound: 4 numbers, or 5 with frames.
 func (l Latent) Shape() []int {
 	if l.T == 0 {
 		return []int{l.B, l.C, l.Y, l.X}
@@ -85,10 +92,48 @@ func LatentOf(shape []int, data []float32) (l Latent, ok bool) {
 	return l, false
 }
 
-func (l Latent) Grid(spec *dit.Spec) dit.Grid { return spec.FrameTokens(l.T, l.Y, l.X) }
+func (l Latent) Grid(spec *dit.Spec) dit.Grid {
+	g := spec.FrameTokens(l.T, l.Y, l.X)
+	if l.Sound.Len() > 0 {
+		g = spec.WithSound(g, l.Sound.Y, l.Sound.X)
+	}
+	return g
+}
 
-// Len returns B*C*Y*X.
-func (l Latent) Len() int { return l.B * l.C * l.Y * l.X }
+// Item returns the number of elements of one item, with its sound.
+func (l Latent) Item() int { return l.C*l.Y*l.X + l.Sound.Len() }
+
+// Len returns the number of elements.
+func (l Latent) Len() int { return l.B * l.Item() }
+
+// Parts separates video and sound, each of B items. Without sound the second has no items, and the first is l.
+func (l Latent) Parts() (video, sound Latent) {
+	video = l
+	if l.Sound.Len() == 0 {
+		return video, sound
+	}
+	n := l.Item() - l.Sound.Len()
+	video.Sound, video.Data = Sound{}, make([]float32, 0, l.B*n)
+	sound = Latent{B: l.B, C: l.Sound.C, Y: l.Sound.Y, X: l.Sound.X, Data: make([]float32, 0, l.B*l.Sound.Len())}
+	for i := range l.B {
+		item := l.Data[i*l.Item():][:l.Item()]
+		video.Data, sound.Data = append(video.Data, item[:n]...), append(sound.Data, item[n:]...)
+	}
+	return video, sound
+}
+
+// Join is the inverse of Parts. The two have equally many items; a sound of none leaves the video as it is.
+func Join(video, sound Latent) Latent {
+	if sound.B == 0 {
+		return video
+	}
+	out, n, m := video, video.Len()/video.B, sound.Len()/sound.B
+	out.Sound, out.Data = Sound{C: sound.C, Y: sound.Y, X: sound.X}, make([]float32, 0, video.Len()+sound.Len())
+	for i := range video.B {
+		out.Data = append(append(out.Data, video.Data[i*n:][:n]...), sound.Data[i*m:][:m]...)
+	}
+	return out
+}
 
 // NewLatent returns zeros [b, c, y, x].
 func NewLatent(b, c, y, x int) Latent {

@@ -6,6 +6,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/fault"
+	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/plan"
 )
@@ -31,8 +32,9 @@ func (r *Request) Validate() error {
 	case l.T < 0 || l.T > 0 && l.Y%l.T != 0 || l.T > 1 && !r.Model.Spec.Frames:
 		return fault.Bad("latent", "has %d frames in %d rows, the %s model takes one", l.T, l.Y, r.Model.Spec.Family)
 	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X ||
-		r.Noise.T != l.T || len(r.Noise.Data) != l.Len()):
-		return fault.Bad("noise", "has shape %v, the latent %v", r.Noise.Shape(), l.Shape())
+		r.Noise.T != l.T || r.Noise.Sound != l.Sound || len(r.Noise.Data) != l.Len()):
+		return fault.Bad("noise", "has shape %v and sound %v, the latent %v and %v", r.Noise.Shape(), r.Noise.Sound,
+			l.Shape(), l.Sound)
 	case r.Compute != engine.F32 && r.Compute != engine.BF16:
 		return fault.Bad("compute", "is %s: want f32 or bf16", r.Compute)
 	case len(r.Sigmas) > maxSteps+1:
@@ -46,9 +48,12 @@ func (r *Request) Validate() error {
 	if _, err := sampling.FindSampler(r.Sampler); err != nil {
 		return fault.Bad("sampler", "%v", err)
 	}
+	if err := r.validateSound(); err != nil {
+		return err
+	}
 	if m := r.Mask; len(m.Data) > 0 {
 		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.T > 1 && m.T != r.Latent.T) ||
-			(m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) {
+			(m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) || !m.Sound.covers(r.Latent.Sound) {
 			return fault.Bad("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X,
 				r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}
@@ -165,6 +170,34 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	return nil
 }
 
+// covers reports whether the mask of a sound, if there is one, has a value for each element of it.
+func (s Sound) covers(sound Sound) bool {
+	return s == Sound{} || s.Y == sound.Y && s.X == sound.X && (s.C == 1 || s.C == sound.C)
+}
+
+// validateSound checks the sound beside the latent.
+func (r *Request) validateSound() error {
+	s, takes := r.Latent.Sound, r.Model.Spec.Sound
+	switch {
+	case s == Sound{}:
+		return nil
+	case takes == dit.Sound{}:
+		return fault.Bad("latent", "has sound, which %s models do not take: give the video alone", r.Model.Spec.Family)
+	case s.C != takes.Channels || s.Y < 1 || s.X < 1 || s.X%takes.Patch != 0:
+		return fault.Bad("latent", "has sound of shape [%d, %d, %d], the %s model takes [%d, rows, a multiple of %d]", s.C,
+			s.Y, s.X, r.Model.Spec.Family, takes.Channels, takes.Patch)
+	}
+	for _, b := range r.Branches {
+		for i, e := range b.Entries {
+			if e.Area != (Area{}) || len(e.Mask.Data) > 0 {
+				return fault.Bad(b.Name, "entry %d is limited by an area or a mask, and the latent has sound: want one of them",
+					i)
+			}
+		}
+	}
+	return nil
+}
+
 // validateResiduals checks the residuals, control nets and model patches of an entry.
 func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	spec, seen := r.Model.Spec, map[int]bool{}
@@ -244,5 +277,5 @@ func (r *Request) Fits(p plan.Plan) error {
 		}
 	}
 	g := r.Latent.Grid(r.Model.Spec)
-	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), g.Y*g.X)
+	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), g.Unpadded())
 }

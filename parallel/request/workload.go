@@ -14,7 +14,7 @@ import (
 func (r *Request) Workload() forecast.Workload {
 	nets := map[string]*forecast.Net{}
 	w := forecast.Workload{
-		Spec: r.Model.Spec, T: r.Latent.T, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
+		Spec: r.Model.Spec, T: r.Latent.T, Y: r.Latent.Y, X: r.Latent.X, SoundY: r.Latent.Sound.Y, SoundX: r.Latent.Sound.X, Batch: r.Latent.B,
 		Evaluations: max(len(r.Sigmas)-1, 1),
 	}
 	for i, b := range r.Branches {
