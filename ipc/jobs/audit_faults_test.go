@@ -90,7 +90,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer deaf.Close()
-			if err := deaf.restore(ctx, was); err != nil {
+			if err := deaf.restore(ctx, was, time.Now()); err != nil {
 				t.Error(err)
 			}
 			if _, err := l.get(ctx, "dropped"); !errors.Is(err, ErrNoJob) {

@@ -82,6 +82,42 @@ func TestTheRecordEndsTheLog(t *testing.T) {
 	}
 }
 
+// TestAnotherEndOfTheSameNumber checks the log of a job whose end the store has lost, which then ran at another daemon and
+// ended again, with as many events: readers get the end that the record has now.
+func TestAnotherEndOfTheSameNumber(t *testing.T) {
+	t.Parallel()
+	j, ctx := New(Config{Owner: "a"}), wiretest.Context(t)
+	mustCreate(t, j, &message.RunRequest{ID: "p"})
+	rec, _, _, err := j.Take(ctx, "w")
+	if err == nil {
+		rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1000 })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	typesOf(t, j, "p")
+	rec.Rev, rec.Owner, rec.Finished = rec.Rev+1, "b", 2000
+	j.observe(rec)
+	cur, err := j.Follow(ctx, "p", 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	var last message.Event
+	for it, err := cur.Next(ctx); !errors.Is(err, ErrEnd); it, err = cur.Next(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = *it.Event
+	}
+	if last.Type != message.EventSuccess || last.TS != 2000 || last.Seq != rec.EndSeq {
+		t.Errorf("the log ends with %+v, the record with number %d at %d", last, rec.EndSeq, rec.Finished)
+	}
+	if n := len(j.ended); n != 1 {
+		t.Errorf("the table counts %d ended jobs, want 1", n)
+	}
+}
+
 // TestEndsOfAnEarlierVersion opens a store whose records do not say where logs end. An end that was told is not told
 // again, also if it was told by a daemon that is gone; one that was not is told.
 func TestEndsOfAnEarlierVersion(t *testing.T) {

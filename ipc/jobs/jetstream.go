@@ -85,10 +85,9 @@ type JetStream struct {
 
 	// State of the watch of the records, of audit and of health.
 	records    *wire.Watch
-	audited    time.Time            // when all records were last compared; watchOver only, as the next three
+	audited    time.Time            // when all records were last compared; watchOver only, as the next two
 	leader     string               // of the stream of records at that time
 	behind     time.Time            // since when the watch of the records has lagged behind the stream
-	reused     uint64               // first lost sequence number that the server assigns again; 0: none known
 	doubtful   bool                 // the next audit must compare all records
 	renumbered map[string][2]uint64 // old and new revision of records that were lost and written again, by job
 	restored   int                  // records that the server had lost and that were written again

@@ -142,7 +142,6 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 	case last < newest:
 		l.cfg.Log.Error().Uint64("was", newest).Uint64("is", last).Str("leader", leader).Msg(
 			"the NATS server has lost records that it had acknowledged")
-		l.reused = last + 1
 		l.records.Heard.Store(last)
 		l.records.Again()
 	case last <= heard:
@@ -167,12 +166,12 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 		return
 	}
 	there, dropped, err := l.revisions(ctx)
-	l.leader, l.audited = leader, time.Now()
-	reused := l.reused
+	began := time.Now()
+	l.leader = leader
 	for _, rec := range known {
 		// the stream assigns lost numbers again, and may be beyond them
 		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq || err == nil && there[rec.Job] < rec.Rev {
-			if err := l.restore(ctx, rec); err != nil {
+			if err := l.restore(ctx, rec, began); err != nil {
 				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
 				l.doubt()
 				return
@@ -182,11 +181,9 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 	if passedOver(known, there, dropped, heard) {
 		l.records.Again()
 	}
-	if err == nil && l.reused == reused {
-		l.reused = 0
-		return
+	if l.audited = began; err != nil {
+		l.doubt() // not all were compared
 	}
-	l.doubt() // not all were compared, or records taken for dropped are lost too
 }
 
 // passedOver reports whether the watch has not delivered a record although it has come to a higher revision: the server
@@ -242,32 +239,20 @@ func (l *JetStream) doubt() {
 	l.doubtful = true
 }
 
-// isLost reports whether the server has lost the record of an ended job, as opposed to its having been dropped: drop
-// removes the first event of the job before the record, so if that event is left, the record is lost. The event may be
-// lost too. The sequence number of the record then decides: the record is lost if the server has given its number to
-// another message, or is about to.
-func (l *JetStream) isLost(ctx context.Context, rec message.Record) (bool, error) {
-	ev, err := l.last(ctx, rec.Job, message.EventQueued)
-	if ev != nil || err != nil {
-		return ev != nil, err
-	}
-	if l.reused > 0 && rec.Rev >= l.reused {
+// isLost reports whether the server has lost the record of an ended job, as opposed to its having been dropped. A record
+// that was dropped leaves a tombstone for markerTime: without one it is lost if the last comparison was since then. After
+// a longer silence the first event of the job decides, which drop removes before the record.
+func (l *JetStream) isLost(ctx context.Context, rec message.Record, now time.Time) (bool, error) {
+	if now.Sub(l.audited) < markerTime {
 		return true, nil
 	}
-	other, err := l.stored(ctx, "KV_"+message.JobBucket, map[string]any{"seq": rec.Rev})
-	if err != nil || other.Subject == "$KV."+message.JobBucket+"."+rec.Job {
-		if errors.Is(err, ErrNoJob) {
-			err = nil
-		}
-		return false, err
-	}
-	l.reused = rec.Rev
-	return true, nil
+	ev, err := l.last(ctx, rec.Job, message.EventQueued)
+	return ev != nil, err
 }
 
 // restore writes a record again that the server has lost or has reverted to an older revision. A record that has moved
-// on meanwhile stays as it is.
-func (l *JetStream) restore(ctx context.Context, rec message.Record) error {
+// on meanwhile stays as it is. now is when the records were compared.
+func (l *JetStream) restore(ctx context.Context, rec message.Record, now time.Time) error {
 	value, err := encodeRecord(rec)
 	if err != nil {
 		return err
@@ -276,7 +261,7 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record) error {
 	switch {
 	case errors.Is(err, ErrNoJob):
 		if rec.State.Final() {
-			if lost, err := l.isLost(ctx, rec); !lost || err != nil {
+			if lost, err := l.isLost(ctx, rec, now); !lost || err != nil {
 				return err
 			}
 		}
@@ -285,11 +270,11 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record) error {
 		return err
 	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final() || asFar(there, rec) ||
 		same(there, value):
-		now := uint64(0) // a swap that expects rec finds another record
+		rev := uint64(0) // a swap that expects rec finds another record
 		if same(there, value) {
-			now = there.Rev
+			rev = there.Rev
 		}
-		l.renumber(rec, now)
+		l.renumber(rec, rev)
 		l.table.turnBack(rec.Rev, there)
 		return nil
 	default:

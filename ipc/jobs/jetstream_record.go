@@ -358,7 +358,7 @@ func isConflict(err error) bool {
 }
 
 // markerTime is how long the bucket keeps the tombstone of a dropped job, for daemons that were not listening.
-const markerTime = time.Minute
+const markerTime = 10 * compareAll
 
 // drop removes a job, its request and its events, unless its record was changed since: then the job is in use again.
 // Nothing of it stays, since streams index their subjects in memory. drop sets rec.Rev to 0 once the record is gone.
@@ -408,7 +408,7 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 // the events of other daemons.
 func (l *JetStream) open(ctx context.Context, f follower) error {
 	l.mu.Lock()
-	l.table = f
+	l.table, l.audited, l.doubtful = f, time.Now(), true
 	l.mu.Unlock()
 	named, err := l.named(ctx) // first, so that every job it names has a record by now
 	if err != nil {

@@ -321,6 +321,8 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		return
 	}
 	was, end, back := e.rec.State, e.rec.EndSeq, r.HandedBack > e.rec.HandedBack
+	// a job whose end was lost may have ended again with the same number
+	same := end == r.EndSeq && (end == 0 || e.rec.Finished == r.Finished && e.rec.Owner == r.Owner)
 	j.clock(e, r)
 	e.rec = r
 	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.cfg.Owner) {
@@ -347,7 +349,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		closeOnce(e.cancel)
 	}
 	j.touch(e)
-	if end == r.EndSeq {
+	if same {
 		return
 	}
 	if end > 0 { // the job goes on, or it did and has ended again: what happened meanwhile is in the store
