@@ -122,8 +122,8 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 }
 
 // TestSwapOfALostRecord checks a job that ends while the server has an older record of it than it had acknowledged. The
-// record is written again under another revision, and the end goes on from there. It does so only once: the server
-// assigns revision numbers anew, so a later swap at the lost revision means what it says.
+// record is written again under another revision, and the end goes on from there, as does every swap that is in progress.
+// The server assigns revision numbers anew, so a later swap at the lost revision means what it says.
 func TestSwapOfALostRecord(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
@@ -160,6 +160,14 @@ func TestSwapOfALostRecord(t *testing.T) {
 	if rec, err = l.get(ctx, "p"); err != nil || rec.State != message.Done || rec.Attempt != 1 {
 		t.Errorf("the job is %s in attempt %d, %v", rec.State, rec.Attempt, err)
 	}
+	if _, err := l.swap(ctx, lost); !errors.Is(err, errConflict) {
+		t.Errorf("another swap of the lost record: got %v, want that it has changed since", err)
+	}
+	l.mu.Lock()
+	n := l.renumbered["p"]
+	n.at = n.at.Add(-2 * swapsNotice)
+	l.renumbered["p"] = n
+	l.mu.Unlock()
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	if _, err := l.swap(short, lost); err == nil || errors.Is(err, errConflict) {

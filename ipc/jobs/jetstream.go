@@ -85,14 +85,14 @@ type JetStream struct {
 
 	// State of the watch of the records, of audit and of health.
 	records    *wire.Watch
-	audited    time.Time            // when all records were last compared; watchOver only, as the next two
-	leader     string               // of the stream of records at that time
-	behind     time.Time            // since when the watch of the records has lagged behind the stream
-	doubtful   bool                 // the next audit must compare all records
-	renumbered map[string][2]uint64 // old and new revision of records that were lost and written again, by job
-	restored   int                  // records that the server had lost and that were written again
-	trouble    []string             // what is wrong with the replicas of streams
-	copies     int                  // replicas of the stream of records
+	audited    time.Time              // when all records were last compared; watchOver only, as the next two
+	leader     string                 // of the stream of records at that time
+	behind     time.Time              // since when the watch of the records has lagged behind the stream
+	doubtful   bool                   // the next audit must compare all records
+	renumbered map[string]renumbering // of records that were lost and written again, by job
+	restored   int                    // records that the server had lost and that were written again
+	trouble    []string               // what is wrong with the replicas of streams
+	copies     int                    // replicas of the stream of records
 }
 
 // OpenJetStream connects and creates missing streams and buckets. If the server has no JetStream, the error says what
@@ -299,6 +299,7 @@ func (l *JetStream) Owner() string { return l.cfg.Owner }
 // published meanwhile may be lost.
 func (l *JetStream) Returned() {
 	l.doubt()
+	l.records.Again() // it may have lost records and given their numbers to others
 	l.mu.Lock()
 	table := l.table
 	l.mu.Unlock()

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -170,7 +171,8 @@ func (l *JetStream) audit(ctx context.Context, known []message.Record) {
 	l.leader = leader
 	for _, rec := range known {
 		// the stream assigns lost numbers again, and may be beyond them
-		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq || err == nil && there[rec.Job] < rec.Rev {
+		gone := info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq
+		if gone || there[rec.Job] < rec.Rev && (err == nil || errors.Is(err, errStalled)) {
 			if err := l.restore(ctx, rec, began); err != nil {
 				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
 				l.doubt()
@@ -202,10 +204,13 @@ func passedOver(known []message.Record, there map[string]uint64, dropped map[str
 	return false
 }
 
+// errStalled says that the server counts records that it does not deliver: it may have lost them.
+var errStalled = errors.New("the server does not deliver all records")
+
 // revisions returns the newest revision of every record, and which of them were dropped, according to some server of
-// the stream, which may be behind.
+// the stream, which may be behind. With errStalled there may be others.
 func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, map[string]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, serverPatience/2)
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
 	w, err := l.jobs.WatchAll(ctx, jetstream.MetaOnly())
 	if err != nil {
@@ -217,6 +222,8 @@ func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, map[strin
 		select {
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
+		case <-time.After(serverPatience / 2):
+			return out, dropped, errStalled
 		case e, ok := <-w.Updates():
 			switch {
 			case !ok:
@@ -265,7 +272,9 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record, now time.Ti
 				return err
 			}
 		}
-		there.Rev, err = l.jobs.Create(ctx, rec.Job, value)
+		if there.Rev, err = l.jobs.Create(ctx, rec.Job, value); isConflict(err) {
+			there.Rev, err = l.overwrite(ctx, rec.Job, value)
+		}
 	case err != nil || there.Rev >= rec.Rev:
 		return err
 	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final() || asFar(there, rec) ||
@@ -280,8 +289,9 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record, now time.Ti
 	default:
 		there.Rev, err = l.jobs.Update(ctx, rec.Job, value, there.Rev)
 	}
-	if isConflict(err) {
-		return nil // another daemon was faster, which the next audit finds
+	if isConflict(err) || errors.Is(err, errConflict) { // another daemon was faster: the next audit looks at what it wrote
+		l.doubt()
+		return nil
 	}
 	if err != nil {
 		return err
@@ -296,6 +306,24 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record, now time.Ti
 	l.cfg.Log.Error().Str("job", rec.Job).Str("state", string(rec.State)).Msg(
 		"the NATS server had lost the record of the job; it is written again")
 	return nil
+}
+
+// overwrite writes a record over one that the server still counts and cannot read, if nothing was written to the stream
+// meanwhile. It returns the new revision.
+func (l *JetStream) overwrite(ctx context.Context, job string, value []byte) (uint64, error) {
+	info, err := l.recordStream.Info(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := l.get(ctx, job); !errors.Is(err, ErrNoJob) {
+		return 0, cmp.Or(err, errConflict)
+	}
+	ack, err := l.js.Publish(ctx, "$KV."+message.JobBucket+"."+job, value,
+		jetstream.WithExpectLastSequence(info.State.LastSeq))
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
 }
 
 // asFar reports whether a record of a job that has ended says all that another one of that end does. Its revision does
@@ -313,14 +341,25 @@ func asFar(there, rec message.Record) bool {
 		named(there) >= named(rec) && (there.Dropped > 0 || rec.Dropped == 0)
 }
 
-// renumber notes the new revision of a record for a swap of it that is in progress; 0: the swap cannot succeed.
+// renumbering is how a record that was lost was written again; now is 0 if it was not.
+type renumbering struct {
+	was, now uint64
+	at       time.Time
+}
+
+// swapsNotice is how long swaps that are in progress take to notice that their record was written again. Later ones mean
+// the number that they give, as the server may have assigned it again.
+const swapsNotice = 3 * serverPatience
+
+// renumber notes the new revision of a record for swaps of it that are in progress; 0: they cannot succeed.
 func (l *JetStream) renumber(rec message.Record, now uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.renumbered == nil {
-		l.renumbered = map[string][2]uint64{}
+		l.renumbered = map[string]renumbering{}
 	}
-	l.renumbered[rec.Job] = [2]uint64{rec.Rev, now}
+	maps.DeleteFunc(l.renumbered, func(_ string, n renumbering) bool { return time.Since(n.at) > swapsNotice })
+	l.renumbered[rec.Job] = renumbering{rec.Rev, now, time.Now()}
 }
 
 // renumberedTo returns the revision of a record that was written again, in place of the one that a swap expects.
@@ -328,11 +367,10 @@ func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, ok := l.renumbered[rec.Job]
-	if !ok || n[0] != rec.Rev {
+	if !ok || n.was != rec.Rev || time.Since(n.at) > swapsNotice {
 		return 0, false
 	}
-	delete(l.renumbered, rec.Job) // the server may assign the old number again
-	return n[1], true
+	return n.now, true
 }
 
 // same reports whether rec is encoded as value: another daemon has written the same record again.

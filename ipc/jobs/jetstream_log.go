@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +54,8 @@ func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event,
 	return readEvent(m.Data)
 }
 
-// log reads the events of a job from the stream, in order.
+// log reads the events of a job from the stream, in order. What a consumer does not deliver it asks for one by one, so
+// that the log is read to its end if the server has lost events that it counts.
 func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error) {
 	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second,
@@ -64,8 +64,13 @@ func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", job, err)
 	}
-	left := c.CachedInfo().NumPending
+	left, last := c.CachedInfo().NumPending, uint64(0)
 	var out []message.Event
+	add := func(data []byte) {
+		if ev, err := readEvent(data); err == nil {
+			out, _ = followed(out, *ev)
+		}
+	}
 	for left > 0 {
 		batch, err := c.Fetch(int(min(left, 256)), jetstream.FetchMaxWait(serverPatience))
 		if err != nil {
@@ -74,15 +79,30 @@ func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error
 		got := uint64(0)
 		for m := range batch.Messages() {
 			got++
-			if ev, err := readEvent(m.Data()); err == nil {
-				out, _ = followed(out, *ev)
+			if meta, err := m.Metadata(); err == nil {
+				last = meta.Sequence.Stream
 			}
+			add(m.Data())
 		}
-		if got == 0 { // lost on the way, or removed since
-			return out, fmt.Errorf("read events of job %s: %d of them did not come: %w", job, left,
-				cmp.Or(batch.Error(), context.DeadlineExceeded))
+		if got == 0 {
+			break
 		}
 		left -= min(left, got)
+	}
+	for left > 0 { // lost, removed, or on the way for too long
+		m, err := l.stored(ctx, message.EventStream, map[string]any{
+			"seq": last + 1, "next_by_subj": message.EventSubject(job, "*"),
+		})
+		if errors.Is(err, ErrNoJob) {
+			l.cfg.Log.Error().Str("job", job).Uint64("events", left).Msg("the NATS server has lost events of the job")
+			break
+		}
+		if err != nil {
+			return out, fmt.Errorf("read events of job %s: %w", job, err)
+		}
+		last = m.Seq
+		add(m.Data)
+		left--
 	}
 	return out, nil
 }

@@ -138,7 +138,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		return message.Record{}, nil, nil, errMoved
 	}
 	// before the attempt begins, so that a request that cannot be fetched now costs none
-	fetched, err := j.fetch(ctx, cur)
+	req, err := j.fetch(ctx, cur)
 	if errors.Is(err, errGone) {
 		_, _, _ = j.do(ctx, id, hopeless{fault.New(fault.Internal, "%v", err)})
 		return message.Record{}, nil, nil, errMoved
@@ -148,30 +148,25 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	}
 	rec, _, err := j.do(ctx, id, taken{worker, j.cfg.Owner, wire.NewID()})
 	if err != nil {
+		req.Hold.Release()
 		return message.Record{}, nil, nil, err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e := j.entry(id)
 	e.held = rec.Attempt
-	req := e.req
-	if req == nil {
-		req = fetched
-	} else {
-		req.Hold.Retain()
-	}
 	return rec, req, e.cancel, nil
 }
 
-// fetch reads the request of a job from the store; nil if the table has it.
+// fetch returns the request of a job, from the table or else from the store. The caller must release it.
 func (j *Table) fetch(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	j.mu.Lock()
-	e := j.jobs[rec.Job]
-	hasRequest := e != nil && e.req != nil
-	j.mu.Unlock()
-	if hasRequest {
-		return nil, nil
+	if e := j.jobs[rec.Job]; e != nil && e.req != nil {
+		defer j.mu.Unlock()
+		e.req.Hold.Retain()
+		return e.req, nil
 	}
+	j.mu.Unlock()
 	return j.store.request(ctx, rec)
 }
 

@@ -25,7 +25,16 @@ func (j *Table) observe(rec message.Record) {
 	if !known {
 		e.cold = true
 	}
+	if known && rec.Rev == e.rec.Rev && !alike(rec, e.rec) {
+		e.rec.Rev = 0 // the store has lost what it had under this number, and has given it again
+	}
 	j.applyRecord(e, rec)
+}
+
+// alike reports whether two records of one revision are one write. Of two writes, one has another run, or an end.
+func alike(a, b message.Record) bool {
+	return a.State == b.State && a.Attempt == b.Attempt && a.Owner == b.Owner && a.Claim == b.Claim &&
+		a.Finished == b.Finished && a.EndSeq == b.EndSeq
 }
 
 // clock translates the times of r, the next record of e, to the clock of this process. The system clock may jump

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -57,6 +58,10 @@ func (w *world) harm(s step, nodes []*node) {
 		_ = os.RemoveAll(w.disk)
 		w.disk = earlier
 		w.startServer()
+		if w.fills.Load() == 0 { // the earlier disk may have been full
+			w.limit("KV_"+message.JobBucket, unlimited)
+			w.limit("KV_"+message.RequestBucket, unlimited)
+		}
 		<-w.turn
 	case stop, kill, damage:
 		w.turn <- struct{}{}
@@ -73,6 +78,20 @@ func (w *world) harm(s step, nodes []*node) {
 
 // fill allows the records or the requests no more room for a while.
 func (w *world) fill(s step) {
+	name := "KV_" + []string{message.JobBucket, message.RequestBucket}[w.plan.dice(s).IntN(2)]
+	w.fills.Add(1)
+	defer w.fills.Add(-1)
+	w.limit(name, func(info jetstream.StreamInfo) int64 { return int64(info.State.Bytes) + 1000 })
+	w.trouble()
+	time.Sleep(s.lasts)
+	w.limit(name, unlimited)
+	w.trouble()
+}
+
+func unlimited(jetstream.StreamInfo) int64 { return -1 }
+
+// limit changes how many bytes a stream may have.
+func (w *world) limit(name string, most func(jetstream.StreamInfo) int64) {
 	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{w, nil}), nats.MaxReconnects(-1))
 	if err != nil {
 		return // the server is away
@@ -82,30 +101,22 @@ func (w *world) fill(s step) {
 	if err != nil {
 		panic(err)
 	}
-	name := "KV_" + []string{message.JobBucket, message.RequestBucket}[w.plan.dice(s).IntN(2)]
-	limit := func(most func(jetstream.StreamInfo) int64) {
-		for try := range 60 {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			stream, err := js.Stream(ctx, name)
-			if err == nil {
-				cfg := stream.CachedInfo().Config
-				cfg.MaxBytes = most(*stream.CachedInfo())
-				_, err = js.UpdateStream(ctx, cfg)
-			}
-			cancel()
-			w.note("%s has room for %d bytes: %v", name, most(jetstream.StreamInfo{}), err)
-			if err == nil {
-				return
-			}
-			time.Sleep(time.Duration(try) * 100 * time.Millisecond)
+	for try := range 60 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		stream, err := js.Stream(ctx, name)
+		if err == nil {
+			cfg := stream.CachedInfo().Config
+			cfg.MaxBytes = most(*stream.CachedInfo())
+			_, err = js.UpdateStream(ctx, cfg)
 		}
-		w.violated("the limit of %s cannot be changed", name)
+		cancel()
+		w.note("%s has room for %d bytes: %v", name, most(jetstream.StreamInfo{}), err)
+		if err == nil || errors.Is(err, jetstream.ErrStreamNotFound) {
+			return
+		}
+		time.Sleep(time.Duration(try) * 100 * time.Millisecond)
 	}
-	limit(func(info jetstream.StreamInfo) int64 { return int64(info.State.Bytes) + 1000 })
-	w.trouble()
-	time.Sleep(s.lasts)
-	limit(func(jetstream.StreamInfo) int64 { return -1 })
-	w.trouble()
+	w.violated("the limit of %s cannot be changed", name)
 }
 
 // spoil cuts off the ends of some files with messages on the server's disk, or changes some of their bytes.

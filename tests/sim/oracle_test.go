@@ -261,6 +261,9 @@ func (o *oracle) judge(nodes []*node) {
 		o.w.violated("the records are not there: %v", err)
 		return
 	}
+	if o.w.lossy() { // until then an end may be forgotten
+		time.Sleep(repaired)
+	}
 	for end := time.Now().Add(15 * time.Minute); !o.allEnded(ctx) && time.Now().Before(end); {
 		time.Sleep(500 * time.Millisecond)
 	}
@@ -432,6 +435,9 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 		}
 		return
 	}
+	if named := len(rec.Outputs) == 1; named && len(found) > 1 && o.w.lossy() {
+		found = slices.DeleteFunc(found, func(path string) bool { return filepath.Base(path) != rec.Outputs[0].Filename })
+	}
 	if len(found) != 1 || len(rec.Outputs) != 1 || rec.Outputs[0].Filename != filepath.Base(found[0]) ||
 		owner != rec.Owner {
 		o.w.violated("%s is done by %s, its record names %v, and its files are %v", rec.Job, rec.Owner, rec.Outputs, found)
@@ -486,8 +492,12 @@ func (o *oracle) judgeEvents(rec message.Record, j *seen, events []message.Event
 			o.w.violated("a client of %s has got another picture: %q", rec.Job, data)
 		}
 	}
-	if n, most := len(ends), 1+j.revived; n < 1 || n > most && !o.w.lossy() || ends[n-1] != want {
-		o.w.violated("the ends of %s are told as %v, want 1 to %d, the last one %s", rec.Job, ends, most, want)
+	last := slices.Contains(ends, want)
+	if !o.w.lossy() { // a lost end may be told again behind that of the next run: readers go by the record
+		last = last && len(ends) <= 1+j.revived && ends[len(ends)-1] == want
+	}
+	if !last {
+		o.w.violated("the ends of %s are told as %v, want 1 to %d, the last one %s", rec.Job, ends, 1+j.revived, want)
 	}
 }
 
@@ -495,24 +505,21 @@ func (o *oracle) judgeEvents(rec message.Record, j *seen, events []message.Event
 func (o *oracle) events(ctx context.Context, js jetstream.JetStream) map[string][]message.Event {
 	out := map[string][]message.Event{}
 	stream, err := js.Stream(ctx, message.EventStream)
-	var c jetstream.Consumer
+	var info *jetstream.StreamInfo
 	if err == nil {
-		c, err = stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+		info, err = stream.Info(ctx)
 	}
-	for left := uint64(1); err == nil && left > 0; {
-		var batch jetstream.MessageBatch
-		if batch, err = c.Fetch(200, jetstream.FetchMaxWait(2*time.Second)); err != nil {
-			break
+	for seq := uint64(1); err == nil && seq <= info.State.LastSeq; seq++ {
+		m, getErr := stream.GetMsg(ctx, max(seq, info.State.FirstSeq))
+		if errors.Is(getErr, jetstream.ErrMsgNotFound) { // removed, or damaged
+			continue
 		}
-		for m := range batch.Messages() {
-			var ev message.Event
-			meta, metaErr := m.Metadata()
-			if err = errors.Join(err, metaErr, json.Unmarshal(m.Data(), &ev)); err == nil {
-				left = meta.NumPending
-				out[ev.Job] = append(out[ev.Job], ev)
-			}
+		var ev message.Event
+		if err = getErr; err == nil {
+			seq = m.Sequence
+			err = json.Unmarshal(m.Data, &ev)
+			out[ev.Job] = append(out[ev.Job], ev)
 		}
-		err = errors.Join(err, batch.Error())
 	}
 	if err != nil {
 		o.w.violated("the events cannot be read: %v", err)

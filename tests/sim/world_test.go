@@ -39,6 +39,7 @@ type world struct {
 
 	troubled time.Time // when something has last kept a daemon from working
 	pids     atomic.Int64
+	fills    atomic.Int64   // steps that keep a store full
 	readers  sync.WaitGroup // clients that follow jobs
 
 	turn chan struct{}   // semaphore of one: its holder stops the server
