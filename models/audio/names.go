@@ -240,7 +240,7 @@ func rename(name string, levels int) string {
 // complete returns an error for the first activation or statistic that is missing or of another size.
 func (v *VAE) complete() error {
 	want := map[string]int{
-		"encoder.alpha": v.nets.Latent.K() / latentTaps,
+		"encoder.alpha":                     v.nets.Latent.K() / latentTaps,
 		"decoder.activation_post.act.alpha": v.nets.Post.K() / postTaps, "decoder.activation_post.act.beta": v.nets.Post.K() / postTaps,
 	}
 	for i, d := range v.nets.Down {

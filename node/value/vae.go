@@ -18,6 +18,7 @@ type VAE struct {
 	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
 	Frames   bool   // a batch of pictures is a video, each picture a frame (Wan 2.1)
+	Clips    bool   // a single picture is a clip too, and clips are always in tiles (vae.OnlyClips)
 	file     source.File
 	unused   []string
 }
@@ -38,6 +39,7 @@ func OpenVAE(h files.Header) (*VAE, error) {
 	}
 	return &VAE{
 		Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
+		Clips:  vae.OnlyClips(set),
 		unused: vae.Unused(set, files.Config(h.Weights, "vae")),
 	}, nil
 }
@@ -80,8 +82,8 @@ func (v *VAE) WithClips(u Use, f func(*parallel.Workspace, *vae.VAE) error) erro
 	})
 }
 
-// IsClip reports whether a batch of so many pictures is a clip of several latent frames to this autoencoder.
-func (v *VAE) IsClip(pictures int) bool { return v.Frames && pictures > oneFrame }
+// IsClip reports whether a batch of so many pictures is encoded as a clip by this autoencoder.
+func (v *VAE) IsClip(pictures int) bool { return v.Clips || v.Frames && pictures > oneFrame }
 
 // oneFrame is the largest batch that a video VAE encodes to a single latent, that of the first picture: Wan 2.1 encodes
 // the first frame alone and the rest in groups of four, and drops an incomplete group.
