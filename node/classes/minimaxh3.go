@@ -1,0 +1,91 @@
+package classes
+
+import (
+	"math"
+
+	"patchbay/fault"
+	"patchbay/models/sampling"
+	"patchbay/node/graph"
+	"patchbay/node/value"
+	"patchbay/parallel/request"
+)
+
+// h3Classes returns the classes of MiniMax-H3.
+func h3Classes() []graph.Class {
+	shift := func(name, tip string, preset float64) graph.Input {
+		return graph.Float(name, tip, preset, 0.01, 100, 0.01)
+	}
+	return graph.Rows(graph.Class{Module: "comfy_extras.nodes_minimax_h3"}, []graph.Class{
+		{
+			Name: "EmptyMiniMaxH3LatentAV", Display: "Empty MiniMax H3 AV Latent", Category: "model/latent/minimax",
+			Description: "Zeros for a video with sound; its length is rounded up to 17k+5 pictures, 24 a second.",
+			Inputs:      h3Sizes(), Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) {
+				l, _, err := emptyH3(c)
+				return []any{l}, err
+			},
+		},
+		{
+			Name: "MiniMaxH3SigmaShift", Display: "ModelSamplingMiniMaxH3", Category: "model/patch/minimax",
+			Aliases: "sigma shift, minimax shift", Description: "Sets the shifts of the two schedules, of video and sound.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), shift("shift_video", "", 12), shift("shift_audio", "", 3),
+			},
+			Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) error {
+				if m.Sampling.SoundShift() == 0 {
+					return fault.Family("model", "%s models have no schedule of a sound: this node is for MiniMax-H3", m.Spec.Family)
+				}
+				line, err := sampling.NewFlow(c.Decimal("shift_video"), m.Sampling.Multiplier())
+				if err != nil {
+					return fault.Bad("shift_video", "%v", err)
+				}
+				if m.Sampling, err = line.WithSound(c.Decimal("shift_audio")); err != nil {
+					return fault.Bad("shift_audio", "%v", err)
+				}
+				return nil
+			}),
+		},
+	})
+}
+
+// h3Sizes returns the inputs that say how large and long a video is.
+func h3Sizes() []graph.Input {
+	return []graph.Input{
+		graph.Int("width", "in pixels", 1344, 32, 16384, 32), graph.Int("height", "in pixels", 768, 32, 16384, 32),
+		graph.Int("length", "in pictures, 24 a second; rounded up to 17k+5", 124, 5, 3600, 17),
+	}
+}
+
+// What MiniMax-H3's latents are made of (ComfyUI comfy_extras/nodes_minimax_h3.py).
+const (
+	h3Scale    = 16 // pixels along the side of a latent pixel
+	h3Channels = 24
+	h3Sound    = 32
+	h3Rate     = 24 // pictures a second
+	h3Columns  = 40 // columns of a sound a second
+)
+
+// h3Pictures rounds a number of pictures up to the next that MiniMax-H3 makes: 5, 22, 39 and so on.
+func h3Pictures(n int) int { return 5 + (max(0, n-5)+16)/17*17 }
+
+// h3Frames returns the latent frames of so many pictures.
+func h3Frames(pictures int) int { return (pictures-5)/17*5 + 2 }
+
+// h3SoundColumns returns the columns of the sound beside so many pictures.
+func h3SoundColumns(pictures int) int {
+	return int(math.RoundToEven(float64(pictures) / h3Rate * h3Columns))
+}
+
+// emptyH3 returns zeros for the video that width, height and length describe, and its number of pictures.
+func emptyH3(c *graph.Call) (*value.Latent, int, error) {
+	n := h3Pictures(c.Whole("length"))
+	t, y, x := h3Frames(n), c.Whole("height")/h3Scale, c.Whole("width")/h3Scale
+	sound := request.Sound{C: h3Sound, Y: 2, X: h3SoundColumns(n)}
+	if int64(h3Channels)*int64(t)*int64(y)*int64(x) > value.MaxValues {
+		return nil, n, fault.Bad("length", "%d latent frames of %d x %d are more than this program holds (%d values)", t, x, y,
+			value.MaxValues)
+	}
+	l := request.Latent{B: 1, C: h3Channels, T: t, Y: t * y, X: x, Sound: sound}
+	l.Data = make([]float32, l.Len())
+	return &value.Latent{Samples: l}, n, nil
+}
