@@ -27,12 +27,12 @@ type Lowering struct {
 // with their sigma ranges.
 func Lower(r Lowering) (*request.Request, error) {
 	m := r.Model
+	if err := m.heard(r.Latent.Samples, r.Branches); err != nil {
+		return nil, err
+	}
 	start, err := m.widen(r.Latent)
 	if err == nil {
 		err = m.layered(start, r.Latent.NoiseMask, r.Branches)
-	}
-	if err == nil {
-		err = m.heard(start, r.Branches)
 	}
 	if err != nil {
 		return nil, err

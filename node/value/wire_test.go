@@ -146,8 +146,11 @@ func TestConditioningsTravelWhole(t *testing.T) {
 		},
 		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}
-	// fields that no node sets, and control nets, which are checked below
-	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule", "Frames"}
+	// fields that no node sets, and what is checked below
+	others := []string{
+		"Controls", "Guides", "Pictures", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule", "Frames",
+		"SoundRatio",
+	}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }
 		if name := f.Name; !slices.Contains(others, name) && zero(list[0]) && zero(list[1]) {
@@ -157,8 +160,12 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	if back, err := importConditioning(exported(t, list)); err != nil || !reflect.DeepEqual(back, list) {
 		t.Errorf("came back as\n%+v, %v, want\n%+v", back, err, list)
 	}
-	list[1].Controls = []*Control{{Image: &picture.Image{}}}
-	if out, travels := Export(list); travels {
-		t.Errorf("control nets are dropped: %v", out)
+	for name, c := range map[string]Cond{
+		"control nets": {Controls: []*Control{{Image: &picture.Image{}}}}, "guides": {Guides: []Guide{{}}},
+		"rows of pictures": {Entry: dit.Entry{Pictures: []dit.Range{{Start: 0, End: 1}}}},
+	} {
+		if out, travels := Export(Conditioning{list[0], c}); travels {
+			t.Errorf("%s are dropped: %v", name, out)
+		}
 	}
 }
