@@ -20,6 +20,7 @@ import (
 	"patchbay/models/flux3"
 	"patchbay/models/hunyuan"
 	"patchbay/models/krea2"
+	"patchbay/models/minimaxh3"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
 	"patchbay/models/qwenimage21"
@@ -49,6 +50,7 @@ func Families() []family.Family {
 		sdxl.Family(),
 		sdxl.SD1(),
 		wan.Family(),
+		minimaxh3.Family(),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
 )
 
@@ -56,6 +57,11 @@ func quantisedFile(t *testing.T, recorded, name string) (*weights.Set, map[strin
 			scale = 1
 		}
 		v := golden.Fill(name+"/"+e.Name, n, scale, offset)
+		if list, ok := info[4].([]any); ok {
+			for i := range v {
+				v[i] = float32(list[i].(float64))
+			}
+		}
 		d := map[string]engine.DType{
 			"F32": engine.F32, "BF16": engine.BF16, "F8_E4M3": engine.F8E4M3, "I8": engine.I8,
 		}[e.FileType]
@@ -282,6 +288,66 @@ func TestQuantisedQwenImage21(t *testing.T) {
 				}
 				m.Close()
 			}
+		}
+	}
+}
+
+// TestQuantisedH3 compares MiniMax-H3 from a file of rotated int8 layers with ComfyUI 0.33.0: on its default path, and
+// with dequantized weights.
+func TestQuantisedH3(t *testing.T) {
+	results, err := safetensors.Open(golden.Path("h3/int8.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	var cases map[string]json.RawMessage
+	if err := golden.JSON("h3/int8.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	set, meta := quantisedFile(t, "h3/weights_int8.json", "h3-i8-a")
+	for name, text := range cases {
+		c, err := goldenweights.CaseOf(name, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for suffix, bound := range map[string]float64{"": 2e-2, "#with_dequantised_weights": 2e-5} {
+			from := set
+			if suffix != "" {
+				from = set.Dequantized(engine.F32)
+			}
+			d, err := models.OpenDiffusion(from, meta)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(d.Unused) > 0 {
+				t.Errorf("tensors that are not used: %v", d.Unused)
+			}
+			m, err := d.Load(goldenrun.NewOps(), dit.Held{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			env, err := goldenrun.NewEnv(goldenrun.NewOps(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := goldenrun.Whole(env, m, c, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, ok := results.Entry(name + suffix)
+			if !ok {
+				t.Fatalf("%s%s is not recorded", name, suffix)
+			}
+			want, err := e.F32()
+			if err != nil {
+				t.Fatal(err)
+			}
+			worst, err := goldenrun.Compare(got, want, bound)
+			if err != nil {
+				t.Errorf("%s%s: %v", name, suffix, err)
+			}
+			t.Logf("%s%s: %.2g of %.2g", name, suffix, worst, bound)
+			m.Close()
 		}
 	}
 }

@@ -5,11 +5,12 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/vae"
+	"patchbay/parallel/comm"
 )
 
 // DecodeClips turns clips of latents [b, C, t*y, x] in VAE space, their frames one below the other, into their pictures
-// [b*n, S*y, S*x, Out], n = vae.Config.Pictures(t), split over ranks as Decode is. One picture at a time is on a
-// device.
+// [b*n, S*y, S*x, Out], n = vae.Config.Pictures(t), split over ranks as Decode is, or by tiles. One picture at a time is
+// on a device, or a tile of some.
 func (l *Workspace) DecodeClips(net *vae.VAE, latent []float32, b, t, y, x, ranks int) ([]float32, error) {
 	c, s, n := net.Config.Latent(), net.Config.Scale(), net.Config.Pictures(t)
 	if b < 1 || t < 1 || y < 1 || x < 1 || len(latent) != b*c*t*y*x {
@@ -17,6 +18,19 @@ func (l *Workspace) DecodeClips(net *vae.VAE, latent []float32, b, t, y, x, rank
 	}
 	row := s * s * x * net.Config.Out // pixels of one latent row
 	out := make([]float32, b*n*y*row)
+	if net.Config.Tokens != nil {
+		each, item, size := l.tiles("decoding", ranks, net.PieceBytes(l.DType, y, x, false)), len(latent)/b, y*row
+		for i := range b {
+			err := net.DecodeMosaic(each, latent[i*item:(i+1)*item], t, y, x, func(f int, picture []float32) error {
+				copy(out[(i*n+f)*size:], picture)
+				return nil
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
 	return out, l.clips("decoding", ranks, y, b, func(rows vae.Band) int {
 		return vae.DecodeClipBytes(net.Config, l.DType, rows, x, t)
 	}, func(env vae.Env, rows vae.Band, i int) error {
@@ -43,6 +57,10 @@ func (l *Workspace) EncodeClip(net *vae.VAE, pictures []float32, n, y, x, ranks 
 			len(pictures), n, y, x, in, s)
 	}
 	ly, lx := y/s, x/s
+	if net.Config.Tokens != nil {
+		out, err = net.EncodeMosaic(l.tiles("encoding", ranks, net.PieceBytes(l.DType, ly, lx, true)), pictures, n, y, x)
+		return out, t, err
+	}
 	out = make([]float32, c*t*ly*lx)
 	return out, t, l.clips("encoding", ranks, ly, 1, func(rows vae.Band) int {
 		return vae.EncodeClipBytes(net.Config, l.DType, rows, x, n)
@@ -84,4 +102,28 @@ func (l *Workspace) clips(what string, ranks, y, items int, need func(vae.Band) 
 		err = f(env, rows, i)
 	}
 	return err
+}
+
+// tiles returns what runs pieces of work, each with memory of the given size in bytes, in turn on ranks that each have
+// Ops of their own.
+func (l *Workspace) tiles(what string, ranks, bytes int) vae.Each {
+	return func(n int, f func(env vae.Env, i int) error) error {
+		ranks := min(ranks, n, l.bands())
+		if ranks <= 1 {
+			env, err := l.autoencoder(bytes)
+			for i := 0; i < n && err == nil; i++ {
+				mark := env.Arena.Mark()
+				err = f(env, i)
+				env.Arena.Release(mark)
+			}
+			return err
+		}
+		return l.joined("vae", ranks, func(r int, ops engine.Ops, end comm.Comm) error {
+			d := &band{l, what, ops, end, vae.Band{}}
+			return d.each(bytes, (n-r+ranks-1)/ranks, func(env vae.Env, i int) error {
+				env.Exchange = nil // tiles do not see each other
+				return f(env, r+i*ranks)
+			})
+		})
+	}
 }

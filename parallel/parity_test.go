@@ -24,7 +24,11 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	if spec.Frames && y%3 == 0 {
 		l.T = 3
 	}
-	noise, _, err := sampling.PrepareNoise(11, b, spec.Channels*y*x, nil)
+	if s := spec.Sound; s.Channels > 0 {
+		l.Sound = request.Sound{C: s.Channels, Y: 2, X: 3 * s.Patch}
+		l.Data = make([]float32, l.Len())
+	}
+	noise, _, err := sampling.PrepareNoise(11, b, l.Item(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +63,20 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		if spec.Preface {
 			first.Slots = []int{4} // of the first one; the second follows the text
 		}
+		if c := spec.Sound.Channels; c > 0 {
+			first.References = append(first.References, dit.Reference{
+				Y: 2, X: 4, Condition: dit.Condition{Sound: true, Frame: 3}, Data: golden.Input(name+"refs", c*8),
+			})
+			first.Pictures = []dit.Range{{Start: 2, End: 6}}
+		}
 	}
 	masked := entry("c", 5)
-	masked.Mask, masked.MaskStrength = request.Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8
+	if l.Sound.Len() == 0 {
+		masked.Mask, masked.MaskStrength = request.Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8
+	}
 	return biased(&request.Request{
 		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: sigmas, Latent: l, Seed: 11,
-		Noise:  request.Latent{B: b, C: spec.Channels, T: l.T, Y: y, X: x, Data: noise},
+		Noise:  request.Latent{B: b, C: spec.Channels, T: l.T, Y: y, X: x, Sound: l.Sound, Data: noise},
 		Guider: request.Guider{Kind: request.GuideCFG, CFG: 3},
 		Branches: []request.Branch{
 			{Name: "positive", Entries: []request.Entry{first, masked}},

@@ -101,6 +101,11 @@ type Entry struct {
 	Prefix Array
 	// Method says how references are positioned, in ComfyUI's words ("index", "offset" ...). Empty: the default.
 	Method string
+	// Pictures are the rows of Context that a picture became, in ascending order without overlap, in networks that
+	// modulate them as pictures (MiniMax-H3).
+	Pictures []Range
+	// SoundRatio is the shift of the sound's schedule over that of the video's, in networks that are told; 0: 1.
+	SoundRatio float32
 	// Schedule is the timesteps of the run in order, for networks that read where a step leads to (FLUX.3 distilled).
 	Schedule Floats
 	// Biases are added to attention scores, in models that take them (Spec.Biases), in ascending order without overlap.
@@ -172,12 +177,6 @@ type TaskEnv struct {
 
 // MaskChannels is how many channels of Entry.Concat a mask takes: the 8 x 8 mask pixels of a latent pixel, row by row.
 const MaskChannels = 64
-
-// Reference is a latent [C, Y, X] in model space. Read-only.
-type Reference struct {
-	Y, X int
-	Data Floats
-}
 
 // BlockKind says how the streams of a block attend to each other, and so what ranks exchange.
 type BlockKind uint8
@@ -335,17 +334,6 @@ func (s *Spec) TextTokens(n int) int { return s.Registers + n + s.pads(n) }
 // prefix, of its text and of its references.
 func (s *Spec) JointTokens(e *Entry) int {
 	return e.Prefix.Rows + s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e)
-}
-
-// ReferenceTokens returns the number of tokens of the references of an entry that the network reads.
-func (s *Spec) ReferenceTokens(e *Entry) (n int) {
-	if s.NeedsMethod && e.Method == "" {
-		return 0
-	}
-	for _, r := range e.References {
-		n += s.Tokens(r.Y, r.X).Tokens()
-	}
-	return n
 }
 
 // pads returns how many padding tokens the network adds to n tokens.

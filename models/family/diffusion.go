@@ -43,6 +43,11 @@ type Traits struct {
 	// FrameTimes: a mask of the latent gives each frame its own part of the timestep (dit.Entry.Frames), and what it keeps
 	// enters the network without noise (Wan's TI2V-5B).
 	FrameTimes bool
+	// Guides: nodes place what guides the video, as part of it or before it (value.Cond.Guides). This is the part of a
+	// guiding picture that is not noise. 0: references are latents without a place.
+	Guides float32
+	// NeedsSound: latents without sound are refused.
+	NeedsSound bool
 	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
 	NoStepCache bool
 }
@@ -67,6 +72,7 @@ const (
 type Sampling struct {
 	Line       Line
 	Shift      float64 // mu of MuLine, alpha of FlowLine
+	SoundShift float64 // alpha of the sound beside a video on FlowLine; 0: it has that of the video
 	Multiplier float64 // of FlowLine
 	Prediction sampling.Prediction
 	Betas      sampling.Betas // of DiscreteLine, with the first and last beta
@@ -84,7 +90,11 @@ func (s Sampling) Build() (*sampling.ModelSampling, error) {
 	case MuLine:
 		return sampling.NewFlux(s.Shift)
 	case FlowLine:
-		return sampling.NewFlow(s.Shift, s.Multiplier)
+		m, err := sampling.NewFlow(s.Shift, s.Multiplier)
+		if err == nil && s.SoundShift != 0 {
+			m, err = m.WithSound(s.SoundShift)
+		}
+		return m, err
 	case DiscreteLine:
 		line := sampling.NewDiscrete
 		if s.ZeroSNR {

@@ -31,9 +31,10 @@ type Loaded[N any] struct {
 // D (head), C (channels), p (patch) and T (text) are sizes, E and K are split by heads, "patch" is the row order
 // layers.ChannelsFirst of the last layer.
 type Tags struct {
-	Dims   map[string]int // F, the hidden width of MLPs, and others
-	Ignore []string       // prefixes of the names of tensors that files may have and that are not used
-	Blocks map[string]int // index of the first block of each list; other lists hold none; nil: every list starts at 0
+	Dims   map[string]int   // F, the hidden width of MLPs, and others
+	Ignore []string         // prefixes of the names of tensors that files may have and that are not used
+	Perms  map[string][]int // row orders beside "patch"
+	Blocks map[string]int   // index of the first block of each list; other lists hold none; nil: every list starts at 0
 }
 
 // NewIf returns a part of a weight struct that not every model has: empty, or nil if this model does not have it.
@@ -63,19 +64,20 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 		},
 	}
 	maps.Copy(o.Dims, t.Dims)
+	maps.Copy(o.Perms, t.Perms)
 	return o
 }
 
 // Describe completes the description of a model. net returns the empty struct of its weights, from which the numbers of
-// parameters follow. Describe also sets HeadDim, Outline, OutChannels where it is 0 (to Channels) and Variant where
-// it is empty (to the family's name). build makes the model from its loaded weights. The result's Load reports missing,
+// parameters follow. Describe also sets Outline, and where they are empty HeadDim (to the width over the heads),
+// OutChannels (to Channels) and Variant (to the family's name). build makes the model from its loaded weights. The result's Load reports missing,
 // unexpected and misshapen tensors of the whole model in one *weights.MismatchError; models that Open returns have no
 // unexpected ones.
 func Describe[N any](
 	set *weights.Set, d Diffusion, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
 ) (*Diffusion, error) {
 	spec := d.Spec
-	spec.HeadDim, spec.OutChannels = spec.Width/spec.Heads, cmp.Or(spec.OutChannels, spec.Channels)
+	spec.HeadDim, spec.OutChannels = cmp.Or(spec.HeadDim, spec.Width/spec.Heads), cmp.Or(spec.OutChannels, spec.Channels)
 	options := tags.options(&spec)
 	d.Variant = cmp.Or(d.Variant, spec.Family)
 	d.Declare = func() ([]weights.Declared, error) { return weights.Declare(net(), options) }

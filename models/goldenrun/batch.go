@@ -34,7 +34,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 	t.Helper()
 	spec, n := m.Spec(), c.N()
 	env := mustEnv(t, NewOps())
-	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
+	grid := c.Grid(spec)
 	p, err := Prepare(env, m, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)
@@ -44,8 +44,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
-	li, in, out := grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize,
-		spec.OutChannels*spec.PatchSize*spec.PatchSize
+	li, in, out := grid.Tokens(), spec.FeaturesIn(), spec.FeaturesOut()
 	one := rowsOf(c, spec, grid, rows.Image)
 	two := make([]float32, 2*len(one)) // item 2e is entry e's latent, item 2e+1 the same with half the values
 	for e := range n {
@@ -78,8 +77,8 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	spec := m.Spec()
 	mark := env.Arena.Mark()
 	s := dit.NewState(env, spec, p, mod, step, b, rows, rows)
-	li, f := rows.Image.Len(), spec.PatchSize*spec.PatchSize
-	x, out := env.Arena.Alloc(env.DType, b, li, spec.Channels*f), env.Arena.Alloc(env.DType, b, li, spec.OutChannels*f)
+	li := rows.Image.Len()
+	x, out := env.Arena.Alloc(env.DType, b, li, spec.FeaturesIn()), env.Arena.Alloc(env.DType, b, li, spec.FeaturesOut())
 	env.Ops.Upload(x, values)
 	m.Embed(env, s, x)
 	outputs := make([]engine.Tensor, len(spec.Blocks))
@@ -144,6 +143,6 @@ func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
-	values := goldenweights.Noise("once", grid.Tokens()*spec.Channels*spec.PatchSize*spec.PatchSize)
+	values := goldenweights.Noise("once", grid.Tokens()*spec.FeaturesIn())
 	return forward(env, m, p, Modulate(env, m, p, []float32{timestep}), 0, 1, rows, values), nil
 }

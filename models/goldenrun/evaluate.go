@@ -13,7 +13,7 @@ type Seen func(block int, x []float32, rows dit.Rows)
 // come from NewEnv.
 func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	spec := m.Spec()
-	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
+	grid := c.Grid(spec)
 	p, err := Prepare(env, m, c.Entries(), grid)
 	if err != nil {
 		return nil, err
@@ -46,12 +46,14 @@ func Modulate(env dit.Env, m dit.Model, p *dit.Prepared, timesteps []float32) *d
 
 // rowsOf patchifies the latents of all items and returns the image rows r: [n, li, C*p*p].
 func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
-	f := spec.Channels * spec.PatchSize * spec.PatchSize
+	f := spec.FeaturesIn()
 	latent, size := c.Latent(), product(c.X[1:])
+	sounds, _ := c.Sounds()
 	var out []float32
-	all := make([]float32, grid.Tokens()*f)
 	for i := range c.N() {
-		patchify(all, latent[i*size:(i+1)*size], spec.Channels, grid, spec.PatchSize)
+		all := make([]float32, grid.Tokens()*f)
+		patchify(all, latent[i*size:(i+1)*size], spec.Channels, f, grid, spec.PatchSize)
+		eachSound(spec, grid, f, func(row, at int) { all[row] = sounds[i*len(sounds)/c.N()+at] })
 		out = append(out, all[r.Start*f:r.End*f]...)
 	}
 	return out
@@ -59,11 +61,16 @@ func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 
 // latents is the inverse of rowsOf for outputs that cover all rows.
 func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
-	f, size := spec.OutChannels*spec.PatchSize*spec.PatchSize, product(c.X[1:])
-	out := make([]float32, c.N()*size)
+	f, size := spec.FeaturesOut(), product(c.X[1:])
+	_, result := c.Sounds()
+	var out []float32
 	for i := range c.N() {
-		unpatchify(out[i*size:(i+1)*size], rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f], spec.Channels, f,
-			grid, spec.PatchSize)
+		item, of := make([]float32, size), rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f]
+		unpatchify(item, of, spec.Channels, f, grid, spec.PatchSize)
+		sound := make([]float32, spec.Sound.Channels*grid.SoundY*grid.SoundX)
+		eachSound(spec, grid, f, func(row, at int) { sound[at] = of[row] })
+		result(i, sound)
+		out = append(append(out, item...), sound...)
 	}
 	return out
 }
@@ -83,8 +90,8 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 	}
 	s := dit.NewState(env, spec, p, mods[m], 0, n, rows, rows)
 	li := rows.Image.Len()
-	x := env.Arena.Alloc(env.DType, n, li, spec.Channels*spec.PatchSize*spec.PatchSize)
-	out := env.Arena.Alloc(env.DType, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)
+	x := env.Arena.Alloc(env.DType, n, li, spec.FeaturesIn())
+	out := env.Arena.Alloc(env.DType, n, li, spec.FeaturesOut())
 	env.Ops.Upload(x, rowsOf(c, spec, p.Grid, rows.Image))
 	m.Embed(env, s, x)
 	outputs := make([]engine.Tensor, len(spec.Blocks))

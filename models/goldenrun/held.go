@@ -42,7 +42,7 @@ func (f Family) Stages(t *testing.T) {
 func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid dit.Range) []float32 {
 	t.Helper()
 	env := mustEnv(t, NewOps())
-	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
+	grid := c.Grid(spec)
 	p, err := outer.Prepare(env, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // attends from its own queries. The result must equal that of Whole.
 func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 	spec := m.Spec()
-	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
+	grid := c.Grid(spec)
 	meet := newMeeting(n)
 	results, errs := make([][]float32, n), make([]error, n)
 	cuts := make([]dit.Rows, n)
@@ -86,7 +86,7 @@ func cutRows(lt, li, r, n int) dit.Rows {
 
 // joinRows joins the image rows of all parts: [n, Li, F].
 func joinRows(results [][]float32, cuts []dit.Rows, n int, spec *dit.Spec, grid dit.Grid) []float32 {
-	f := spec.OutChannels * spec.PatchSize * spec.PatchSize
+	f := spec.FeaturesOut()
 	out := make([]float32, n*grid.Tokens()*f)
 	for r, rows := range cuts {
 		li := rows.Image.Len()

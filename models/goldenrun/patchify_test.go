@@ -19,7 +19,7 @@ func TestPatchifyOrder(t *testing.T) {
 		latent[i] = float32(i)
 	}
 	rows := make([]float32, g.Tokens()*c*p*p)
-	patchify(rows, latent, c, g, p)
+	patchify(rows, latent, c, c*p*p, g, p)
 	for token := range g.Tokens() {
 		for ch := range c {
 			for py := range p {

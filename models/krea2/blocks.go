@@ -12,7 +12,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark, w := env.Arena.Mark(), &m.Net.Blocks[i]
 	t := layers.OneStream(env, i, s, &layers.Side{Out: w.Attn.Out, Gate: w.MLP.Gate, Up: w.MLP.Up, Down: w.MLP.Down})
 	m.attend(env, i, s, t)
-	normalise(env, t, 3)
+	t.ScaledRMS(env, 3, 4, eps)
 	t.AddMLP(env)
 	env.Arena.Release(mark)
 }
@@ -20,7 +20,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 // attend runs the attention of block i on t.
 func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream) {
 	mark, w, d := env.Arena.Mark(), &m.Net.Blocks[i].Attn, m.Spec().HeadDim
-	normalise(env, t, 0)
+	t.ScaledRMS(env, 0, 1, eps)
 	row := func(n int) engine.Tensor { return layers.Scratch(env, s.X, s.B, t.Of.Len(), n) }
 	q, k, v, gate, out := row(w.Q.N()), row(w.K.N()), row(w.V.N()), row(w.Gate.N()), row(w.Q.N())
 	inner := env.Arena.Mark()
@@ -40,12 +40,4 @@ func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream) {
 	env.Ops.ActivateMul(out, gate, out, engine.Sigmoid)
 	t.AddOut(env, out)
 	env.Arena.Release(mark)
-}
-
-// normalise writes the normalized and modulated rows of X to H. Chunk number chunk of the modulations is the scale, the
-// next one the shift.
-func normalise(env dit.Env, t layers.Stream, chunk int) {
-	for _, p := range t.Parts {
-		modulated(env, t.H.Slice(1, p.Kept.Start, p.Kept.End), t.X.Slice(1, p.Kept.Start, p.Kept.End), p.Mod, chunk)
-	}
 }

@@ -47,7 +47,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 		Table: m.Net.Table, Shared: []*engine.Weight{m.Net.TimeMod},
 	})
 	if !out.Head.IsZero() {
-		weigh(env, out.Head.Slice(2, 0, m.cfg.Hidden), m.Net.FinalNorm)
+		layers.WeighScale(env, out.Head.Slice(2, 0, m.cfg.Hidden), m.Net.FinalNorm)
 	}
 	return out
 }
@@ -60,33 +60,8 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	w, e := &m.Net.Blocks[i], m.cfg.Hidden
 	out.Image[i] = env.Arena.Alloc(engine.F32, out.Vector.Shape()...)
 	env.Ops.Add(out.Image[i], out.Vector, w.Table.Unsqueeze(0).Unsqueeze(0))
-	weigh(env, out.Image[i].Slice(2, 0, e), w.Norm1)
-	weigh(env, out.Image[i].Slice(2, 3*e, 4*e), w.Norm2)
-}
-
-// weigh turns scales [S, n, E] into w * (1 + scale), w [E] being the weight of the norm before them.
-func weigh(env dit.Env, scale, w engine.Tensor) {
-	row := w.Unsqueeze(0)
-	env.Ops.GatedAdd(scale, row.Unsqueeze(0).Broadcast(0, scale.Dim(0)).Broadcast(1, scale.Dim(1)), row, scale,
-		engine.Tensor{})
-}
-
-// modulated computes h = norm(x) * scale + shift for x [B, L, E]. Chunk i of mod [n, k*E] is the scale, with the weight
-// of the norm folded in, the next one the shift. Without rows it does nothing.
-func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
-	if x.Dim(1) == 0 {
-		return
-	}
-	mark, e, each := env.Arena.Mark(), x.Dim(2), x.Dim(0)/mod.Dim(0)
-	zero := layers.Scratch(env, x, 1, 1, e)
-	env.Ops.Fill(zero, 0)
-	for n := range mod.Dim(0) {
-		to, row := h.Slice(0, n*each, (n+1)*each), mod.Index(0, n)
-		env.Ops.RMSNorm(to, x.Slice(0, n*each, (n+1)*each), row.Slice(0, i*e, (i+1)*e), eps)
-		env.Ops.GatedAdd(to, to, engine.Tensor{}, zero.Broadcast(0, each).Broadcast(1, x.Dim(1)),
-			row.Slice(0, (i+1)*e, (i+2)*e))
-	}
-	env.Arena.Release(mark)
+	layers.WeighScale(env, out.Image[i].Slice(2, 0, e), w.Norm1)
+	layers.WeighScale(env, out.Image[i].Slice(2, 3*e, 4*e), w.Norm2)
 }
 
 // Head normalizes the image rows, modulates them by (scale, shift) and projects them.
@@ -97,7 +72,8 @@ func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	}
 	mark := env.Arena.Mark()
 	h := layers.Scratch(env, x, x.Shape()...)
-	modulated(env, h, x, s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N), 0)
+	mod, e := s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N), m.cfg.Hidden
+	layers.ScaledRMS(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
 	env.Ops.Linear(out, h, m.Net.Out, engine.Epilogue{})
 	env.Arena.Release(mark)
 }

@@ -37,8 +37,6 @@ type Format struct {
 	Cell int
 	// Frames: latents have an axis of frames, as those of videos, and so have their masks.
 	Frames bool
-	// SoundScale is the factor from VAE space to model space of the sound beside a video; 0: 1.
-	SoundScale float32
 }
 
 // ToModel converts v [..., C, plane] from VAE space to model space in place: (v - Shift) * Scale, or by channel.

@@ -65,10 +65,11 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 			switch {
 			case !spec.References:
 				return fmt.Errorf("%s: entry %d: has references, which the network does not take", spec.Family, i)
-			case r.Y < 1 || r.X < 1 || len(r.Data) != spec.Channels*r.Y*r.X:
+			case r.Y < 1 || r.X < 1 || r.Y%max(1, r.T) != 0 || r.Sound && spec.Sound.Channels == 0 ||
+				len(r.Data) != spec.ReferenceChannels(&r)*r.Y*r.X:
 				return fmt.Errorf("%s: entry %d: reference %d has %d values, want %d channels of %d x %d", spec.Family, i, k,
-					len(r.Data), spec.Channels, r.Y, r.X)
-			case r.Y != first.Y || r.X != first.X || e.Method != entries[0].Method:
+					len(r.Data), spec.ReferenceChannels(&r), r.Y, r.X)
+			case !r.Like(&first) || e.Method != entries[0].Method:
 				return fmt.Errorf("%s: entry %d: reference %d is of another size or place than the first entry's", spec.Family,
 					i, k)
 			}

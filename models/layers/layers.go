@@ -197,6 +197,36 @@ func AdaLN(env dit.Env, y, x, shift, scale engine.Tensor, eps float32) {
 	}
 }
 
+// ScaledRMS computes y = rms(x) * scale + shift for x [B, L, E]; scale and shift are [G, E], and the scale is the whole
+// factor. Without rows it does nothing.
+func ScaledRMS(env dit.Env, y, x, scale, shift engine.Tensor, eps float32) {
+	if x.Dim(1) == 0 {
+		return
+	}
+	each := x.Dim(0) / scale.Dim(0)
+	for n := range scale.Dim(0) {
+		to := y.Slice(0, n*each, (n+1)*each)
+		env.Ops.RMSNorm(to, x.Slice(0, n*each, (n+1)*each), scale.Index(0, n), eps)
+		Shift(env, to, shift.Index(0, n))
+	}
+}
+
+// Shift adds the vector [E] f32 to all rows of y [B, L, E].
+func Shift(env dit.Env, y, vector engine.Tensor) {
+	mark := env.Arena.Mark()
+	zero := Scratch(env, y, 1, 1, y.Dim(2))
+	env.Ops.Fill(zero, 0)
+	env.Ops.GatedAdd(y, y, engine.Tensor{}, zero.Broadcast(0, y.Dim(0)).Broadcast(1, y.Dim(1)), vector)
+	env.Arena.Release(mark)
+}
+
+// WeighScale turns scales [S, n, E] into w * (1 + scale), w [E] being the weight of the norm before them.
+func WeighScale(env dit.Env, scale, w engine.Tensor) {
+	row := w.Unsqueeze(0)
+	env.Ops.GatedAdd(scale, row.Unsqueeze(0).Broadcast(0, scale.Dim(0)).Broadcast(1, scale.Dim(1)), row, scale,
+		engine.Tensor{})
+}
+
 // QKV views a fused projection as queries, keys and values, with g query heads per key head: [B, L, (g+2)*K*D] ->
 // [B, L, g*K, D] and twice [B, L, K, D]. K follows from the width, so a rank that holds some heads needs no other code.
 func QKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {

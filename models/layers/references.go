@@ -145,12 +145,25 @@ func EmbedRows(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
 func references(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.Tensor {
 	return UploadComputed(env, func() (all []float32) {
 		for i := range entries {
-			for _, r := range entries[i].References {
-				all = append(all, patches(r, spec.Channels, spec.PatchSize, spec.Tokens(r.Y, r.X))...)
+			for k := range entries[i].References {
+				all = append(all, ReferenceRows(spec, &entries[i].References[k])...)
 			}
 		}
 		return all
 	}, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
+}
+
+// ReferenceRows returns the tokens of a reference, as those of a latent are ordered.
+func ReferenceRows(spec *dit.Spec, r *dit.Reference) (out []float32) {
+	if !r.Sound {
+		return patches(*r, spec.Channels, spec.PatchSize, spec.ReferenceGrid(r))
+	}
+	for at := 0; at < r.Y*r.X; at += spec.Sound.Patch {
+		for c := range spec.Sound.Channels {
+			out = append(out, r.Data[c*r.Y*r.X+at:][:spec.Sound.Patch]...)
+		}
+	}
+	return out
 }
 
 // patches returns the tokens of a reference of c channels: [Y*X, C*p*p] with features (channel, row, column). Odd sides

@@ -61,6 +61,15 @@ func RotationAt(axes []int, theta float64, n int, at func(token, axis int) float
 	return r
 }
 
+// PhaseRotation returns the table of phases [L, pairs].
+func PhaseRotation(phases []float32, pairs int) Rotation {
+	r := newRotation(len(phases)/pairs, pairs)
+	for i, phase := range phases {
+		r.set(i, float64(phase))
+	}
+	return r
+}
+
 // FillRotation returns HunyuanDiT's table for the tokens of g: the grid is scaled into a square of base x base
 // positions, centered on its shorter side. The first D/4 pairs rotate by the column, the others by the row (HunyuanDiT,
 // arXiv:2405.08748, section 2.1, "Centralized Interpolative Positional Encoding"). Positions, frequencies and phases

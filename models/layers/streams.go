@@ -103,6 +103,16 @@ func (t *Stream) Norm(env dit.Env, chunk int, eps float32) {
 	}
 }
 
+// ScaledRMS writes norm(x) * scale + shift of the rows of X to H. scale and shift are numbers of chunks of the
+// modulations (ScaledRMS).
+func (t *Stream) ScaledRMS(env dit.Env, scale, shift int, eps float32) {
+	e := t.X.Dim(2)
+	for _, p := range t.Parts {
+		ScaledRMS(env, t.H.Slice(1, p.Kept.Start, p.Kept.End), t.X.Slice(1, p.Kept.Start, p.Kept.End),
+			Chunk(p.Mod, e, scale), Chunk(p.Mod, e, shift), eps)
+	}
+}
+
 // linear computes y = act(x W^T + bias), for each part with the weight that pick selects. The rows x are as Gathered
 // returns them.
 func (t *Stream) linear(env dit.Env, y, x engine.Tensor, act engine.Act, pick func(*Side) *engine.Weight) {

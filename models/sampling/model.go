@@ -54,6 +54,7 @@ type ModelSampling struct {
 	prediction Prediction
 	line       timeLine
 	shift      float64
+	soundShift float64 // of a sound beside a video; 0: none of its own
 	multiplier float64
 	sigmas     []float32 // ascending
 	logSigmas  []float32 // discrete only

@@ -26,7 +26,7 @@ type LMConfig struct {
 	Vocab   int     `json:"vocab_size"`          // 151936
 	Theta   float64 `json:"rope_theta"`          // 1e6
 	Eps     float32 `json:"rms_norm_eps"`        // 1e-6
-	Pad     int     `json:"pad_token_id"`        // 151643; it and all later tokens are masked as keys
+	Pad     int     `json:"pad_token_id"`        // 151643; it and all later tokens are masked as keys; None: nothing is
 	// Interleaved: rotary pairs belong to time, row and column in turn (Qwen3-VL), not in sections.
 	Interleaved bool `json:"interleaved_mrope"`
 	// gemma: norms before and after attention and MLP, embeddings times the square root of the width, GELU as the gate.
@@ -94,7 +94,8 @@ const lastNorm = "model.norm.weight"
 // describeLM finds the language model in set, whose names may have one of the usual prefixes (see Find). config is the
 // JSON of the file's metadata entry "config", empty if there is none. The returned set's names have no prefix.
 func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
-	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen3vl_8b", "qwen25_7b", "mistral3", "gemma2_2b")
+	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b", "qwen25_7b",
+		"mistral3", "gemma2_2b")
 	if err != nil {
 		return part, LMConfig{}, nil, err
 	}
@@ -165,6 +166,21 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 	return out, nil
 }
 
+// isCutQwen reports whether the language model under a prefix is Qwen3-VL-32B, of which files have the first 50 layers
+// and no final norm.
+func isCutQwen(set *weights.Set, prefix string) bool {
+	if !set.Has(prefix + deepKey) {
+		return false
+	}
+	switch set.Dim(prefix+"model.embed_tokens.weight", 1) {
+	case 5120:
+		return true
+	case 2560, 4096: // of the smaller ones
+		return false
+	}
+	return !set.Has(prefix + lastNorm)
+}
+
 // halvesTogether returns the row order that puts row k+d/2 of every head right after its row k.
 func halvesTogether(heads, d int) []int {
 	var out []int
@@ -185,6 +201,8 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 		c.Theta, c.Eps, c.Pad = 1e9, 1e-5, 0
 	case "qwen3vl_4b", "qwen3vl_8b":
 		c.Theta, c.Interleaved = 5e6, true
+	case "qwen3vl_32b": // its only user masks nothing
+		c.Theta, c.Interleaved, c.Pad = 5e6, true, tokenizer.None
 	case "gemma2_2b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
 	}

@@ -115,6 +115,11 @@ func kinds() []Kind {
 			anchor: t5, open: opener(OpenT5),
 		},
 		{
+			Name: "qwen3vl_32b", Prompt: "qwen3vl_32b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true, layers: 50,
+			Unit: deepPatch * visionMerge, is: isCutQwen,
+		},
+		{
 			Name: "qwen3vl_4b", Prompt: "qwen3vl_4b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
 			Unit: deepPatch * visionMerge,

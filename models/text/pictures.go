@@ -28,3 +28,21 @@ func (e Encoding) WithoutPictures(chunk []tokenizer.Token, pictures [][2]int) (o
 	out.Context.Data = slices.Clip(out.Context.Data)
 	return out
 }
+
+// Tagged returns the states of a prompt with Tags. chunk and pictures are as for WithoutPictures.
+func (e Encoding) Tagged(chunk []tokenizer.Token, pictures [][2]int) Encoding {
+	tags := slices.Repeat([]int{1}, len(chunk))
+	for i := 1; i < len(chunk) && len(pictures) > 0; i++ {
+		if chunk[i].Vector == nil || chunk[i-1].Vector != nil || chunk[i-1].ID != pictureStart {
+			continue
+		}
+		end := min(len(chunk), i+pictures[0][0]*pictures[0][1]+1) // with the token that ends the picture
+		clear(tags[i-1 : end])
+		i, pictures = end-1, pictures[1:]
+	}
+	e.Tags = tags[len(chunk)-e.Context.Rows:]
+	return e
+}
+
+// pictureStart is the ID of the token in front of a picture.
+const pictureStart = 151652

@@ -42,6 +42,8 @@ type Encoding struct {
 	// Valid is 1 for tokens up to and including the end token of their chunk and 0 for padding, [L].
 	Valid []int
 	Slots []int // rows before each picture whose rows were left out (WithoutPictures)
+	// Tags is 0 for rows of pictures and of the tokens around them, and 1 for words; nil: all are words (Tagged).
+	Tags []int
 }
 
 // ValidLen returns the number of valid tokens at the start of the context.

@@ -9,7 +9,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// Picture is an input of a language model's vision tower: [Y, X, 3] of 0..1, sides multiples of its Kind.Unit.
+// Picture is an input of a language model's vision tower: [Y, X, 3] of 0..1, sides multiples of its Kind.Unit. Two
+// successive pictures of a video are one input [2, Y, X, 3].
 type Picture struct {
 	Y, X int
 	Data []float32
@@ -32,14 +33,14 @@ type VisionTower interface {
 // prefixes. config is the JSON of the file's metadata entry "config", which may set vision.num_heads (16) and, for
 // Qwen3-VL, vision.deepstack_visual_indexes. The caller must close the result.
 func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte) (VisionTower, error) {
-	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b", "qwen3vl_8b")
+	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b")
 	if err != nil {
 		return nil, err
 	}
 	c := struct {
 		Vision visionConfig `json:"vision"`
 	}{visionConfig{Heads: 16, Taps: []int{5, 11, 17}}}
-	if part.Kind == "qwen3vl_8b" {
+	if part.Kind == "qwen3vl_8b" || part.Kind == "qwen3vl_32b" {
 		c.Vision.Taps = []int{8, 16, 24}
 	}
 	if err := override(config, &c); err != nil {
@@ -94,6 +95,7 @@ type vision struct {
 const (
 	visionPatch  = 14
 	visionMerge  = 2 // patches merged to one, in each direction
+	visionFrames = 2 // of a patch
 	visionWindow = 4 // merged patches on a window's side
 	visionEps    = 1e-6
 )
@@ -140,7 +142,8 @@ type visionGrid struct {
 func newVisionGrid(p Picture, patch, window int) (visionGrid, error) {
 	unit := patch * visionMerge
 	g := visionGrid{y: p.Y / unit, x: p.X / unit, patch: patch}
-	if g.y < 1 || g.x < 1 || p.Y%unit != 0 || p.X%unit != 0 || len(p.Data) != p.Y*p.X*3 {
+	size := p.Y * p.X * 3
+	if g.y < 1 || g.x < 1 || p.Y%unit != 0 || p.X%unit != 0 || len(p.Data) != size && len(p.Data) != visionFrames*size {
 		return g, fmt.Errorf("vision: %d values for a picture of %d x %d: sides must be multiples of %d", len(p.Data), p.Y,
 			p.X, unit)
 	}
@@ -167,15 +170,16 @@ func (g visionGrid) patches(visit func(y, x int)) {
 	}
 }
 
-// input returns the patches' pixels [L, 3*2*patch*patch], normalized by the channels' mean and std. A picture counts as
-// two equal frames.
+// input returns the patches' pixels [L, 3*2*patch*patch], normalized by the channels' mean and std. A single picture
+// counts as two equal frames.
 func (g visionGrid) input(p Picture, mean, std [3]float32) []float32 {
 	var out []float32
 	g.patches(func(y, x int) {
 		for c := range 3 {
-			for i := range 2 * g.patch * g.patch {
+			for i := range visionFrames * g.patch * g.patch {
 				row, column := y*g.patch+i/g.patch%g.patch, x*g.patch+i%g.patch
-				out = append(out, (p.Data[(row*p.X+column)*3+c]-mean[c])/std[c])
+				at := i / (g.patch * g.patch) * p.Y * p.X * 3 % len(p.Data)
+				out = append(out, (p.Data[at+(row*p.X+column)*3+c]-mean[c])/std[c])
 			}
 		}
 	})

@@ -350,3 +350,46 @@ func TestAnalysingPrompts(t *testing.T) {
 		t.Errorf("%d prompts ran, want the 6 that are recorded", ran)
 	}
 }
+
+// TestPieces compares texts that are tokenized apart, with pictures between them: what MiniMax-H3's prompts refer to
+// stands in front of them. "embedding:" is not parsed where it was recorded.
+func TestPieces(t *testing.T) {
+	tok := vocabulary(t, "qwen2.5")
+	var cases map[string]struct {
+		Text string
+		IDs  []any
+	}
+	if err := golden.JSON("h3/tokens.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	const seen, video = "<|vision_start|><|image_pad|><|vision_end|>", "<0.2 seconds>"
+	before := map[string][]string{
+		"fl2va/0": {"<Picture 1>: ", seen},
+		"fl2va/1": {"<Picture 1>: ", seen, "<Picture 2>: ", seen},
+		"ref2va/0": {
+			"<Picture 1>: ", seen, "<Audio 1>: ", "<Video 1>: ", video, seen, "<1.0 seconds>", seen, "<Picture 2>: ", seen,
+			"<Audio 2>: ",
+		},
+		"ref2va/1": {"<Video 1>: ", video, seen, "<1.0 seconds>", seen},
+	}
+	l := Chat("qwen3vl_32b", "", 151643)
+	l.Embeddings = false
+	for name, c := range cases {
+		var want []int
+		for _, id := range c.IDs {
+			n, ok := id.(float64)
+			if !ok {
+				n = 151655 // the place of a picture
+			}
+			want = append(want, int(n))
+		}
+		got, err := l.Pieces(tok, append(before[name], c.Text), nil)
+		if err := comparePrompt(got, err, goldenTokens{IDs: [][]int{want}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		delete(before, name)
+	}
+	if len(before) > 0 {
+		t.Errorf("not recorded: %v", before)
+	}
+}

@@ -90,6 +90,27 @@ func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, err
 	return p, nil
 }
 
+// Pieces is Prompt for texts that are tokenized apart and follow each other in one chunk, without a template. Empty ones
+// leave nothing; if all are, the prompt is that of an empty text.
+func (l Layout) Pieces(t *Tokenizer, texts []string, lookup Embedding) (Prompt, error) {
+	l.Template = ""
+	out := Prompt{Chunks: make([][]Token, 1)}
+	for _, text := range texts {
+		if text == "" {
+			continue
+		}
+		p, err := l.Prompt(t, text, lookup)
+		if err != nil {
+			return Prompt{}, err
+		}
+		out.Chunks[0], out.Missing = append(out.Chunks[0], slices.Concat(p.Chunks...)...), append(out.Missing, p.Missing...)
+	}
+	if len(out.Chunks[0]) == 0 {
+		return l.Prompt(t, "", lookup)
+	}
+	return out, nil
+}
+
 // resolve replaces FromVocabulary by ids and checks the lengths.
 func (l *Layout) resolve(t *Tokenizer) error {
 	if l.Start == FromVocabulary {

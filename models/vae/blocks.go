@@ -44,11 +44,35 @@ func (w *walk) upsample(s *sample) {
 	w.moved(1, y)
 }
 
-// downsample halves the picture, with padding on the right and at the bottom only: [1, Y, X, C] -> [1, Y/2, X/2, C].
-func (w *walk) downsample(s *sample) {
-	rows := w.x.Dim(1)
-	y := w.in(1, rows/2, w.x.Dim(2)/2, w.x.Dim(3))
-	in := w.plain(w.x)
+// downsample halves the picture, with padding on the right and at the bottom only: [1, Y, X, C] -> [1, Y/2, X/2, C]. made
+// is false for frames of a clip that are only seen by the next one.
+func (w *walk) downsample(s *sample) (made bool) {
+	if s.Past == nil || !w.clip {
+		y := w.in(1, w.x.Dim(1)/2, w.x.Dim(2)/2, w.x.Dim(3))
+		w.half(y, w.x, s.Conv, false)
+		w.moved(1, y)
+		return true
+	}
+	h := w.history(s.Past, w.x)
+	if s.halves && h.n%2 == 1 {
+		h.push(w, w.x)
+		return false
+	}
+	y := w.in(1, w.x.Dim(1)/2, w.x.Dim(2)/2, w.x.Dim(3))
+	w.half(y, w.x, s.Conv, false)
+	for k, tap := range s.Past.taps() {
+		if before, ok := h.frame(k + 1); ok {
+			w.half(y, before, tap, true)
+		}
+	}
+	h.push(w, w.x)
+	w.moved(1, y)
+	return true
+}
+
+// half writes the 3x3 convolution of x with stride 2 to y, or adds it to y.
+func (w *walk) half(y, x engine.Tensor, c *engine.Weight, add bool) {
+	rows, in := x.Dim(1), w.plain(x)
 	strip := w.stripRows(in.x, in.c)
 	for lo := 0; lo < rows; lo += strip { // strips have even rows
 		args := engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Right: 1}
@@ -58,10 +82,13 @@ func (w *walk) downsample(s *sample) {
 			to, args.Bottom = rows, 1
 		}
 		mark := w.env.Arena.Mark()
-		w.env.Ops.Conv2D(y.Slice(1, lo/2, hi/2), in.rows(lo, to), s.Conv, args)
+		out := y.Slice(1, lo/2, hi/2)
+		if add {
+			args.Residual = out
+		}
+		w.env.Ops.Conv2D(out, w.reflected(in.rows(lo, to), &args), c, args)
 		w.env.Arena.Release(mark)
 	}
-	w.moved(1, y)
 }
 
 // attention adds attention over all pixels of the picture to x.

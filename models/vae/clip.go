@@ -134,13 +134,24 @@ func (w *walk) halved(c *overTime) bool {
 
 // Frames returns how many of n pictures are encoded, and to how many latent frames.
 func (c Config) Frames(n int) (pictures, latents int) {
+	if c.Tokens != nil {
+		if n <= 1 {
+			return 1, 1
+		}
+		return n, (n+clipFrames-1)/clipFrames*chunkLatents - chunkDropped
+	}
 	step := c.Step()
 	latents = 1 + (max(n, 1)-1)/step
 	return 1 + (latents-1)*step, latents
 }
 
 // Pictures returns how many pictures n latent frames are decoded to.
-func (c Config) Pictures(n int) int { return 1 + (n-1)*c.Step() }
+func (c Config) Pictures(n int) int {
+	if c.Tokens != nil { // the first of every chunk stands for one picture
+		return n*c.Step() - (n+chunkLatents-1)/chunkLatents*(c.Step()-1)
+	}
+	return 1 + (n-1)*c.Step()
+}
 
 // DecodeClip decodes the rows of one band of a clip of latents with x columns.
 func (v *VAE) DecodeClip(env Env, band Band, x int, c Clip) error {
@@ -238,6 +249,14 @@ func (v *VAE) DecodeVideo(env Env, latent []float32, t, y, x int, emit func(i in
 	if err := v.checkLatent(latent, 1, t*y, x); err != nil {
 		return err
 	}
+	if v.Config.Tokens != nil {
+		env, free, err := env.arena(v.PieceBytes(env.DType, y, x, false))
+		if err != nil {
+			return err
+		}
+		defer free()
+		return v.DecodeMosaic(env.inTurn, latent, t, y, x, emit)
+	}
 	env, free, err := env.arena(DecodeClipBytes(v.Config, env.DType, band, x, t))
 	if err != nil {
 		return err
@@ -259,6 +278,14 @@ func (v *VAE) DecodeVideo(env Env, latent []float32, t, y, x int, emit func(i in
 // frames one below the other. As many pictures as Frames says are encoded.
 func (v *VAE) EncodeVideo(env Env, pictures []float32, b, y, x int) ([]float32, error) {
 	c, s, size := v.Config.Embed, v.Config.Scale(), y*x*v.Config.In
+	if v.Config.Tokens != nil {
+		env, free, err := env.arena(v.PieceBytes(env.DType, y/s, x/s, true))
+		if err != nil {
+			return nil, err
+		}
+		defer free()
+		return v.EncodeMosaic(env.inTurn, pictures, b, y, x)
+	}
 	b, t := v.Config.Frames(b)
 	if y < s || x < s || y%s != 0 || x%s != 0 || len(pictures) < b*size {
 		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d",

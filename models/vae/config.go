@@ -38,6 +38,9 @@ type Config struct {
 	Folded bool `json:"-"`
 	// Packed means that a latent pixel is a square of 2 x 2 positions with Z channels each (packed.go).
 	Packed bool `json:"-"`
+	// Tokens means that a transformer decodes (tokens.go), in tiles and in chunks of frames (mosaic.go). The encoder has
+	// no middle, convolutions reflect the edges of a picture, and those that halve it see the frames before too.
+	Tokens *Tokens `json:"-"`
 }
 
 // maxLevels bounds what a file may claim. Published autoencoders have 4 levels, some 6.
@@ -49,7 +52,15 @@ func (c Config) Scale() int {
 	if c.Packed || c.Folded {
 		return 1 << len(c.Mult)
 	}
-	return 1 << (len(c.Mult) - 1)
+	return 1 << c.halvings()
+}
+
+// halvings returns how many levels of the encoder halve a picture.
+func (c Config) halvings() int {
+	if c.Tokens != nil {
+		return len(c.Time)
+	}
+	return len(c.Mult) - 1
 }
 
 // decoder returns the channels of the decoder at full resolution.
@@ -88,6 +99,9 @@ func (c Config) Latent() int { return c.Embed }
 // Infer derives the configuration from the names and shapes of set (without prefix) and lets the metadata config, a
 // JSON object that may be empty, override it.
 func Infer(set *weights.Set, config []byte) (Config, error) {
+	if set.Has(tokenAnchor) {
+		return inferTokens(set)
+	}
 	c := Config{
 		Channels: set.Dim("decoder.norm_out.weight", 0), Blocks: set.Count("decoder.up.0.block") - 1,
 		Z: set.Dim("decoder.conv_in.weight", 1), In: 3, Out: set.Dim("decoder.conv_out.weight", 0), Groups: 32, Eps: 1e-6,

@@ -94,8 +94,7 @@ func (w *walk) encode(l *layers, picture, moments engine.Tensor) (made bool, err
 		made = true
 		if s := level.Downsample; s != nil && err == nil {
 			err = w.steps(func() {
-				w.downsample(s)
-				if s.Time != nil && w.clip {
+				if made = w.downsample(s); s.Time != nil && w.clip {
 					made = w.halved(s.Time)
 				}
 			})
@@ -111,10 +110,13 @@ func (w *walk) encode(l *layers, picture, moments engine.Tensor) (made bool, err
 	if err != nil {
 		return false, err
 	}
+	if m := e.Mid; m != nil {
+		err = w.steps(func() { w.resnet(&m.Block1) }, func() { w.attention(&m.Attn) }, func() { w.resnet(&m.Block2) })
+	}
+	if err != nil {
+		return false, err
+	}
 	return true, w.steps(
-		func() { w.resnet(&e.Mid.Block1) },
-		func() { w.attention(&e.Mid.Attn) },
-		func() { w.resnet(&e.Mid.Block2) },
 		func() {
 			t := w.alloc(w.x.Dim(1), w.x.Dim(2), 2*w.cfg.Z)
 			w.causal(t, w.x, w.through(e.NormOut), e.ConvOut, e.PastOut, false)

@@ -12,13 +12,14 @@ type layers struct {
 	Quant     *engine.Weight `weight:"quant_conv,optional"` // 1x1, on the moments
 	PostQuant *engine.Weight `weight:"post_quant_conv,optional"`
 	Decoder   *decoder       `weight:"decoder"`
+	Tokens    *tokenDecoder  `weight:"decoder"` // instead of Decoder
 }
 
 type encoder struct {
 	ConvIn  *engine.Weight `weight:"conv_in,conv"`
 	PastIn  *past          `weight:"conv_in.past"`
 	Down    []*downLevel   `weight:"down"` // full resolution first
-	Mid     middle         `weight:"mid"`
+	Mid     *middle        `weight:"mid"`  // nil: there is none
 	NormOut norm           `weight:"norm_out"`
 	ConvOut *engine.Weight `weight:"conv_out,conv"` // mean and log variance
 	PastOut *past          `weight:"conv_out.past"`
@@ -37,7 +38,7 @@ type decoder struct {
 type downLevel struct {
 	Around     *shortcut `weight:""`
 	Block      []*resnet `weight:"block"`
-	Downsample *sample   `weight:"downsample"` // nil at the last level
+	Downsample *sample   `weight:"downsample"` // nil at levels that do not halve the picture
 }
 
 type upLevel struct {
@@ -48,9 +49,11 @@ type upLevel struct {
 
 // sample is the convolution of a downsampling, or the one after an upsampling.
 type sample struct {
-	out  int            // channels
-	Conv *engine.Weight `weight:"conv,conv"`
-	Time *overTime      `weight:"time"` // nil: the number of frames stays
+	out    int            // channels
+	halves bool           // the number of frames, with Past
+	Conv   *engine.Weight `weight:"conv,conv"`
+	Past   *past          `weight:"conv.past"`
+	Time   *overTime      `weight:"time"` // nil: the number of frames stays
 }
 
 // past is what a convolution adds for the two frames before; nil: it sees one frame alone.
@@ -113,9 +116,12 @@ func newLayers(c Config) layers {
 		return nil
 	}
 	block := func(in, out int) resnet { return resnet{in: in, out: out, Past1: before(), Past2: before()} }
-	mid := func(channels int) middle {
+	mid := func(channels int) *middle {
+		if c.Tokens != nil {
+			return nil
+		}
 		deep := channels * c.Mult[last]
-		return middle{Block1: block(deep, deep), Block2: block(deep, deep)}
+		return &middle{Block1: block(deep, deep), Block2: block(deep, deep)}
 	}
 	chain := func(in, out, n int) []*resnet { // the first changes the number of channels
 		blocks := make([]*resnet, n)
@@ -131,11 +137,14 @@ func newLayers(c Config) layers {
 		}
 		return nil
 	}
-	l := layers{Decoder: &decoder{
-		Mid: mid(c.decoder()), Up: make([]*upLevel, len(c.Mult)), PastIn: before(), PastOut: before(),
-	}}
+	l := layers{Tokens: newTokenDecoder(c)}
 	at := c.decoder() * c.Mult[last]
-	for i := last; i >= 0; i-- {
+	if l.Tokens == nil {
+		l.Decoder = &decoder{
+			Mid: *mid(c.decoder()), Up: make([]*upLevel, len(c.Mult)), PastIn: before(), PastOut: before(),
+		}
+	}
+	for i := last; i >= 0 && l.Decoder != nil; i-- {
 		level := &upLevel{Block: chain(at, c.decoder()*c.Mult[i], c.Blocks+1)}
 		at = c.decoder() * c.Mult[i]
 		if i > 0 && c.Wan && !c.Shortcuts {
@@ -159,7 +168,9 @@ func newLayers(c Config) layers {
 		if c.Shortcuts {
 			level.Around = &shortcut{out: c.Channels * c.Mult[i]}
 		}
-		if i < last {
+		if i < c.halvings() && c.Tokens != nil {
+			level.Downsample = &sample{Past: before(), halves: c.Time[i]}
+		} else if i < c.halvings() {
 			level.Downsample = &sample{Time: over(i)}
 			if c.Shortcuts {
 				level.Around.way, level.Around.time = downwards, over(i) != nil
@@ -173,38 +184,47 @@ func newLayers(c Config) layers {
 // check compares the shapes of loaded weights with c and returns an error for the first that differs.
 func (l *layers) check(c Config) error {
 	s := shapes{wan: c.Wan}
-	deep := c.decoder() * c.Mult[len(c.Mult)-1]
-	s.conv(l.Decoder.ConvIn, deep, 9*c.Z)
-	s.middle(&l.Decoder.Mid, deep)
-	for i, level := range l.Decoder.Up {
-		s.blocks(level.Block)
-		if level.Upsample != nil {
-			s.conv(level.Upsample.Conv, level.Upsample.out, 9*c.decoder()*c.Mult[i])
-		}
+	if l.Decoder != nil {
+		l.Decoder.check(c, &s)
 	}
-	s.norm(l.Decoder.NormOut, c.decoder()*c.Mult[0], "decoder.norm_out")
-	s.conv(l.Decoder.ConvOut, c.pixels()*c.Out, 9*c.decoder()*c.Mult[0])
 	if c.Quant {
 		s.conv(l.PostQuant, c.positions()*c.Z, c.Embed)
 	}
 	if l.Encoder == nil {
 		return s.err
 	}
-	deep = c.Channels * c.Mult[len(c.Mult)-1]
+	deep := c.Channels * c.Mult[len(c.Mult)-1]
 	s.conv(l.Encoder.ConvIn, c.Channels, 9*c.pixels()*c.In)
 	for i, level := range l.Encoder.Down {
 		s.blocks(level.Block)
 		if level.Downsample != nil {
 			s.conv(level.Downsample.Conv, c.Channels*c.Mult[i], 9*c.Channels*c.Mult[i])
+			s.past(level.Downsample.Past, level.Downsample.Conv)
 		}
 	}
-	s.middle(&l.Encoder.Mid, deep)
+	if l.Encoder.Mid != nil {
+		s.middle(l.Encoder.Mid, deep)
+	}
 	s.norm(l.Encoder.NormOut, deep, "encoder.norm_out")
 	s.conv(l.Encoder.ConvOut, 2*c.Z, 9*deep)
 	if c.Quant {
 		s.conv(l.Quant, 2*c.Embed, c.positions()*2*c.Z)
 	}
 	return s.err
+}
+
+func (d *decoder) check(c Config, s *shapes) {
+	deep := c.decoder() * c.Mult[len(c.Mult)-1]
+	s.conv(d.ConvIn, deep, 9*c.Z)
+	s.middle(&d.Mid, deep)
+	for i, level := range d.Up {
+		s.blocks(level.Block)
+		if level.Upsample != nil {
+			s.conv(level.Upsample.Conv, level.Upsample.out, 9*c.decoder()*c.Mult[i])
+		}
+	}
+	s.norm(d.NormOut, c.decoder()*c.Mult[0], "decoder.norm_out")
+	s.conv(d.ConvOut, c.pixels()*c.Out, 9*c.decoder()*c.Mult[0])
 }
 
 // shapes records the first weight whose shape is wrong.

@@ -89,8 +89,8 @@ func open(ops engine.Ops, set *weights.Set, config []byte, video bool) (*VAE, er
 		return nil, err
 	}
 	v := &VAE{Config: cfg, layers: newLayers(cfg)}
-	if v.loaded, err = weights.Load(ops, set, &v.layers,
-		weights.Options{Spare: true, Model: "vae", Ignore: []string{"loss.", "model_ema."}}); err != nil {
+	if v.loaded, err = weights.Load(ops, set, &v.layers, cfg.options(set,
+		weights.Options{Spare: true, Model: "vae", Ignore: []string{"loss.", "model_ema."}})); err != nil {
 		return nil, err
 	}
 	if err := v.layers.check(cfg); err != nil {
@@ -128,8 +128,13 @@ func Latents(set *weights.Set) (int, error) {
 // Frames reports whether the autoencoder in a set treats the pictures of a batch as frames of a video.
 func Frames(set *weights.Set) bool {
 	return slices.ContainsFunc(prefixes(), func(p string) bool {
-		return set.Has(p+wanAnchor) && (!set.Has(p+nestedAnchor) || squares(set.Prefix(p)))
+		return set.Has(p+wanAnchor) && (!set.Has(p+nestedAnchor) || squares(set.Prefix(p))) || set.Has(p+tokenAnchor)
 	})
+}
+
+// OnlyClips reports whether the autoencoder in a set takes everything as a clip, a picture as one of a single frame.
+func OnlyClips(set *weights.Set) bool {
+	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p + tokenAnchor) })
 }
 
 // prefixes lists the prefixes of an autoencoder's names in checkpoints.
@@ -146,6 +151,9 @@ func strip(set *weights.Set, video bool) (*weights.Set, error) {
 	for _, prefix := range prefixes() {
 		if set.Has(prefix + wanAnchor) {
 			return fromWan(set.Prefix(prefix), video)
+		}
+		if set.Has(prefix + tokenAnchor) {
+			return fromTokens(set.Prefix(prefix))
 		}
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)

@@ -130,9 +130,28 @@ func (w *walk) conv3(y engine.Tensor, in input, c *engine.Weight, add bool) {
 		if add {
 			args.Residual = out
 		}
-		w.env.Ops.Conv2D(out, in.rows(from, to), c, args)
+		w.env.Ops.Conv2D(out, w.reflected(in.rows(from, to), &args), c, args)
 		w.env.Arena.Release(mark)
 	}
+}
+
+// reflected returns the rows that a convolution reads with the columns that a picture has beyond its edges where it goes
+// on as it came, instead of the padding in args.
+func (w *walk) reflected(rows engine.Tensor, args *engine.ConvArgs) engine.Tensor {
+	if w.cfg.Tokens == nil {
+		return rows
+	}
+	x, left, right := rows.Dim(2), args.Left, args.Right
+	args.Left, args.Right = 0, 0
+	out := w.alloc(rows.Dim(1), left+x+right, rows.Dim(3))
+	w.env.Ops.Copy(out.Slice(2, left, left+x), rows)
+	if left > 0 {
+		w.env.Ops.Copy(out.Slice(2, 0, 1), rows.Slice(2, 1, 2))
+	}
+	if right > 0 {
+		w.env.Ops.Copy(out.Slice(2, left+x, left+x+1), rows.Slice(2, x-2, x-1))
+	}
+	return out
 }
 
 // alloc returns a temporary activation.
@@ -144,6 +163,9 @@ type haloed struct{ x, above, below engine.Tensor }
 // halo fetches the neighbors' rows of x. The caller releases the arena memory that they take.
 func (w *walk) halo(x engine.Tensor) haloed {
 	h := haloed{x: x}
+	if w.cfg.Tokens != nil { // a picture goes on as it came
+		h.above, h.below = x.Slice(1, 1, 2), x.Slice(1, x.Dim(1)-2, x.Dim(1)-1)
+	}
 	if w.env.Exchange == nil {
 		return h
 	}

@@ -49,19 +49,25 @@ func fromWan(set *weights.Set, video bool) (*weights.Set, error) {
 				}
 			}
 		default:
-			module, weight := strings.CutSuffix(renamed, ".weight")
-			for i := 0; i < pastTaps && video && weight && len(t.Shape) == 5 && t.Shape[2] == pastTaps+1 && err == nil; i++ {
-				out[fmt.Sprintf("%s.past.%d.weight", module, i)], err = t.Tap(i)
-			}
-			if err == nil {
-				out[renamed], err = t.LastTap()
-			}
+			out[renamed], err = taps(out, renamed, t, video)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return weights.FromMap(out), nil
+}
+
+// taps returns the tap of a convolution for the present frame and, with video, adds those for the ones before.
+func taps(out map[string]weights.Stored, name string, t weights.Stored, video bool) (_ weights.Stored, err error) {
+	module, weight := strings.CutSuffix(name, ".weight")
+	for i := 0; i < pastTaps && video && weight && len(t.Shape) == 5 && t.Shape[2] == pastTaps+1 && err == nil; i++ {
+		out[fmt.Sprintf("%s.past.%d.weight", module, i)], err = t.Tap(i)
+	}
+	if err != nil {
+		return t, err
+	}
+	return t.LastTap()
 }
 
 // pastTaps is how many frames before the present one a convolution reads.

@@ -28,6 +28,10 @@ func modelClasses() []graph.Class {
 			Name: name, Module: module, Category: category,
 			Inputs:  []graph.Input{graph.Bare("model", "MODEL"), shift("shift", preset)},
 			Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) (err error) {
+				if m.Sampling.SoundShift() != 0 {
+					return fault.Family("model", "%s models have two schedules: set both shifts with MiniMaxH3SigmaShift",
+						m.Spec.Family)
+				}
 				if m.Sampling, err = sampling.NewFlow(c.Decimal("shift"), multiplier); err != nil {
 					return fault.Bad("shift", "%v", err)
 				}

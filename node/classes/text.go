@@ -300,19 +300,26 @@ func encodeAbout(c *graph.Call, template, words string, seen, references []*pict
 	return []any{value.Conditioning{cond}}, nil
 }
 
-// seeing returns the clip input with a template that refers to pictures, in sizes that its encoder takes.
+// seeing returns the clip input with a template that refers to pictures.
 func seeing(c *graph.Call, template string, seen []*picture.Image) (*value.Clip, error) {
-	var pictures []text.Picture
 	eyes := graph.Arg[*value.Clip](c, "clip")
-	for _, im := range seen {
-		y, x := visionSides(im.Y, im.X, eyes.Unit())
-		im, err := resizedImage(im, x, y, "bilinear", "disabled", "prompt")
-		if err != nil {
-			return nil, err
-		}
-		pictures = append(pictures, text.Picture{Y: y, X: x, Data: im.Data})
+	pictures, err := seenSizes(eyes, seen)
+	if err != nil {
+		return nil, err
 	}
 	return eyes.Seeing(template, pictures)
+}
+
+// seenSizes returns pictures without alpha, in sizes that an encoder takes.
+func seenSizes(eyes *value.Clip, seen []*picture.Image) (out []text.Picture, err error) {
+	for _, im := range seen {
+		y, x := visionSides(im.Y, im.X, eyes.Unit())
+		if im, err = resizedImage(im.First(3), x, y, "bilinear", "disabled", "prompt"); err != nil {
+			return nil, err
+		}
+		out = append(out, text.Picture{Y: y, X: x, Data: im.Data})
+	}
+	return out, nil
 }
 
 // encodedReferences encodes pictures with the vae input; without one there are no references.

@@ -110,7 +110,8 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	var im *picture.Image
-	if l.T > 1 {
+	if l.T > 1 || v.Clips {
+		l.T = max(1, l.T)
 		err = v.WithClips(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
 			if err := v.Takes(net.Config.Latent(), l.C); err != nil {
 				return err
@@ -176,6 +177,9 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out request.La
 				return err
 			}
 			s := net.Config.Scale()
+			if least := 2 * s; v.Clips && min(y, x) < least {
+				return fault.Bad("pixels", "a picture of %d x %d: %s takes sides of at least %d pixels", im.X, im.Y, v.Name, least)
+			}
 			out = request.Latent{B: 1, C: net.Config.Latent(), X: x / s}
 			out.Data, out.T, err = d.EncodeClip(net, pixels, n, y, x, plan.Bands())
 			out.Y = out.T * y / s
@@ -235,7 +239,10 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
-	if l.T > 1 {
+	switch {
+	case v.Clips:
+		return vaeDecode(c)
+	case l.T > 1:
 		return decodeClipTiled(c, v, l, size, overlap)
 	}
 	var im *picture.Image
@@ -303,6 +310,9 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	t := vae.Tiles{Y: c.Whole("tile_size"), X: c.Whole("tile_size"), Overlap: c.Whole("overlap")}
 	if v.Key == value.PixelSpace {
 		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
+	}
+	if v.Clips {
+		return vaeEncode(c)
 	}
 	im, err := v.Taken(im)
 	if err != nil {

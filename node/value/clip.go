@@ -166,9 +166,11 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		if err != nil {
 			return nil, missing, err
 		}
-		p, err := l.Prompt(vocab, words, func(name string) ([][]float32, error) {
-			return s.roots.Embedding(name, l.Key)
-		})
+		lookup := func(name string) ([][]float32, error) { return s.roots.Embedding(name, l.Key) }
+		p, err := l.Prompt(vocab, words, lookup)
+		if len(c.before) > 0 {
+			p, err = l.Pieces(vocab, append(slices.Clip(c.before), words), lookup)
+		}
 		if err != nil {
 			return nil, missing, fault.Bad("text", "%v", err)
 		}
@@ -260,8 +262,12 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		return out, err
 	}
 	defer func() {
-		if err == nil && c.leaveOut {
+		switch {
+		case err != nil || len(as.Form.Pictures) == 0:
+		case c.leaveOut:
 			out = out.WithoutPictures(seen[0], as.Form.Pictures)
+		default:
+			out = out.Tagged(seen[0], as.Form.Pictures)
 		}
 	}()
 	err = u.do("text encoder "+e.name, func(l *parallel.Workspace) error {

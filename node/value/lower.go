@@ -1,7 +1,6 @@
 package value
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -28,6 +27,9 @@ type Lowering struct {
 // with their sigma ranges.
 func Lower(r Lowering) (*request.Request, error) {
 	m := r.Model
+	if err := m.heard(r.Latent.Samples, r.Branches); err != nil {
+		return nil, err
+	}
 	start, err := m.widen(r.Latent)
 	if err == nil {
 		err = m.layered(start, r.Latent.NoiseMask, r.Branches)
@@ -63,7 +65,7 @@ func Lower(r Lowering) (*request.Request, error) {
 	}
 	hint := once(r.Hint)
 	for _, b := range r.Branches {
-		branch, err := m.branch(b, start, r.Latent.NoiseMask, hint)
+		branch, err := m.branch(b, start, r.Latent.NoiseMask, hint, r.Seed)
 		if err != nil {
 			return nil, err
 		}
@@ -72,10 +74,10 @@ func Lower(r Lowering) (*request.Request, error) {
 	return req, nil
 }
 
-// converted changes a latent in place between VAE space and model space. factor returns that of the sound from
-// Format.SoundScale.
+// converted changes a latent in place between VAE space and model space. factor returns that of the sound from what
+// samplers carry it times.
 func (m *Model) converted(l request.Latent, video func(v []float32, plane int), factor func(scale float32) float32) {
-	by, n := factor(cmp.Or(m.Format.SoundScale, 1)), l.C*l.Y*l.X
+	by, n := factor(m.Sampling.SoundScale()), l.C*l.Y*l.X
 	for item := range slices.Chunk(l.Data, l.Item()) {
 		video(item[:n], l.Y*l.X)
 		for i := range item[n:] {
@@ -149,8 +151,9 @@ func allZero(v []float32) bool {
 	return !slices.ContainsFunc(v, func(x float32) bool { return x != 0 })
 }
 
-// branch lowers one conditioning list. noise is the mask of the latent, nil if there is none.
-func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hint HintFunc) (request.Branch, error) {
+// branch lowers one conditioning list. noise is the mask of the latent, nil if there is none, seed that of the run.
+func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hint HintFunc, seed uint64,
+) (request.Branch, error) {
 	out, err := request.Branch{Name: b.Name}, error(nil)
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
@@ -173,7 +176,10 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hi
 		case c.Guidance == nil:
 			e.Guidance = &m.Traits.Guidance
 		}
-		if e.References, err = m.references(c, b.Name); err != nil {
+		if e.References, err = m.references(c, b.Name); err == nil && m.Traits.Guides > 0 {
+			e.References, err = m.guides(c, b.Name, l, seed)
+		}
+		if err != nil {
 			return out, err
 		}
 		if e.Control, err = m.controls(c, b.Name, l, hint); err != nil {
@@ -244,7 +250,7 @@ func (m *Model) filled(text dit.Array) dit.Array {
 func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err error) {
 	for _, l := range c.Latents {
 		switch {
-		case !m.Spec.References:
+		case !m.Spec.References || m.Traits.Guides > 0:
 			return nil, fault.Family(branch, "has a reference latent, which %s models do not take", m.Spec.Family)
 		case l.B != 1 || l.C != m.Format.Channels || l.T > 1:
 			return nil, fault.Family(branch, "a reference latent has %d pictures of %d channels, the %s model takes one of %d",

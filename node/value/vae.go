@@ -4,6 +4,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models"
+	"patchbay/models/audio"
 	"patchbay/models/source"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
@@ -18,6 +19,8 @@ type VAE struct {
 	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
 	Frames   bool   // a batch of pictures is a video, each picture a frame (Wan 2.1)
+	Clips    bool   // a single picture is a clip too, and clips are always in tiles (vae.OnlyClips)
+	Sound    bool   // it is one of sound, for WithSound alone
 	file     source.File
 	unused   []string
 }
@@ -31,6 +34,15 @@ const PixelSpace = "pixel_space"
 // OpenVAE returns a handle after checking that the file holds an autoencoder.
 func OpenVAE(h files.Header) (*VAE, error) {
 	set := h.Weights.Set()
+	if audio.Is(set) {
+		c, err := audio.Infer(set)
+		if err != nil {
+			return nil, fault.New(fault.BadCheckpoint, "%s: %v", h.Name, err)
+		}
+		return &VAE{
+			Name: h.Name, Key: h.Key(), Channels: c.Channels, Sound: true, file: h.File, unused: audio.Unused(set),
+		}, nil
+	}
 	channels, err := vae.Latents(set)
 	if err != nil {
 		return nil, fault.New(fault.WrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
@@ -38,6 +50,7 @@ func OpenVAE(h files.Header) (*VAE, error) {
 	}
 	return &VAE{
 		Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
+		Clips:  vae.OnlyClips(set),
 		unused: vae.Unused(set, files.Config(h.Weights, "vae")),
 	}, nil
 }
@@ -61,6 +74,9 @@ func (v *VAE) With(u Use, need func(vae.Config, engine.DType) (int, error), f fu
 
 // WithLoaded runs f on the device with the loaded autoencoder.
 func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) error {
+	if err := v.sees(); err != nil {
+		return err
+	}
 	open := func(l *parallel.Workspace, file *weights.File) (*vae.VAE, error) {
 		return vae.Open(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
 	}
@@ -69,6 +85,9 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 
 // WithClips is WithLoaded for clips of several frames: the autoencoder has its layers over time.
 func (v *VAE) WithClips(u Use, f func(*parallel.Workspace, *vae.VAE) error) error {
+	if err := v.sees(); err != nil {
+		return err
+	}
 	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
 		net, err := cachedFrom(u, "vae of clips "+v.file.Key(), "vae", v.file, func(file *weights.File) (*vae.VAE, error) {
 			return vae.OpenVideo(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
@@ -80,8 +99,30 @@ func (v *VAE) WithClips(u Use, f func(*parallel.Workspace, *vae.VAE) error) erro
 	})
 }
 
-// IsClip reports whether a batch of so many pictures is a clip of several latent frames to this autoencoder.
-func (v *VAE) IsClip(pictures int) bool { return v.Frames && pictures > oneFrame }
+// sees returns an error if the autoencoder is one of sound.
+func (v *VAE) sees() error {
+	if !v.Sound {
+		return nil
+	}
+	return fault.Family("vae", "%s is an autoencoder of sound: load one of pictures or videos, or use VAEDecodeAudio and "+
+		"VAEEncodeAudio", v.Name)
+}
+
+// WithSound runs f on the device with the loaded autoencoder of sound.
+func (v *VAE) WithSound(u Use, f func(*parallel.Workspace, audio.Env, *audio.VAE) error) error {
+	if !v.Sound {
+		return fault.Family("vae", "%s is no autoencoder of sound: load one, such as minimax_h3_audio_vae", v.Name)
+	}
+	open := func(l *parallel.Workspace, file *weights.File) (*audio.VAE, error) {
+		return audio.Open(l.Ops, file.Set().For(engine.F32)) // as in ComfyUI, whatever is faster
+	}
+	return on(u, lazy{v.Name, v.file}, "vae", open, func(l *parallel.Workspace, net *audio.VAE) error {
+		return f(l, audio.Env{Ops: l.Ops, Take: l.Arena, Check: l.Check}, net)
+	})
+}
+
+// IsClip reports whether a batch of so many pictures is encoded as a clip by this autoencoder.
+func (v *VAE) IsClip(pictures int) bool { return v.Clips || v.Frames && pictures > oneFrame }
 
 // oneFrame is the largest batch that a video VAE encodes to a single latent, that of the first picture: Wan 2.1 encodes
 // the first frame alone and the rest in groups of four, and drops an incomplete group.

@@ -43,6 +43,8 @@ type Cond struct {
 	Sizes *family.Sizes
 
 	Latents []request.Latent // reference latents (reference_latents), in the VAE's space
+	// Guides guide a video: those that are part of it, then those that precede it (minimax_keyframes, minimax_refs).
+	Guides []Guide
 
 	// Extra channels for networks that read more than a latent: a latent in the VAE's space (B = 0: zeros), and a mask
 	// in pixels of any size (nil: that of the run's latent, else all ones).
@@ -65,12 +67,21 @@ type Cond struct {
 	MaskBounds   bool // evaluate only the bounding box of the mask
 }
 
+// Guide is a picture, a video or a sound that guides a video.
+type Guide struct {
+	Latent request.Latent // in the VAE's space; a sound is [1, C, Y, X]
+	dit.Condition
+}
+
 // Bytes returns the host memory of the data that an entry refers to.
 func (c *Cond) Bytes() int64 {
 	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data) +
 		len(c.Vision.Data) + len(c.ConcatGiven.Data)
 	for _, l := range c.Latents {
 		n += len(l.Data)
+	}
+	for _, g := range c.Guides {
+		n += len(g.Latent.Data)
 	}
 	for _, m := range []*picture.Mask{c.Mask, c.ConcatMask} {
 		if m != nil {

@@ -17,7 +17,8 @@ const picturePad = 151655
 
 // seeing is what the prompts of a handle contain besides words.
 type seeing struct {
-	template string // wraps the prompt, instead of the family's template
+	template string   // wraps the prompt, instead of the family's template
+	before   []string // texts before the prompt, each tokenized by itself; nil: the prompt is one text
 	pictures []text.Picture
 	leaveOut bool // the states of the pictures' tokens are left out (text.Encoding.WithoutPictures)
 }
@@ -25,15 +26,25 @@ type seeing struct {
 // Seeing returns a handle whose prompts use another template and refer to pictures, each of which replaces one
 // <|image_pad|>. It returns an error if no encoder of the handle can read pictures, even if there are none.
 func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
+	return c.with(seeing{template: template, pictures: pictures})
+}
+
+// After returns a handle whose prompts follow other texts, each tokenized by itself, which refer to pictures like those
+// of Seeing.
+func (c *Clip) After(texts []string, pictures []text.Picture) (*Clip, error) {
+	return c.with(seeing{before: texts, pictures: pictures})
+}
+
+func (c *Clip) with(s seeing) (*Clip, error) {
 	for i := range c.parts {
 		if text.KindOf(c.parts[i].kind).Unit > 0 {
 			out := *c
-			out.seeing = seeing{template: template, pictures: pictures}
+			out.seeing = s
 			return &out, nil
 		}
 	}
 	return nil, fault.Family("clip", "%s has no encoder that looks at pictures: load that of Qwen-Image-Edit "+
-		"(Qwen2.5-VL), Qwen-Image-2.1 or Krea 2 (Qwen3-VL)", c.Name)
+		"(Qwen2.5-VL), Qwen-Image-2.1, Krea 2 or MiniMax-H3 (Qwen3-VL)", c.Name)
 }
 
 // LeavingOut returns a handle without the states of the pictures in its prompts.

@@ -67,6 +67,11 @@ func Export(v any) (any, bool) {
 		return maskTensor(x), true
 	case Sigmas:
 		return array.New(x, len(x)), true
+	case *Audio:
+		if x == nil {
+			return nil, false
+		}
+		return x.export(), true
 	case *Latent:
 		s := x.Samples
 		if s.Sound.Len() > 0 {
@@ -84,8 +89,8 @@ func Export(v any) (any, bool) {
 		}
 		return o, true
 	case Conditioning:
-		if slices.ContainsFunc(x, func(c Cond) bool { return len(c.Controls) > 0 }) {
-			return nil, false // control nets and their VAEs have no wire form
+		if slices.ContainsFunc(x, func(c Cond) bool { return len(c.Controls)+len(c.Guides)+len(c.Pictures) > 0 }) {
+			return nil, false // control nets, their VAEs, and what guides a video have no wire form
 		}
 		list := []any{}
 		for i := range x {
@@ -187,6 +192,8 @@ func ImportValue(kind, field string, v any) (out any, err error) {
 		out, err = importLatent(v)
 	case kind == "CONDITIONING":
 		out, err = importConditioning(v)
+	case kind == "AUDIO":
+		out, err = importAudio(v)
 	case IsWidget(kind), strings.ContainsAny(kind, "*,") && scalar(v):
 		out, err = pyjson.Normalize(v)
 	default:

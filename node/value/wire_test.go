@@ -64,6 +64,13 @@ func TestValuesTravel(t *testing.T) {
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent of two layers came back as %+v, %v", got, err)
 	}
+	sound := &Audio{B: 1, C: 2, N: 3, Rate: 44100, Data: []float32{1, 2, 3, 4, 5, 6}}
+	if got, err := ImportValue("AUDIO", "audio", exported(t, sound)); err != nil || !reflect.DeepEqual(got, sound) {
+		t.Errorf("a sound came back as %+v, %v", got, err)
+	}
+	if _, travels := Export((*Audio)(nil)); travels {
+		t.Error("the sound of a silent video travels")
+	}
 	if _, err := importConditioning([]any{[]any{
 		array.New([]float32{1}, 1, 1, 1),
 		pyjson.NewObject("hooks", 1),
@@ -106,6 +113,10 @@ func TestWrongKindsAreRefused(t *testing.T) {
 			"CONDITIONING", "image_slots: is [-1]: want the number of text rows before each reference",
 			[]any{[]any{array.New([]float32{1}, 1, 1, 1), pyjson.NewObject("image_slots", []any{int64(-1)})}},
 		},
+		{
+			"AUDIO", "sample_rate is 0: want a number from 1 to 768000",
+			pyjson.NewObject("waveform", array.New([]float32{1}, 1, 1, 1), "sample_rate", int64(0)),
+		},
 	} {
 		if v, err := ImportValue(c.kind, "samples", c.v); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, %v, want a refusal with %q", c.kind, v, err, c.want)
@@ -135,8 +146,11 @@ func TestConditioningsTravelWhole(t *testing.T) {
 		},
 		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}
-	// fields that no node sets, and control nets, which are checked below
-	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule", "Frames"}
+	// fields that no node sets, and what is checked below
+	others := []string{
+		"Controls", "Guides", "Pictures", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule", "Frames",
+		"SoundRatio",
+	}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }
 		if name := f.Name; !slices.Contains(others, name) && zero(list[0]) && zero(list[1]) {
@@ -146,8 +160,12 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	if back, err := importConditioning(exported(t, list)); err != nil || !reflect.DeepEqual(back, list) {
 		t.Errorf("came back as\n%+v, %v, want\n%+v", back, err, list)
 	}
-	list[1].Controls = []*Control{{Image: &picture.Image{}}}
-	if out, travels := Export(list); travels {
-		t.Errorf("control nets are dropped: %v", out)
+	for name, c := range map[string]Cond{
+		"control nets": {Controls: []*Control{{Image: &picture.Image{}}}}, "guides": {Guides: []Guide{{}}},
+		"rows of pictures": {Entry: dit.Entry{Pictures: []dit.Range{{Start: 0, End: 1}}}},
+	} {
+		if out, travels := Export(Conditioning{list[0], c}); travels {
+			t.Errorf("%s are dropped: %v", name, out)
+		}
 	}
 }

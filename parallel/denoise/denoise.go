@@ -102,6 +102,9 @@ func (d *denoiser) open(budget int64) error {
 		e := p.Entry
 		in := rank.EntryInput{Entries: []dit.Entry{e.Entry}, Grid: p.layout.grid}
 		in.Entries[0].Schedule = schedule
+		if scale := d.req.Sampling.SoundScale(); scale != 1 {
+			in.Entries[0].SoundRatio = 1 / scale
+		}
 		for _, r := range e.Residuals {
 			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // repeat one for all items
 				r.Rows = slices.Concat(r.Rows, r.Rows[:min(len(r.Rows), n-len(r.Rows))])

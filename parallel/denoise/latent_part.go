@@ -87,6 +87,17 @@ func (s *latentPart) paste(whole, v []float32) {
 	}
 }
 
+// eachSound calls visit with where the sound of each item lies in a vector of the part.
+func (s *latentPart) eachSound(v []float32, visit func(at, end int)) {
+	g := s.d.whole.grid
+	video := s.d.n - s.d.req.Latent.Sound.Len()
+	if first := min(max(video-s.from, 0), s.n); g.Sound > 0 && first < s.n {
+		for at := 0; at < len(v); at += s.n {
+			visit(at+first, at+s.n)
+		}
+	}
+}
+
 // write calls set for every element of the part that l covers, like layout.write.
 func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens

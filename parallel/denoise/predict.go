@@ -157,6 +157,11 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 		q.input = make([]float32, len(x))
 		d.req.Sampling.Input(q.input, x, sigma)
 	}
+	carried := d.req.Sampling.SoundScale() != 1
+	if carried {
+		q.input = slices.Clone(x)
+		s.eachSound(q.input, func(at, end int) { d.req.Sampling.SoundInput(q.input[at:end], sigma) })
+	}
 	for i, p := range d.preds {
 		if needed[p.branch] && p.active(sigma) {
 			if p.broken != nil {
@@ -177,6 +182,14 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 		return nil, a, nil
 	}
 	outputs := s.vectors(ev.cache, a, q)
+	for _, i := range q.active {
+		if carried {
+			outputs[i] = slices.Clone(outputs[i]) // a replay or a cache keeps it
+			s.eachSound(outputs[i], func(at, end int) {
+				d.req.Sampling.SoundOutput(outputs[i][at:end], q.input[at:end], sigma)
+			})
+		}
+	}
 	out := make([][]float32, len(d.req.Branches))
 	for br := range out {
 		if !needed[br] {

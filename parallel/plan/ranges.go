@@ -105,7 +105,7 @@ func PatchRanges(lt int, g dit.Grid, patches int) []dit.Range {
 	if patches == 1 {
 		return []dit.Range{{End: g.Tokens()}}
 	}
-	li := g.Y * g.X
+	li := g.Unpadded()
 	first := (lt+li+patches/2)/patches - lt
 	first = min(max(first, 1), li-(patches-1))
 	out := []dit.Range{{End: first}}

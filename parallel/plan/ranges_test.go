@@ -70,6 +70,9 @@ func TestPatchesArePartitions(t *testing.T) {
 				if last := padded[m-1]; last.End != li+7 || last.Start != r[m-1].Start {
 					t.Fatalf("%d image tokens and 7 more in %d patches: %v, without them %v", li, m, padded, r)
 				}
+				if sound := PatchRanges(lt, dit.Grid{Y: 1, X: li - li/3, Sound: li / 3}, m); !slices.Equal(sound, r) {
+					t.Fatalf("%d of %d image tokens are sound, in %d patches: %v, want %v", li/3, li, m, sound, r)
+				}
 				if !ok || len(r) != m || least < 1 {
 					t.Fatalf("%d text and %d image tokens in %d patches: %v", lt, li, m, r)
 				}

@@ -138,6 +138,14 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return fault.Bad(branch, "entry %d has references behind %v rows of its text: want ascending numbers from 0 to %d",
 			i, e.Slots, n)
 	}
+	at := 0
+	for _, p := range e.Pictures {
+		if p.Start < at || p.End <= p.Start || p.End > e.Context.Rows {
+			return fault.Bad(branch, "entry %d has pictures in rows %v of its text: want ascending rows of %d", i, e.Pictures,
+				e.Context.Rows)
+		}
+		at = p.End
+	}
 	if err := r.validateBiases(branch, i, e); err != nil {
 		return err
 	}

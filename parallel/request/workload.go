@@ -83,8 +83,8 @@ func sameShapes(a, b *dit.Entry) bool {
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
 		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.Slots, b.Slots) &&
-		slices.Equal(a.Biases, b.Biases) &&
-		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
+		slices.Equal(a.Biases, b.Biases) && slices.Equal(a.Pictures, b.Pictures) &&
+		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return x.Like(&y) })
 }
 
 // HasArea reports whether any entry is limited to a part of the picture.

@@ -42,10 +42,11 @@ type Case struct {
 	// Channels are those that were recorded as one input, the latent's and then those of Concat; 0: the latent's alone.
 	// In the file it is the number of the latent's.
 	Channels int `json:"latent_channels"`
+	Sound
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "wan/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "wan/", "h3/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -168,7 +169,11 @@ func (c Case) Latent() []float32 {
 func (c Case) inputs() (latent, more []float32) {
 	wide := max(c.Channels, c.X[1])
 	item, all := product(c.X[1:]), wide*c.X[2]*c.X[3]
-	x := golden.Input(c.Name+"/x", c.N()*all)
+	input := "/x"
+	if c.Sound.Sound != nil {
+		input = "/video"
+	}
+	x := golden.Input(c.Name+input, c.N()*all)
 	for i := range c.N() {
 		latent, more = append(latent, x[i*all:][:item]...), append(more, x[i*all+item:(i+1)*all]...)
 	}
@@ -199,6 +204,7 @@ func (c Case) Entries() []dit.Entry {
 			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[at*size : (at+1)*size]})
 		}
 		out[i].Method, out[i].Slots = c.Method, c.Slots
+		c.Sound.with(&out[i])
 		if c.Concat != nil {
 			size := product(c.Concat[1:])
 			all := golden.Input(c.Name+"/concat", product(c.Concat))

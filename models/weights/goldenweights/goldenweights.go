@@ -15,7 +15,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// model is one entry of weights.json: [key, shape, kind, scale, offset] per tensor.
+// model is one entry of weights.json: [key, shape, kind, scale, offset] per tensor, or a list of its elements in place of
+// the scale.
 type model struct {
 	Class   string              `json:"class"`
 	Config  json.RawMessage     `json:"config"`
@@ -51,6 +52,7 @@ func makeSet(name string) (*weights.Set, json.RawMessage, error) {
 		"qwen21/weights_vae.json", "qwen21/weights_text.json", "flux3/weights.json", "flux3/weights_text.json",
 		"sdxl/weights.json", "sdxl/weights_text.json",
 		"wan/weights.json", "wan/weights_text.json", "wan/weights_vae.json",
+		"h3/weights.json", "h3/weights_text.json", "h3/weights_vae.json",
 	}
 	for _, file := range files {
 		var models map[string]model
@@ -81,7 +83,11 @@ func add(set map[string]weights.Stored, model string, t []json.RawMessage) error
 		shape         []int
 		scale, offset float64
 	)
+	var list []float32
 	for i, v := range []any{&key, &shape, nil, &scale, &offset} {
+		if i == 3 && t[i][0] == '[' {
+			v = &list
+		}
 		if v == nil {
 			continue
 		}
@@ -89,7 +95,11 @@ func add(set map[string]weights.Stored, model string, t []json.RawMessage) error
 			return err
 		}
 	}
-	set[key] = stored(model+"/"+key, shape, scale, offset)
+	if list != nil {
+		set[key] = weights.Floats(list, shape...)
+	} else {
+		set[key] = stored(model+"/"+key, shape, scale, offset)
+	}
 	return nil
 }
 
