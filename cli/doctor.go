@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"patchbay/cli/console"
+	"patchbay/cli/plan"
 	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
@@ -126,6 +128,8 @@ func (s *stock) fileChecks(cfg *daemon.Config) (out []check) {
 		for _, name := range names {
 			if why := unreadable(&s.roots, kind, name); why != "" {
 				out = append(out, check{"wrong", "models", kind + "/" + name + ": " + why})
+			} else if kind == files.KindDiffusion || kind == files.KindCheckpoint {
+				out = append(out, s.roomChecks(cfg, kind, name)...)
 			}
 		}
 	}
@@ -133,6 +137,40 @@ func (s *stock) fileChecks(cfg *daemon.Config) (out []check) {
 		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
 	}
 	return out
+}
+
+// roomChecks says what a job with a model would bring from host memory on this machine, and what that costs. It is
+// silent about models that fit.
+func (s *stock) roomChecks(cfg *daemon.Config, kind, name string) []check {
+	path, err := s.roots.Resolve(kind, "file", name)
+	if err != nil {
+		return nil // found unreadable elsewhere
+	}
+	memory, err := cfg.HostMemory()
+	if err != nil {
+		return []check{{"wrong", "memory", "--memory " + err.Error()}}
+	}
+	f := plan.Flags{
+		Model: path, Size: "1024x1024", Devices: "cpu", HostMemory: strconv.FormatInt(memory, 10), Batch: 1, Warmup: 1,
+	}
+	if list, _ := daemon.GPUs(cfg.Devices); len(list) > 0 {
+		f.Devices = fmt.Sprintf("cuda:%d", list[0])
+	}
+	text := kind + "/" + name + ": "
+	search, err := f.Search()
+	if err != nil {
+		return nil // a checkpoint need not hold a diffusion model
+	}
+	choice, err := search.Auto()
+	if err != nil {
+		return []check{{"note", "memory", text + plain(err)}}
+	}
+	if b := choice.Streams; b.Blocks > 0 {
+		return []check{{"note", "memory", fmt.Sprintf("%s%d of %d blocks come from host memory, %s a step: %.2f times the "+
+			"time of blocks that all stay, for a picture of 1024 px", text, b.Blocks, b.Blocks+b.Resident,
+			console.Size(float64(b.StepBytes)), b.Slowdown)}}
+	}
+	return nil
 }
 
 // gpuChecks reports on the NVIDIA driver, every GPU and, if a GPU is usable, NVIDIA's libraries. It starts nothing on

@@ -135,7 +135,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	if err := errors.Join(shows.Finish(end, err, col.Files, f.out), saved); err != nil {
 		return err
 	}
-	if req.Plan != "" || measured.Reused() {
+	if req.Plan != "" || measured.Reused() || measured.Streamed() {
 		measured.ShowWork(shows)
 	}
 	if f.trace == "" {

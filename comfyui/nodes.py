@@ -231,6 +231,11 @@ class Plan:
         free = f" of {f['free_bytes'] / 2**30:.1f}" if f["free_bytes"] else ""
         text = f"{f['plan']} on {f['device']}: {f['seconds']:.3g} s, {1000 * f['step_seconds']:.3g} ms a step"
         text += f", {f['bytes'] / 2**30:.3g}{free} GiB a device"
+        if f.get("streamed"):
+            text += (
+                f"; {f['streamed']} of {f['streamed'] + f['resident']} blocks come from host memory, "
+                f"{f['step_bytes'] / 2**30:.3g} GiB a step: {f['slowdown']:.2g} x the time of all on the device"
+            )
         tell("Predicted: " + text)
         return {"ui": {"text": [text]}, "result": (plan,)}
 

@@ -159,7 +159,7 @@ func (c *Config) BuiltInRates() (kinds []hardware.Machine, err error) {
 // closing releases the devices; it must be called after the engine is closed.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
-	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
+	cfg.Patience, cfg.Deterministic, cfg.Streams = c.Patience, c.Deterministic, true
 	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
 	var driver *cuda.Driver
 	var infos []cuda.Info

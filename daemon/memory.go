@@ -102,13 +102,13 @@ func newLedger(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger 
 // bound makes ec count what it computes with in a ledger, and refuse weights that the memory which the process may take
 // does not hold. memory is that, and the ledger nil, if it is not known (0). shrink is that of engine.NewLedger.
 func (c *Config) bound(ec *parallel.Config, shrink func()) (memory int64, l *engine.Ledger, err error) {
-	if memory, err = c.hostMemory(); err != nil || memory == 0 {
+	if memory, err = c.HostMemory(); err != nil || memory == 0 {
 		return memory, nil, err
 	}
-	if ec.DeviceOf == nil {
-		ec.MemoryBytes = memory
+	ec.HostMemory = memory
+	if l = newLedger(memory, ec, shrink); ec.DeviceOf == nil {
+		ec.MemoryBytes, ec.ProgramBytes = memory, memory-l.Room()
 	}
-	l = newLedger(memory, ec, shrink)
 	if ranks, ok := ec.Processes.(*children); ok {
 		ranks.ledger, ranks.memory = l, memory
 	}
@@ -127,9 +127,9 @@ func (c *Config) BoundEngine() (cfg parallel.Config, closing func() error, err e
 	return cfg, closing, nil
 }
 
-// hostMemory returns how much of the machine's memory a process may take: --memory, or nine tenths of what is
+// HostMemory returns how much of the machine's memory a process may take: --memory, or nine tenths of what is
 // available; 0: not known.
-func (c *Config) hostMemory() (int64, error) {
+func (c *Config) HostMemory() (int64, error) {
 	memory, err := ParseBytes(c.Memory)
 	if memory == 0 {
 		memory = availableMemory() / 10 * 9

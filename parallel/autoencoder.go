@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
@@ -77,6 +79,27 @@ func (p *Pool) do(ctx context.Context, what string, f func(*Workspace) error) er
 		return engine.NewArena(what, p.buf.Mem, p.buf.Bytes), nil
 	}
 	return scope.Recovered(what, func() error { return f(l) })
+}
+
+// Room returns how many bytes the weights of such work may take, 0: any number. They share the memory with what they
+// compute, and as much of it is theirs as would be a diffusion model's.
+func (l *Workspace) Room() int64 {
+	cfg := &l.pool.whole.cfg
+	room := cfg.room()
+	if device, ok := l.Ops.(engine.Located); ok && cfg.DeviceOf != nil {
+		if _, total, err := device.DeviceMemory(); err == nil {
+			free := forecast.Room(total - cfg.Reserve)
+			room = min(cmp.Or(room, free), free)
+		}
+	}
+	return room
+}
+
+// Bring brings layers from host memory just before their use, on ops of a device (rank.Bring).
+func (l *Workspace) Bring(ops engine.Ops) func(*dit.Shards) (use func(layer int) error, end func(), err error) {
+	return func(shards *dit.Shards) (func(int) error, func(), error) {
+		return rank.Bring(ops, func() (engine.Ops, error) { return l.pool.whole.cfg.NewOps(0, 1) }, shards)
+	}
 }
 
 // Share is what Workspace.Shared passes to each rank.

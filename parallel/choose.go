@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -39,7 +40,7 @@ func (e *Leader) plan(r *request.Request) (plan.Plan, error) {
 func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	cluster, gpus := e.devices()
 	p = forecast.Share(cluster, r.Model.Spec, p)
-	p, err := e.streamed(r.Model, p, func() forecast.Search { return e.question(r, p) })
+	p, err := e.streamed(p, func() forecast.Search { return e.question(r, p) })
 	if err == nil {
 		err = r.Fits(p)
 	}
@@ -51,20 +52,13 @@ func (e *Leader) settle(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	return p, err
 }
 
-// streamed chooses how many blocks of a plan come from host memory, where that is to be chosen. On the processors they
-// do where weights, sessions and an eighth for everything else do not fit the memory that the process may take.
-func (e *Leader) streamed(m request.Model, p plan.Plan, question func() forecast.Search) (plan.Plan, error) {
+// streamed chooses how many blocks of a plan come from host memory, where that is to be chosen.
+func (e *Leader) streamed(p plan.Plan, question func() forecast.Search) (plan.Plan, error) {
 	if p.Stream >= 0 {
 		return p, nil
 	}
 	s := question()
 	s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.survey().Devices))
-	if _, gpus := e.devices(); !gpus {
-		s.Shared = e.cfg.MemoryBytes - e.cfg.MemoryBytes/8
-		if bytes := m.LoadedBytes(); bytes > 0 && m.Spec.Params > 0 {
-			s.Cluster.Device.WeightBytes = float64(bytes) / float64(m.Spec.Params)
-		}
-	}
 	if p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()) != nil {
 		return p, nil // refused by the caller
 	}
@@ -118,11 +112,17 @@ func (e *Leader) advised(err error, r *request.Request, p plan.Plan) error {
 	return err
 }
 
-// parse parses a plan and applies Config.Deterministic to it.
+// parse parses a plan and applies Config.Deterministic and Config.Streams to it.
 func (e *Leader) parse(text string) (plan.Plan, error) {
 	p, err := plan.Parse(text)
 	if err == nil && e.cfg.Deterministic && !p.Deterministic {
-		return plan.Parse(text + ",deterministic=on")
+		text += ",deterministic=on"
+		p, err = plan.Parse(text)
+	}
+	if err == nil && e.cfg.Streams {
+		if auto, err := plan.Parse(text + ",stream=auto"); err == nil { // fails where the key is there
+			return auto, nil
+		}
 	}
 	return p, err
 }
@@ -140,7 +140,9 @@ func (e *Leader) choose(r *request.Request, p plan.Plan) (plan.Plan, error) {
 	return c.Best.Plan, nil
 }
 
-// search returns the planner's search for the plan that runs a workload fastest on at most p.Ranks() ranks.
+// search returns the planner's search for the plan that runs a workload fastest on at most p.Ranks() ranks. On the
+// processors, plans that may bring blocks from host memory do so where weights, sessions and an eighth for everything
+// else do not fit the memory that the process may take.
 func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forecast.Search {
 	cluster, _ := e.devices()
 	cluster.Device = e.onDevice(cluster.Device, m)
@@ -160,11 +162,18 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 	}
 	host := int64(0)
 	if p.Stream != 0 {
-		host = math.MaxInt64
+		if host = cmp.Or(e.cfg.HostMemory, math.MaxInt64); e.survey().Devices != nil { // of other machines
+			host = math.MaxInt64
+		}
+	}
+	shared := int64(0)
+	if _, gpus := e.devices(); !gpus && p.Stream != 0 {
+		shared = e.cfg.room()
+		cluster.Device.WeightBytes = weightBytes(m, cluster.Device.WeightBytes)
 	}
 	return forecast.Search{
-		HostMemory: host,
-		Workload:   w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
+		HostMemory: host, Shared: shared,
+		Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
 	}
 }
 
@@ -187,15 +196,21 @@ func (e *Leader) devices() (cluster hardware.Cluster, gpus bool) {
 	return e.cluster.At(survey.Site), gpus
 }
 
+// weightBytes returns the bytes of one weight of a model once loaded, usual if they are not known.
+func weightBytes(m request.Model, usual float64) float64 {
+	if bytes := m.LoadedBytes(); bytes > 0 && m.Spec.Params > 0 {
+		return float64(bytes) / float64(m.Spec.Params)
+	}
+	return usual
+}
+
 // onDevice adds to a device what its operations and the weights of a model say about memory. It returns d unchanged if
 // ranks do not work on GPUs.
 func (e *Leader) onDevice(d hardware.Device, m request.Model) hardware.Device {
 	if _, gpus := e.devices(); !gpus {
 		return d
 	}
-	if bytes := m.LoadedBytes(); bytes > 0 && m.Spec.Params > 0 {
-		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
-	}
+	d.WeightBytes = weightBytes(m, d.WeightBytes)
 	if e.survey().Devices != nil { // hosts have reported the rest
 		return d
 	}

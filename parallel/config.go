@@ -7,6 +7,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/process"
@@ -46,8 +47,13 @@ type Config struct {
 	Order uint64
 	// EncoderDType is the activation type of text encoders and autoencoders, F32 (the zero value) or BF16.
 	EncoderDType engine.DType
-	// Deterministic adds deterministic=on to every plan.
-	Deterministic bool
+	// Deterministic adds deterministic=on to every plan, Streams adds stream=auto to those that do not say stream.
+	Deterministic, Streams bool
+	// HostMemory bounds the bytes of host memory from where blocks are brought to devices that have their own, 0: no
+	// limit.
+	HostMemory int64
+	// ProgramBytes is what the process takes of MemoryBytes in any case.
+	ProgramBytes int64
 	// Processes starts the processes that ranks run in; nil: all ranks run in this process.
 	Processes Processes
 }
@@ -93,6 +99,14 @@ func (c *Config) fits(p plan.Plan) error {
 			"named twice has two)", p, n, most, strings.Join(where, ", "))
 	}
 	return nil
+}
+
+// room returns what weights and sessions may take of the process's memory, 0: any number of bytes.
+func (c *Config) room() int64 {
+	if c.MemoryBytes == 0 {
+		return 0
+	}
+	return max(1, forecast.Room(c.MemoryBytes-c.ProgramBytes))
 }
 
 func (c *Config) transport() comm.Transport {

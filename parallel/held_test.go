@@ -258,7 +258,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
 	need := func(plan string) (n int64) {
 		for _, h := range holdings(t, planOf(t, plan), r.Model.Spec) {
-			stay, places := r.Model.HeldBytes(h)
+			stay, places, _ := r.Model.HeldBytes(h)
 			n += stay + places
 		}
 		return n

@@ -266,7 +266,8 @@ func (e *Leader) relieved(work func() error) error {
 		}
 		err = work()
 	}
-	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
+	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) &&
+		!errors.Is(err, engine.ErrOutOfMemory) && !isLost(err) {
 		return err
 	}
 	failure := scope.AsError(err)

@@ -55,7 +55,7 @@ func (p *Pool) Load(ctx context.Context, m request.Model, text string) (Loaded, 
 		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", split.Ranks(), n)
 	}
 	cluster, _ := e.devices()
-	split, err = e.streamed(m, forecast.Share(cluster, m.Spec, split), func() forecast.Search {
+	split, err = e.streamed(forecast.Share(cluster, m.Spec, split), func() forecast.Search {
 		return e.search(m, forecast.Reference(m.Spec, cluster.Device), split)
 	})
 	if err == nil {
@@ -88,7 +88,7 @@ func (e *Leader) hold(m request.Model, split plan.Plan, extra []int64, held func
 		at, place := e.processes.PlaceOf(rank)
 		h := held(plan.Mesh{Plan: split}.At(rank))
 		n := process.Need{Place: place, Held: h}
-		n.Bytes, n.Extra = m.HeldBytes(h)
+		n.Bytes, n.Extra, n.Streamed = m.HeldBytes(h)
 		if extra != nil {
 			n.Extra += extra[rank]
 		}

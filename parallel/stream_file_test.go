@@ -16,9 +16,10 @@ import (
 	"patchbay/parallel/request"
 )
 
-// TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, and
-// for a file that is written to or cut in the middle of a run the error file_changed, which names the file and where it
-// ends, after which the pool runs other requests.
+// TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, also
+// where another file takes the name in the middle of a run, since the one that was opened stays. For a file that is
+// written to or cut there is the error file_changed, which names the file and where it ends, after which the pool runs
+// other requests.
 func TestStreamsReadTheirFile(t *testing.T) {
 	set, metadata, err := tiny.Checkpoint("flux")
 	if err != nil {
@@ -65,7 +66,14 @@ func TestStreamsReadTheirFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, harm := range map[string]func(path string) error{
-		"":      func(string) error { return nil },
+		"": func(string) error { return nil },
+		"replace": func(path string) error {
+			other := path + ".new"
+			if err := os.WriteFile(other, make([]byte, 100), 0o600); err != nil {
+				return err
+			}
+			return os.Rename(other, path)
+		},
 		"touch": func(path string) error { return os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)) },
 		"cut":   func(path string) error { return os.Truncate(path, 5000) },
 	} {
@@ -78,7 +86,7 @@ func TestStreamsReadTheirFile(t *testing.T) {
 				return nil
 			})
 			switch {
-			case what == "":
+			case what == "" || what == "replace":
 				if err != nil {
 					t.Fatal(err)
 				}

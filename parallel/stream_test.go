@@ -3,13 +3,17 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
 	"patchbay/tests/race"
@@ -170,5 +174,162 @@ func TestStreamFollowsTheBudget(t *testing.T) {
 				t.Errorf("element %d differs from the run with whole weights", at)
 			}
 		})
+	}
+}
+
+// TestStreamsByDefault checks Config.Streams: where a plan says nothing of it, blocks come from host memory if the
+// model does not fit otherwise. A refusal says what stays, what comes from host memory and what is allowed.
+func TestStreamsByDefault(t *testing.T) {
+	r := tinyRequest(t, "flux", 1, 9, 8, 1)
+	r.Model.WeightBytes = 4 * r.Model.Spec.Params
+	one, err := newEngine(t).Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := r.Model.WeightBytes + one.Stats.PeakBytes
+	for _, c := range []struct {
+		plan    string
+		budget  int64
+		want    string
+		refused string
+	}{
+		{"", 0, "one rank", ""},
+		{"", whole * 5 / 4, "one rank", ""},
+		{"", whole * 4 / 5, "stream=6", ""},
+		{"ulysses=2", whole * 7 / 8, "ulysses=2,stream=", ""},
+		{"ranks=2", whole * 4 / 5, "stream=", ""},
+		{"stream=off", r.Model.WeightBytes - 1, "", "the weights of tiny-flux take "},
+		{"", r.Model.WeightBytes / 8, "", "that come from host memory, "},
+	} {
+		t.Run(fmt.Sprint(c.plan, " of ", c.budget), func(t *testing.T) {
+			e, err := NewPool(Config{NewOps: testOps, MemoryBytes: c.budget, Streams: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			r := *r
+			r.Plan = c.plan
+			res, err := e.Sample(context.Background(), &r, nil)
+			if c.refused != "" {
+				if !fault.Is(err, fault.OutOfMemory) || !strings.Contains(err.Error(), c.refused) ||
+					!strings.Contains(err.Error(), "MB are allowed") {
+					t.Errorf("got %v, want out_of_memory with %q", err, c.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(res.Stats.Plan, c.want) {
+				t.Errorf("ran %s, want %s", res.Stats.Plan, c.want)
+			}
+			if rel := relative(res.Latent.Data, one.Latent.Data); !(rel <= 1e-5) {
+				t.Errorf("differs from one rank with whole weights by %.3g, bound 1e-5", rel)
+			}
+		})
+	}
+}
+
+// TestModelsInTurn runs two models one after the other in memory that holds one of them, or only a part of one: bits
+// stay the same, and what is resident stays within the budget.
+func TestModelsInTurn(t *testing.T) {
+	list := []*request.Request{tinyRequest(t, "flux", 1, 9, 8, 1), tinyRequest(t, "hunyuandit", 1, 9, 8, 1)}
+	var want [2]*request.Result
+	budget := int64(0)
+	for i, r := range list {
+		r.Model.WeightBytes = 4 * r.Model.Spec.Params
+		var err error
+		if want[i], err = newEngine(t).Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+		budget = max(budget, r.Model.WeightBytes+want[i].Stats.PeakBytes)
+	}
+	for _, room := range []int64{budget * 5 / 4, budget * 4 / 5} {
+		e, err := NewPool(Config{NewOps: testOps, MemoryBytes: room, Streams: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams := false
+		for turn, i := range []int{0, 1, 0, 1, 1, 0} {
+			got, err := e.Sample(context.Background(), list[i], nil)
+			if err != nil {
+				t.Fatalf("turn %d in %d bytes: %v", turn, room, err)
+			}
+			if at := firstDifference(got.Latent.Data, want[i].Latent.Data); at >= 0 {
+				t.Errorf("turn %d in %d bytes: element %d differs from the run with whole weights", turn, room, at)
+			}
+			held := int64(0)
+			for _, p := range e.Resident() {
+				held += p.Bytes
+			}
+			if held > room {
+				t.Errorf("turn %d: %d bytes are resident, %d are allowed", turn, held, room)
+			}
+			streams = streams || got.Stats.Plan != "one rank"
+		}
+		if streams != (room < budget) {
+			t.Errorf("in %d bytes of %d: blocks came from host memory: %v", room, budget, streams)
+		}
+		e.Close()
+	}
+}
+
+// scarce is Ops whose allocations fail from the given one on.
+type scarce struct {
+	engine.Ops
+	left *atomic.Int64
+}
+
+func (s *scarce) Alloc(bytes int) (engine.Buf, error) {
+	if s.left.Add(-1) < 0 {
+		return engine.Buf{}, fmt.Errorf("%d bytes: %w", bytes, engine.ErrOutOfMemory)
+	}
+	return s.Ops.Alloc(bytes)
+}
+
+func (s *scarce) Close() error {
+	rank.CloseOps(s.Ops)
+	return nil
+}
+
+// TestStreamsRunOutOfMemory lets memory run out at every allocation of a request that brings blocks, that of its slots
+// among them: the request fails with out_of_memory, and the next one gives the right bits.
+func TestStreamsRunOutOfMemory(t *testing.T) {
+	r := tinyRequest(t, "flux", 1, 9, 8, 1)
+	r.Plan = "ulysses=2,stream=4"
+	plenty, left := int64(1<<30), atomic.Int64{}
+	cfg := Config{NewOps: func(at, ranks int) (engine.Ops, error) {
+		ops, err := testOps(at, ranks)
+		return &scarce{ops, &left}, err
+	}}
+	left.Store(plenty)
+	e, err := NewPool(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := e.Sample(context.Background(), r, nil)
+	if e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all := plenty - left.Load()
+	for n := range all {
+		left.Store(plenty)
+		cfg.Relieve = func() { left.Store(n) } // the second attempt runs out at the same place
+		e, err := NewPool(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left.Store(n)
+		if _, err := e.Sample(context.Background(), r, nil); !fault.Is(err, fault.OutOfMemory) {
+			t.Errorf("without allocation %d of %d: got %v, want out_of_memory", n, all, err)
+		}
+		left.Store(plenty)
+		got, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Errorf("after allocation %d of %d failed: %v", n, all, err)
+		} else if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
+			t.Errorf("after allocation %d of %d failed: element %d differs", n, all, at)
+		}
+		e.Close()
 	}
 }

@@ -79,10 +79,10 @@ func onProcessors(memory string) daemon.Config {
 // and what may be taken, before any of it is read.
 func TestStepRunsWhatTheFileHolds(t *testing.T) {
 	path, stored, wide := deepGGUF(t)
-	measure := func(memory string) (*report, error) {
+	measure := func(memory, split string) (*report, error) {
 		f := stepFlags{
 			timing:  timing{runs: 1},
-			Trial:   plan.Trial{Model: path, Size: "64x64", Compute: "auto", Steps: 1},
+			Trial:   plan.Trial{Model: path, Size: "64x64", Compute: "auto", Steps: 1, Plan: split},
 			devices: onProcessors(memory),
 		}
 		return f.measure(context.Background())
@@ -91,7 +91,7 @@ func TestStepRunsWhatTheFileHolds(t *testing.T) {
 	if stored > limit/3 || wide < limit {
 		t.Fatalf("the file has %d bytes, %d as f32: the limit of %d tells nothing", stored, wide, limit)
 	}
-	r, err := measure("256M")
+	r, err := measure("256M", "")
 	if err != nil {
 		t.Fatalf("within 256M: %v", err)
 	}
@@ -99,7 +99,7 @@ func TestStepRunsWhatTheFileHolds(t *testing.T) {
 	if !ok || held < stored/2 || held > stored+stored/4 {
 		t.Errorf("the weights of a file of %d bytes take %v", stored, r.Extra["weight_bytes"])
 	}
-	_, err = measure("48M")
+	_, err = measure("48M", "stream=off")
 	need := fmt.Sprintf("take %d MB", held>>20)
 	if err == nil || !strings.Contains(err.Error(), "48 MB are allowed") || !strings.Contains(err.Error(), need) {
 		t.Errorf("within 48M: %v, want a refusal that says %q and 48 MB", err, need)

@@ -159,6 +159,18 @@ func (p *RunStats) ShowWork(s *Progress) {
 	}
 }
 
+// Streamed reports whether any run brought blocks from host memory.
+func (p *RunStats) Streamed() bool {
+	return slices.ContainsFunc(p.runs, func(run samplingRun) bool {
+		for _, r := range run.Ranks {
+			if r.Sent[plan.AxisStream].Calls > 0 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // Reused reports whether a cache answered any evaluation.
 func (p *RunStats) Reused() bool {
 	return slices.ContainsFunc(p.runs, func(run samplingRun) bool { return len(run.Reused) > 0 })

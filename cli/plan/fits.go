@@ -4,108 +4,128 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"patchbay/cli/console"
 	"patchbay/models/published"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
 )
 
-// fileKind is a group of file formats whose weights take the same bytes each once they are loaded.
-type fileKind struct {
-	names string
-	bytes int
+// fileForm is a group of file formats whose weights take the same bytes, in the file and once they are loaded.
+type fileForm struct {
+	bits  string
+	names []string
+	bytes float64 // of a weight, with its share of factors
 }
 
-// fileKinds returns the groups. Quantised files keep their size (docs/files.md): --model with the file counts them.
-func fileKinds() []fileKind { return []fileKind{{"f16, bf16", 2}, {"f32", 4}} }
+func fileForms() []fileForm {
+	return []fileForm{
+		{"16", []string{"f16", "bf16"}, 2},
+		{"8", []string{"fp8", "int8", "mxfp8", "q8_0"}, 1.0625}, // a factor of 16 bits for 32 weights
+		{"4", []string{"nvfp4", "q4_0", "q4_k"}, 0.5625},        // one of 8 bits for 16, or of 16 bits for 32
+	}
+}
 
-// cardSizes returns memory sizes of common cards in GiB, cardCounts how many of them are tried.
-func cardSizes() []int64 { return []int64{12, 16, 24, 32, 48, 80, 96} }
+// formOf returns the bytes of a weight of --file.
+func formOf(name string) (bytes float64, err error) {
+	var names []string
+	for _, form := range fileForms() {
+		if slices.Contains(form.names, strings.ToLower(name)) {
+			return form.bytes, nil
+		}
+		names = append(names, form.names...)
+	}
+	return 0, fmt.Errorf("--file %s: want one of %s", name, strings.Join(names, ", "))
+}
 
-func cardCounts() []int { return []int{1, 2, 4, 8} }
+// cardSizes returns memory sizes of common cards in GiB.
+func cardSizes() []int64 { return []int64{8, 12, 16, 24, 32, 48, 80, 96} }
 
-// fits prints, as a Markdown table, the fastest plan that fits by released model, kind of file, size of a card and
-// number of cards. Sizes with the same plans share a row.
+// fits prints, as a Markdown table, what the devices do with every released model by form of its file and memory of a
+// card, the rows of each model as soon as they are known. Forms with equal cells share a row.
 func (f *Flags) fits(out io.Writer) error {
 	models := published.Names()
 	if f.Model != "" {
 		models = []string{f.Model}
 	}
-	var rows [][]string
-	for _, model := range models {
-		for _, kind := range fileKinds() {
-			more, err := f.fitting(model, kind)
-			if err != nil {
-				return err
-			}
-			rows = append(rows, more...)
-		}
-	}
-	head := []string{"model", "file", "a card has"}
-	for _, n := range cardCounts() {
-		head = append(head, fmt.Sprintf("%d x", n))
+	head := []string{"model", "bits"}
+	for _, size := range cardSizes() {
+		head = append(head, fmt.Sprintf("%d GB", size))
 	}
 	console.Printf(out, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
-	for _, r := range rows {
-		console.Printf(out, "| %s |\n", strings.Join(r, " | "))
+	for _, model := range models {
+		search, err := f.of(model).Search()
+		if err != nil {
+			return console.BadInput(err)
+		}
+		if search.Cluster.Mixed != nil {
+			return console.BadInput(fmt.Errorf("--fits --devices %s: want one kind of card", f.Devices))
+		}
+		var bits, cells []string
+		row := func() {
+			if bits != nil {
+				console.Printf(out, "| %s | %s | %s |\n", model, strings.Join(bits, ", "), strings.Join(cells, " | "))
+			}
+		}
+		for _, form := range fileForms() {
+			next := fitting(search, form.bytes)
+			if !slices.Equal(next, cells) {
+				row()
+				bits, cells = nil, next
+			}
+			bits = append(bits, form.bits)
+		}
+		row()
 	}
 	return nil
 }
 
-func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error) {
-	one := *f
-	one.Model = model
-	search, err := one.Search()
-	if err != nil {
-		return nil, console.BadInput(err)
-	}
-	if search.Cluster.Mixed != nil {
-		return nil, console.BadInput(fmt.Errorf("--fits --devices %s: want one kind of card", one.Devices))
-	}
-	d := &search.Cluster.Device
-	d.WeightBytes = float64(kind.bytes)
-	sizes := cardSizes()
-	table := make([][]string, len(sizes)) // by size, then by number of cards
-	for _, n := range cardCounts() {
-		search.Cluster.PerHost = n
-		best := func(i int) string {
-			d.Memory = sizes[i] << 30
-			if choice, ok := search.Fastest(); ok {
-				return choice.Plan.String()
-			}
-			return "-"
-		}
-		cells := make([]string, len(sizes))
-		last := len(sizes) - 1
-		cells[0], cells[last] = best(0), best(last)
-		between(cells, 0, last, best)
-		for i, c := range cells {
-			table[i] = append(table[i], c)
-		}
-	}
-	first := 0 // the first size of the last row
-	for i, cells := range table {
-		if i > 0 && slices.Equal(table[first], cells) {
-			rows[len(rows)-1][2] = fmt.Sprintf("%d to %d GB", sizes[first], sizes[i])
-			continue
-		}
-		first = i
-		rows = append(rows, append([]string{model, kind.names, strconv.FormatInt(sizes[i], 10) + " GB"}, cells...))
-	}
-	return rows, nil
+// of returns the flags for another model.
+func (f *Flags) of(model string) *Flags {
+	out := *f
+	out.Model = model
+	return &out
 }
 
-// between fills in the cells between two known ones. A plan that is fastest with less memory and with more is fastest
-// with any amount in between.
-func between(cells []string, low, high int, best func(int) string) {
+// fitting returns a cell for each size of a card: "yes" if one card keeps all weights, how many times as long the run
+// takes where some come from host memory, the fastest plan of several cards, or "-" if nothing fits.
+func fitting(search forecast.Search, weightBytes float64) []string {
+	search.Cluster.Device.WeightBytes = weightBytes
+	resident := 0.
+	cell := func(size int64) string {
+		search.Cluster.Device.Memory = size << 30
+		best, ok := search.Fastest()
+		switch {
+		case !ok:
+			return "-"
+		case best.Plan.Ranks() > 1:
+			return best.Plan.String()
+		case best.Plan.Stream == 0:
+			return "yes"
+		}
+		if resident == 0 {
+			resident = search.Simulate(plan.OneRank()).Seconds
+		}
+		return fmt.Sprintf("%.1f x", best.Seconds/resident)
+	}
+	sizes := cardSizes()
+	cells, last := make([]string, len(sizes)), len(sizes)-1
+	cells[0], cells[last] = cell(sizes[0]), cell(sizes[last])
+	between(cells, 0, last, func(i int) string { return cell(sizes[i]) })
+	return cells
+}
+
+// between fills in the cells between two known ones. What is fastest with less memory and with more is fastest with any
+// amount in between.
+func between(cells []string, low, high int, cell func(int) string) {
 	if high-low < 2 {
 		return
 	}
 	mid := (low + high) / 2
 	if cells[mid] = cells[low]; cells[low] != cells[high] {
-		cells[mid] = best(mid)
+		cells[mid] = cell(mid)
 	}
-	between(cells, low, mid, best)
-	between(cells, mid, high, best)
+	between(cells, low, mid, cell)
+	between(cells, mid, high, cell)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -29,15 +30,16 @@ import (
 // Flags are the flags of plan. The exported ones are also used by other commands that search for a plan.
 type Flags struct {
 	Model, Size, Devices       string
+	HostMemory                 string
 	plan, timeline, rates      string
-	hostMemory                 string
+	file                       string
 	Steps, Batch, Warmup       int
 	text, entries, jobs        int
 	layers                     int
 	exact, json, all, blocking bool
 	table, checks              bool
 	controls, patches          []string
-	weightBytes                float64      // bytes per weight of a quantized file; 0: the usual
+	weightBytes                float64      // bytes per weight of the file; 0: those of the device
 	opened                     *value.Model // of a file; nil: a released model
 }
 
@@ -63,7 +65,9 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
   patchbay plan --model flux-dev --devices 2x4090-pcie --control 5+10
   patchbay plan --model qwen-image --devices 4xL40-pcie --patch blocks
   patchbay plan --model qwen-image-layered --size 640x640 --layers 3 --devices 4xL40-pcie
-  patchbay plan --fits --exact
+  patchbay plan --model qwen-image --file int8 --devices 1x3060 --host-memory 32G
+  patchbay plan --fits --host-memory 32G
+  patchbay plan --fits --exact --devices 4xL40-pcie
   patchbay plan --check --plan pipe=2,patches=4 --size 256x256`,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -98,10 +102,13 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
 	fl.StringVar(&f.rates, "rates", "", "replace device and link rates by those of a file that bench step --save "+
 		"or bench comm --save has measured")
-	fl.StringVar(&f.hostMemory, "host-memory", "", "host memory, as in 32G: plans may keep blocks there that do not fit "+
-		"the devices (stream=on)")
-	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
-		"of file; cards are --devices otherwise (default 4090-pcie)")
+	fl.StringVar(&f.HostMemory, "host-memory", "", "host memory, as in 32G: blocks that do not fit the devices may come "+
+		"from there (stream=on)")
+	fl.StringVar(&f.file, "file", "", "form of the file of a released model, such as fp8, int8, nvfp4 or q4_k (default: "+
+		"bf16, or that of the device in --rates)")
+	fl.BoolVar(&f.table, "fits", false, "print what cards of 8 to 96 GB do with every model, by bits of a weight in the "+
+		"file: yes if one card holds all weights, how many times longer it takes if some come from host memory "+
+		"(--host-memory), or the plan of several cards; --devices says how many and how fast (default 1x4090-pcie)")
 	fl.BoolVar(&f.checks, "check", false, "run --plan on this machine's processors and print predicted and measured "+
 		"work, bytes and memory of every rank; --model is a file, or the demo's")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
@@ -133,7 +140,10 @@ func (f *Flags) run(cmd *cobra.Command) error {
 		return f.check(cmd.Context(), cmd.OutOrStdout())
 	}
 	if f.table {
-		f.Devices = cmp.Or(f.Devices, "4090-pcie")
+		if f.file != "" {
+			return console.BadInput(errors.New("--fits has rows for all forms of files: leave out --file"))
+		}
+		f.Devices = cmp.Or(f.Devices, "1x4090-pcie")
 		return f.fits(cmd.OutOrStdout())
 	}
 	search, err := f.Search()
@@ -182,6 +192,14 @@ func (f *Flags) Search() (forecast.Search, error) {
 	if err != nil {
 		return s, err
 	}
+	switch {
+	case f.file != "" && f.opened != nil:
+		return s, fmt.Errorf("--file %s: %s is a file, which has its own form", f.file, f.Model)
+	case f.file != "":
+		if f.weightBytes, err = formOf(f.file); err != nil {
+			return s, err
+		}
+	}
 	if onThisMachine(f.Devices) {
 		local := daemon.Config{Devices: f.Devices, Rates: f.rates, CUDALibs: os.Getenv("PATCHBAY_CUDA_LIBS")}
 		s.Cluster, err = local.Cluster()
@@ -218,8 +236,11 @@ func (f *Flags) Search() (forecast.Search, error) {
 		s.T = f.layers + 1
 		s.Y *= s.T
 	}
-	if s.HostMemory, err = daemon.ParseBytes(f.hostMemory); err != nil {
+	if s.HostMemory, err = daemon.ParseBytes(f.HostMemory); err != nil {
 		return s, fmt.Errorf("--host-memory %w", err)
+	}
+	if s.Cluster.Device.Memory == 0 { // the processors have no other
+		s.Shared, s.HostMemory = forecast.Room(s.HostMemory), math.MaxInt64
 	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
 	return s, f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
@@ -256,15 +277,15 @@ func (f *Flags) open() (*published.Model, error) {
 	return m, nil
 }
 
-// describeFile reads the header of a checkpoint. For a quantized one it sets weightBytes, as for weights that stay
-// quantized, and returns the format in parentheses.
+// describeFile reads the header of a checkpoint and sets weightBytes. It returns the form of a quantized one in
+// parentheses.
 func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
 	read := func(h files.Header) (err error) {
 		if f.opened, err = value.OpenModel(h); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		f.weightBytes = float64(f.opened.Request().LoadedBytes()) / float64(f.opened.Spec.Params)
 		if form, quantised := h.Weights.Set().Form(); quantised {
-			f.weightBytes = float64(h.Weights.Set().Bytes()) / float64(f.opened.Spec.Params)
 			stored = " (" + form + ")"
 		}
 		return nil
@@ -337,11 +358,10 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	} else {
 		console.Printf(out, "nothing between devices\n")
 	}
-	for _, t := range r.Traffic {
-		if t.MostBytes > 0 && t.Axis == plan.AxisStream.String() {
-			console.Printf(out, "streams   %.2f GB per step from host memory, where %.2f GB lie for all ranks\n",
-				gb(t.MostBytes), gb(r.HostBytes))
-		}
+	if b := c.Streams; b.Blocks > 0 {
+		console.Printf(out, "streams   %d of %d blocks, %d stay: %.2f GB per step from host memory, where %.2f GB lie for "+
+			"all ranks; %.2f x the time of blocks that all stay\n", b.Blocks, b.Blocks+b.Resident, b.Resident,
+			gb(b.StepBytes), gb(b.HostBytes), b.Slowdown)
 	}
 	if r.Idle > 0 {
 		console.Printf(out, "idle      devices %d to %d%s: %s\n", s.Cluster.Ranks()-r.Idle, s.Cluster.Ranks()-1, idle,

@@ -21,7 +21,7 @@ type report struct {
 	OneRankSeconds float64             `json:"one_rank_seconds,omitempty"`
 	Memory         forecast.Memory     `json:"memory_bytes"`
 	FreeBytes      int64               `json:"free_bytes,omitempty"`
-	HostBytes      int64               `json:"host_bytes,omitempty"` // from where blocks are brought, for all ranks
+	Streams        *streamsReport      `json:"streams,omitempty"` // blocks from host memory
 	Traffic        []axisReport        `json:"traffic_per_step"`
 	Ranks          []forecast.RankTime `json:"ranks"`
 	Idle           int                 `json:"idle_devices"`
@@ -35,6 +35,15 @@ type axisReport struct {
 	Axis      string `json:"axis"`
 	MostBytes int64  `json:"bytes"`
 	Calls     int64  `json:"exchanges"`
+}
+
+// streamsReport is forecast.Streams.
+type streamsReport struct {
+	Blocks    int     `json:"blocks"`
+	Resident  int     `json:"resident_blocks"`
+	StepBytes int64   `json:"bytes_per_step"`
+	HostBytes int64   `json:"host_bytes"`
+	Slowdown  float64 `json:"slowdown"`
 }
 
 type otherReport struct {
@@ -66,8 +75,11 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
-		FreeBytes: c.Best.On.Free(), HostBytes: c.Best.Host, Ranks: c.Simulation.Ranks, Idle: c.Idle,
+		FreeBytes: c.Best.On.Free(), Ranks: c.Simulation.Ranks, Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
+	}
+	if c.Streams.Blocks > 0 {
+		r.Streams = (*streamsReport)(&c.Streams)
 	}
 	if f.plan == "" {
 		r.IdleReason = idleReason(s, c)

@@ -225,6 +225,13 @@ type Forecast struct {
 	WeightBytes int64   `json:"weight_bytes"` // part of Bytes
 	FreeBytes   int64   `json:"free_bytes"`   // of one device; 0: not known
 	Device      string  `json:"device"`       // of a rank, by its name in the forecast
+	// blocks from host memory, by the rank that brings most: how many, bytes a step, bytes there of all ranks, and how
+	// many times longer the run takes than with all blocks on the devices
+	Streamed  int     `json:"streamed,omitempty"`
+	Resident  int     `json:"resident,omitempty"` // blocks that stay beside them
+	StepBytes int64   `json:"step_bytes,omitempty"`
+	HostBytes int64   `json:"host_bytes,omitempty"`
+	Slowdown  float64 `json:"slowdown,omitempty"`
 }
 
 // LoadReply says what is resident now.

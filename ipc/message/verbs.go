@@ -101,8 +101,9 @@ func Verbs() []Verb {
 			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
 			Body: "{model: {file, fingerprint, nets}, plan, forecast: {width, height, batch, steps, text, entries}}",
 			Answer: "{v, bytes, seconds, workers, latent, forecast: {plan, seconds, step_seconds, " +
-				"bytes, weight_bytes, free_bytes, device}}: the weights are resident on every worker of the daemon; latent is " +
-				"what describe says; with forecast such a run is predicted and nothing is loaded",
+				"bytes, weight_bytes, free_bytes, device, streamed, resident, step_bytes, host_bytes, slowdown}}: the " +
+				"weights are resident on every worker of the daemon; latent is what describe says; with forecast such a run is " +
+				"predicted and nothing is loaded",
 		},
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",

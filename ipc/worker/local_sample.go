@@ -72,6 +72,8 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 		return &message.LoadReply{Forecast: &message.Forecast{
 			Plan: f.Best.Plan.String(), Seconds: f.Simulation.Seconds, StepSeconds: f.Simulation.StepSeconds,
 			Bytes: f.Best.Memory.Total(), WeightBytes: f.Best.Memory.Weights, FreeBytes: f.Free, Device: f.Device,
+			Streamed: f.Streams.Blocks, Resident: f.Streams.Resident, StepBytes: f.Streams.StepBytes,
+			HostBytes: f.Streams.HostBytes, Slowdown: f.Streams.Slowdown,
 		}}, nil
 	}
 	if len(file.Nets) > 0 {

@@ -90,7 +90,7 @@ func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (eng
 	ops.LayerNorm(w.x, w.x, b.weights.Norm.Weight, b.weights.Norm.Bias, cfg.Eps)
 	want, _ := f.read(cfg.Layers)
 	for i := range b.weights.Layer {
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return engine.Tensor{}, err
 		}
 		b.layer(ops, &b.weights.Layer[i], w, keys)

@@ -151,7 +151,7 @@ func (c *CLIP) run(env Env, special Special, chunks [][]tokenizer.Token, f Form,
 	ops.Add(w.x, w.x, w.position)
 	want, finished := f.read(cfg.Layers)
 	for i := range c.weights.Layer {
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return hidden, pooled, err
 		}
 		c.weights.Layer[i].run(ops, w, cfg.Heads, cfg.Eps, c.act, true)

@@ -176,11 +176,16 @@ func (n network) runBatch(env Env, chunks [][]tokenizer.Token) (hidden [][]float
 func (n network) cols() int { return max(n.width, n.columns) }
 
 // step must be called before every layer.
-func (env Env) step() error {
-	if env.Check == nil {
+func (env Env) step(layer int) error {
+	if env.Check != nil {
+		if err := env.Check(); err != nil {
+			return err
+		}
+	}
+	if env.use == nil {
 		return nil
 	}
-	return env.Check()
+	return env.use(layer)
 }
 
 // embed writes the embeddings of chunks to x [B, L, E]: rows of the table, or the first E values of a token's Vector.

@@ -73,6 +73,12 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 	if err := n.check(0, chunk); err != nil {
 		return nil, err
 	}
+	view, env, end, err := m.brought(env)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	m = &LM{view, m.Config}
 	if m.weights.Final == nil {
 		return nil, fmt.Errorf("the file lacks %s: it encodes, and writes no texts", lastNorm)
 	}

@@ -105,7 +105,7 @@ func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, 
 
 // openLM loads the language model that describeLM finds, split by heads and MLP columns over the first min(len(ops),
 // KVHeads) of ops; a part whose Ops is nil is not loaded and nil in the result.
-func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
+func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Net, error) {
 	part, c, set, err := describeLM(set, config)
 	if err != nil {
 		return nil, err
@@ -131,6 +131,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 			"d": halvesTogether(1, c.HeadDim),
 		},
 	}
+	within(&opt, set, "model.layers", c.Layers, room)
 	var out []Net
 	for opt.Rank = range opt.Ranks {
 		if ops[opt.Rank] == nil {
@@ -236,6 +237,12 @@ func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error
 // token, "user" and the line break if these follow (not with Form.KeepHeader). It returns an error if a token id is
 // outside the vocabulary, a tap is beyond the last layer or memory runs out, and errors of Check and of the device.
 func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
+	view, env, end, err := m.brought(env)
+	if err != nil {
+		return Encoding{}, err
+	}
+	defer end()
+	m = &LM{view, m.Config}
 	cfg := m.Config
 	if n := len(f.Taps); n > 0 && f.Taps[n-1] > cfg.Layers {
 		return Encoding{}, fmt.Errorf("encode language model: the states behind %d layers are wanted, the file has %d",
@@ -349,7 +356,7 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 		if m.tap(ops, w, f, i) {
 			return w.inner, nil
 		}
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return engine.Tensor{}, err
 		}
 		m.layer(env, layer, w, keys, before[i])

@@ -2,8 +2,11 @@ package text
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
@@ -21,6 +24,8 @@ type Net interface {
 	Bytes() int64
 	// Unused names the tensors in the file that the encoder does not know.
 	Unused() []string
+	// Brings reports whether layers are read from the file before each use, so that it must stay open.
+	Brings() bool
 	// Close frees the weights.
 	Close()
 }
@@ -69,8 +74,8 @@ type Kind struct {
 	anchor string // tensor name by which it is recognized
 	is     func(set *weights.Set, prefix string) bool
 	// open loads the encoder split over ops, or whole on the first of them if it cannot be split. Parts whose Ops is
-	// nil are not loaded.
-	open func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error)
+	// nil are not loaded. room is that of OpenParts.
+	open func(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Net, error)
 }
 
 // kinds lists the encoders; among several with the same anchor the first match counts.
@@ -85,34 +90,34 @@ func kinds() []Kind {
 	return []Kind{
 		{
 			Name: "clip_g", Prompt: "clip_g", Vocabularies: []string{"clip_g", "clip_l", "clip"}, ComfyUI: "sd1_tokenizer",
-			anchor: clip, open: opener(OpenCLIP), is: func(set *weights.Set, p string) bool {
+			anchor: clip, open: opener(kept(OpenCLIP)), is: func(set *weights.Set, p string) bool {
 				return set.Has(p + "text_model.encoder.layers.30.mlp.fc1.weight")
 			},
 		},
 		{
 			Name: "clip_l", Prompt: "clip_l", Vocabularies: []string{"clip_l", "clip"}, ComfyUI: "sd1_tokenizer",
-			anchor: clip, open: opener(OpenCLIP),
+			anchor: clip, open: opener(kept(OpenCLIP)),
 		},
 		{
 			Name: "bert", Prompt: "bert", Vocabularies: []string{"bert"}, ComfyUI: "text_encoders/hydit_clip_tokenizer",
-			anchor: "bert.embeddings.word_embeddings.weight", open: opener(OpenBERT),
+			anchor: "bert.embeddings.word_embeddings.weight", open: opener(kept(OpenBERT)),
 		},
 		{
-			Name: "mt5", Prompt: "mt5xl", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
+			Name: "mt5", Prompt: "mt5xl", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(openT5),
 			is: func(set *weights.Set, p string) bool { return multilingual(set, p) && !biased(set, p) },
 		},
 		{
-			Name: "umt5", Prompt: "umt5xxl", Vocabularies: []string{"umt5xxl", "umt5"}, anchor: t5, open: opener(OpenT5),
+			Name: "umt5", Prompt: "umt5xxl", Vocabularies: []string{"umt5xxl", "umt5"}, anchor: t5, open: opener(openT5),
 			is: isUMT5,
 		},
 		{
 			Name: "pile_t5xl", Prompt: "pile_t5xl", Vocabularies: []string{"pile_t5xl", "pile_t5"},
-			ComfyUI: "text_encoders/t5_pile_tokenizer", anchor: t5, open: opener(OpenT5),
+			ComfyUI: "text_encoders/t5_pile_tokenizer", anchor: t5, open: opener(openT5),
 			is: biased,
 		},
 		{
 			Name: "t5", Prompt: "t5xxl", Vocabularies: []string{"t5xxl", "t5"}, ComfyUI: "text_encoders/t5_tokenizer",
-			anchor: t5, open: opener(OpenT5),
+			anchor: t5, open: opener(openT5),
 		},
 		{
 			Name: "qwen3vl_32b", Prompt: "qwen3vl_32b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
@@ -164,14 +169,22 @@ func kinds() []Kind {
 }
 
 // opener returns the Kind.open of an encoder that cannot be split.
-func opener[T Net](open func(engine.Ops, *weights.Set, []byte) (T, error),
-) func([]engine.Ops, *weights.Set, []byte) ([]Net, error) {
-	return func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
-		n, err := open(ops[0], set, config)
+func opener[T Net](open func(ops engine.Ops, set *weights.Set, config []byte, room int64) (T, error),
+) func([]engine.Ops, *weights.Set, []byte, int64) ([]Net, error) {
+	return func(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Net, error) {
+		n, err := open(ops[0], set, config, room)
 		if err != nil {
 			return nil, err
 		}
 		return []Net{n}, nil
+	}
+}
+
+// kept returns the function that opens an encoder which keeps all layers, whatever the room.
+func kept[T any](open func(engine.Ops, *weights.Set, []byte) (T, error),
+) func(engine.Ops, *weights.Set, []byte, int64) (T, error) {
+	return func(ops engine.Ops, set *weights.Set, config []byte, _ int64) (T, error) {
+		return open(ops, set, config)
 	}
 }
 
@@ -192,18 +205,21 @@ func KindOf(name string) Kind {
 // heads and MLP columns of every layer (arXiv:1909.08053, sec. 3) and computes partial sums. All parts encode a prompt
 // together, with Env.Sum, and get the same result. Encoders of other kinds are one part, on ops[0]. The caller must
 // close the parts.
-func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) ([]Net, error) {
+//
+// If the weights of a part would take more than room bytes (0: any number), as few layers as necessary of a language
+// model or T5 are not kept, but read from the file before each use (Net.Brings, Env.Bring).
+func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte, room int64) ([]Net, error) {
 	k := KindOf(kind)
 	if k.open == nil {
 		return nil, fmt.Errorf("text encoder: kind %q is unknown", kind)
 	}
-	return k.open(ops, set, config)
+	return k.open(ops, set, config, room)
 }
 
 // Unused names the tensors in set that the encoder that OpenParts makes of it does not know. Nothing is loaded; if
 // OpenParts would fail, there are none.
 func Unused(kind string, set *weights.Set, config []byte) []string {
-	parts, err := OpenParts([]engine.Ops{weights.Shapes()}, kind, set, config)
+	parts, err := OpenParts([]engine.Ops{weights.Shapes()}, kind, set, config, 0)
 	if err != nil {
 		return nil
 	}
@@ -229,7 +245,7 @@ func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n
 	}
 	all := make([]engine.Ops, n)
 	all[i] = ops
-	parts, err := OpenParts(all, kind, set, config)
+	parts, err := OpenParts(all, kind, set, config, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -240,14 +256,77 @@ func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n
 type loaded[W any] struct {
 	weights W
 	memory  *weights.Loaded
+	parts   *weights.Parts // layers that are brought; nil: none
 	options weights.Options
 }
 
 // load fills the weights. Like ComfyUI, encoders multiply those of 8 bits by unquantized activations.
 func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
 	l.options = opt
-	l.memory, err = weights.Load(ops, set.Unrounded(), &l.weights, opt)
+	if l.memory, err = weights.Load(ops, set.Unrounded(), &l.weights, opt); err == nil {
+		l.parts = l.memory.Parts()
+	}
 	return err
+}
+
+// within makes opt bring as few of n layers of a list as necessary for the weights of a part to take at most room
+// bytes, 0: any number, with two places to which they are brought.
+func within(opt *weights.Options, set *weights.Set, list string, n int, room int64) {
+	if room <= 0 {
+		return
+	}
+	wide := set.Unrounded()
+	outside, layer := int64(0), map[string]int64{}
+	for _, name := range wide.Names() {
+		t, _ := wide.Get(name)
+		used := !slices.ContainsFunc(opt.Ignore, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		if in, ok := strings.CutPrefix(name, list+"."); ok && used {
+			i, _, _ := strings.Cut(in, ".")
+			layer[i] += t.Bytes()
+		} else if used {
+			outside += t.Bytes()
+		}
+	}
+	largest, all := int64(0), outside
+	for _, bytes := range layer {
+		largest, all = max(largest, bytes), all+bytes
+	}
+	// devices widen some forms, and the parts of a tensor group share most
+	scale := max(1, float64(wide.WideBytes())/float64(max(wide.Bytes(), 1))) / float64(max(opt.Ranks, 1))
+	takes := func(streamed int) int64 { return int64(scale * float64(all-int64(streamed-2)*largest)) }
+	if int64(scale*float64(all)) <= room {
+		return
+	}
+	count := 2
+	for count < n && takes(count) > room {
+		count += 2
+	}
+	streamed := dit.Held{Stream: count}.Streamed(n)
+	opt.Streams = func(i int) bool { return streamed[i] }
+	opt.Block = func(of string, i int) int {
+		if of == list {
+			return i
+		}
+		return -1
+	}
+}
+
+// brought returns l with the layers that env brings before their use, and the environment in which they are. end must
+// be called after the last use.
+func (l *loaded[W]) brought(env Env) (_ loaded[W], _ Env, end func(), err error) {
+	view := *l
+	if l.parts == nil {
+		return view, env, func() {}, nil
+	}
+	if env.Bring == nil {
+		return view, env, nil, fmt.Errorf("text encoder: it keeps some layers in its file, and nothing brings them")
+	}
+	env.use, end, err = env.Bring(l.parts.Shards(func(slots [2]engine.Buf) (dit.Model, func(unit int, yes bool)) {
+		w, open := weights.View(l.parts, &l.weights, l.options, slots)
+		view.weights = *w
+		return nil, open
+	}))
+	return view, env, end, err
 }
 
 func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W], error) {
@@ -255,7 +334,7 @@ func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W
 	if err != nil {
 		return loaded[W]{}, err
 	}
-	return loaded[W]{*w, memory, l.options}, nil
+	return loaded[W]{*w, memory, l.parts, l.options}, nil
 }
 
 // Bytes returns the bytes of the weights as far as the backend reports them.
@@ -263,6 +342,9 @@ func (l *loaded[W]) Bytes() int64 { return l.memory.Bytes() }
 
 // Unused names the tensors in the file that the encoder does not know.
 func (l *loaded[W]) Unused() []string { return l.memory.Unused }
+
+// Brings reports whether layers are read from the file before each use, so that it must stay open.
+func (l *loaded[W]) Brings() bool { return l.parts != nil }
 
 // Close frees the weights.
 func (l *loaded[W]) Close() { l.memory.Close() }

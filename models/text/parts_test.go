@@ -153,7 +153,7 @@ func TestPartsEqualTheWhole(t *testing.T) {
 			for i := range places {
 				places[i] = ops
 			}
-			parts, err := text.OpenParts(places, c.kind, c.set, []byte(c.config))
+			parts, err := text.OpenParts(places, c.kind, c.set, []byte(c.config), 0)
 			if err != nil {
 				t.Fatal(err)
 			}

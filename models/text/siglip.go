@@ -107,7 +107,7 @@ func (m *SigLIP) See(env Env, pixels []float32) (last, deep []float32, err error
 	ops.Copy(w.x, m.weights.Position.Unsqueeze(0))
 	ops.Linear(w.x, in, m.weights.Patch, engine.Epilogue{Residual: w.x})
 	for i := range m.weights.Layer {
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return nil, nil, err
 		}
 		m.weights.Layer[i].run(ops, w, m.heads, siglipEps, engine.GELUTanh, false)

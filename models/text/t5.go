@@ -85,6 +85,11 @@ type t5Dense struct {
 // OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the
 // JSON of the file's metadata entry "config", empty if there is none. The caller must close the result.
 func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
+	return openT5(ops, set, config, 0)
+}
+
+// openT5 is OpenT5 with the room of OpenParts.
+func openT5(ops engine.Ops, set *weights.Set, config []byte, room int64) (*T5, error) {
 	part, set, err := findPart(set, "t5", "mt5", "umt5", "pile_t5xl")
 	if err != nil {
 		return nil, err
@@ -113,9 +118,11 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 		ignore = append(ignore, "encoder.embed_tokens.weight") // a copy of the same table
 	}
 	c := t.Config
-	return t, t.load(ops, set, weights.Options{Spare: true, Model: part.Kind, Ignore: ignore, Dims: map[string]int{
+	opt := weights.Options{Spare: true, Model: part.Kind, Ignore: ignore, Dims: map[string]int{
 		"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads,
-	}})
+	}}
+	within(&opt, set, "encoder.block", c.Layers, room)
+	return t, t.load(ops, set, opt)
 }
 
 // inferT5 reads the configuration from names and shapes, then lets config override it.
@@ -177,6 +184,12 @@ func (t T5) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error
 // Encode encodes chunks of at most 4096 tokens. It returns an error if a token id is outside the vocabulary or there is
 // not enough memory for the scores, and errors of Check and of the device.
 func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
+	view, env, end, err := t.brought(env)
+	if err != nil {
+		return Encoding{}, err
+	}
+	defer end()
+	t = &T5{view, t.Config, t.act}
 	cfg := t.Config
 	special := Special{tokenizer.None, cfg.End, cfg.Pad}
 	n := network{
@@ -224,7 +237,7 @@ func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engin
 	byHead := w.buckets.Split(0, l, l).Transpose(1, 2).Transpose(0, 1) // [Lq, Lk, H] -> [H, Lq, Lk]
 	want, finished := f.read(cfg.Layers)
 	for i, b := range t.weights.Block {
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return engine.Tensor{}, err
 		}
 		if b.Bias != nil {

@@ -33,6 +33,11 @@ type Env struct {
 	Check func() error
 	// Sum adds a contiguous tensor of DType over all parts of an encoder, in place. nil: the encoder is not split.
 	Sum func(engine.Tensor)
+	// Bring makes room for the layers that an encoder does not keep (OpenParts) and returns what brings one before its
+	// use. end must be called after the last use.
+	Bring func(*dit.Shards) (use func(layer int) error, end func(), err error)
+
+	use func(layer int) error // of Bring; nil: all layers are in place
 }
 
 // Encoding is one encoder's result for one prompt.

@@ -297,7 +297,7 @@ func (m *vision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
 		[3]float32{0.26862954, 0.26130258, 0.27577711}) // CLIP's
 	ops.Linear(w.x, w.pixels, m.weights.Patch, engine.Epilogue{})
 	for i := range m.weights.Blocks {
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return err
 		}
 		windows := g.windows

@@ -125,7 +125,7 @@ func (m *deepVision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
 		ops.Linear(w.out.Slice(2, k*t, (k+1)*t), w.merged, out, engine.Epilogue{})
 	}
 	for i := range m.weights.Blocks {
-		if err := env.step(); err != nil {
+		if err := env.step(i); err != nil {
 			return err
 		}
 		m.block(ops, w, &m.weights.Blocks[i], g.windows)

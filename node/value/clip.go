@@ -295,7 +295,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 			return err
 		}
 		return l.Shared("text encoder "+e.name, len(parts), func(s parallel.Share) error {
-			env := text.Env{Ops: s.Ops, DType: l.DType, Check: s.Check, Sum: s.Sum}
+			env := text.Env{Ops: s.Ops, DType: l.DType, Check: s.Check, Sum: s.Sum, Bring: l.Bring(s.Ops)}
 			same, err := parts[s.Rank].Encode(env, chunks, as.Form)
 			if s.Rank == 0 {
 				out = same

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/lora"
@@ -64,20 +65,18 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
 	uses := source.ForPart(e.kind, clip.Loras)
 	adapted, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
-		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (encoderParts, error) {
-			return read(e.file, "clip", func(file *weights.File) (encoderParts, error) {
-				return text.OpenParts(ops, e.kind, e.set(file, l.DType), e.config)
-			})
+		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (*openedEncoder, error) {
+			return openEncoder(ops, e, l.DType, l.Room())
 		})
 		if err != nil {
 			return nil, err
 		}
 		if len(uses) == 0 {
-			return &adaptedEncoder{base, base.Bytes(), release}, nil
+			return &adaptedEncoder{base.encoderParts, base.Bytes(), release}, nil
 		}
 		var parts encoderParts
 		err = source.WithLowRank(e.kind, uses, func(list []weights.LowRank) error {
-			for i, part := range base {
+			for i, part := range base.encoderParts {
 				net, err := part.Adapt(ops[i], list)
 				if err != nil {
 					return err
@@ -97,6 +96,44 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 		return nil, err
 	}
 	return adapted.parts, nil
+}
+
+// openEncoder loads an encoder in as many parts as ops allow. Its file stays open if it does not keep all layers within
+// room bytes.
+func openEncoder(ops []engine.Ops, e *encoder, dtype engine.DType, room int64) (*openedEncoder, error) {
+	file, err := e.file.Hold()
+	if err != nil {
+		return nil, fault.Wrap(fault.BadCheckpoint, "clip", err)
+	}
+	out := &openedEncoder{}
+	err = func() (err error) {
+		defer datafile.Catch(&err)
+		out.encoderParts, err = text.OpenParts(ops, e.kind, e.set(file, dtype), e.config, room)
+		return err
+	}()
+	if err != nil {
+		_ = file.Close() // the first error is the one to report
+		return nil, fault.Wrap(fault.BadCheckpoint, "clip", fmt.Errorf("load %s: %w", e.file.Path, err))
+	}
+	if out.encoderParts[0].Brings() {
+		out.file = file
+		return out, nil
+	}
+	return out, file.Close()
+}
+
+// openedEncoder is an encoder and the file that it reads layers from before each use; nil: it keeps all.
+type openedEncoder struct {
+	encoderParts
+	file *weights.File
+}
+
+// Close frees the weights and closes the file.
+func (o *openedEncoder) Close() {
+	o.encoderParts.Close()
+	if o.file != nil {
+		_ = o.file.Close() // only read from
+	}
 }
 
 // LoraKeys returns the names that LoRA files may use for the weights of the handles. clip may be nil.

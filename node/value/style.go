@@ -96,7 +96,7 @@ func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, 
 
 // envOf returns the environment in which networks of package text run on the device.
 func envOf(l *parallel.Workspace) text.Env {
-	return text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}
+	return text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena, Bring: l.Bring(l.Ops)}
 }
 
 // taskEnv returns the environment in which other networks run on the device.

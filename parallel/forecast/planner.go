@@ -59,6 +59,8 @@ type Choice struct {
 	Idle int
 	// OneRank is the predicted time on one device in seconds, 0 if the model does not fit one.
 	OneRank float64
+	// Streams is what the ranks of the best plan bring from host memory; the zero Streams: nothing.
+	Streams Streams
 	// Traffic is what the ranks of the best plan send in the run.
 	Traffic [][]Traffic
 }
@@ -92,10 +94,12 @@ func (s Search) Choose() (*Choice, error) {
 func (s Search) answer(c Candidate) *Choice {
 	sim := s.Simulate(c.Plan)
 	c.Seconds = sim.Seconds
-	return &Choice{
+	out := &Choice{
 		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - c.Plan.Ranks(),
 		Traffic: TrafficByRank(s.Workload, c.Plan, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
 	}
+	out.Streams = s.streams(out)
+	return out
 }
 
 // ranked predicts the time of every plan, and the memory of those that could be the fastest: the others have bounds.
@@ -231,7 +235,7 @@ func (s Search) Fits(p plan.Plan) error {
 	m := c.Memory
 	text := fmt.Sprintf("%s needs %s a rank (weights %s, kept keys and values %s, activations, exchanges and workspaces "+
 		"%s)", p, Gigabytes(m.Total()), Gigabytes(m.Weights), Gigabytes(m.KV), Gigabytes(m.Total()-m.Weights-m.KV))
-	text += fmt.Sprintf(", %s are free on %s", Gigabytes(c.On.Free()), c.On.Name)
+	text += s.free(c)
 	if best, ok := s.Fastest(); ok {
 		text += fmt.Sprintf(": use %s (%s)", best.Plan, Gigabytes(best.Memory.Total()))
 	}
@@ -265,9 +269,15 @@ func (s Search) refuse(not []Candidate) error {
 		return fault.Named(fault.PlanRefused, "devices", "no plan is possible: the workload has no pictures or no entries")
 	}
 	least := not[0]
-	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
-		Gigabytes(least.Memory.Total()),
-		Gigabytes(least.Memory.Weights), Gigabytes(least.On.Free()))
+	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s)", s.Cluster, least.Plan,
+		Gigabytes(least.Memory.Total()), Gigabytes(least.Memory.Weights)) + s.free(least)
+	if more := s; !more.unlimited() && s.HostMemory < math.MaxInt64 {
+		more.HostMemory = math.MaxInt64
+		if best, ok := more.Fastest(); ok {
+			text += fmt.Sprintf("; with %s of host memory %s would do, %s are allowed (--host-memory)", Gigabytes(best.Host),
+				best.Plan, Gigabytes(s.HostMemory))
+		}
+	}
 	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks && s.Cluster.Mixed == nil; n *= 2 {
 		for _, p := range s.plans(n) {
 			if p.Ranks() < n {
@@ -285,6 +295,22 @@ func (s Search) refuse(not []Candidate) error {
 		}
 	}
 	return fault.Named(fault.OutOfMemory, "devices", "%s", text)
+}
+
+// free says what a plan that does not fit may take, and what it takes of host memory.
+func (s Search) free(c Candidate) string {
+	text := fmt.Sprintf(", %s are free on %s", Gigabytes(c.On.Free()), c.On.Name)
+	if s.Shared > 0 {
+		text = fmt.Sprintf(", all ranks together may take %s", Gigabytes(s.Shared))
+	}
+	if c.Host == 0 {
+		return text
+	}
+	text += fmt.Sprintf("; blocks that come from host memory take %s there", Gigabytes(c.Host))
+	if s.HostMemory > 0 && s.HostMemory < math.MaxInt64 {
+		text += fmt.Sprintf(", %s are allowed", Gigabytes(s.HostMemory))
+	}
+	return text
 }
 
 // Gigabytes formats bytes for people.

@@ -9,6 +9,51 @@ import (
 
 // Blocks from host memory (stream=on): how many, and what that takes there.
 
+// Streams says what a plan brings from host memory.
+type Streams struct {
+	Blocks    int     // that the rank which brings most brings in every evaluation; 0: none
+	Resident  int     // blocks that it keeps
+	StepBytes int64   // that it brings in the mean evaluation
+	HostBytes int64   // of host memory, from where all ranks bring them
+	Slowdown  float64 // the run takes so many times as long as if all blocks stayed on the devices
+}
+
+// streams returns what the best plan of a choice brings.
+func (s Search) streams(c *Choice) (out Streams) {
+	p := c.Best.Plan
+	if !p.Streams() {
+		return out
+	}
+	o := NewPartition(s.Workload, p)
+	for r := range p.Ranks() {
+		held, blocks, brought := p.Held(o.Lanes, o.mesh.At(r)), 0, 0
+		for n, streamed := range held.Streamed(len(s.Spec.Blocks)) {
+			if held.Has(n) {
+				blocks++
+			}
+			if streamed {
+				brought++
+			}
+		}
+		if brought > out.Blocks {
+			out.Blocks, out.Resident = brought, blocks-brought
+		}
+		out.StepBytes = max(out.StepBytes, c.Traffic[r][plan.AxisStream].Bytes/int64(s.Evaluations))
+	}
+	if p.Stream = 0; p.Pipe > 1 {
+		p.Shard = true // stages are cut in the same way
+	}
+	out.HostBytes, out.Slowdown = c.Best.Host, c.Simulation.Seconds/s.Simulate(p).Seconds
+	return out
+}
+
+// Auto predicts one rank with as few blocks from host memory as necessary.
+func (s Search) Auto() (*Choice, error) {
+	p := plan.OneRank()
+	p.Stream = plan.StreamAuto
+	return s.Predict(p)
+}
+
 // Streamed returns p with the number of blocks that come from host memory, if that is still to be chosen: as few as
 // necessary. Where memory has no limit, stream=on means all.
 func (s Search) Streamed(p plan.Plan) (plan.Plan, error) {
@@ -17,15 +62,14 @@ func (s Search) Streamed(p plan.Plan) (plan.Plan, error) {
 	}
 	s.Device = s.Cluster.Device
 	if p.Stream == plan.StreamAuto {
-		p.Stream = 0
+		on := p
+		on.Stream, p.Stream = plan.StreamOn, 0
+		if s.unlimited() || s.Spec.Whole || on.Possible() != nil {
+			return p, nil
+		}
 		c, err := s.Weigh(p)
 		if err != nil || c.Fits {
 			return p, err
-		}
-		on := p
-		on.Stream = plan.StreamOn
-		if on.Possible() != nil {
-			return p, nil
 		}
 		p = on
 	}
@@ -36,11 +80,17 @@ func (s Search) Streamed(p plan.Plan) (plan.Plan, error) {
 	return s.fewest(p, list), nil
 }
 
+// Room returns what weights and sessions on the processors may take of a process's memory.
+func Room(memory int64) int64 { return memory - memory/8 }
+
+// unlimited reports whether ranks may take any memory.
+func (s Search) unlimited() bool { return s.Shared == 0 && s.Cluster.Device.Free() == 0 }
+
 // streaming returns a plan that does not fit, with as few blocks from host memory as necessary; ok is false if it may
 // not have any or would not fit either. Where the plan was refused by a bound of its memory, so is the new one.
 func (s Search) streaming(c Candidate) (p plan.Plan, ok bool) {
 	p = c.Plan
-	if p.Stream = plan.StreamOn; s.HostMemory == 0 || p.Possible() != nil || c.Least && c.Plan.Stream > 0 {
+	if p.Stream = plan.StreamOn; s.HostMemory == 0 || s.Spec.Whole || p.Possible() != nil || c.Least && c.Plan.Stream > 0 {
 		return p, false
 	}
 	if c.Plan.Stream == 0 {
@@ -62,9 +112,10 @@ func (s Search) fewest(p plan.Plan, ranks []Memory) plan.Plan {
 	for _, lane := range NewPartition(s.Workload, p).Lanes {
 		all = max(all, lane.Len())
 	}
-	if p.Stream = all; s.Shared == 0 && s.Cluster.Device.Free() == 0 {
+	if p.Stream = all; s.unlimited() {
 		return p
 	}
+	s.HostMemory = 0                           // fewer blocks take less of it
 	n := sort.Search(all/2, func(i int) bool { // more blocks from host memory never take more on the device
 		q := p
 		q.Stream = 2 * (i + 1)

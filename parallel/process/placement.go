@@ -86,7 +86,7 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 			}
 		}
 		if by.share && p.total()+bytes+extra > limit {
-			return false, p.refuse(plan.ShownKey(name)+" beside those in use", bytes, extra, max(0, limit-p.total()))
+			return false, p.refuse(plan.ShownKey(name)+" beside those in use", bytes, extra, need.Streamed, max(0, limit-p.total()))
 		}
 	}
 	if hit >= 0 {
@@ -115,10 +115,13 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 
 // refuse returns an error that says what does not fit, and where. It wraps engine.ErrOutOfMemory if the device has no
 // more, because others may then give back what they keep there.
-func (p *placements) refuse(name string, weights, extra, limit int64) error {
+func (p *placements) refuse(name string, weights, extra, streamed, limit int64) error {
 	text := fmt.Sprintf("the weights of %s take %d MB", name, weights>>20)
 	if extra > 0 {
 		text += fmt.Sprintf(", activations and buffers beside them %d MB", extra>>20)
+	}
+	if streamed > 0 {
+		text += fmt.Sprintf(", without %d MB that come from host memory", streamed>>20)
 	}
 	if p.where == "" {
 		return fault.Named(fault.OutOfMemory, "model", "%s, %d MB are allowed", text, limit>>20)
@@ -136,9 +139,9 @@ func (p *placements) acquireAll(name string, w Weights, parts []Need, extra int6
 ) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	limit, total, missing := p.budget, int64(0), false
+	limit, missing, total, streamed := p.budget, false, int64(0), int64(0)
 	for _, h := range parts {
-		total += h.Bytes
+		total, streamed = total+h.Bytes, streamed+h.Streamed
 		missing = missing || p.find(plan.HeldKey(name, h.Held)) < 0
 	}
 	if missing { // otherwise what is beside them may be in use already, and so not free
@@ -147,7 +150,7 @@ func (p *placements) acquireAll(name string, w Weights, parts []Need, extra int6
 		}
 	}
 	if limit > 0 && total+extra > limit {
-		return false, p.refuse(plan.ShownKey(name), total, extra, limit)
+		return false, p.refuse(plan.ShownKey(name), total, extra, streamed, limit)
 	}
 	for _, h := range parts {
 		fresh, err := p.acquire(name, w, h, limit, extra, by)

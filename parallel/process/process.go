@@ -33,6 +33,8 @@ type Need struct {
 	// Extra is what the rank takes on its device in addition to the weights (activations, exchanges, kept keys and
 	// values, workspaces), for which room is made too; 0: not known.
 	Extra int64
+	// Streamed is what the rank brings from host memory, for errors.
+	Streamed int64
 }
 
 // TeamSpec is what every process must know about ranks that work together.

@@ -198,30 +198,19 @@ func (h *hostReader) wait() error {
 // placeAlign is the alignment of slots and staging places, a cache line.
 const placeAlign = 64
 
-// bring makes the prefetcher of a session whose model has weights that are brought, and the view of the model that
-// reads them.
-func (r *Rank) bring(s *session) error {
-	shards := s.model.Shards()
-	if shards == nil {
-		return nil
-	}
-	n, streams := len(s.model.Spec().Blocks), false
-	slots, stagings := make([]int, n+1), make([]int, n+1)
+// newPrefetcher makes the prefetcher of a model, or of another network that has shards, for work that uses a range of
+// blocks. grow returns memory for the slots and staging places. The caller sets open and what gathers need.
+func newPrefetcher(ops engine.Ops, pos *Position, shards *dit.Shards, blocks dit.Range,
+	grow func(bytes int) (engine.Buf, error),
+) (*prefetcher, error) {
+	n := len(shards.Units)
+	slots, stagings := make([]int, n), make([]int, n)
 	for i := range shards.Units {
-		u := &shards.Units[i]
-		slots[i], stagings[i], streams = u.Slot, u.Staging, streams || u.Stream
+		slots[i], stagings[i] = shards.Units[i].Slot, shards.Units[i].Staging
 	}
-	blocks := newLane(s.open.Lanes, s.open.Plan.Pipe, s.comms[plan.AxisPipe].Rank(), n).held
-	s.weights = &prefetcher{
-		shards: shards, comm: s.comms[plan.AxisShard], opened: -1, overlap: s.open.Plan.Overlap,
-		plan: plan.NewGathers(slots, stagings, len(shards.Units[n].Counts) > 1, blocks),
-		host: hostReader{ops: r.Ops, pos: r.Pos, alone: r.scheduler != nil},
-	}
-	if streams {
-		var err error
-		if s.weights.host.read, err = shards.Reader(r.opsBeside); err != nil {
-			return err
-		}
+	g := &prefetcher{
+		shards: shards, opened: -1, overlap: true, host: hostReader{ops: ops, pos: pos},
+		plan: plan.NewGathers(slots, stagings, len(shards.Units[n-1].Counts) > 1, blocks),
 	}
 	total, from := 0, [4]int{}
 	sizes := slices.Concat(arrayOf(shards.SlotBytes()), arrayOf(shards.StagingBytes()))
@@ -229,13 +218,75 @@ func (r *Rank) bring(s *session) error {
 		from[i] = total
 		total += (bytes + placeAlign - 1) / placeAlign * placeAlign
 	}
-	if err := r.brought.Grow(r.Ops, total); err != nil {
+	mem, err := grow(total)
+	if err != nil {
+		return nil, err
+	}
+	place := func(i int) engine.Buf { return mem.Piece(from[i], sizes[i]) }
+	g.slots, g.stagings = [2]engine.Buf{place(0), place(1)}, [2]engine.Buf{place(2), place(3)}
+	return g, nil
+}
+
+// bring makes the prefetcher of a session whose model has weights that are brought, and the view of the model that
+// reads them.
+func (r *Rank) bring(s *session) error {
+	shards := s.model.Shards()
+	if shards == nil {
+		return nil
+	}
+	blocks := newLane(s.open.Lanes, s.open.Plan.Pipe, s.comms[plan.AxisPipe].Rank(), len(s.model.Spec().Blocks)).held
+	g, err := newPrefetcher(r.Ops, r.Pos, shards, blocks, func(bytes int) (engine.Buf, error) {
+		err := r.brought.Grow(r.Ops, bytes)
+		return r.brought.Mem, err
+	})
+	if err != nil {
 		return err
 	}
-	place := func(i int) engine.Buf { return r.brought.Mem.Piece(from[i], sizes[i]) }
-	s.weights.slots, s.weights.stagings = [2]engine.Buf{place(0), place(1)}, [2]engine.Buf{place(2), place(3)}
-	s.model, s.weights.open = shards.View(s.weights.slots)
+	g.comm, g.overlap, g.host.alone = s.comms[plan.AxisShard], s.open.Plan.Overlap, r.scheduler != nil
+	if slices.ContainsFunc(shards.Units, func(u dit.Unit) bool { return u.Stream }) {
+		if g.host.read, err = shards.Reader(r.opsBeside); err != nil {
+			return err
+		}
+	}
+	s.weights = g
+	s.model, g.open = shards.View(g.slots)
 	return nil
+}
+
+// Bring makes room for the layers of a network that runs beside ranks, of which some come from host memory, and returns
+// what brings one before its use. end frees the room; nothing may use the layers afterwards. more makes other Ops of
+// the device.
+func Bring(ops engine.Ops, more func() (engine.Ops, error), shards *dit.Shards,
+) (use func(layer int) error, end func(), err error) {
+	var mem engine.Buf
+	g, err := newPrefetcher(ops, newPosition(ops), shards, dit.Range{End: len(shards.Units) - 1},
+		func(bytes int) (_ engine.Buf, err error) {
+			mem, err = ops.Alloc(bytes)
+			return mem, err
+		})
+	if err != nil {
+		return nil, nil, err
+	}
+	var beside []engine.Ops
+	g.host.read, err = shards.Reader(func() (engine.Ops, error) {
+		o, err := more()
+		if err == nil {
+			beside = append(beside, o)
+		}
+		return o, err
+	})
+	end = func() {
+		g.close()
+		_ = ops.Sync() // of a device, whose errors the next call returns
+		ops.Free(mem)
+		CloseOps(beside...)
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	_, g.open = shards.View(g.slots)
+	return g.use, end, nil
 }
 
 func arrayOf(a [2]int) []int { return a[:] }

@@ -102,12 +102,12 @@ func (r *Request) HasArea() bool {
 // LoadedBytes returns the size of a model's weights in the memory of the ranks, which may widen them.
 func (m Model) LoadedBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
 
-// HeldBytes estimates the memory of a part of the weights: what stays, and for each rank that uses it the places to
-// which it brings blocks before their use.
-func (m Model) HeldBytes(held dit.Held) (stay, places int64) {
+// HeldBytes estimates the memory of a part of the weights: what stays, for each rank that uses it the places to which
+// it brings blocks before their use, and what it brings there from host memory.
+func (m Model) HeldBytes(held dit.Held) (stay, places, streamed int64) {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec == nil || m.Spec.Params == 0 {
-		return bytes, 0
+		return bytes, 0, 0
 	}
 	of := func(params int64) int64 { return int64(float64(bytes) * float64(params) / float64(m.Spec.Params)) }
 	whole, largest := bytes, int64(0)
@@ -115,17 +115,18 @@ func (m Model) HeldBytes(held dit.Held) (stay, places int64) {
 		whole = of(plan.HeldParams(m.Spec, held))
 	}
 	stay = whole
-	for b, streamed := range held.Streamed(len(m.Spec.Blocks)) {
-		if n := m.Spec.Blocks[b].Params; streamed || held.Parts > 1 {
+	for b, brought := range held.Streamed(len(m.Spec.Blocks)) {
+		if n := m.Spec.Blocks[b].Params; brought || held.Parts > 1 {
 			largest = max(largest, n)
-			if streamed {
-				stay -= of(n)
+			if brought {
+				streamed += of(n)
 			}
 		}
 	}
+	stay -= streamed
 	parts := int64(max(held.Parts, 1))
 	if places = 2 * of(largest); parts > 1 && held.Stream > 0 {
 		places += places / parts
 	}
-	return stay / parts, places
+	return stay / parts, places, streamed / parts
 }

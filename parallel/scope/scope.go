@@ -93,7 +93,11 @@ func AsError(err error) *fault.Error {
 	case errors.Is(err, engine.ErrDeviceLost):
 		return fault.Wrap(fault.DeviceLost, "", fmt.Errorf("a device failed: start the process again: %w", err))
 	case errors.Is(err, engine.ErrOutOfMemory) && (!known || e.Code != fault.OutOfMemory):
-		return fault.Wrap(fault.OutOfMemory, "", fmt.Errorf("a device is full: %w", err))
+		field := ""
+		if known {
+			field = e.Field
+		}
+		return fault.Wrap(fault.OutOfMemory, field, fmt.Errorf("memory is full: %w", err))
 	case known:
 		return e
 	case errors.Is(err, engine.ErrDevice):

@@ -1,0 +1,161 @@
+package parallel
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/golden"
+)
+
+// tall returns an encoder with so many layers, which repeat those of a recorded one.
+func tall(t *testing.T, name, list string, layers int) *weights.Set {
+	t.Helper()
+	set, _, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, n := map[string]weights.Stored{}, set.Count(list)
+	for _, name := range set.Names() {
+		w, _ := set.Get(name)
+		all[name] = w
+		var i int
+		var rest string
+		if in, ok := strings.CutPrefix(name, list+"."); !ok {
+			continue
+		} else if _, err := fmt.Sscanf(in, "%d.%s", &i, &rest); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(rest, "relative_attention_bias") {
+			continue // of the first layer alone
+		}
+		for j := i + n; j < layers; j += n {
+			all[fmt.Sprintf("%s.%d.%s", list, j, rest)] = w
+		}
+	}
+	return weights.FromMap(all)
+}
+
+// TestEncodersBringLayers checks that text encoders which may take less than their weights keep no more, and give the
+// bits of whole ones, twice, with adapters and split over ranks. Each layer is read once for each run.
+func TestEncodersBringLayers(t *testing.T) {
+	e := newEngine(t)
+	var chunk []tokenizer.Token
+	for _, id := range []int{5, 7, 33, 41, 1, 0, 2} {
+		chunk = append(chunk, tokenizer.Token{ID: id, Weight: 1})
+	}
+	chunks := [][]tokenizer.Token{chunk, chunk[:4]} // two runs
+	const layers = 8
+	for _, c := range []struct {
+		kind, name, list, matrix string
+		form                     text.Form
+	}{
+		{"qwen3", "qwen3-a", "model.layers", "self_attn.q_proj", text.Form{Taps: []int{0, 3, 8}}},
+		{"t5", "t5-tiny", "encoder.block", "layer.0.SelfAttention.q", text.Form{}},
+	} {
+		set := tall(t, c.name, c.list, layers)
+		err := e.Do(t.Context(), "encoder", func(l *Workspace) error {
+			open := func(room int64) text.Net {
+				parts, err := text.OpenParts([]engine.Ops{l.Ops}, c.kind, set, nil, room)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(parts[0].Close)
+				return parts[0]
+			}
+			counts := map[int]int{} // of reads, by layer
+			env := text.Env{Ops: l.Ops, Bring: func(shards *dit.Shards) (func(int) error, func(), error) {
+				counted := *shards
+				counted.Reader = func(beside func() (engine.Ops, error)) (func(int, []byte, int) error, error) {
+					read, err := shards.Reader(beside)
+					return func(unit int, dst []byte, at int) error {
+						counts[unit]++ // one at a time
+						return read(unit, dst, at)
+					}, err
+				}
+				return l.Bring(l.Ops)(&counted)
+			}}
+			adapt := func(n text.Net) text.Net {
+				name := fmt.Sprintf("%s.3.%s", c.list, c.matrix)
+				rows, columns := set.Dim(name+".weight", 0), set.Dim(name+".weight", 1)
+				with, err := n.Adapt(l.Ops, []weights.LowRank{{
+					Name: name, Scale: 0.1, Down: weights.Floats(golden.Input(name+"down", 3*columns), 3, columns),
+					Up: weights.Floats(golden.Input(name+"up", rows*3), rows, 3),
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(with.Close)
+				return with
+			}
+			whole := open(0)
+			if open(whole.Bytes()).Brings() {
+				t.Errorf("%s: layers are brought although all fit", c.kind)
+			}
+			for _, room := range []int64{whole.Bytes() * 9 / 10, whole.Bytes() / 2, 1} {
+				part := open(room)
+				if bytes := part.Bytes(); !part.Brings() || room > whole.Bytes()/2 && bytes > room {
+					t.Errorf("%s: keeps %d bytes in %d, brings layers: %v", c.kind, bytes, room, part.Brings())
+				}
+				for i, pair := range [][2]text.Net{{part, whole}, {adapt(part), adapt(whole)}} {
+					want, err := pair[1].Encode(text.Env{Ops: l.Ops}, chunks, c.form)
+					if err != nil {
+						return err
+					}
+					for range 2 {
+						clear(counts)
+						got, err := pair[0].Encode(env, chunks, c.form)
+						if err != nil {
+							return err
+						}
+						if at := firstDifference(got.Context.Data, want.Context.Data); at >= 0 || len(want.Context.Data) == 0 {
+							t.Errorf("%s in %d bytes, case %d: element %d of %d differs from the whole encoder", c.kind, room, i,
+								at, len(want.Context.Data))
+						}
+						total := 0
+						for _, n := range counts {
+							total += n
+						}
+						if n := len(counts); n == 0 || total < 2*n || total > 2*n+1 {
+							t.Errorf("%s in %d bytes: reads by layer %v, want two of each and one ahead", c.kind, room, counts)
+						}
+					}
+				}
+				if _, err := part.Encode(text.Env{Ops: l.Ops}, chunks, c.form); err == nil {
+					t.Errorf("%s: layers came from nowhere", c.kind)
+				}
+			}
+			if c.kind != "qwen3" {
+				return nil
+			}
+			want, err := whole.Encode(text.Env{Ops: l.Ops}, chunks, c.form)
+			if err != nil {
+				return err
+			}
+			parts, err := text.OpenParts([]engine.Ops{l.Ops, l.Ops}, c.kind, set, nil, whole.Bytes()/4)
+			if err != nil {
+				return err
+			}
+			return l.Shared("parts", len(parts), func(s Share) error {
+				defer parts[s.Rank].Close()
+				got, err := parts[s.Rank].Encode(text.Env{Ops: s.Ops, Sum: s.Sum, Bring: l.Bring(s.Ops)}, chunks, c.form)
+				if err != nil {
+					return err
+				}
+				if rel := relative(got.Context.Data, want.Context.Data); !(rel <= 1e-5) || !parts[s.Rank].Brings() {
+					t.Errorf("part %d differs by %.3g, bound 1e-5; brings layers: %v", s.Rank, rel, parts[s.Rank].Brings())
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
