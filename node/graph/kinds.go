@@ -41,6 +41,12 @@ func sizeOf(v any) int64 {
 		return bytes
 	case value.Sigmas:
 		n = len(x)
+	case *value.Audio:
+		if x != nil {
+			n = len(x.Data)
+		}
+	case *value.Video:
+		return small + x.Bytes()
 	case string:
 		return small + int64(len(x))
 	case value.Boxes:
@@ -63,6 +69,7 @@ var types = map[reflect.Type]string{
 	reflect.TypeFor[value.VisionOutput](): "CLIP_VISION_OUTPUT", reflect.TypeFor[*value.Style](): "STYLE_MODEL",
 	reflect.TypeFor[*value.Upscaler](): "UPSCALE_MODEL", reflect.TypeFor[int64](): "INT", reflect.TypeFor[uint64](): "INT",
 	reflect.TypeFor[value.Boxes](): "BOUNDING_BOX", reflect.TypeFor[value.Array](): "ARRAY",
+	reflect.TypeFor[*value.Audio](): "AUDIO", reflect.TypeFor[*value.Video](): "VIDEO",
 	reflect.TypeFor[float64](): "FLOAT", reflect.TypeFor[string](): "STRING", reflect.TypeFor[bool](): "BOOLEAN",
 }
 
@@ -98,6 +105,11 @@ func Describe(v any) string {
 		return "VAE " + x.Name
 	case value.Sigmas:
 		return fmt.Sprintf("SIGMAS of %d", len(x))
+	case *value.Audio:
+		if x == nil {
+			return "AUDIO of no sound"
+		}
+		return fmt.Sprintf("AUDIO [%d, %d, %d] at %d Hz", x.B, x.C, x.N, x.Rate)
 	}
 	return typeOf(v)
 }

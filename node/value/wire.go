@@ -67,6 +67,11 @@ func Export(v any) (any, bool) {
 		return maskTensor(x), true
 	case Sigmas:
 		return array.New(x, len(x)), true
+	case *Audio:
+		if x == nil {
+			return nil, false
+		}
+		return x.export(), true
 	case *Latent:
 		s := x.Samples
 		o := pyjson.NewObject("samples", array.New(s.Data, s.Shape()...))
@@ -184,6 +189,8 @@ func ImportValue(kind, field string, v any) (out any, err error) {
 		out, err = importLatent(v)
 	case kind == "CONDITIONING":
 		out, err = importConditioning(v)
+	case kind == "AUDIO":
+		out, err = importAudio(v)
 	case IsWidget(kind), strings.ContainsAny(kind, "*,") && scalar(v):
 		out, err = pyjson.Normalize(v)
 	default:

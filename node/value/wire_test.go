@@ -64,6 +64,13 @@ func TestValuesTravel(t *testing.T) {
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent of two layers came back as %+v, %v", got, err)
 	}
+	sound := &Audio{B: 1, C: 2, N: 3, Rate: 44100, Data: []float32{1, 2, 3, 4, 5, 6}}
+	if got, err := ImportValue("AUDIO", "audio", exported(t, sound)); err != nil || !reflect.DeepEqual(got, sound) {
+		t.Errorf("a sound came back as %+v, %v", got, err)
+	}
+	if _, travels := Export((*Audio)(nil)); travels {
+		t.Error("the sound of a silent video travels")
+	}
 	if _, err := importConditioning([]any{[]any{
 		array.New([]float32{1}, 1, 1, 1),
 		pyjson.NewObject("hooks", 1),
@@ -105,6 +112,10 @@ func TestWrongKindsAreRefused(t *testing.T) {
 		{
 			"CONDITIONING", "image_slots: is [-1]: want the number of text rows before each reference",
 			[]any{[]any{array.New([]float32{1}, 1, 1, 1), pyjson.NewObject("image_slots", []any{int64(-1)})}},
+		},
+		{
+			"AUDIO", "sample_rate is 0: want a number from 1 to 768000",
+			pyjson.NewObject("waveform", array.New([]float32{1}, 1, 1, 1), "sample_rate", int64(0)),
 		},
 	} {
 		if v, err := ImportValue(c.kind, "samples", c.v); err == nil || !strings.Contains(err.Error(), c.want) {
