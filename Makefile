@@ -1,4 +1,4 @@
-# Every target is what CI runs. Needs Go >= 1.26, gcc and make; nothing else for build, demo and test.
+# Every target is what CI runs. Needs Go >= 1.26, gcc and make for build and demo, and ffmpeg >= 5.1 for test.
 GO      ?= go
 BIN     := bin/patchbay
 SHELL   := /bin/bash

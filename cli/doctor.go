@@ -22,6 +22,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node/files"
+	"patchbay/node/media"
 )
 
 func doctorCmd(version string) *cobra.Command {
@@ -87,6 +88,7 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, s *stock
 		out = append(out, check{"wrong", "cpu", err.Error()})
 	}
 	out = append(out, gpuChecks(cfg)...)
+	out = append(out, ffmpegCheck(cmd.Context()))
 	out = append(out, s.fileChecks(cfg)...)
 	if dir, err := workflow.Examples(); err == nil {
 		out = append(out, check{"ok", "demo", dir})
@@ -95,6 +97,20 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, s *stock
 	}
 	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(daemon.Home(), "store")))
 	return append(out, daemonCheck(cmd, t)...)
+}
+
+// ffmpegCheck reports on ffmpeg, which reads and writes videos and sounds.
+func ffmpegCheck(ctx context.Context) check {
+	const use = "videos and sounds as files, animated WebP"
+	lack := media.Lack()
+	if lack == "" {
+		version, err := media.Version(ctx)
+		if err == nil {
+			return check{"ok", "ffmpeg", version + ": " + use}
+		}
+		lack = err.Error()
+	}
+	return check{"note", "ffmpeg", lack + "; without it there are no " + use}
 }
 
 // absent says which models folders are not there, and how to name others.

@@ -12,6 +12,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // need is a file that a node of a workflow names.
@@ -19,7 +20,7 @@ type need struct{ id, class, input, kind, name string }
 
 // picture reports whether the file belongs into the input folder.
 func (n *need) picture() bool {
-	return n.kind == files.KindInputImage || n.kind == files.KindInputLatent
+	return files.IsInput(n.kind)
 }
 
 // needs returns the files that the nodes of a workflow name. Nodes of unknown classes have none, and where an editor
@@ -73,7 +74,7 @@ func stockOf(ctx context.Context, c client.Client) (*stock, error) {
 	if s.models, err = client.Models(ctx, c); err != nil {
 		return nil, err
 	}
-	for _, class := range []string{"LoadImage", "LoadLatent"} {
+	for _, class := range []string{"LoadImage", "LoadLatent", "LoadVideo", "LoadAudio"} {
 		info, err := client.Describe(ctx, c, class)
 		if err != nil {
 			return nil, err
@@ -84,7 +85,11 @@ func stockOf(ctx context.Context, c client.Client) (*stock, error) {
 			if len(pair) == 0 {
 				continue
 			}
-			choices, _ := pair[0].([]any)
+			choices, old := pair[0].([]any)
+			if !old && len(pair) > 1 {
+				options, _ := pair[1].(*pyjson.Object)
+				choices, _ = options.At("options").([]any)
+			}
 			for _, v := range choices {
 				if text, ok := v.(string); ok {
 					s.inputs = append(s.inputs, text)
@@ -99,7 +104,7 @@ func stockOf(ctx context.Context, c client.Client) (*stock, error) {
 // list returns the names of files of a kind that the daemon has.
 func (s *stock) list(kind string) (names []string) {
 	switch kind {
-	case files.KindInputImage, files.KindInputLatent:
+	case files.KindInputImage, files.KindInputLatent, files.KindInputVideo, files.KindInputAudio:
 		return s.inputs
 	case files.KindGGUF:
 		for _, name := range s.models[files.KindDiffusion] {

@@ -16,6 +16,7 @@ import (
 // the reason.
 var namedAnyway = map[string]string{
 	"node/classes/controlnet.go": "ComfyUI's name of a class",
+	"node/media/probe.go":        "what ffprobe calls a part of a colour",
 	"cli/":                       anExample,
 	"models/family/diffusion.go": aFormula,
 	"models/family/detect.go":    "kinds of files that are not supported, whose names begin like those of relatives",

@@ -33,7 +33,9 @@ func rooms() map[string][]string {
 	return map[string][]string{
 		"cli":    {"console", "settings", "workflow", "download", "plan", "bench", "top", "."},
 		"daemon": {"."},
-		"node":   {"pyjson", "pyregex", "lru", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
+		"node": {
+			"pyjson", "pyregex", "lru", "picture/resample", "picture", "editor", "files", "value", "media", "graph", "classes",
+		},
 		"parallel": {
 			"comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",
 			"hardware", "rank", "process", "forecast", "remote", "resume", "request", "leader",

@@ -126,7 +126,7 @@ func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 
 // listsFiles reports whether the ui dictionary of an executed event names files.
 func listsFiles(ui any) bool {
-	for _, kind := range []string{"images", "latents", "a_images", "b_images", files.KindSocket} {
+	for _, kind := range []string{"images", "latents", "a_images", "b_images", files.KindAudio, files.KindSocket} {
 		switch u := ui.(type) {
 		case map[string]any:
 			if u[kind] != nil {

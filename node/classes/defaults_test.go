@@ -131,7 +131,7 @@ func TestMissingFilesAreTheFirstOfTheirList(t *testing.T) {
 	base, cat, seen := t.TempDir(), All(), 0
 	full := files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input")}
 	for _, dir := range append(files.Kinds(), "../input") {
-		for _, ext := range []string{".safetensors", ".gguf", ".png", ".latent"} {
+		for _, ext := range []string{".safetensors", ".gguf", ".png", ".latent", ".mp4"} {
 			for _, name := range []string{"apple", "Zebra", "sub/Aardvark", "mole"} {
 				scratch.Touch(t, filepath.Join(full.Models[0], dir, filepath.FromSlash(name)+ext))
 			}

@@ -39,10 +39,10 @@ func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots 
 				continue
 			}
 			dir := filepath.Join(roots.Models[0], in.Files)
-			switch in.Files {
-			case files.KindGGUF:
+			switch {
+			case in.Files == files.KindGGUF:
 				dir = filepath.Join(roots.Models[0], files.KindDiffusion)
-			case files.KindInputImage, files.KindInputLatent:
+			case files.IsInput(in.Files):
 				base, kind := files.Annotated(name)
 				name, dir = base, map[string]string{"input": roots.Input, "output": roots.Output, "temp": roots.Temp}[kind]
 			}

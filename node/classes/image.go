@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"math/big"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 
 	"patchbay/engine"
@@ -16,6 +18,7 @@ import (
 	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/media"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel/request"
@@ -102,6 +105,20 @@ func imageClasses() []graph.Class {
 			Run: saveAnimated,
 		},
 		{
+			Name: "SaveAnimatedWEBP", Display: "Save Animated WEBP", Module: "comfy_extras.nodes_images", Output: true,
+			Description: "Saves the pictures to the output folder as one animation.",
+			Inputs: []graph.Input{
+				graph.Link("images", "IMAGE", ""),
+				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
+					"multiline", false),
+				graph.Float("fps", "pictures a second", 6, 0.01, 1000, 0.01), graph.Bool("lossless", "", true),
+				graph.Int("quality", "lower files are smaller and worse; of lossless ones: made faster", 80, 0, 100, 0),
+				graph.Combo("method", "slower files are smaller", "default", "fastest", "slowest"),
+			},
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(),
+			Check: needsFFmpeg("images", checkSavePrefix), Run: saveWebP,
+		},
+		{
 			Name: "ImageCompare", Display: "Compare Images", Module: "comfy_extras.nodes_image_compare",
 			Essential: "Image Tools", Experimental: true, Output: true, Description: "Shows two pictures behind a slider.",
 			Inputs: []graph.Input{
@@ -178,9 +195,38 @@ func saveAnimated(c *graph.Call) ([]any, error) {
 	}
 	data := picture.EncodeAPNG(im.B, im.Y, im.X, im.C, int(1000/c.Float("fps")), c.Whole("compress_level"), im.Bytes,
 		metadataOf(c)...)
-	c.Save(files.Output{Kind: "images", Prefix: p, Type: "output", Ext: ".png", Data: data, Width: im.X, Height: im.Y})
-	c.Show("animated", []any{true})
+	showAnimation(c, im, p, ".png", data)
 	return []any{im}, c.Context.Err()
+}
+
+// showAnimation hands a file of all pictures to the caller. One of a single picture is not called animated.
+func showAnimation(c *graph.Call, im *picture.Image, prefix, ext string, data []byte) {
+	c.Save(files.Output{Kind: "images", Prefix: prefix, Type: "output", Ext: ext, Data: data, Width: im.X, Height: im.Y})
+	if im.B > 1 {
+		c.Show("animated", []any{true})
+	}
+}
+
+// saveWebP hands the pictures to the caller as one animated WebP.
+func saveWebP(c *graph.Call) ([]any, error) {
+	im := c.Image("images")
+	p, err := files.CheckPrefix(c.Str("filename_prefix"), im.X, im.Y)
+	if err != nil {
+		return nil, err
+	}
+	lossless := map[bool]string{true: "1", false: "0"}[c.Flag("lossless")]
+	method := map[string]string{"default": "4", "fastest": "0", "slowest": "6"}[c.Str("method")]
+	frames := framesOf(im, big.NewRat(1000, int64(1000/c.Decimal("fps"))), 8, min(max(im.C, 3), 4))
+	data, err := media.Encode(c.Context, frames, nil, nil, "-c:v", "libwebp_anim", "-pix_fmt", "bgra", "-lossless", lossless,
+		"-quality", strconv.Itoa(c.Whole("quality")), "-compression_level", method, "-loop", "0", "-f", "webp")
+	if err != nil {
+		return nil, err
+	}
+	if data, err = picture.WithWebPTexts(data, im.X, im.Y, metadataOf(c)...); err != nil {
+		return nil, err
+	}
+	showAnimation(c, im, p, ".webp", data)
+	return []any{im}, nil
 }
 
 // metadataOf returns the metadata of a saved file: the workflow as "prompt", then the extra texts.

@@ -191,6 +191,9 @@ func makeBelow(dir, folder string) (inside bool, err error) {
 func publishNext(folder, sub, name, temp string, out Output, publish func(temp, final string) error) (FileRef, error) {
 	for counter := nextCounter(folder, name); ; counter++ {
 		file := fmt.Sprintf("%s_%05d_%s", name, counter, out.Ext)
+		if out.Kind == KindAudio { // ComfyUI's names of sounds end with the number
+			file = fmt.Sprintf("%s_%05d%s", name, counter, out.Ext)
+		}
 		err := publish(temp, filepath.Join(folder, file))
 		if err == nil {
 			return FileRef{Filename: file, Subfolder: sub, Type: out.Type}, nil
@@ -276,11 +279,14 @@ func writeFailure(out Output, err error) error {
 // KindSocket is the kind of outputs that are for the client's websocket alone (SaveImageWebsocket).
 const KindSocket = "websocket"
 
+// KindAudio is the kind of sounds.
+const KindAudio = "audio"
+
 // Output is one file that a node produced. It is not in the output folder until Commit puts it there.
 type Output struct {
 	Node   string
 	Index  int    // position among the outputs of the node
-	Kind   string // "images" or "latents", the key in ComfyUI's ui dictionary
+	Kind   string // "images", "latents" or "audio", the key in ComfyUI's ui dictionary
 	Prefix string // filename_prefix, variables replaced, checked to stay in the folder
 	Type   string // "output" or "temp"
 	Ext    string // with the dot

@@ -44,7 +44,14 @@ const (
 	KindEmbedding   = "embeddings" // of prompts, not of an input
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
+	KindInputVideo  = "input_videos"
+	KindInputAudio  = "input_audio"
 )
+
+// IsInput reports whether files of a kind belong into the input folder.
+func IsInput(kind string) bool {
+	return slices.Contains([]string{KindInputImage, KindInputLatent, KindInputVideo, KindInputAudio}, kind)
+}
 
 // Kinds returns the kinds of model files that List and Resolve know.
 func Kinds() []string {
@@ -67,7 +74,7 @@ func Folders(kind string) []string {
 
 // Dirs returns the absolute folders in which files of a kind are looked for, in search order.
 func (r *Roots) Dirs(kind string) []string {
-	if kind == KindInputImage || kind == KindInputLatent {
+	if IsInput(kind) {
 		if r.Input == "" {
 			return nil
 		}
@@ -140,7 +147,7 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 			mode = info.Mode()
 		}
 		switch {
-		case mode.IsDir() && kind != KindInputImage && kind != KindInputLatent:
+		case mode.IsDir() && !IsInput(kind):
 			if !isPipeline(full) && !isTransformer(full) { // entries of their own, see walkFolders
 				r.walk(kind, dir, name, depth+1, seen)
 			}
@@ -150,6 +157,12 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 	}
 }
 
+// Ends of the names of videos and sounds, each followed by a space. LoadAudio takes the sound of videos too.
+const (
+	videoExtensions = ".mp4 .m4v .mov .webm .mkv .avi .mpg .mpeg .flv .wmv .ts .3gp "
+	audioExtensions = ".wav .mp3 .flac .ogg .oga .opus .m4a .aac .aif .aiff .weba .wma "
+)
+
 // HasKindExtension reports whether a file of that name can be of the kind.
 func HasKindExtension(kind, name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
@@ -158,6 +171,10 @@ func HasKindExtension(kind, name string) bool {
 		return strings.Contains(" .png .jpg .jpeg .webp .bmp .gif .tif .tiff ", " "+ext+" ")
 	case KindInputLatent:
 		return ext == ".latent"
+	case KindInputVideo:
+		return ext != "" && strings.Contains(videoExtensions, ext+" ")
+	case KindInputAudio:
+		return ext != "" && strings.Contains(videoExtensions+audioExtensions, ext+" ")
 	}
 	switch {
 	case kind == KindGGUF:
@@ -173,7 +190,7 @@ func HasKindExtension(kind, name string) bool {
 // follows reports whether a link in a folder of a kind is followed. Links to inputs must stay in the roots, whoever
 // made them.
 func (r *Roots) follows(kind, path string) bool {
-	if kind == KindInputImage || kind == KindInputLatent {
+	if IsInput(kind) {
 		return r.inside(path)
 	}
 	return r.reachable(path)

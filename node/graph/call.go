@@ -22,6 +22,7 @@ type Call struct {
 	of      *execution
 	saved   []files.Output
 	ui      map[string]any
+	bounds  Bounds
 }
 
 // Warn adds a line to the warnings of the job: something that the user should know although the node succeeded.
@@ -89,6 +90,9 @@ func (c *Call) Float(name string) float64 {
 	}
 	return Arg[float64](c, name)
 }
+
+// Fits returns an error that names an input if what the node makes of it has more pixels than are allowed here.
+func (c *Call) Fits(name string, pixels int) error { return c.bounds.pixels(name, float64(pixels)) }
 
 // Show adds a value to what the editor shows for the node.
 func (c *Call) Show(key string, v any) { c.ui[key] = v }

@@ -287,8 +287,10 @@ func (in *Input) config(newStyle bool, roots *files.Roots) []any {
 		if in.Advanced {
 			head = advanced
 		}
-		if d, ok := options.Get("default"); ok {
-			head.Set("default", d)
+		for _, name := range []string{"display_name", "default"} {
+			if v, ok := options.Get(name); ok {
+				head.Set(name, v)
+			}
 		}
 		choices := pyjson.NewObject("multiselect", false, "options", in.choices(roots))
 		options = pyjson.Joined(head, choices, options)

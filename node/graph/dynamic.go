@@ -81,34 +81,36 @@ func (in *Input) alternatives(newStyle bool) []any {
 // its place, those of the chosen alternative before their Branch, and the unlisted ones.
 func (k *Class) declared(given func(name string) (any, bool)) []Input {
 	var out []Input
-	for i := range k.Inputs {
-		in := k.Inputs[i]
-		switch in.Type {
-		case typeGrow:
-			for n, name := range in.grown {
-				one := *in.each
-				one.Name, one.Optional = in.Name+"."+name, n >= in.least
-				if _, ok := given(one.Name); ok || n < in.least {
-					out = append(out, one)
-				}
-			}
-			continue
-		case typeBranch:
-			at := slices.IndexFunc(in.Alternatives, func(a Alternative) bool {
-				key, _ := given(in.Name)
-				return a.Key == key
-			})
-			if at < 0 { // the choice itself is left out then
-				continue
-			}
-			for _, one := range in.Alternatives[at].Inputs {
-				one.Name = in.Name + "." + one.Name
+	for _, in := range k.Inputs {
+		out = in.expand(out, given)
+	}
+	return append(out, k.Unlisted...)
+}
+
+// expand appends an input to a list, with those that it adds.
+func (in Input) expand(out []Input, given func(name string) (any, bool)) []Input {
+	switch in.Type {
+	case typeGrow:
+		for n, name := range in.grown {
+			one := *in.each
+			one.Name, one.Optional = in.Name+"."+name, n >= in.least
+			if _, ok := given(one.Name); ok || n < in.least {
 				out = append(out, one)
 			}
 		}
-		out = append(out, in)
+		return out
+	case typeBranch:
+		key, _ := given(in.Name)
+		at := slices.IndexFunc(in.Alternatives, func(a Alternative) bool { return a.Key == key })
+		if at < 0 { // the choice itself is left out then
+			return out
+		}
+		for _, one := range in.Alternatives[at].Inputs {
+			one.Name = in.Name + "." + one.Name
+			out = one.expand(out, given)
+		}
 	}
-	return append(out, k.Unlisted...)
+	return append(out, in)
 }
 
 // Declared returns the inputs of a node of a workflow: those of its class, and those that dynamic ones add.

@@ -411,6 +411,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *cached, err
 	if err := bounds.inputs(in); err != nil {
 		return nil, err
 	}
+	c.bounds = bounds
 	outputs, err := k.Run(c)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 // Bits of the first byte of a VP8X chunk (WebP container specification, "Extended File Format").
 const (
 	webpAnimated = 1 << 1
+	webpEXIF     = 1 << 3
 	webpAlpha    = 1 << 4
 )
 
@@ -105,24 +106,84 @@ func decodeWebP(data []byte) ([]image.Image, error) {
 // frameFile returns the chunks of a frame as a file of its own.
 func frameFile(frame []byte, size image.Point) []byte {
 	var body []byte
-	add := func(id string, data []byte) {
-		body = binary.LittleEndian.AppendUint32(append(body, id...), uint32(len(data)))
-		if body = append(body, data...); len(data)%2 != 0 {
-			body = append(body, 0)
-		}
-	}
+	add := func(id string, data []byte) { body = appendChunk(body, id, data) }
 	inside := riffChunks(frame)
 	if slices.ContainsFunc(inside, func(c chunk) bool { return c.id == "ALPH" }) {
-		x, y := size.X-1, size.Y-1
-		add("VP8X", []byte{webpAlpha, 0, 0, 0, byte(x), byte(x >> 8), byte(x >> 16), byte(y), byte(y >> 8), byte(y >> 16)})
+		add("VP8X", extension(webpAlpha, size))
 	}
 	for _, c := range inside {
 		if c.id == "ALPH" || c.id == "VP8 " || c.id == "VP8L" {
 			add(c.id, c.data)
 		}
 	}
+	return riffFile(body)
+}
+
+func riffFile(body []byte) []byte {
 	out := binary.LittleEndian.AppendUint32([]byte("RIFF"), uint32(len(body)+4))
 	return append(append(out, "WEBP"...), body...)
+}
+
+func appendChunk(body []byte, id string, data []byte) []byte {
+	body = binary.LittleEndian.AppendUint32(append(body, id...), uint32(len(data)))
+	if body = append(body, data...); len(data)%2 != 0 {
+		body = append(body, 0)
+	}
+	return body
+}
+
+// extension returns the content of a VP8X chunk.
+func extension(flags byte, size image.Point) []byte {
+	x, y := size.X-1, size.Y-1
+	return []byte{flags, 0, 0, 0, byte(x), byte(x >> 8), byte(x >> 16), byte(y), byte(y >> 8), byte(y >> 16)}
+}
+
+// WithWebPTexts returns a WebP file of x by y pixels with texts in EXIF data, as ComfyUI's SaveAnimatedWEBP writes them:
+// the first as Model, the others as Make and the tags below.
+func WithWebPTexts(data []byte, x, y int, texts ...[2]string) ([]byte, error) {
+	if len(data) < 12 || len(texts) == 0 {
+		return data, nil
+	}
+	chunks, flags, body := riffChunks(data[12:]), byte(0), []byte(nil)
+	if len(chunks) == 0 {
+		return nil, errWebP
+	}
+	if chunks[0].id == "VP8X" && len(chunks[0].data) == 10 {
+		flags, chunks = chunks[0].data[0], chunks[1:]
+	}
+	body = appendChunk(body, "VP8X", extension(flags|webpEXIF, image.Pt(x, y)))
+	for _, c := range chunks {
+		body = appendChunk(body, c.id, c.data)
+	}
+	return riffFile(appendChunk(body, "EXIF", encodeEXIF(texts))), nil
+}
+
+// Tags of EXIF texts.
+const (
+	exifMake  = 0x10f
+	exifModel = 0x110
+)
+
+// encodeEXIF returns the texts "key:value" as exifTexts reads them.
+func encodeEXIF(texts [][2]string) []byte {
+	var entries, values []byte
+	order := binary.LittleEndian
+	start := 8 + 2 + 12*len(texts) + 4
+	entry := func(tag int, text [2]string) {
+		value := text[0] + ":" + text[1] + "\x00"
+		entries = order.AppendUint16(order.AppendUint16(entries, uint16(tag)), 2)
+		entries = order.AppendUint32(order.AppendUint32(entries, uint32(len(value))), uint32(start+len(values)))
+		if values = append(values, value...); len(values)%2 != 0 {
+			values = append(values, 0)
+		}
+	}
+	for i := len(texts) - 1; i > 0; i-- { // tags rise
+		entry(exifMake+1-i, texts[i])
+	}
+	entry(exifModel, texts[0])
+	out := order.AppendUint32([]byte("II*\x00"), 8)
+	out = append(order.AppendUint16(out, uint16(len(texts))), entries...)
+	return append(append(out, 0, 0, 0, 0), values...)
 }
 
 // stillWebP decodes a file of one picture. The colours of a lossy one are converted as libwebp does. A file whose
