@@ -86,7 +86,8 @@ func TestSoundThatOutlastsItsVideo(t *testing.T) {
 	}
 	e := dit.Entry{Context: dit.Array{Rows: 3}, References: []dit.Reference{
 		{Y: 2, X: 12, Condition: dit.Condition{Sound: true, Joined: true}},
-		{Y: 4, X: 8, Condition: dit.Condition{T: 2}}, {Y: 2, X: 2},
+		{Y: 4, X: 8, Condition: dit.Condition{T: 2}},
+		{Y: 2, X: 2},
 	}}
 	got := spots(&d.Spec, &e, d.Spec.WithSound(d.Spec.FrameTokens(2, 4, 2), 2, 5))
 	_, x := sides(d.Spec.FrameTokens(2, 4, 8))

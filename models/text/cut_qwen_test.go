@@ -132,8 +132,13 @@ func TestFindQwen3VL(t *testing.T) {
 		norm  bool
 		want  string
 	}{
-		{5120, false, "qwen3vl_32b"}, {5120, true, "qwen3vl_32b"}, {16, false, "qwen3vl_32b"},
-		{16, true, "qwen3vl_4b"}, {4096, false, "qwen3vl_8b"}, {4096, true, "qwen3vl_8b"}, {2560, true, "qwen3vl_4b"},
+		{5120, false, "qwen3vl_32b"},
+		{5120, true, "qwen3vl_32b"},
+		{16, false, "qwen3vl_32b"},
+		{16, true, "qwen3vl_4b"},
+		{4096, false, "qwen3vl_8b"},
+		{4096, true, "qwen3vl_8b"},
+		{2560, true, "qwen3vl_4b"},
 	} {
 		set := map[string]weights.Stored{
 			"model.embed_tokens.weight":                  weights.Floats(make([]float32, c.width), 1, c.width),

@@ -140,7 +140,8 @@ func audioClasses() []graph.Class {
 // whereSound returns the function of a class that makes one sound of the named inputs. If only one of them has a sound,
 // as a video without an audio track has none, the result is that, as in ComfyUI.
 func whereSound(f func(*graph.Call, []*value.Audio) (*value.Audio, error),
-	names ...string) func(*graph.Call) ([]any, error) {
+	names ...string,
+) func(*graph.Call) ([]any, error) {
 	return func(c *graph.Call) ([]any, error) {
 		var sounds []*value.Audio
 		for _, name := range names {

@@ -238,7 +238,9 @@ func TestH3RefusesInWords(t *testing.T) {
 		},
 		{"ModelSamplingSD3", in{"model": model, "shift": 3.0}, "model", fault.WrongFamily, "MiniMaxH3SigmaShift"},
 		{
-			"MiniMaxH3SigmaShift", in{"model": other, "shift_video": 12.0, "shift_audio": 3.0}, "model", fault.WrongFamily,
+			"MiniMaxH3SigmaShift",
+			in{"model": other, "shift_video": 12.0, "shift_audio": 3.0},
+			"model", fault.WrongFamily,
 			"no schedule of a sound",
 		},
 		{"MiniMaxH3AddGuide", guide("latent", hold(alone)), "latent", fault.WrongFamily, "with its sound"},

@@ -39,8 +39,11 @@ func videoClasses() []graph.Class {
 			Description: "Takes a video apart: pictures, sound, pictures a second, bits of a channel, colour space.",
 			Inputs:      []graph.Input{graph.Link("video", "VIDEO", "")},
 			Outputs: []graph.Slot{
-				{Name: "images", Type: "IMAGE"}, {Name: "audio", Type: "AUDIO"}, {Name: "fps", Type: "FLOAT"},
-				{Name: "bit_depth", Type: "INT"}, {Name: "color_space", Type: "COMBO"},
+				{Name: "images", Type: "IMAGE"},
+				{Name: "audio", Type: "AUDIO"},
+				{Name: "fps", Type: "FLOAT"},
+				{Name: "bit_depth", Type: "INT"},
+				{Name: "color_space", Type: "COMBO"},
 			},
 			Run: videoComponents,
 		},
@@ -275,8 +278,10 @@ func (w *wanted) options(depth int, space string, sound bool) []string {
 		scale += ":out_range=tv:out_color_matrix=" + strings.TrimSuffix(k[2], "nc")
 		tags = []string{"-color_primaries", k[0], "-color_trc", k[1], "-colorspace", k[2], "-color_range", "tv"}
 	}
-	out := append([]string{"-vf", scale + ",format=" + pixels, "-c:v",
-		map[string]string{"h264": "libx264", "av1": "libsvtav1"}[w.codec]}, tags...)
+	out := append([]string{
+		"-vf", scale + ",format=" + pixels, "-c:v",
+		map[string]string{"h264": "libx264", "av1": "libsvtav1"}[w.codec],
+	}, tags...)
 	switch {
 	case w.crf == "0" && w.codec == "av1":
 		out = append(out, "-svtav1-params", "lossless=1")
