@@ -367,7 +367,7 @@ func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, ok := l.renumbered[rec.Job]
-	if !ok || n.was != rec.Rev || time.Since(n.at) > swapsNotice {
+	if !ok || n.was != rec.Rev || n.now == n.was || time.Since(n.at) > swapsNotice {
 		return 0, false
 	}
 	return n.now, true

@@ -252,6 +252,7 @@ func (retryAsked) apply(r *message.Record, _ int64, _ rules) effects {
 	r.Outputs, r.UI, r.Warning, r.Dropped, r.EndSeq = nil, nil, "", 0, 0
 	r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel = message.Queued, nil, nil, 0, 0, false
 	r.Earlier, r.HandedBack, r.NotBefore = r.Attempt, 0, 0
+	r.Tied = false // its client has had its end
 	return effects{events: []message.Event{retrying(r, "retry was asked for; before, "+cause, nil)}}
 }
 

@@ -80,6 +80,7 @@ type tracked struct {
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
 	notHere                time.Time // until when this process leaves the job to others, or tries it no more
+	revived                time.Time // when the record last left an end: the job was retried by hand
 	held                   int       // the attempt that is running in this process; 0: none
 	taking                 bool      // a worker of this process tries to take the job
 	// fenced is the last attempt of this process that another daemon has taken over: its events are dropped.
@@ -325,6 +326,9 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	same := end == r.EndSeq && (end == 0 || e.rec.Finished == r.Finished && e.rec.Owner == r.Owner)
 	j.clock(e, r)
 	e.rec = r
+	if was != "" && was.Final() && !r.State.Final() {
+		e.revived = time.Now()
+	}
 	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.cfg.Owner) {
 		j.lose(e)
 	}

@@ -223,6 +223,14 @@ func (j *Table) SignsOfLife(daemon string, since time.Time) (alive, heard bool) 
 	return j.cfg.Machines.Alive(daemon), j.cfg.Machines.Heard(daemon, since)
 }
 
+// Revived reports whether a job was retried by hand after the given time.
+func (j *Table) Revived(id string, since time.Time) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := j.jobs[id]
+	return e != nil && e.revived.After(since)
+}
+
 // owner returns the daemon that the record of a job names.
 func (j *Table) owner(id string) (daemon string, ok bool) {
 	j.mu.Lock()

@@ -271,7 +271,8 @@ const ownerWait, silentWait = 100 * time.Millisecond, time.Second
 
 // handle is the handler of an endpoint. It answers verbs about a job only if no daemon has the job: an owner answers
 // from its own subscription. An owner that shows no sign of life from the request until it counts as dead has not
-// answered, and the answer is given here. A retry is the exception: the owner may have begun it before it died.
+// answered, and the answer is given here. A retry is the exception: the owner may have begun it before it died. So is
+// what was asked before a retry: the owner has answered it, as that job had ended.
 func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if !v.PerJob {
 		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
@@ -287,7 +288,7 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 		var look func()
 		look = func() {
 			switch alive, heard := s.cfg.Jobs.SignsOfLife(owner, asked); {
-			case n.nc.IsClosed():
+			case n.nc.IsClosed(), s.cfg.Jobs.Revived(job, asked):
 			case owner == "" || !alive && v.Name != message.VerbRetry:
 				n.answer(s, v.Name, job, data, header, reply, nil)
 			case alive && !heard:

@@ -79,6 +79,9 @@ func (s *Service) untie(st stream, cause error) {
 	}
 	log := s.cfg.Log.With().Str("job", st.Job).Logger()
 	insist(s.ctx, func() error { // the stream has ended, and a service that stops still tries once
+		if rec, err := s.cfg.Jobs.Get(st.Job); err == nil && !rec.Tied { // it was retried since
+			return nil
+		}
 		_, did, err := s.cfg.Jobs.Cancel(context.Background(), st.Job)
 		switch {
 		case errors.Is(err, jobs.ErrNoJob):
