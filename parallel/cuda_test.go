@@ -87,6 +87,14 @@ func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *P
 	return e
 }
 
+// TestEncodersBringLayersOnFakeGPUs is TestEncodersBringLayers on a device with memory of its own.
+func TestEncodersBringLayersOnFakeGPUs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: whole encoders on the fake device; TestPlansOnFakeGPUs brings blocks there")
+	}
+	encodersBringLayers(t, newFakeEngine(t, 1), 4, "t5")
+}
+
 // TestPlansOnFakeGPUs checks that every kind of plan on two to four ranks, on one device and on two with and without
 // peer access, gives the numbers of the same plan on the CPU, and that a second run gives the same bits.
 func TestPlansOnFakeGPUs(t *testing.T) {

@@ -333,3 +333,30 @@ func TestStreamsRunOutOfMemory(t *testing.T) {
 		e.Close()
 	}
 }
+
+// TestHostMemoryBoundsStreams checks that a job on a device that is too small is refused if the blocks that it would
+// bring take more host memory than the process may, with both numbers, instead of making the machine swap.
+func TestHostMemoryBoundsStreams(t *testing.T) {
+	r := tinyRequest(t, "flux", 1, 9, 8, 1)
+	r.Model.WeightBytes = 4 * r.Model.Spec.Params
+	for host, want := range map[int64]string{0: "", r.Model.WeightBytes: "", 50_000: "0.05 MB are allowed"} {
+		e, err := NewPool(Config{
+			NewOps: testOps, DeviceOf: func(int) string { return "d0" }, Streams: true, HostMemory: host,
+			MemoryBytes: r.Model.WeightBytes, DeviceMemory: r.Model.WeightBytes,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := e.Sample(context.Background(), r, nil)
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("with %d bytes of host memory: %v", host, err)
+		case want == "" && !strings.HasPrefix(res.Stats.Plan, "stream="):
+			t.Errorf("with %d bytes of host memory: ran %s, want blocks from there", host, res.Stats.Plan)
+		case want != "" && (!fault.Is(err, fault.OutOfMemory) || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "blocks that come from host memory take ")):
+			t.Errorf("with %d bytes of host memory: %v, want out_of_memory with %q", host, err, want)
+		}
+		e.Close()
+	}
+}
