@@ -3,8 +3,8 @@
 //
 // Each family is a folder whose Family function says everything about it; docs/adding-a-model.md is the recipe for
 // adding one. What families share is in family (the descriptor, loading), layers (common parts of blocks, position
-// tables) and weights (checkpoints into tagged structs). latent, sampling, text, tokenizer and vae are the other parts
-// of a pipeline.
+// tables) and weights (checkpoints into tagged structs). latent, sampling, text, tokenizer, vae and audio are the other
+// parts of a pipeline.
 package models
 
 import (

@@ -6,6 +6,7 @@ import (
 	"patchbay/fault"
 	"patchbay/models/audio"
 	"patchbay/node/graph"
+	"patchbay/node/media"
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/parallel/request"
@@ -79,27 +80,28 @@ func quieter(samples []float32) {
 	}
 }
 
-// vaeEncodeAudio encodes a sound, of which it takes as many samples from the middle as make whole latents.
 func vaeEncodeAudio(c *graph.Call) ([]any, error) {
-	a := graph.Arg[*value.Audio](c, "audio")
-	if err := a.Sounds("audio"); err != nil {
-		return nil, err
+	out, err := encodeSound(c, c.VAE("vae"), graph.Arg[*value.Audio](c, "audio"), "audio")
+	return []any{&value.Latent{Samples: out}}, err
+}
+
+// encodeSound encodes a sound at the rate of the autoencoder, of which it takes as many samples from the middle as make
+// whole latents. A single channel is both, and of more than two the others are left out. field is its input.
+func encodeSound(c *graph.Call, v *value.VAE, a *value.Audio, field string) (out request.Latent, err error) {
+	if err := a.Sounds(field); err != nil {
+		return out, err
 	}
-	var out request.Latent
-	err := c.VAE("vae").WithSound(c.Use(), func(_ *parallel.Workspace, env audio.Env, net *audio.VAE) error {
-		if a.Rate != audio.Rate {
-			return fault.Bad("audio", "%d samples a second: want %d", a.Rate, audio.Rate)
-		}
-		hop := net.Config.Hop()
+	return out, v.WithSound(c.Use(), func(_ *parallel.Workspace, env audio.Env, net *audio.VAE) error {
+		const stereo = 2
+		hop, a := net.Config.Hop(), media.Resampled(a, audio.Rate)
 		t := a.N / hop
 		if t < 1 {
-			return fault.Bad("audio", "%d samples are less than the %d that one latent stands for", a.N, hop)
+			return fault.Bad(field, "%d samples, at %d a second, are less than the %d that one latent stands for", a.N, a.Rate, hop)
 		}
-		const stereo = 2
 		out = request.NewLatent(a.B, net.Config.Channels, stereo, t)
 		for i := range a.B {
 			var wave []float32
-			for k := range stereo { // a single channel is both, further ones are left out
+			for k := range stereo {
 				wave = append(wave, a.Channel(i, min(k, a.C-1))[a.N%hop/2:][:t*hop]...)
 			}
 			one, err := net.Encode(env, wave, stereo, t*hop)
@@ -110,5 +112,4 @@ func vaeEncodeAudio(c *graph.Call) ([]any, error) {
 		}
 		return nil
 	})
-	return []any{&value.Latent{Samples: out}}, err
 }

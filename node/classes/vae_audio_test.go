@@ -14,6 +14,7 @@ import (
 	"patchbay/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/media"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
@@ -73,6 +74,11 @@ func TestAudioNodes(t *testing.T) {
 	third := golden.Fill("input:third", 1600, 1, 0)
 	if !slices.Equal(encoded(one, 1, 32000), both) || !slices.Equal(encoded(slices.Concat(one, one, third), 3, 32000), both) {
 		t.Error("one channel, or two and a third one, are not encoded as two equal ones")
+	}
+	fast := &value.Audio{B: 1, C: 1, N: 2700, Rate: 48000, Data: golden.Fill("input:fast", 2700, 1, 0)}
+	slow := media.Resampled(fast, 32000)
+	if !slices.Equal(encoded(fast.Data, 1, 48000), encoded(slow.Data, 1, 32000)) {
+		t.Error("a sound of 48 kHz is not encoded as it is at 32 kHz")
 	}
 }
 
@@ -147,7 +153,7 @@ func TestWrongSounds(t *testing.T) {
 		{"VAEDecodeAudio", "h3audio-a", map[string]any{"samples": latent(1, 16, 2, 3)}, "vae", "of 32 channels, got 16"},
 		{"VAEEncodeAudio", "wan21vae-a", map[string]any{"audio": sound(800, 32000)}, "vae", "no autoencoder of sound"},
 		{"VAEEncodeAudio", "h3audio-a", map[string]any{"audio": sound(799, 32000)}, "audio", "less than the 800"},
-		{"VAEEncodeAudio", "h3audio-a", map[string]any{"audio": sound(800, 48000)}, "audio", "want 32000"},
+		{"VAEEncodeAudio", "h3audio-a", map[string]any{"audio": sound(1198, 48000)}, "audio", "799 samples, at 32000"},
 	} {
 		c.inputs["vae"] = vae(c.model)
 		_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
