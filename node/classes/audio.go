@@ -23,8 +23,7 @@ func audioClasses() []graph.Class {
 	saved := func(quality ...graph.Input) []graph.Input {
 		return append([]graph.Input{
 			graph.Link("audio", "AUDIO", "the sound to save"),
-			graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "audio/ComfyUI",
-				"multiline", false),
+			savePrefix("audio/ComfyUI"),
 		}, quality...)
 	}
 	quality := func(preset string, choices ...string) graph.Input {
@@ -83,8 +82,8 @@ func audioClasses() []graph.Class {
 		{
 			Name: "EmptyAudio", Display: "Empty Audio", Aliases: "blank audio",
 			Inputs: []graph.Input{
-				graph.Number("duration", "FLOAT", "in seconds", "default", 60.0, "min", 0.0, "max", uint64(math.MaxUint64), "step",
-					0.01),
+				graph.Number("duration", "FLOAT", "in seconds", "default", 60.0, "min", 0.0, "max", uint64(math.MaxUint64),
+					"step", 0.01),
 				graph.Int("sample_rate", "samples a second", 44100, 1, 192000, 0).AsAdvanced(),
 				graph.Int("channels", "1: mono, 2: stereo", 2, 1, 2, 0).AsAdvanced(),
 			},
@@ -305,7 +304,8 @@ func emptyAudio(c *graph.Call) ([]any, error) {
 	a := &value.Audio{B: 1, C: c.Whole("channels"), Rate: c.Whole("sample_rate")}
 	n := math.RoundToEven(c.Decimal("duration") * float64(a.Rate))
 	if n*float64(a.C) > media.MaxSamples {
-		return nil, fault.Bad("duration", "%.0f samples, at most %d are allowed for %d channels", n, media.MaxSamples/a.C, a.C)
+		return nil, fault.Bad("duration", "%.0f samples, at most %d are allowed for %d channels", n,
+			media.MaxSamples/a.C, a.C)
 	}
 	a.N = int(n)
 	a.Data = make([]float32, a.C*a.N)
@@ -412,8 +412,8 @@ func mergeAudio(c *graph.Call, in []*value.Audio) (*value.Audio, error) {
 		return a, nil
 	}
 	if a.B != b.B && a.B != 1 && b.B != 1 || a.C != b.C && a.C != 1 && b.C != 1 {
-		return nil, fault.Bad("audio2", "%d sounds of %d channels; allowed: 1 or %d sounds of 1 or %d channels, as audio1 has",
-			b.B, b.C, a.B, a.C)
+		return nil, fault.Bad("audio2", "%d sounds of %d channels; allowed: 1 or %d sounds of 1 or %d channels, as audio1 "+
+			"has", b.B, b.C, a.B, a.C)
 	}
 	merge := map[string]func(x, y float32) float32{
 		"add": func(x, y float32) float32 { return x + y }, "subtract": func(x, y float32) float32 { return x - y },

@@ -72,8 +72,7 @@ func imageClasses() []graph.Class {
 			Description: "Saves the pictures to the output folder.",
 			Inputs: []graph.Input{
 				graph.Link("images", "IMAGE", "the pictures to save"),
-				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
-					"multiline", false),
+				savePrefix("ComfyUI"),
 				graph.Branch("format", "", graph.Alternative{
 					Key: "png", Inputs: kind("8-bit", []string{"8-bit", "16-bit"}, []string{"sRGB"}),
 				}, graph.Alternative{
@@ -96,8 +95,7 @@ func imageClasses() []graph.Class {
 			Description: "Saves the pictures to the output folder as one animation.",
 			Inputs: []graph.Input{
 				graph.Link("images", "IMAGE", ""),
-				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
-					"multiline", false),
+				savePrefix("ComfyUI"),
 				graph.Float("fps", "pictures a second", 6, 0.01, 1000, 0.01),
 				graph.Int("compress_level", "higher files are smaller and take longer", 4, 0, 9, 0).AsAdvanced(),
 			},
@@ -109,8 +107,7 @@ func imageClasses() []graph.Class {
 			Description: "Saves the pictures to the output folder as one animation.",
 			Inputs: []graph.Input{
 				graph.Link("images", "IMAGE", ""),
-				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
-					"multiline", false),
+				savePrefix("ComfyUI"),
 				graph.Float("fps", "pictures a second", 6, 0.01, 1000, 0.01), graph.Bool("lossless", "", true),
 				graph.Int("quality", "lower files are smaller and worse; of lossless ones: made faster", 80, 0, 100, 0),
 				graph.Combo("method", "slower files are smaller", "default", "fastest", "slowest"),
@@ -150,6 +147,12 @@ func imageClasses() []graph.Class {
 			Outputs: graph.Slots("IMAGE"), Run: cropRegion,
 		},
 	})
+}
+
+// savePrefix is the filename_prefix of new-style classes.
+func savePrefix(preset string) graph.Input {
+	return graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", preset,
+		"multiline", false)
 }
 
 func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {

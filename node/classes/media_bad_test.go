@@ -56,9 +56,14 @@ func TestBadMedia(t *testing.T) {
 		"sdp":      {"LoadVideo", map[string]any{"file": "sdp.mp4"}, "file", "allowed: MP4"},
 		"wav":      {"LoadAudio", map[string]any{"audio": "cut.wav"}, "audio", "without samples"},
 		"no sound": {"LoadAudio", map[string]any{"audio": "silent.mp4"}, "audio", "there is no sound in it"},
-		"none":     {"SaveAudio", map[string]any{"audio": (*value.Audio)(nil), "filename_prefix": "x"}, "audio", "no audio track"},
+		"none": {
+			"SaveAudio", map[string]any{"audio": (*value.Audio)(nil), "filename_prefix": "x"}, "audio", "no audio track",
+		},
 		"crf": {
-			"SaveWEBM", map[string]any{"images": im, "codec": "vp9", "fps": 24.0, "crf": 64.0, "filename_prefix": "x"}, "crf", "63",
+			"SaveWEBM",
+			map[string]any{"images": im, "codec": "vp9", "fps": 24.0, "crf": 64.0, "filename_prefix": "x"},
+			"crf",
+			"63",
 		},
 		"fps": {"CreateVideo", map[string]any{"images": im, "fps": 121.0}, "fps", "120"},
 	} {
@@ -81,13 +86,13 @@ func TestBadMedia(t *testing.T) {
 	}
 }
 
-// TestWithoutFFmpeg checks that a job is refused before it starts where ffmpeg is missing, and that WAV files and frames
-// need none.
+// TestWithoutFFmpeg checks that a job is refused before it starts where ffmpeg is missing, and that WAV files and
+// frames need none.
 func TestWithoutFFmpeg(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := t.TempDir()
-	wav := "RIFF\x00\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00" +
-		"data\x04\x00\x00\x00\x00\x40\x00\xc0"
+	wav := "RIFF\x00\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x40\x1f\x00\x00\x80\x3e\x00\x00" +
+		"\x02\x00\x10\x00data\x04\x00\x00\x00\x00\x40\x00\xc0"
 	check(t, os.WriteFile(filepath.Join(dir, "a.wav"), []byte(wav), 0o600))
 	check(t, os.WriteFile(filepath.Join(dir, "a.mp4"), nil, 0o600))
 	check(t, os.WriteFile(filepath.Join(dir, "a.mp3"), nil, 0o600))
@@ -110,7 +115,8 @@ func TestWithoutFFmpeg(t *testing.T) {
 	} {
 		_, result, err := onValues(t, roots, class, in)
 		f := fault.From(err)
-		if err == nil || f.Code != fault.OutputsFailed || !strings.Contains(allOf(f), media.Install) || len(result.Executed) > 0 {
+		if err == nil || f.Code != fault.OutputsFailed || !strings.Contains(allOf(f), media.Install) ||
+			len(result.Executed) > 0 {
 			t.Errorf("%s: %s, ran %v", class, allOf(f), result.Executed)
 		}
 	}

@@ -376,8 +376,8 @@ func TestSoundNodes(t *testing.T) {
 	}
 }
 
-// TestAnimatedWebP compares SaveAnimatedWEBP with ComfyUI 0.33.0: lossless pixels are equal, texts are where ComfyUI has
-// them.
+// TestAnimatedWebP compares SaveAnimatedWEBP with ComfyUI 0.33.0: lossless pixels are equal, texts are where ComfyUI
+// has them.
 func TestAnimatedWebP(t *testing.T) {
 	ffmpegNeeded(t)
 	im, _ := recordedClip()

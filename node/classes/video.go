@@ -58,8 +58,7 @@ func videoClasses() []graph.Class {
 			Description: "Saves the video to the output folder.",
 			Inputs: []graph.Input{
 				graph.Link("video", "VIDEO", "the video to save"),
-				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "video/ComfyUI",
-					"multiline", false),
+				savePrefix("video/ComfyUI"),
 				graph.Branch("format", "auto: the container of a loaded video if possible, else MP4", container("auto"),
 					container("mp4"), container("mkv"), container("webm")),
 				videoCodec("auto").With("hidden", true).AsOptional(),
@@ -72,11 +71,10 @@ func videoClasses() []graph.Class {
 			Description: "Saves the pictures to the output folder as a WebM video.",
 			Inputs: []graph.Input{
 				graph.Link("images", "IMAGE", "the frames; VP9 keeps their alpha channel"),
-				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
-					"multiline", false),
+				savePrefix("ComfyUI"),
 				graph.Combo("codec", "", "vp9", "av1"), graph.Float("fps", "pictures a second", 24, 0.01, 1000, 0.01),
-				graph.Number("crf", "FLOAT", "higher files are smaller and worse", "default", 32.0, "min", int64(0), "max", 63.0,
-					"step", int64(1)),
+				graph.Number("crf", "FLOAT", "higher files are smaller and worse", "default", 32.0, "min", int64(0), "max",
+					63.0, "step", int64(1)),
 			},
 			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(),
 			Check: needsFFmpeg("images", checkSavePrefix), Run: saveWebM,
@@ -92,8 +90,8 @@ func container(name string) graph.Alternative {
 // videoCodec is the choice of a codec for a container.
 func videoCodec(container string) graph.Input {
 	kind := func(name string, crf, most float64) graph.Alternative {
-		space := graph.Combo("color_space", "of the pictures; auto: that of a loaded video, else sRGB", "auto", "sRGB", "HDR",
-			"HDR PQ").With("display_name", "color space", "default", "auto")
+		space := graph.Combo("color_space", "of the pictures; auto: that of a loaded video, else sRGB", "auto", "sRGB",
+			"HDR", "HDR PQ").With("display_name", "color space", "default", "auto")
 		encoding := graph.Branch("encoding", "auto: a loaded video is copied if possible", graph.Alternative{Key: "auto"},
 			graph.Alternative{Key: "re-encode", Inputs: []graph.Input{
 				graph.Float("crf", "lower files are larger and better", crf, 0, most, 1), space,

@@ -126,8 +126,8 @@ func (f *File) Sound(ctx context.Context, number int) (*value.Audio, error) {
 	}
 	s := f.Info.Sounds[number]
 	if s.Hertz < 1 || s.Channels > value.MaxChannels {
-		return nil, f.damaged(fmt.Errorf("its sound has %d channels of %d Hz, at most %d channels are read", s.Channels, s.Hertz,
-			value.MaxChannels))
+		return nil, f.damaged(fmt.Errorf("its sound has %d channels of %d Hz, at most %d channels are read", s.Channels,
+			s.Hertz, value.MaxChannels))
 	}
 	var samples []float32 // the channels of a sample side by side
 	c := child{program: "ffmpeg", take: func(r io.Reader) error {

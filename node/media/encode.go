@@ -87,7 +87,9 @@ func (f *File) Transcode(ctx context.Context, texts Texts, options ...string) ([
 
 // written runs ffmpeg and returns the file that it writes. The file is in memory, because most formats are completed at
 // their front, and so are the texts, which would be too long for an argument and seen in the list of processes.
-func written(ctx context.Context, texts Texts, options []string, inputs func(*child) []string) (data []byte, err error) {
+func written(ctx context.Context, texts Texts, options []string,
+	inputs func(*child) []string,
+) (data []byte, err error) {
 	c := child{program: "ffmpeg"}
 	about, err := memory("metadata", texts.encode())
 	if err != nil {

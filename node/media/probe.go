@@ -18,11 +18,12 @@ import (
 
 // demuxers are the formats of files that are read: those that hold sound and pictures themselves. Playlists and others
 // that name further files or addresses are not among them, nor are formats that ffmpeg takes for devices or scripts.
-const demuxers = "mov,matroska,avi,mpeg,mpegts,mpegvideo,ogg,flac,mp3,wav,w64,aac,aiff,caf,asf,flv,gif,apng,ivf,h264,hevc"
+const demuxers = "mov,matroska,avi,mpeg,mpegts,mpegvideo,ogg,flac,mp3,wav,w64,aac,aiff,caf,asf,flv,gif,apng,ivf,h264," +
+	"hevc"
 
 // Formats is what errors say of the files that are read.
-const Formats = "MP4, MOV, MKV, WebM, AVI, MPEG, FLV, ASF and GIF videos, and WAV, FLAC, MP3, Ogg, Opus, AAC, AIFF and " +
-	"CAF sounds"
+const Formats = "MP4, MOV, MKV, WebM, AVI, MPEG, FLV, ASF and GIF videos, and WAV, FLAC, MP3, Ogg, Opus, AAC, AIFF " +
+	"and CAF sounds"
 
 // File is an open file of a video or sound. Errors name Field, the input that it comes from.
 type File struct {
@@ -120,7 +121,8 @@ func (f *File) probe(ctx context.Context) error {
 		}
 		return err
 	}}
-	c.args = append([]string{"-v", "error", "-hide_banner", "-of", "json", "-show_format", "-show_streams"}, f.input(&c)...)
+	c.args = append([]string{"-v", "error", "-hide_banner", "-of", "json", "-show_format", "-show_streams"},
+		f.input(&c)...)
 	if err := c.run(ctx); err != nil {
 		return f.failed(err)
 	}

@@ -37,7 +37,8 @@ func DecodeWAV(data []byte) (*value.Audio, error) {
 
 func decodePCM(format, body []byte) (*value.Audio, error) {
 	u16 := binary.LittleEndian.Uint16
-	kind, channels, hertz, wide := u16(format), int(u16(format[2:])), binary.LittleEndian.Uint32(format[4:]), u16(format[14:])
+	kind, channels, wide := u16(format), int(u16(format[2:])), u16(format[14:])
+	hertz := binary.LittleEndian.Uint32(format[4:])
 	if kind == 0xfffe && len(format) >= 26 { // the first bytes of the extensible form's identifier
 		kind = u16(format[24:])
 	}

@@ -138,8 +138,8 @@ func extension(flags byte, size image.Point) []byte {
 	return []byte{flags, 0, 0, 0, byte(x), byte(x >> 8), byte(x >> 16), byte(y), byte(y >> 8), byte(y >> 16)}
 }
 
-// WithWebPTexts returns a WebP file of x by y pixels with texts in EXIF data, as ComfyUI's SaveAnimatedWEBP writes them:
-// the first as Model, the others as Make and the tags below.
+// WithWebPTexts returns a WebP file of x by y pixels with texts in EXIF data, as ComfyUI's SaveAnimatedWEBP writes
+// them: the first as Model, the others as Make and the tags below.
 func WithWebPTexts(data []byte, x, y int, texts ...[2]string) ([]byte, error) {
 	if len(data) < 12 || len(texts) == 0 {
 		return data, nil
