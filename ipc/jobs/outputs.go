@@ -42,9 +42,10 @@ type Outputs struct {
 // output is one file: in memory, or at path.
 type output struct {
 	message.File
-	path    string
-	staged  bool // path is in the stage folder and is removed with the job
-	missing bool // its file was lost or removed
+	path       string
+	staged     bool // path is in the stage folder and is removed with the job
+	unrecorded bool // the record may lack its name, by which only the staged copy leads to the file
+	missing    bool // its file was lost or removed
 }
 
 // NewOutputs creates the folders and clears what an earlier run has left in the stage, unless cfg.Keep is set.
@@ -139,14 +140,17 @@ func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 	s.put(job, list)
 }
 
-// Sweep clears the stage of everything but files that have no other place. It must not be called while a job runs.
+// Sweep clears the stage of everything but files that have no other place, or whose names are not recorded yet. It must
+// not be called while a job runs.
 func (s *Outputs) Sweep() {
 	entries, err := os.ReadDir(s.cfg.Stage)
 	if s.cfg.Stage == "" || err != nil {
 		return
 	}
 	for _, e := range entries {
-		s.Clean(e.Name())
+		if !slices.ContainsFunc(s.of(e.Name()), func(f output) bool { return f.unrecorded }) {
+			s.Clean(e.Name())
+		}
 	}
 }
 
@@ -185,6 +189,7 @@ func (f *output) commit(dir string) error {
 		return err
 	}
 	f.Ref.Filename, f.Ref.Subfolder = ref.Filename, ref.Subfolder
+	f.unrecorded = f.staged
 	f.path, f.staged, f.Data = filepath.Join(dir, filepath.FromSlash(ref.Subfolder), ref.Filename), false, nil
 	return nil
 }
@@ -200,6 +205,9 @@ func (s *Outputs) Clean(job string) {
 		if f.staged {
 			return
 		}
+	}
+	for i := range s.jobs[job] {
+		s.jobs[job][i].unrecorded = false
 	}
 	_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 }
