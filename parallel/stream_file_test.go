@@ -19,8 +19,8 @@ import (
 	"patchbay/parallel/request"
 )
 
-// breakDisk makes reads of an open file fail as those of a bad disk do: its descriptors lead to addresses of this process
-// where nothing is mapped.
+// breakDisk makes reads of an open file fail as those of a bad disk do: its descriptors lead to addresses of this
+// process where nothing is mapped.
 func breakDisk(path string) error {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -45,8 +45,8 @@ func breakDisk(path string) error {
 
 // TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, also
 // where another file takes the name in the middle of a run, since the one that was opened stays. For a file that is
-// written to or cut, or whose disk fails, there is the error file_changed, which names the file and the byte, after which
-// the pool runs other requests.
+// written to or cut, or whose disk fails, there is the error file_changed, which names the file and the byte, after
+// which the pool runs other requests.
 func TestStreamsReadTheirFile(t *testing.T) {
 	set, metadata, err := tiny.Checkpoint("flux")
 	if err != nil {

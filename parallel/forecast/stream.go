@@ -67,9 +67,8 @@ func (s Search) Streamed(p plan.Plan) (plan.Plan, error) {
 		if s.unlimited() || s.Spec.Whole || on.Possible() != nil {
 			return p, nil
 		}
-		c, err := s.Weigh(p)
-		if err != nil || c.Fits {
-			return p, err
+		if c, err := s.Weigh(p); err != nil || c.Fits {
+			return p, nil // opening the session says what is wrong
 		}
 		p = on
 	}

@@ -86,7 +86,8 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 			}
 		}
 		if by.share && p.total()+bytes+extra > limit {
-			return false, p.refuse(plan.ShownKey(name)+" beside those in use", bytes, extra, need.Streamed, max(0, limit-p.total()))
+			beside := plan.ShownKey(name) + " beside those in use"
+			return false, p.refuse(beside, bytes, extra, need.Streamed, max(0, limit-p.total()))
 		}
 	}
 	if hit >= 0 {
