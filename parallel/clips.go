@@ -9,8 +9,8 @@ import (
 )
 
 // DecodeClips turns clips of latents [b, C, t*y, x] in VAE space, their frames one below the other, into their pictures
-// [b*n, S*y, S*x, Out], n = vae.Config.Pictures(t), split over ranks as Decode is, or by tiles. One picture at a time is
-// on a device, or a tile of some.
+// [b*n, S*y, S*x, Out], n = vae.Config.Pictures(t), split over ranks as Decode is, or by tiles. One picture at a time
+// is on a device, or a tile of some.
 func (l *Workspace) DecodeClips(net *vae.VAE, latent []float32, b, t, y, x, ranks int) ([]float32, error) {
 	c, s, n := net.Config.Latent(), net.Config.Scale(), net.Config.Pictures(t)
 	if b < 1 || t < 1 || y < 1 || x < 1 || len(latent) != b*c*t*y*x {

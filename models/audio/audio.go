@@ -2,8 +2,9 @@
 // encoder of strided convolutions (the Descript Audio Codec, arXiv:2306.06546) with a head of causal attention, and the
 // decoder BigVGAN (arXiv:2206.04658). The channels of a sound are coded one by one.
 //
-// Read names.go (what a file holds), audio.go, decode.go and encode.go (the walks over the layers), conv.go (convolutions
-// over time as those of pictures one row high) and snake.go (activations). Everything is channels last, [L, C].
+// Read names.go (what a file holds), audio.go, decode.go and encode.go (the walks over the layers), conv.go
+// (convolutions over time as those of pictures one row high) and snake.go (activations). Everything is channels last,
+// [L, C].
 //
 // Convolutions and matrices run on the device, in float32. Activations run on the host's processors: engine.Ops has no
 // sines, and what they cost is small beside the convolutions.

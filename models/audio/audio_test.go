@@ -1,7 +1,9 @@
 package audio_test
 
 import (
+	"encoding/json"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,6 +106,52 @@ func TestGolden(t *testing.T) {
 	}
 	if checked < 6 {
 		t.Errorf("%d cases were compared, want all 6 on the fastest backend", checked)
+	}
+}
+
+// TestWideHead compares what ComfyUI encodes with an attention whose heads are twice as wide as a latent: neighbors are
+// averaged (testdata/make_wide.py).
+func TestWideHead(t *testing.T) {
+	text, err := os.ReadFile("testdata/wide.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded struct {
+		Tensors [][]json.RawMessage
+		Latent  []float32
+	}
+	if err := json.Unmarshal(text, &recorded); err != nil {
+		t.Fatal(err)
+	}
+	set, wide := checkpoint(t), map[string]weights.Stored{}
+	for _, name := range set.Names() {
+		wide[name], _ = set.Get(name)
+	}
+	for _, row := range recorded.Tensors {
+		var (
+			name          string
+			shape         []int
+			scale, offset float64
+		)
+		for i, to := range []any{&name, &shape, &scale, &offset} {
+			if err := json.Unmarshal(row[i], to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := weights.Stored{Shape: shape}.Len()
+		wide[name] = weights.Floats(golden.Fill("h3audio-wide/"+name, n, scale, offset), shape...)
+	}
+	for name, ops := range backends(t) {
+		v, err := audio.Open(ops, weights.FromMap(wide))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := v.Encode(audio.Env{Ops: ops}, golden.Fill("input:h3audio-wide/wave", 2400, 1, 0), 1, 2400)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, name, got, recorded.Latent)
+		v.Close()
 	}
 }
 

@@ -49,8 +49,8 @@ func dilated(ops engine.Ops, y, x buffer, n, c int, w *engine.Weight, dilation i
 	ops.Conv2D(out, picture(x, c), w, a)
 }
 
-// transposed returns a transposed convolution [C, N, K] of a level of the decoder as a plain one [rate*N, C, 1, taps]: row
-// r*N+j makes sample r of the rate samples that follow each other for one of the input. But at the first level, the
+// transposed returns a transposed convolution [C, N, K] of a level of the decoder as a plain one [rate*N, C, 1, taps]:
+// row r*N+j makes sample r of the rate samples that follow each other for one of the input. But at the first level, the
 // mean over the blocks of the level before is in it.
 func (v *VAE) transposed(t weights.Stored, name string) weights.Stored {
 	at := level(name)

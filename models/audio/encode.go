@@ -9,8 +9,8 @@ import (
 // Latents returns how many latents n samples become: the last of them is filled up with silence.
 func (c Config) Latents(n int) int { return (n + c.Hop() - 1) / c.Hop() }
 
-// Encode turns a sound [s, n] into a latent [C, s, t] with t = Config.Latents(n): the mean of the posterior. Errors are as
-// for Decode.
+// Encode turns a sound [s, n] into a latent [C, s, t] with t = Config.Latents(n): the mean of the posterior. Errors are
+// as for Decode.
 func (v *VAE) Encode(env Env, wave []float32, s, n int) ([]float32, error) {
 	if s < 1 || n < 1 || len(wave) != s*n {
 		return nil, fmt.Errorf("audio vae encode: %d values for a sound [%d, %d]", len(wave), s, n)

@@ -101,8 +101,8 @@ func Infer(set *weights.Set) (Config, error) {
 	}
 	if c.Channels < 1 || c.Width%(heads*c.Channels) != 0 || c.Encoder < 1 || c.Decoder>>len(rates()) < 1 ||
 		c.Hop() != total || slices.Min(c.Strides) < 1 {
-		return c, fmt.Errorf("load audio vae: %d channels of latents, %d between the networks, %d and %d in them, strides %v: "+
-			"want %d samples for a latent", c.Channels, c.Width, c.Encoder, c.Decoder, c.Strides, total)
+		return c, fmt.Errorf("load audio vae: %d channels of latents, %d between the networks, %d and %d in them, strides "+
+			"%v: want %d samples for a latent", c.Channels, c.Width, c.Encoder, c.Decoder, c.Strides, total)
 	}
 	return c, nil
 }
@@ -239,9 +239,10 @@ func rename(name string, levels int) string {
 
 // complete returns an error for the first activation or statistic that is missing or of another size.
 func (v *VAE) complete() error {
+	const last = "decoder.activation_post.act."
+	channels := v.nets.Post.K() / postTaps
 	want := map[string]int{
-		"encoder.alpha":                     v.nets.Latent.K() / latentTaps,
-		"decoder.activation_post.act.alpha": v.nets.Post.K() / postTaps, "decoder.activation_post.act.beta": v.nets.Post.K() / postTaps,
+		"encoder.alpha": v.nets.Latent.K() / latentTaps, last + "alpha": channels, last + "beta": channels,
 	}
 	for i, d := range v.nets.Down {
 		at := fmt.Sprintf("encoder.down.%d.", i)

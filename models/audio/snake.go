@@ -25,8 +25,8 @@ func snakeRow(row, alpha, beta []float32, factor float32) {
 	}
 }
 
-// smooth writes the activation of x [n, c] without aliases: twice as many samples by a filter, a snake, and half of them
-// by the same filter. Edges are repeated. factor multiplies x first.
+// smooth writes the activation of x [n, c] without aliases: twice as many samples by a filter, a snake, and half of
+// them by the same filter. Edges are repeated. factor multiplies x first.
 func smooth(x []float32, alpha, beta []float32, factor float32) []float32 {
 	c := len(alpha)
 	n := len(x) / c
@@ -69,7 +69,8 @@ func exp(v []float32) []float32 {
 	return out
 }
 
-// filter returns a low-pass filter for half of the band: a sinc in a Kaiser window (Kaiser and Schafer, 1980), of sum 1.
+// filter returns a low-pass filter for half of the band: a sinc in a Kaiser window (Kaiser and Schafer, 1980), of sum
+// 1.
 var filter = sync.OnceValue(func() (out [filterTaps]float32) {
 	const half, cutoff, width = filterTaps / 2, 0.25, 0.3
 	beta := 0.0
@@ -111,8 +112,8 @@ const (
 	grain     = 1 << 17
 )
 
-// inParallel calls f for ranges that cover [0, n) exactly once, on up to GOMAXPROCS goroutines. each is the multiply-adds
-// of one element.
+// inParallel calls f for ranges that cover [0, n) exactly once, on up to GOMAXPROCS goroutines. each is the
+// multiply-adds of one element.
 func inParallel(n, each int, f func(from, to int)) {
 	parts := min(runtime.GOMAXPROCS(0), n, 1+n*max(each, 1)/grain)
 	if parts <= 1 {

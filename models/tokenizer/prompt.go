@@ -90,8 +90,8 @@ func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, err
 	return p, nil
 }
 
-// Pieces is Prompt for texts that are tokenized apart and follow each other in one chunk, without a template. Empty ones
-// leave nothing; if all are, the prompt is that of an empty text.
+// Pieces is Prompt for texts that are tokenized apart and follow each other in one chunk, without a template. Empty
+// ones leave nothing; if all are, the prompt is that of an empty text.
 func (l Layout) Pieces(t *Tokenizer, texts []string, lookup Embedding) (Prompt, error) {
 	l.Template = ""
 	out := Prompt{Chunks: make([][]Token, 1)}

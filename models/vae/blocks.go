@@ -44,8 +44,8 @@ func (w *walk) upsample(s *sample) {
 	w.moved(1, y)
 }
 
-// downsample halves the picture, with padding on the right and at the bottom only: [1, Y, X, C] -> [1, Y/2, X/2, C]. made
-// is false for frames of a clip that are only seen by the next one.
+// downsample halves the picture, with padding on the right and at the bottom only: [1, Y, X, C] -> [1, Y/2, X/2, C].
+// made is false for frames of a clip that are only seen by the next one.
 func (w *walk) downsample(s *sample) (made bool) {
 	if s.Past == nil || !w.clip {
 		y := w.in(1, w.x.Dim(1)/2, w.x.Dim(2)/2, w.x.Dim(3))

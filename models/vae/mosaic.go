@@ -227,8 +227,8 @@ func (v *VAE) EncodeMosaic(each Each, pictures []float32, b, y, x int) ([]float3
 	c, s, in := v.Config.Embed, v.Config.Scale(), v.Config.In
 	_, t := v.Config.Frames(b)
 	if y < 2*s || x < 2*s || y%s != 0 || x%s != 0 || b < 1 || len(pictures) < b*y*x*in {
-		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d, at least "+
-			"%d", len(pictures), b, y, x, in, s, 2*s)
+		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d, at "+
+			"least %d", len(pictures), b, y, x, in, s, 2*s)
 	}
 	ly, lx, n, made := y/s, x/s, clipFrames, chunkLatents
 	if b == 1 {

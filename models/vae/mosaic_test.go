@@ -1,7 +1,7 @@
 package vae_test
 
 import (
-	"fmt"
+	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,7 +18,8 @@ import (
 var pieces = regexp.MustCompile(`^h3vae-a/(encode|decode)/(\d+)x(\d+)x(\d+)(#image)?$`)
 
 // TestMosaicGolden compares what an autoencoder with a decoder of tokens makes of videos with ComfyUI's: one picture,
-// one chunk, chunks that are blended in time, tiles that are blended in space, and numbers of pictures that fill no clip.
+// one chunk, chunks that are blended in time, tiles that are blended in space, and numbers of pictures that fill no
+// clip.
 func TestMosaicGolden(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("h3/vae.safetensors"))
 	if err != nil {
@@ -78,7 +79,8 @@ func TestMosaicGolden(t *testing.T) {
 }
 
 // TestMosaicFrames checks how many pictures latent frames become, and the other way, by ComfyUI's frame plan: each
-// first of five stands for one picture, the others for four; clips of 17 pictures make five, the last three are dropped.
+// first of five stands for one picture, the others for four; clips of 17 pictures make five, the last three are
+// dropped.
 func TestMosaicFrames(t *testing.T) {
 	ops, _ := fastest(t)
 	cfg := openVideo(t, ops, "h3vae-a").Config
@@ -132,9 +134,9 @@ func TestMosaicBadInput(t *testing.T) {
 		!strings.Contains(err.Error(), "proj_out") {
 		t.Errorf("a file that halves pictures thrice: %v", err)
 	}
-	stop := fmt.Errorf("stop")
+	stop := errors.New("stop")
 	env := vae.Env{Ops: ops, Check: func(int, int) error { return stop }}
-	if err := v.DecodeVideo(env, make([]float32, 24), 1, 1, 1, none); err != stop {
+	if err := v.DecodeVideo(env, make([]float32, 24), 1, 1, 1, none); !errors.Is(err, stop) {
 		t.Errorf("a decode that is stopped: %v", err)
 	}
 }

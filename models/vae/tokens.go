@@ -224,8 +224,8 @@ func (v *VAE) tokenBlock(ops engine.Ops, w tokenWork, b *tokenBlock) {
 	ops.Linear(w.x, w.hidden, b.Down, engine.Epilogue{Gate: b.Scale2.Unsqueeze(0), Residual: w.x})
 }
 
-// tokenMean and tokenStd return the statistics of the released autoencoder's latents, which files need not hold (ComfyUI
-// comfy/ldm/minimax/vae.py).
+// tokenMean and tokenStd return the statistics of the released autoencoder's latents, which files need not hold
+// (ComfyUI comfy/ldm/minimax/vae.py).
 func tokenMean() []float32 {
 	return []float32{
 		0.858090341091156, -0.9606591463088989, 1.0661640167236328, -0.5090325474739075, -0.2727581858634949,

@@ -135,8 +135,8 @@ func (w *walk) conv3(y engine.Tensor, in input, c *engine.Weight, add bool) {
 	}
 }
 
-// reflected returns the rows that a convolution reads with the columns that a picture has beyond its edges where it goes
-// on as it came, instead of the padding in args.
+// reflected returns the rows that a convolution reads with the columns that a picture has beyond its edges where it
+// goes on as it came, instead of the padding in args.
 func (w *walk) reflected(rows engine.Tensor, args *engine.ConvArgs) engine.Tensor {
 	if w.cfg.Tokens == nil {
 		return rows

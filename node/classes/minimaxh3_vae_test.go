@@ -113,7 +113,7 @@ func TestWrongAutoencoders(t *testing.T) {
 		inputs       map[string]any
 		field, want  string
 	}{
-		{"VAEDecode", "h3vae-a", map[string]any{"samples": latent(1, 16, 2, 2, 3)}, "vae", "takes latents of 24 channels, got 16"},
+		{"VAEDecode", "h3vae-a", map[string]any{"samples": latent(1, 16, 2, 2, 3)}, "vae", "of 24 channels, got 16"},
 		{"VAEDecode", "wan21vae-a", map[string]any{"samples": latent(1, 24, 2, 2, 3)}, "vae", "of 16 channels, got 24"},
 		{"VAEEncode", "h3vae-a", map[string]any{"pixels": pixels}, "pixels", "sides of at least 32 pixels"},
 	} {

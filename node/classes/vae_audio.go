@@ -96,7 +96,8 @@ func encodeSound(c *graph.Call, v *value.VAE, a *value.Audio, field string) (out
 		hop, a := net.Config.Hop(), media.Resampled(a, audio.Rate)
 		t := a.N / hop
 		if t < 1 {
-			return fault.Bad(field, "%d samples, at %d a second, are less than the %d that one latent stands for", a.N, a.Rate, hop)
+			return fault.Bad(field, "%d samples, at %d a second, are less than the %d that one latent stands for", a.N,
+				a.Rate, hop)
 		}
 		out = request.NewLatent(a.B, net.Config.Channels, stereo, t)
 		for i := range a.B {

@@ -21,8 +21,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// levelled returns samples as VAEDecodeAudio returns them: divided by five times their standard deviation, where that is
-// more than 1.
+// levelled returns samples as VAEDecodeAudio returns them: divided by five times their standard deviation, where that
+// is more than 1.
 func levelled(v []float32) []float32 {
 	mean, squares := 0.0, 0.0
 	for _, f := range v {
@@ -72,7 +72,8 @@ func TestAudioNodes(t *testing.T) {
 	one := golden.Fill("input:one", 1600, 1, 0)
 	both := encoded(slices.Concat(one, one), 2, 32000)
 	third := golden.Fill("input:third", 1600, 1, 0)
-	if !slices.Equal(encoded(one, 1, 32000), both) || !slices.Equal(encoded(slices.Concat(one, one, third), 3, 32000), both) {
+	three := encoded(slices.Concat(one, one, third), 3, 32000)
+	if !slices.Equal(encoded(one, 1, 32000), both) || !slices.Equal(three, both) {
 		t.Error("one channel, or two and a third one, are not encoded as two equal ones")
 	}
 	fast := &value.Audio{B: 1, C: 1, N: 2700, Rate: 48000, Data: golden.Fill("input:fast", 2700, 1, 0)}
@@ -146,7 +147,7 @@ func TestWrongSounds(t *testing.T) {
 		field, want  string
 	}{
 		{"VAEDecode", "h3audio-a", map[string]any{"samples": latent(1, 32, 2, 3)}, "vae", "use VAEDecodeAudio"},
-		{"VAEEncode", "h3audio-a", map[string]any{"pixels": formula("p", 1, 0, 1, 32, 32, 3)}, "vae", "is an autoencoder of sound"},
+		{"VAEEncode", "h3audio-a", map[string]any{"pixels": formula("p", 1, 0, 1, 32, 32, 3)}, "vae", "of sound"},
 		{"VAEDecodeTiled", "h3audio-a", map[string]any{"samples": latent(1, 32, 2, 3), "tile_size": 64}, "vae", "of sound"},
 		{"VAEDecodeAudio", "h3vae-a", map[string]any{"samples": latent(1, 32, 2, 3)}, "vae", "minimax_h3_audio_vae"},
 		{"VAEDecodeAudio", "h3audio-a", map[string]any{"samples": latent(1, 24, 2, 2, 3)}, "samples", "has no sound"},
