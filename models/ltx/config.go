@@ -74,11 +74,8 @@ const (
 	None                     // the text encoder has done so: its rows are those of the video, then those of the sound
 )
 
-// anchor and sounds are names that only these files have; without the second one, a file is LTX-Video without sound.
-const (
-	anchor = "adaln_single.emb.timestep_embedder.linear_1.bias"
-	sounds = "audio_adaln_single.linear.weight"
-)
+// sounds is a name that only these files have.
+const sounds = "audio_adaln_single.linear.weight"
 
 // released returns what a file without a config is, as ComfyUI has it.
 func released() transformer {

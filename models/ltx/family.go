@@ -63,7 +63,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: format(), Sampling: family.Sampling{Line: family.MuLine, Shift: 2.37},
-		Traits: family.Traits{FrameTimes: true},
+		Traits: family.Traits{FrameTimes: true, EvenFrames: true},
 	}, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{Loaded: l, cfg: c} })
 }
 

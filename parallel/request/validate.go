@@ -81,6 +81,10 @@ func (r *Request) validateGuidance() error {
 			return fault.Bad("cfg", "is %v: want a finite number", v)
 		}
 	}
+	if s := r.Guider.SoundCFG; s != nil && (!finite(*s) || r.Guider.Kind != GuideCFG || r.Latent.Sound == (Sound{})) {
+		return fault.Bad("cfg", "has %v for the sound: want a finite number, a guider with one scale and a latent with sound",
+			*s)
+	}
 	if n := r.Guider.Norm; n != nil && !(*n >= 0 && finite(*n)) {
 		return fault.Bad("guider", "CFGNorm has strength %v: want a finite number of at least 0", *n)
 	}
