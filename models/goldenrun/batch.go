@@ -96,6 +96,13 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	if err := env.Ops.Download(result, out).Wait(); err != nil {
 		panic(err)
 	}
+	for row := range b * li { // what follows a token's elements is not defined
+		n, g := spec.OutChannels*spec.PatchSize*spec.PatchSize, p.Grid
+		if at := row%li - g.Y*g.X; at >= 0 && at < g.Sound {
+			n = spec.Sound.Channels * spec.Sound.Patch
+		}
+		clear(result[row*spec.FeaturesOut()+n : (row+1)*spec.FeaturesOut()])
+	}
 	env.Arena.Release(mark)
 	return result
 }
