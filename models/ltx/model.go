@@ -66,8 +66,8 @@ func (c *Config) connected(n int) int {
 }
 
 // PrepareBlock computes the keys and values of the text in block i, in front for the video, behind for the sound:
-// CrossKV [n, Lt, 2, E+A]. Where the attention to the text is modulated, they depend on the timestep, and Block computes
-// them.
+// CrossKV [n, Lt, 2, E+A]. Where the attention to the text is modulated, they depend on the timestep, and Block
+// computes them.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	if !m.Held.Has(i) || m.cfg.TextModulation {
 		return
