@@ -18,14 +18,18 @@ func TestDetect(t *testing.T) {
 		"ltx-a": {Hidden: 96, Sound: 64, Depth: 3, Heads: 2, SoundHeads: 2, TextDim: 80, Connectors: Connectors{
 			Width: 80, SoundWidth: 80, Depth: 2, Registers: 128, HeadDim: 40, SoundHeadDim: 40, Project: After,
 		}},
-		"ltx-b": {Hidden: 80, Sound: 48, Depth: 2, Heads: 2, SoundHeads: 2, TextDim: 128, Gated: true, TextModulation: true,
+		"ltx-b": {
+			Hidden: 80, Sound: 48, Depth: 2, Heads: 2, SoundHeads: 2, TextDim: 128, Gated: true, TextModulation: true,
 			Connectors: Connectors{
 				Width: 80, SoundWidth: 48, Depth: 2, Registers: 128, HeadDim: 40, SoundHeadDim: 24, Gated: true, Project: None,
-			}},
-		"ltx-c": {Hidden: 96, Sound: 64, Depth: 2, Heads: 3, SoundHeads: 2, TextDim: 48, Gated: true, TextModulation: true,
+			},
+		},
+		"ltx-c": {
+			Hidden: 96, Sound: 64, Depth: 2, Heads: 3, SoundHeads: 2, TextDim: 48, Gated: true, TextModulation: true,
 			Keyframes: true, Connectors: Connectors{
 				Width: 96, SoundWidth: 64, Depth: 2, Registers: 128, HeadDim: 32, SoundHeadDim: 32, Gated: true, Project: Before,
-			}},
+			},
+		},
 	} {
 		set, config, err := goldenweights.Set(name)
 		if err != nil {
