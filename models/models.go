@@ -20,6 +20,7 @@ import (
 	"patchbay/models/flux3"
 	"patchbay/models/hunyuan"
 	"patchbay/models/krea2"
+	"patchbay/models/ltx"
 	"patchbay/models/minimaxh3"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
@@ -51,6 +52,7 @@ func Families() []family.Family {
 		sdxl.SD1(),
 		wan.Family(),
 		minimaxh3.Family(),
+		ltx.Family(),
 	}
 }
 

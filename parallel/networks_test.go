@@ -39,7 +39,7 @@ func sized(t *testing.T, name string, k int, sides ...[2]int) network {
 func oddSides() [][2]int { return [][2]int{{6, 5}, {7, 11}, {5, 7}, {5, 6}, {4, 62}} }
 
 // families returns the tiny model of every family that takes all plans and a model with channels beside the latent,
-// with latents that have tokens for all plans. TestWholeNetworks has the others.
+// with latents that have tokens for all plans.
 func families(t *testing.T) (out []network) {
 	t.Helper()
 	for k, name := range append(splitNames(t), "fill-a") {
@@ -51,11 +51,19 @@ func families(t *testing.T) (out []network) {
 // splitNames returns the names of the families whose networks plans may divide.
 func splitNames(t *testing.T) []string {
 	t.Helper()
-	return slices.DeleteFunc(tiny.Names(), func(name string) bool { return describe(t, name).Spec.Whole })
+	return slices.DeleteFunc(tiny.Names(), func(name string) bool { return !takesAll(t, name) })
+}
+
+// takesAll reports whether a network takes every kind of plan. TestWholeNetworks and TestNetworksWithSoundBeside have
+// the others.
+func takesAll(t *testing.T, name string) bool {
+	t.Helper()
+	spec := describe(t, name).Spec
+	return !spec.Whole && spec.Sound.Width == 0
 }
 
 // recordedNetworks returns the models of all families that golden numbers were recorded with, without those that have
-// one head of keys and values and so take no tensor group, and without whole networks.
+// one head of keys and values and so take no tensor group, and without those that take not every kind of plan.
 func recordedNetworks(t *testing.T) (out [][]string) {
 	t.Helper()
 	out, err := tiny.Networks()
@@ -65,7 +73,7 @@ func recordedNetworks(t *testing.T) (out [][]string) {
 	for i := range out {
 		out[i] = slices.DeleteFunc(out[i], func(name string) bool {
 			spec := describe(t, name).Spec
-			return spec.Groups() < 2 || spec.Whole
+			return spec.Groups() < 2 || !takesAll(t, name)
 		})
 	}
 	return slices.DeleteFunc(out, func(names []string) bool { return len(names) == 0 })

@@ -26,6 +26,9 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	}
 	if s := spec.Sound; s.Channels > 0 {
 		l.Sound = request.Sound{C: s.Channels, Y: 2, X: 3 * s.Patch}
+		if s.Width > 0 {
+			l.Sound.Y, l.Sound.X = 5, s.Patch
+		}
 		l.Data = make([]float32, l.Len())
 	}
 	noise, _, err := sampling.PrepareNoise(11, b, l.Item(), nil)
@@ -50,6 +53,16 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		}
 		if spec.Concat > 0 {
 			e.Concat = dit.Reference{Y: y, X: x, Data: golden.Input(name+tag+"concat", spec.Concat*y*x)}
+		}
+		if spec.FrameRate > 0 {
+			e.FrameRate = spec.FrameRate - 1
+		}
+		if n := spec.Connected; n > 0 && name != spec.Family { // the tiny model reads what the text encoder writes
+			e.Connected = true
+			e.Context.Cols, e.Context.Data = n, golden.Input(name+tag, tokens*n)
+		}
+		if spec.FrameRate > 0 && l.T == 3 {
+			e.Frames = []float32{0, 1, .5}
 		}
 		return e
 	}

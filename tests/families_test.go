@@ -31,8 +31,8 @@ var namedAnyway = map[string]string{
 	"node/classes/load.go": aClass, "node/classes/model.go": aClass, "node/classes/samplers.go": aClass,
 	"node/classes/qwen_image21.go": aClass, "node/classes/boxes.go": aClass,
 	"node/classes/text.go": aClass, "node/classes/mask.go": aClass, "node/classes/wan.go": aClass,
-	"node/classes/minimaxh3.go": aClass,
-	"node/classes/all.go":       aClass,
+	"node/classes/minimaxh3.go": aClass, "node/classes/ltx.go": aClass,
+	"node/classes/all.go": aClass,
 }
 
 const (

@@ -37,10 +37,6 @@ func (r Rows) ImageOnly() Rows { return Rows{Image: r.Image} }
 
 func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
 
-// Sound describes the sound beside a video: a latent [Channels, Y, X], of which a token is Patch columns of one row with
-// features ordered (channel, column). The zero Sound is none.
-type Sound struct{ Channels, Patch int }
-
 // Grid is the token grid of one latent, with odd latents already padded to whole tokens. Frames are stacked vertically,
 // each padded on its own. Tokens of sound count as image tokens, behind those of the video, ordered (row, column).
 type Grid struct {
@@ -88,9 +84,14 @@ type Entry struct {
 	// Vision is a picture encoder's states, for models whose blocks attend to them (Spec.VisionDim); no rows: there is no
 	// picture.
 	Vision Array
-	// Frames is the part of the timestep that each frame of the latent has, 0 for frames that are given; nil: all have
-	// the whole.
-	Frames []float32
+	// Frames is the part of the timestep that each frame of the latent has, 0 for frames that are given, SoundRows the
+	// same of each row of the sound; nil: all have the whole.
+	Frames, SoundRows []float32
+	// FrameRate is how many pictures of the video last a second; 0: the network's default (Spec.FrameRate).
+	FrameRate float64
+	// Connected says that Context is not what the text encoder wrote, but what the network has made of it
+	// (Spec.Connected).
+	Connected bool
 	// References are reference latents, for models that take them (Spec.References). The entries of one call have
 	// equally many, of equal sizes.
 	References []Reference
@@ -215,6 +216,10 @@ type Spec struct {
 	// Frames: the network takes latents of several frames (layers), whose tokens follow one another.
 	Frames bool
 	Sound  Sound // that the network reads and writes beside a video, in latents that have it
+	// FrameRate is what the network takes for Entry.FrameRate 0; 0: it reads none.
+	FrameRate float64
+	// Connected is the number of columns of an entry's Context that is Connected; 0: none is.
+	Connected int
 	// Prefix: the network takes rows in front of its text that are not embedded (Entry.Prefix).
 	Prefix bool
 	// Preface: text and references see no image token and do not depend on the timestep. PrepareBlock moves their rows
@@ -300,24 +305,6 @@ func (s *Spec) FrameTokens(t, y, x int) Grid {
 	return g
 }
 
-// WithSound returns a grid with a sound latent of y rows and x columns, a multiple of Sound.Patch, beside it.
-func (s *Spec) WithSound(g Grid, y, x int) Grid {
-	g.SoundY, g.SoundX, g.Sound = y, x, y*x/s.Sound.Patch
-	g.Pad = s.pads(g.Unpadded())
-	return g
-}
-
-// FeaturesIn returns the columns of the rows that Embed reads: a token's elements of the latent, or of its sound if
-// those are more. Rows with fewer elements end with zeros.
-func (s *Spec) FeaturesIn() int {
-	return max(s.Channels*s.PatchSize*s.PatchSize, s.Sound.Channels*s.Sound.Patch)
-}
-
-// FeaturesOut returns the columns of the rows that Head writes. What follows a token's elements is not read.
-func (s *Spec) FeaturesOut() int {
-	return max(s.OutChannels*s.PatchSize*s.PatchSize, s.Sound.Channels*s.Sound.Patch)
-}
-
 // HintSize returns the rows and columns of a control net's hint for a latent: whole tokens for a Follower and for a net
 // with WholeHint.
 func (s *Spec) HintSize(y, x int) (int, int) {
@@ -325,6 +312,14 @@ func (s *Spec) HintSize(y, x int) (int, int) {
 		return g.Y * s.PatchSize, g.X * s.PatchSize
 	}
 	return y, x
+}
+
+// TextColumns returns how many columns the Context of an entry has.
+func (s *Spec) TextColumns(e *Entry) int {
+	if e.Connected {
+		return s.Connected
+	}
+	return s.ContextDim
 }
 
 // TextTokens returns the number of text tokens that n rows of Entry.Context become in the joint sequence.
@@ -361,6 +356,10 @@ type Env struct {
 	// Sum adds up a contiguous tensor over those ranks in place, in both forms; every rank must call it. nil: this rank
 	// holds whole weights.
 	Sum func(engine.Tensor)
+	// AttendAlike attends with queries that all ranks of the sequence have alike, over the keys and values of all of its
+	// rows, of which a.K and a.V are those of a.Rows. All ranks get the same bits. It neither normalizes nor rotates. nil:
+	// this rank has all keys.
+	AttendAlike func(a Attention)
 }
 
 // Attention is one attention over the whole sequence, seen from the rows of this call. The hook normalizes and rotates
@@ -397,16 +396,18 @@ type Prepared struct {
 	Text engine.Tensor
 	// [n, E] f32, the part of the conditioning vector that does not depend on the timestep; may be absent
 	Vector engine.Tensor
-	Source engine.Tensor // f32, what PrepareBlock reads; absent where it does nothing
+	Source engine.Tensor // f32, what PrepareBlock reads, or Block where that depends on the timestep; absent: nothing
 	// per block [n, Lt, 2, H, D] of env.DType, keys (normalized where the family does) and values of the text or the
 	// preface; only set for blocks that were asked for
 	CrossKV []engine.Tensor
 	KeyLen  []int // valid text tokens per entry for cross-attention; nil: all
 	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models without a preface; absent: no
 	// rotation
-	RoPE   engine.RoPE
-	Concat engine.Tensor // [n, Li, C*p*p] f32, appended by Embed to the features of image tokens; absent: nothing
-	Pos    engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
+	RoPE engine.RoPE
+	// SoundRoPE is the tables of the sound that every rank computes, of the shapes that the family says.
+	SoundRoPE engine.RoPE
+	Concat    engine.Tensor // [n, Li, C*p*p] f32, appended by Embed to the features of image tokens; absent: nothing
+	Pos       engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
 	// [n, Li, E] of env.DType: the embedded hint of a control net, added by Embed, or of a Patch; absent: none.
 	// [n*items, Li, E] for a control net with one hint per batch item
 	Hint    engine.Tensor
@@ -418,8 +419,8 @@ type Prepared struct {
 type Modulation struct {
 	// per block [S, n, k*E] f32, in the order that the family documents; absent for blocks not asked for
 	Image []engine.Tensor
-	// the same for the text stream of Double blocks, and for the text and the references of Single blocks that modulate
-	// these by themselves: [S, n, 2*k*E]
+	// the same for the text stream of Double blocks, for the text and the references of Single blocks that modulate these
+	// by themselves, [S, n, 2*k*E], and for sound that is a stream of its own
 	Text []engine.Tensor
 	Head engine.Tensor // [S, n, k*E] f32
 	// Vector is what ModulateBlock reads: [S, n, E] f32, or another width where the family says so.
@@ -472,6 +473,8 @@ type State struct {
 	M    *Modulation
 	Step int         // index of the timestep in M
 	RoPE engine.RoPE // tables of Wide, set by NewState
+	// Sound [B, Ls, Sound.Width] is the rows of sound that every rank computes; absent: there are none.
+	Sound engine.Tensor
 	// First holds the image rows that a control net starts with, where all its blocks start from them.
 	First engine.Tensor
 }
@@ -495,12 +498,13 @@ type Model interface {
 	// ModulateBlock adds to m the modulations of block i for the same timesteps. It does nothing for blocks that this
 	// value does not hold.
 	ModulateBlock(env Env, m *Modulation, i int)
-	// Embed fills s.X: image rows from x [B, li, C*p*p] of env.DType, text rows from s.P.Text.
+	// Embed fills s.X: image rows from x [B, li, FeaturesIn] of env.DType, text rows from s.P.Text. Rows of sound that
+	// every rank computes follow the image rows in x and fill s.Sound.
 	Embed(env Env, s *State, x engine.Tensor)
 	// Block runs block i on s.X in place. skip is the output rows of block Spec.Blocks[i].Skip, absent if that is -1.
 	Block(env Env, i int, s *State, skip engine.Tensor)
-	// Head turns the image rows of s.X into the network's prediction out [B, li, FeaturesOut] of env.DType, with
-	// features ordered like x.
+	// Head turns the image rows of s.X, and s.Sound, into the network's prediction out [B, li, FeaturesOut] of env.DType,
+	// with rows and features ordered like x.
 	Head(env Env, s *State, out engine.Tensor)
 	// Shards says how weights that were loaded in parts are gathered. nil: all held bytes are here.
 	Shards() *Shards
@@ -513,6 +517,9 @@ type Model interface {
 func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows, wide Rows) *State {
 	s := &State{B: b, Rows: rows, Wide: wide, P: p, M: m, Step: step}
 	s.X = env.Arena.Alloc(env.DType, b, rows.Len(), spec.Width)
+	if n := spec.Alike(p.Grid); n > 0 {
+		s.Sound = env.Arena.Alloc(env.DType, b, n, spec.Sound.Width)
+	}
 	s.RoPE = p.Tables(env, wide)
 	return s
 }
@@ -531,7 +538,7 @@ func (p *Prepared) Tables(env Env, rows Rows) engine.RoPE {
 	if p.RoPE.Cos.IsZero() {
 		return engine.RoPE{}
 	}
-	lt := p.RoPE.Cos.Dim(0) - p.Grid.Tokens() // text rows of the table
+	lt := max(0, p.RoPE.Cos.Dim(0)-p.Grid.Tokens()) // text rows of the table
 	return engine.RoPE{Cos: pickRows(env, p.RoPE.Cos, lt, rows), Sin: pickRows(env, p.RoPE.Sin, lt, rows)}
 }
 

@@ -23,6 +23,7 @@ func unsupported() []struct{ name, kind string } {
 		{"clip_text_pooled_proj.0.weight", "newbie"},
 		{"controlnet_x_embedder.weight", "a ControlNet"},
 		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3"},
+		{"adaln_single.emb.timestep_embedder.linear_1.bias", "LTX-Video without sound, or a relative of PixArt"},
 		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},
 		{"input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL UNet"},
 	}

@@ -48,6 +48,8 @@ type Traits struct {
 	Guides float32
 	// NeedsSound: latents without sound are refused.
 	NeedsSound bool
+	// EvenFrames: such a mask has one value for each frame (LTX).
+	EvenFrames bool
 	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
 	NoStepCache bool
 }

@@ -40,7 +40,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 		t.Fatal(err)
 	}
 	times := append(append(make([]float32, n), c.Timesteps...), make([]float32, n)...)
-	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: spec.Split(grid)}}
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
@@ -77,7 +77,7 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	spec := m.Spec()
 	mark := env.Arena.Mark()
 	s := dit.NewState(env, spec, p, mod, step, b, rows, rows)
-	li := rows.Image.Len()
+	li := rows.Image.Len() + spec.Alike(p.Grid)
 	x, out := env.Arena.Alloc(env.DType, b, li, spec.FeaturesIn()), env.Arena.Alloc(env.DType, b, li, spec.FeaturesOut())
 	env.Ops.Upload(x, values)
 	m.Embed(env, s, x)
@@ -95,6 +95,13 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	result := make([]float32, out.Len())
 	if err := env.Ops.Download(result, out).Wait(); err != nil {
 		panic(err)
+	}
+	for row := range b * li { // what follows a token's elements is not defined
+		n, g := spec.OutChannels*spec.PatchSize*spec.PatchSize, p.Grid
+		if at := row%li - g.Y*g.X; at >= 0 && at < g.Sound {
+			n = spec.Sound.Channels * spec.Sound.Patch
+		}
+		clear(result[row*spec.FeaturesOut()+n : (row+1)*spec.FeaturesOut()])
 	}
 	env.Arena.Release(mark)
 	return result
@@ -131,7 +138,7 @@ func (f Family) Measured(t *testing.T) {
 }
 
 // Once evaluates m on one entry and one seeded latent of y by x pixels at a timestep. It returns the prediction rows
-// [Li, OutChannels*p*p].
+// [Li, FeaturesOut].
 func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(y, x)
@@ -139,7 +146,7 @@ func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]
 	if err != nil {
 		return nil, err
 	}
-	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: spec.Split(grid)}}
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}

@@ -5,8 +5,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// Seen is called after every block of a run on one rank with the block index and the rows of X, [B, L, E]. It may be
-// nil.
+// Seen is called after every block of a run on one rank with the block index and the rows of X, [B, L, E], followed by
+// those of a stream of sound. It may be nil.
 type Seen func(block int, x []float32, rows dit.Rows)
 
 // Whole evaluates m on case c with one rank and returns the latents [n, C, Y, X] that the network predicts. env must
@@ -18,7 +18,7 @@ func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: spec.Split(grid)}}
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
@@ -44,7 +44,8 @@ func Modulate(env dit.Env, m dit.Model, p *dit.Prepared, timesteps []float32) *d
 	return out
 }
 
-// rowsOf patchifies the latents of all items and returns the image rows r: [n, li, C*p*p].
+// rowsOf patchifies the latents of all items and returns the image rows r and the rows that all ranks have:
+// [n, li, FeaturesIn].
 func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 	f := spec.FeaturesIn()
 	latent, size := c.Latent(), product(c.X[1:])
@@ -55,6 +56,7 @@ func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 		patchify(all, latent[i*size:(i+1)*size], spec.Channels, f, grid, spec.PatchSize)
 		eachSound(spec, grid, f, func(row, at int) { all[row] = sounds[i*len(sounds)/c.N()+at] })
 		out = append(out, all[r.Start*f:r.End*f]...)
+		out = append(out, all[spec.Split(grid)*f:]...)
 	}
 	return out
 }
@@ -76,7 +78,7 @@ func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
 }
 
 // evaluate runs Modulate, Embed, all blocks and Head for the given rows and returns the prediction rows [n, li,
-// OutChannels*p*p]. holder returns the model that holds a block. The holder of block 0 also runs Embed and Head.
+// FeaturesOut]. holder returns the model that holds a block. The holder of block 0 also runs Embed and Head.
 func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c Case, rows dit.Rows,
 	seen Seen,
 ) []float32 {
@@ -89,7 +91,7 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 		}
 	}
 	s := dit.NewState(env, spec, p, mods[m], 0, n, rows, rows)
-	li := rows.Image.Len()
+	li := rows.Image.Len() + spec.Alike(p.Grid)
 	x := env.Arena.Alloc(env.DType, n, li, spec.FeaturesIn())
 	out := env.Arena.Alloc(env.DType, n, li, spec.FeaturesOut())
 	env.Ops.Upload(x, rowsOf(c, spec, p.Grid, rows.Image))
@@ -107,10 +109,18 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 			env.Ops.Copy(outputs[i], s.X)
 		}
 		if seen != nil {
-			values := make([]float32, s.X.Len())
-			if err := env.Ops.Download(values, s.X).Wait(); err == nil {
-				seen(i, values, rows)
+			var values []float32
+			for _, x := range []engine.Tensor{s.X, s.Sound} {
+				if x.IsZero() {
+					continue
+				}
+				part := make([]float32, x.Len())
+				if err := env.Ops.Download(part, x).Wait(); err != nil {
+					panic(err)
+				}
+				values = append(values, part...)
 			}
+			seen(i, values, rows)
 		}
 	}
 	s.M = mods[m]

@@ -61,7 +61,7 @@ func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid di
 			p.CrossKV[i] = at.CrossKV[i]
 		}
 	}
-	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: spec.Split(grid)}}
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}

@@ -23,7 +23,7 @@ func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 		if spec.JointText() {
 			lt = spec.JointTokens(&c.Entries()[0])
 		}
-		cuts[r] = cutRows(lt, grid.Tokens(), r, n)
+		cuts[r] = cutRows(lt, spec.Split(grid), r, n)
 		wg.Go(func() {
 			defer func() {
 				if v := recover(); v != nil {
@@ -67,6 +67,13 @@ func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r in
 		meet.gather(r, shown{}) // do not overwrite keys that others still read
 		env.Arena.Release(mark)
 	}
+	env.AttendAlike = func(a dit.Attention) {
+		mark := env.Arena.Mark()
+		k, v := joinKeys(env, meet.gather(r, shown{a.K, a.V, a.Rows}))
+		env.Ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
+		meet.gather(r, shown{})
+		env.Arena.Release(mark)
+	}
 	p, err := Prepare(env, m, c.Entries(), grid)
 	if err != nil {
 		return nil, err
@@ -84,14 +91,18 @@ func cutRows(lt, li, r, n int) dit.Rows {
 	}
 }
 
-// joinRows joins the image rows of all parts: [n, Li, F].
+// joinRows joins the image rows of all parts, and those of the first that all have: [n, Li, F].
 func joinRows(results [][]float32, cuts []dit.Rows, n int, spec *dit.Spec, grid dit.Grid) []float32 {
-	f := spec.FeaturesOut()
+	f, alike := spec.FeaturesOut(), spec.Alike(grid)
 	out := make([]float32, n*grid.Tokens()*f)
 	for r, rows := range cuts {
 		li := rows.Image.Len()
 		for b := range n {
-			copy(out[(b*grid.Tokens()+rows.Image.Start)*f:], results[r][b*li*f:(b+1)*li*f])
+			part := results[r][b*(li+alike)*f : (b+1)*(li+alike)*f]
+			copy(out[(b*grid.Tokens()+rows.Image.Start)*f:], part[:li*f])
+			if r == 0 {
+				copy(out[(b*grid.Tokens()+spec.Split(grid))*f:], part[li*f:])
+			}
 		}
 	}
 	return out

@@ -29,7 +29,7 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 			got, first dit.Array
 			cols, n    int
 		}{
-			{"context", e.Context, entries[0].Context, spec.ContextDim, e.ContextLen},
+			{"context", e.Context, entries[0].Context, spec.TextColumns(&entries[i]), e.ContextLen},
 			{"second context", e.Context2, entries[0].Context2, spec.Context2Dim, e.Context2Len},
 			{"picture", e.Vision, entries[0].Vision, vision, 0},
 		} {

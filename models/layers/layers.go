@@ -354,5 +354,23 @@ func WideRMS(env dit.Env, width int, eps float32, all ...Wide) {
 	env.Arena.Release(mark)
 }
 
+// RotateWide rotates all heads [B, L, H*d] of x in place, each with columns of its own of tables [L, H*d/2]. Backends
+// get some heads at a time as one, of at most widestHead elements.
+func RotateWide(env dit.Env, x engine.Tensor, tables engine.RoPE, d int) {
+	if x.Dim(1) == 0 {
+		return
+	}
+	none, step := engine.Tensor{}, max(1, widestHead/d)*d
+	for lo := 0; lo < x.Dim(2); lo += step {
+		hi := min(lo+step, x.Dim(2))
+		t := engine.RoPE{Cos: tables.Cos.Slice(1, lo/2, hi/2), Sin: tables.Sin.Slice(1, lo/2, hi/2)}
+		k := x.Slice(2, lo, hi).Unsqueeze(2)
+		env.Ops.QKNormRoPE(none, k, none, none, k, none, engine.QKNorm{}, t)
+	}
+}
+
+// widestHead is what every backend rotates as one head.
+const widestHead = 1024
+
 // wideRows bounds the rows of one call, because backends keep partial sums of each.
 const wideRows = 4096

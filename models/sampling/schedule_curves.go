@@ -114,6 +114,41 @@ func Flux2(steps, width, height int) ([]float32, error) {
 	return curve(steps+1, 1, 0, func(t float32) float32 { return fluxSigma(mu, t) }), nil
 }
 
+// LTXVShift returns the shift of the nodes LTXVScheduler and ModelSamplingLTXV for so many tokens of a video: base at
+// 1024 of them, top at 4096.
+func LTXVShift(top, base float64, tokens int) float64 {
+	slope := (top - base) / (4096 - 1024)
+	return float64(tokens)*slope + (base - slope*1024)
+}
+
+// LTXV returns the sigmas of the node LTXVScheduler: the Flux time line from 1 to 0, stretched so that the last sigma
+// before 0 is terminal; nil: not stretched.
+func LTXV(steps int, shift float64, terminal *float64) ([]float32, error) {
+	if steps < 1 || steps > 10000 {
+		return nil, fmt.Errorf("steps %d: want 1 to 10000", steps)
+	}
+	if math.IsNaN(shift) || math.Abs(shift) > 80 {
+		return nil, fmt.Errorf("max_shift: the shift for this latent is %v: want a number between -80 and 80", shift)
+	}
+	out := linspace32(1, 0, steps+1)
+	for i, t := range out[:steps] {
+		out[i] = fluxSigma(shift, t)
+	}
+	if terminal == nil {
+		return out, nil
+	}
+	last := 1 - out[steps-1]
+	if last == 0 {
+		return nil, fmt.Errorf("stretch: the last of %d sigmas before 0 is 1, which cannot be stretched to %v", steps,
+			*terminal)
+	}
+	factor := last / float32(1-*terminal)
+	for i, s := range out[:steps] {
+		out[i] = 1 - (1-s)/factor
+	}
+	return out, nil
+}
+
 // SDTurbo returns the sigmas of the node SDTurboScheduler: up to steps of the ten timesteps 999, 899 .. 99, skipping
 // the first 10 - int(10*denoise), then 0.
 func SDTurbo(m *ModelSampling, steps int, denoise float64) ([]float32, error) {

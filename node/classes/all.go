@@ -10,6 +10,6 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		schedulerClasses(), samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(),
 		imageFilterClasses(), maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(),
 		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), boxClasses(),
-		wanClasses(), vaeAudioClasses(), h3Classes(), videoClasses(), audioClasses(), extra,
+		wanClasses(), vaeAudioClasses(), h3Classes(), ltxClasses(), videoClasses(), audioClasses(), extra,
 	)
 }

@@ -42,6 +42,9 @@ func Lower(r Lowering) (*request.Request, error) {
 		Latent: start, Seed: r.Seed, Guider: r.Rule,
 	}
 	req.Cache, req.Guider.Norm, req.Guider.Rescale = m.Cache, m.Norm, m.Rescale
+	if start.Sound.Len() == 0 {
+		req.Guider.SoundCFG = nil
+	}
 	if m.Differential != nil {
 		req.Differential, req.DifferentialStrength = true, *m.Differential
 	}
@@ -65,7 +68,7 @@ func Lower(r Lowering) (*request.Request, error) {
 	}
 	hint := once(r.Hint)
 	for _, b := range r.Branches {
-		branch, err := m.branch(b, start, r.Latent.NoiseMask, hint, r.Seed)
+		branch, err := m.branch(b, start, r.Latent, hint, r.Seed)
 		if err != nil {
 			return nil, err
 		}
@@ -151,15 +154,16 @@ func allZero(v []float32) bool {
 	return !slices.ContainsFunc(v, func(x float32) bool { return x != 0 })
 }
 
-// branch lowers one conditioning list. noise is the mask of the latent, nil if there is none, seed that of the run.
-func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hint HintFunc, seed uint64,
+// branch lowers one conditioning list for a run with a seed that starts from l. The masks are those of latent.
+func (m *Model) branch(b GuiderBranch, l request.Latent, latent *Latent, hint HintFunc, seed uint64,
 ) (request.Branch, error) {
 	out, err := request.Branch{Name: b.Name}, error(nil)
+	noise, sound := latent.NoiseMask, latent.SoundMask
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
-		if c.Context.Cols != m.Spec.ContextDim {
+		if want := m.Spec.TextColumns(&c.Entry); c.Context.Cols != want {
 			return out, fault.Family(b.Name, "the text states have %d channels, the %s model takes %d: load the text encoders "+
-				"of that family", c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
+				"of that family", c.Context.Cols, m.Spec.Family, want)
 		}
 		e := request.Entry{
 			Entry: c.Entry, Strength: 1, MaskStrength: 1, Area: c.area(l), Ranged: c.Ranged,
@@ -201,8 +205,19 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, noise *picture.Mask, hi
 		if e.Vision, err = m.vision(c, b.Name); err != nil {
 			return out, err
 		}
+		if m.Spec.FrameRate == 0 {
+			e.FrameRate = 0 // others ignore it, as in ComfyUI
+		}
 		if noise != nil && m.Traits.FrameTimes {
-			e.Frames = meansOfFrames(m.frameMask(noise, l))
+			mask := m.frameMask(noise, l)
+			e.Frames = meansOfFrames(mask)
+			if m.Traits.EvenFrames && !even(mask, e.Frames) {
+				return out, fault.Bad("latent_image", "has a mask that differs within a frame: %s models take masks of whole "+
+					"frames", m.Spec.Family)
+			}
+			if sound != nil && l.Sound.Len() > 0 {
+				e.SoundRows = partsOfRows(fitMask(sound, l.Sound.Y, l.Sound.X, 1))
+			}
 		}
 		out.Entries = append(out.Entries, e)
 	}
@@ -219,6 +234,28 @@ func (m *Model) vision(c *Cond, branch string) (dit.Array, error) {
 			"the picture encoder that it was made for (clip_vision_h)", v.Cols, m.Spec.Family, m.Spec.VisionDim)
 	}
 	return c.Vision, nil
+}
+
+// even reports whether the values of a mask are those of its frames.
+func even(mask request.Latent, frames []float32) bool {
+	n := mask.Y * mask.X / len(frames)
+	for i, v := range mask.Data {
+		if !(math.Abs(float64(v-frames[i/n%len(frames)])) <= 1e-6) {
+			return false
+		}
+	}
+	return true
+}
+
+// partsOfRows returns the first column of a mask; nil: it is 1 everywhere.
+func partsOfRows(mask request.Latent) (out []float32) {
+	if !slices.ContainsFunc(mask.Data, func(v float32) bool { return v != 1 }) {
+		return nil
+	}
+	for i := 0; i < len(mask.Data); i += mask.X {
+		out = append(out, mask.Data[i])
+	}
+	return out
 }
 
 // meansOfFrames returns the mean of every frame of a mask.

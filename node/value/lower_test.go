@@ -39,7 +39,7 @@ func TestTellsTheWholePicture(t *testing.T) {
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}},
 			Area:  request.Area{H: 8, W: 8}, Sizes: given,
-		}}}, latent, nil, nil, 0)
+		}}}, latent, &Latent{}, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestMasksOfEntriesKeepTheirBatch(t *testing.T) {
 		}
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}}, Mask: mask, MaskStrength: 1,
-		}}}, request.NewLatent(c.pictures, 16, 4, 6), nil, nil, 0)
+		}}}, request.NewLatent(c.pictures, 16, 4, 6), &Latent{}, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

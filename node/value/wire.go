@@ -157,6 +157,8 @@ func (c *Cond) export() []any {
 		o.Set("concat_mask", array.New(m.Data, m.B, 1, m.Y, m.X))
 	}
 	put(c.Method != "", "reference_latents_method", c.Method)
+	put(c.FrameRate != 0, "frame_rate", c.FrameRate)
+	put(c.Connected, "unprocessed_ltxav_embeds", false)
 	var slots []any
 	for _, n := range c.Slots {
 		slots = append(slots, int64(n))
@@ -475,6 +477,10 @@ func (c *Cond) set(key string, v any) (err error) {
 			return fmt.Errorf("takes a tensor [B, 1, rows, columns]")
 		}
 		c.ConcatMask = &picture.Mask{B: l.B, Y: l.Y, X: l.X, Data: l.Data}
+	case "frame_rate":
+		c.FrameRate = number()
+	case "unprocessed_ltxav_embeds":
+		c.Connected = !pyjson.Bool(v)
 	case "reference_latents_method":
 		var ok bool
 		if c.Method, ok = v.(string); !ok {

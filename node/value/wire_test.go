@@ -137,7 +137,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 				Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
 				Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
 				Size:   []float32{4, 5}, Method: "index", Guidance: &g,
-				Slots: []int{0, 2}, Vision: rows(3, 2),
+				Slots: []int{0, 2}, Vision: rows(3, 2), FrameRate: 23.976, Connected: true,
 			},
 			Sizes:       &family.Sizes{Height: 64, Width: 96, Top: 1, Left: 2, TargetHeight: 32, TargetWidth: 48},
 			Latents:     []request.Latent{plane(2), plane(1)},
@@ -149,7 +149,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	// fields that no node sets, and what is checked below
 	others := []string{
 		"Controls", "Guides", "Pictures", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule", "Frames",
-		"SoundRatio",
+		"SoundRatio", "SoundRows",
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }

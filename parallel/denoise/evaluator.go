@@ -175,7 +175,7 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 	out := make([][]float32, len(active))
 	b, f := ev.d.req.Latent.B, ev.d.session.Features.Out
 	for k := range out {
-		out[k] = rank.CutRows(ev.whole[k], b, dit.Range{End: b}, s.tokens, f)
+		out[k] = rank.CutRows(ev.whole[k], b, dit.Range{End: b}, f, s.tokens)
 	}
 	return out, nil
 }

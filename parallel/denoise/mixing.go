@@ -172,7 +172,7 @@ func isOne(v float32) bool {
 func needed(g request.Guider, branches int, needUncond bool) []bool {
 	out := make([]bool, branches)
 	out[0] = true
-	full := needUncond || g.NoShortcut
+	full := needUncond || g.NoShortcut || g.SoundCFG != nil
 	switch g.Kind {
 	case request.GuideCFG:
 		out[1] = full || !isOne(g.CFG)

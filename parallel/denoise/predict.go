@@ -48,7 +48,10 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 // guided is lerp, after which Guider.Rescale acts if that is given, for whole items x at sigma: [B, n] each. Operations
 // are in ComfyUI's order (comfy_extras/nodes_model_advanced.py, RescaleCFG), as those at a large sigma lose digits.
 func (s *latentPart) guided(negative, positive []float32, cfg float32, x []float32, sigma float32) []float32 {
-	multiplier := s.d.req.Guider.Rescale
+	multiplier, sound := s.d.req.Guider.Rescale, s.d.req.Guider.SoundCFG
+	if sound != nil {
+		return s.soundGuided(lerp(negative, positive, cfg), negative, positive, *sound)
+	}
 	if multiplier == nil {
 		return lerp(negative, positive, cfg)
 	}
@@ -79,6 +82,16 @@ func (s *latentPart) guided(negative, positive []float32, cfg float32, x []float
 		}
 	}
 	return out
+}
+
+// soundGuided replaces the sound in guided [B, n] by that with a scale of its own.
+func (s *latentPart) soundGuided(guided, negative, positive []float32, cfg float32) []float32 {
+	video := max(0, s.d.n-s.d.req.Latent.Sound.Len()-s.from) // elements of an item in this part
+	for b := 0; b < len(guided); b += s.n {
+		from, to := b+min(video, s.n), b+s.n
+		copy(guided[from:to], lerp(negative[from:to], positive[from:to], cfg))
+	}
+	return guided
 }
 
 // deviation returns the standard deviation of v, apart from a factor that depends on the length.

@@ -11,7 +11,7 @@ type Traffic struct{ Calls, Bytes int64 }
 // volume is what one rank sends to other ranks in some exchanges of one axis.
 type volume struct {
 	calls, values int64
-	stats         int64 // f64 values, beside those of the type of activations
+	stats, floats int64 // f64 and f32 values, beside those of the type of activations
 }
 
 func (v *volume) add(calls, values int64) {
@@ -26,7 +26,7 @@ func (v *volume) statistics(n, t int64) {
 }
 
 // bytes returns the bytes of all values, those of activations being of the given size.
-func (v *volume) bytes(value int) int64 { return v.values*int64(value) + 8*v.stats }
+func (v *volume) bytes(value int) int64 { return v.values*int64(value) + 8*v.stats + 4*v.floats }
 
 // attention adds what rank c sends for one attention over the rows of one entry with b items.
 //
@@ -62,6 +62,7 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows [
 	spec := o.Spec.Blocks[i]
 	plan.EachAttention(spec, func(imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	mine := rows[c.SequenceRank(o.plan)]
+	o.alikeBytes(v, c, rows, b)
 	if o.plan.Tensor == 1 {
 		return
 	}
@@ -79,6 +80,29 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows [
 	for _, values := range work.stats {
 		v[plan.AxisTensor].statistics(int64(values*float64(b*mine.Image.Len())), int64(o.plan.Tensor))
 	}
+}
+
+// alikeBytes adds what rank c sends for an attention whose queries all ranks have alike (dit.Env.AttendAlike): results
+// with their log-sum-exp in f32, or where keys must be in order, keys and values.
+func (o *Partition) alikeBytes(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int) {
+	queries, u, r := int64(b*o.Spec.Alike(o.grid())), int64(o.plan.Ulysses), int64(o.plan.Ring)
+	if queries == 0 {
+		return
+	}
+	width := int64(o.Spec.Sound.Width)
+	send := func(axis plan.Axis, others, keys int64) {
+		if others == 0 {
+			return
+		}
+		if o.plan.InOrder() {
+			v[axis].add(1, others*keys*int64(b)*2*width)
+			return
+		}
+		v[axis].calls++
+		v[axis].floats += others * queries * (width + int64(o.Spec.Sound.Heads))
+	}
+	send(plan.AxisUlysses, u-1, int64(attended(rows[c.SequenceRank(o.plan)], true)))
+	send(plan.AxisRing, r-1, int64(o.gathered(rows, c.Ring, true)))
 }
 
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), one call for each item and stream.
@@ -119,10 +143,14 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 				for a := range v {
 					v[a].add(int64(n.count)*one[a].calls, int64(n.count)*one[a].values)
 					v[a].stats += int64(n.count) * one[a].stats
+					v[a].floats += int64(n.count) * one[a].floats
 				}
 			}
 			if o.sends(k) {
 				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.SequenceRank(o.plan)], c.Tensor).Len()*o.Spec.Width))
+				if n := o.Spec.Alike(o.grid()); n > 0 {
+					v[plan.AxisPipe].add(1, int64(b*n*o.Spec.Sound.Width))
+				}
 			}
 		}
 	}

@@ -206,9 +206,10 @@ func (w *Workload) entry(i int) dit.Entry {
 		first = spec.ContextTokens
 	}
 	e := dit.Entry{
-		Context: undefined(first, spec.ContextDim), Context2: undefined(w.Text[i]-first, spec.Context2Dim),
-		Prefix: undefined(w.Prefix, spec.Width), Frames: w.Frames,
+		Context2: undefined(w.Text[i]-first, spec.Context2Dim), Prefix: undefined(w.Prefix, spec.Width), Frames: w.Frames,
+		SoundRows: w.SoundRows, Connected: w.Connected,
 	}
+	e.Context = undefined(first, spec.TextColumns(&e))
 	if spec.VisionDim > 0 {
 		e.Vision = undefined(w.Vision, spec.VisionDim)
 	}

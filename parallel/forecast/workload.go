@@ -35,9 +35,10 @@ type Workload struct {
 	// Prefix is the number of tokens in front of the text of every entry (dit.Entry.Prefix).
 	Prefix int
 	// Vision is the most rows of a picture encoder's states that an entry has (dit.Entry.Vision), Frames the part of the
-	// timestep that each frame has in all entries (dit.Entry.Frames).
-	Vision int
-	Frames []float32
+	// timestep that each frame has in all entries (dit.Entry.Frames), SoundRows that of each row of the sound.
+	Vision            int
+	Frames, SoundRows []float32
+	Connected         bool // of all entries (dit.Entry.Connected)
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device has the rates of one rank, by which stages are balanced. The zero Device counts multiply-adds alone. It
@@ -144,8 +145,8 @@ func (w *Workload) groups(n int) [][]int {
 	return out
 }
 
-// Tokens returns the number of image tokens of one image.
-func (w *Workload) Tokens() int { return w.grid().Tokens() }
+// Tokens returns the number of image tokens of one image that plans split.
+func (w *Workload) Tokens() int { return w.Spec.Split(w.grid()) }
 
 func (w *Workload) grid() dit.Grid {
 	g := w.Spec.FrameTokens(w.T, w.Y, w.X)
@@ -187,7 +188,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	}
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
-	if p.Pipe > 1 {
+	if p.Patches > 1 {
 		o.Patches = plan.PatchRanges(lt, w.grid(), p.Patches)
 	}
 	o.cutRows()

@@ -18,6 +18,7 @@ type Session struct {
 	batch    []dit.Range // items of each data part
 	cfgOf    []int       // cfg group of each entry
 	entries  []plan.Sequence
+	alike    []int // by entry: tokens behind those that are split, which every rank of a sequence computes
 	Features struct{ in, Out int }
 	Nets     bool // entries have control nets
 	Merged   int  // entries that the ranks of a cfg group evaluate as one batch; 1: one by one
@@ -62,7 +63,7 @@ func (s *Session) Bytes() []int64 {
 func (s *Session) Open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.Mesh.Plan
 	s.batch = t.Plan.Items(o.Batch)
-	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
+	s.cfgOf, s.entries, s.alike = make([]int, len(o.Entries)), nil, nil
 	s.Features.in, s.Features.Out = spec.FeaturesIn(), spec.FeaturesOut()
 	for i, e := range o.Entries {
 		s.cfgOf[i] = plan.CFGCoord(branches, i, p.CFG)
@@ -70,7 +71,8 @@ func (s *Session) Open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		if spec.JointText() {
 			lt = spec.JointTokens(&e.Entries[0])
 		}
-		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
+		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: spec.Split(e.Grid)})
+		s.alike = append(s.alike, spec.Alike(e.Grid))
 	}
 	replies, err := t.All(func(at int) *rank.Command {
 		c := t.Mesh.At(at)
@@ -126,7 +128,7 @@ func (s *Session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput
 // hints returns the hints for the items of the member at c; a single hint for all items is returned as it is.
 func (s *Session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
 	if b := all.Rows / tokens; b > 1 {
-		all.Data = rank.CutRows(all.Data, b, s.batch[c.Data], dit.Range{End: tokens}, all.Cols)
+		all.Data = rank.CutRows(all.Data, b, s.batch[c.Data], all.Cols, dit.Range{End: tokens})
 		all.Rows = s.batch[c.Data].Len() * tokens
 	}
 	return all
@@ -143,7 +145,7 @@ func (s *Session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c pl
 		}
 		if len(blocks) > 0 {
 			width := len(r.Rows) / o.Batch / size.Image
-			part := rank.CutRows(r.Rows, o.Batch, s.batch[c.Data], rows, width)
+			part := rank.CutRows(r.Rows, o.Batch, s.batch[c.Data], width, rows)
 			parts = append(parts, rank.Residual{Blocks: blocks, Rows: part})
 		}
 	}
@@ -183,8 +185,8 @@ func (s *Session) Begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		if spread && !first(at) {
 			return nil
 		}
-		cut := func(v []float32, r dit.Range) []float32 {
-			return rank.CutRows(v, total, s.batch[at.Data], r, s.Features.in)
+		cut := func(v []float32, r, alike dit.Range) []float32 {
+			return rank.CutRows(v, total, s.batch[at.Data], s.Features.in, r, alike)
 		}
 		evaluate := c
 		evaluate.Entries, evaluate.Inputs, evaluate.Latents = nil, nil, nil
@@ -198,10 +200,10 @@ func (s *Session) Begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 				if p.Pipe == 1 {
 					seen = places[k][place(at)].Image
 				}
-				evaluate.Latents = append(evaluate.Latents, cut(c.Latents[k], seen))
+				evaluate.Latents = append(evaluate.Latents, cut(c.Latents[k], seen, dit.Range{}))
 			}
 			if first(at) {
-				evaluate.Inputs = append(evaluate.Inputs, cut(c.Inputs[k], rows(k, at)))
+				evaluate.Inputs = append(evaluate.Inputs, cut(c.Inputs[k], rows(k, at), s.alikeRows(e)))
 			}
 		}
 		if s.Merged > 1 && len(evaluate.Entries) > 0 { // all entries read the same rows, even those not asked for now
@@ -230,7 +232,8 @@ func (s *Session) Begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 			i := 0
 			for k, e := range c.Entries {
 				if s.cfgOf[e] == at.CFG && last(at) && (at.Tensor == 0 || p.Scatter) {
-					pasteRows(out[k], total, s.output(replies[rank].Outputs, i, e), s.batch[at.Data], rows(k, at), s.Features.Out)
+					pasteRows(out[k], total, s.output(replies[rank].Outputs, i, e), s.batch[at.Data], s.Features.Out, rows(k, at),
+						s.alikeRows(e))
 					i++
 				}
 			}
@@ -255,12 +258,20 @@ func (s *Session) output(all []dit.Floats, i, entry int) []float32 {
 }
 
 // pasteRows is the inverse of rank.CutRows.
-func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int) {
-	l, n := len(v)/b/f, rows.Len()*f
+func pasteRows(v []float32, b int, part []float32, items dit.Range, f int, rows ...dit.Range) {
+	l := len(v) / b / f
 	for i := range items.Len() {
-		at := ((items.Start+i)*l + rows.Start) * f
-		copy(v[at:at+n], part[i*n:(i+1)*n])
+		for _, r := range rows {
+			n := copy(v[((items.Start+i)*l+r.Start)*f:((items.Start+i)*l+r.End)*f], part)
+			part = part[n:]
+		}
 	}
+}
+
+// alikeRows returns the tokens of an entry that every rank of a sequence computes.
+func (s *Session) alikeRows(entry int) dit.Range {
+	n := s.entries[entry].Image
+	return dit.Range{Start: n, End: n + s.alike[entry]}
 }
 
 // Close ends the session on all ranks and adds what each of them sent and computed to stats.

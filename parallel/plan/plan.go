@@ -325,6 +325,12 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 			p.Pipe, len(spec.Blocks), spec.Family, MaxStages(spec), MaxStages(spec))
 	case p.Stream > len(spec.Blocks):
 		return Refuse("stream", "is %d, but %s has %d blocks: use stream=on", p.Stream, spec.Family, len(spec.Blocks))
+	case spec.Sound.Width > 0 && p.Tensor > 1:
+		return Refuse("tensor", "is %d, but the heads of %s, which has a stream for the sound too, are not split: use "+
+			"ulysses=%d", p.Tensor, spec.Family, p.Tensor)
+	case spec.Sound.Width > 0 && p.Patches > 1:
+		return Refuse("patches", "is %d, but the sound of %s attends to the whole video in every block, not to a patch: use "+
+			"patches=1", p.Patches, spec.Family)
 	case p.Tensor > spec.Groups():
 		return Refuse("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Groups(), spec.Groups())
 	}

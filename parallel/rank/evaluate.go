@@ -82,6 +82,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	s.pos.start(plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole})
 	pass := s.pass(&c)
 	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
+	var alike []engine.Tensor // rows that all ranks of the sequence have; no patch of a pipeline has any
 	ends := len(s.model.Spec().Blocks)
 	if err := s.weights.use(ends); err != nil {
 		return nil, err
@@ -90,6 +91,9 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 		runs[k] = s.begin(env, i, &c)
 		s.usage.count(runs[k].state.Rows, s.open.Batch)
 		rows[k] = runs[k].state.X
+		if x := runs[k].state.Sound; !x.IsZero() {
+			alike = append(alike, x)
+		}
 		if pass.first {
 			var x []float32
 			if k < len(c.Inputs) {
@@ -100,7 +104,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	}
 	if !pass.first {
 		s.pos.at("rows of stage %d", s.comms[plan.AxisPipe].Rank()-1)
-		s.stages.receive(c.Whole, c.Entries, rows)
+		s.stages.receive(c.Whole, c.Entries, append(rows, alike...))
 	}
 	var predictions []engine.Tensor
 	if err := s.control.begin(env, &c, runs); err != nil {
@@ -127,7 +131,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	}
 	s.pos.at("after block %d", pass.blocks.End-1)
 	if !pass.last {
-		s.stages.send(c.Whole, c.Entries, rows)
+		s.stages.send(c.Whole, c.Entries, append(rows, alike...))
 		return nil, nil
 	}
 	return s.download(env, predictions), nil
@@ -176,7 +180,7 @@ func (s *session) head(env dit.Env, runs []*entryRun) (out []engine.Tensor) {
 	spec := s.model.Spec()
 	layer(env, "head")
 	for _, run := range runs {
-		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.FeaturesOut())
+		y := env.Arena.Alloc(env.DType, s.open.Batch, s.ends(run), spec.FeaturesOut())
 		s.model.Head(env, run.state, y)
 		out = append(out, y)
 	}

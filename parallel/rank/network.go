@@ -56,7 +56,8 @@ type entryRun struct {
 	state  *dit.State
 	input  engine.Tensor // rows of the latent [B, L/P, C*p*p], on the first stage
 	attend func(dit.Attention)
-	fresh  bool // modulations of blocks were not computed ahead
+	alike  func(dit.Attention) // dit.Env.AttendAlike
+	fresh  bool                // modulations of blocks were not computed ahead
 	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
 	scattered *scattered
 }
@@ -96,7 +97,7 @@ func (n *network) prepare(reserve func(i int, e *sessionEntry)) error {
 		if len(rows) > 0 {
 			e.m = n.model.Modulate(n.env, e.p, forEach(e.p, rows))
 		}
-		e.size = plan.Sequence{Text: n.textOf(e.p), Image: e.grid.Tokens()}
+		e.size = plan.Sequence{Text: n.textOf(e.p), Image: spec.Split(e.grid)}
 		e.image = e.size
 		if n.images != nil {
 			e.image = n.images[i]
@@ -225,7 +226,7 @@ func (n *network) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wid
 // imageOf returns the image rows of an entry where the sequence that it follows has rows r. A model may have additional
 // tokens after the picture's that its nets do not see.
 func (e *sessionEntry) imageOf(r dit.Rows) dit.Range {
-	n := e.grid.Tokens()
+	n := e.size.Image
 	return dit.Range{Start: min(r.Image.Start, n), End: min(r.Image.End, n)}
 }
 
@@ -250,7 +251,7 @@ func (n *network) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	}
 	run := &entryRun{
 		entry: entry, whole: c.Whole, state: dit.NewState(env, spec, e.p, m, row, n.open.Batch, rows, wide),
-		attend: seq.hook(e.attention), fresh: !ok,
+		attend: seq.hook(e.attention), alike: seq.alikeHook(), fresh: !ok,
 	}
 	if n.open.Plan.Scatter {
 		run.scattered = newScattered(n.open.Plan, n.comms[plan.AxisTensor], wide)
@@ -258,10 +259,16 @@ func (n *network) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	return run
 }
 
+// ends returns how many rows of each item a rank reads and writes: its rows of the image, and those that all ranks of
+// the sequence have.
+func (n *network) ends(run *entryRun) int {
+	return run.state.Rows.Image.Len() + n.model.Spec().Alike(n.entries[run.entry].grid)
+}
+
 // upload copies the rows of the latent to the device.
 func (n *network) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor {
 	spec := n.model.Spec()
-	in := env.Arena.Alloc(env.DType, n.open.Batch, run.state.Rows.Image.Len(), spec.FeaturesIn())
+	in := env.Arena.Alloc(env.DType, n.open.Batch, n.ends(run), spec.FeaturesIn())
 	layer(env, "embed")
 	if !env.Arena.Measuring() {
 		env.Ops.Upload(in, x)
@@ -298,6 +305,7 @@ func (n *network) block(env dit.Env, run *entryRun, b int, skip engine.Tensor) {
 		run.attend(a)
 		layer(env, "mlp")
 	}
+	env.AttendAlike = run.alike
 	if run.scattered != nil {
 		env.Gather, env.Scatter = run.scattered.gather, run.scattered.scatter
 	}

@@ -31,22 +31,28 @@ func (n *network) residuals(env dit.Env, run *entryRun, b int) {
 		add := env.Arena.Alloc(x.DType, x.Dim(0), x.Dim(1), x.Dim(2))
 		if !env.Arena.Measuring() {
 			items := dit.Range{End: x.Dim(0)}
-			env.Ops.Upload(add, CutRows(r.Rows, items.End, items, run.state.Rows.Image, x.Dim(2)))
+			env.Ops.Upload(add, CutRows(r.Rows, items.End, items, x.Dim(2), run.state.Rows.Image))
 		}
 		env.Ops.Add(x, x, add)
 		env.Arena.Release(mark)
 	}
 }
 
-// CutRows copies items and rows out of v [b, L, f]. It returns v itself if that is all of it.
-func CutRows(v []float32, b int, items, rows dit.Range, f int) []float32 {
-	l := len(v) / b / f
-	if items.Len() == b && rows.Len() == l {
+// CutRows copies items, and ranges of rows of each in turn, out of v [b, L, f]. It returns v itself if that is all of
+// it.
+func CutRows(v []float32, b int, items dit.Range, f int, rows ...dit.Range) []float32 {
+	l, n := len(v)/b/f, 0
+	for _, r := range rows {
+		n += r.Len()
+	}
+	if items.Len() == b && n == l {
 		return v
 	}
-	out := make([]float32, 0, items.Len()*rows.Len()*f)
+	out := make([]float32, 0, items.Len()*n*f)
 	for i := items.Start; i < items.End; i++ {
-		out = append(out, v[(i*l+rows.Start)*f:(i*l+rows.End)*f]...)
+		for _, r := range rows {
+			out = append(out, v[(i*l+r.Start)*f:(i*l+r.End)*f]...)
+		}
 	}
 	return out
 }

@@ -145,6 +145,8 @@ type Guider struct {
 	Kind GuiderKind
 	CFG  float32 // scale between positive and negative (dual: cfg_conds, between cond1 and cond2)
 	CFG2 float32 // dual: cfg_cond2_negative
+	// SoundCFG takes CFG's place for the sound beside a video (GuideCFG); Rescale does not act then. nil: CFG is for both.
+	SoundCFG *float32
 	// Nested selects the style "nested" of DualCFGGuider; false is "regular".
 	Nested bool
 	// Norm scales every pixel of the guided latent down to the length, over channels, of the first branch's pixel, and

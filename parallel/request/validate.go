@@ -11,6 +11,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
+// maxFrameRate bounds pictures a second.
+const maxFrameRate = 1000
+
 // maxSteps bounds the length of a sigma list.
 const maxSteps = 10000
 
@@ -78,6 +81,10 @@ func (r *Request) validateGuidance() error {
 			return fault.Bad("cfg", "is %v: want a finite number", v)
 		}
 	}
+	if s := r.Guider.SoundCFG; s != nil && (!finite(*s) || r.Guider.Kind != GuideCFG || r.Latent.Sound == (Sound{})) {
+		return fault.Bad("cfg", "has %v for the sound: want a finite number, a guider with one scale and a latent with sound",
+			*s)
+	}
 	if n := r.Guider.Norm; n != nil && !(*n >= 0 && finite(*n)) {
 		return fault.Bad("guider", "CFGNorm has strength %v: want a finite number of at least 0", *n)
 	}
@@ -97,10 +104,10 @@ func (r *Request) validateGuidance() error {
 func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	spec, c := r.Model.Spec, e.Context
 	switch {
-	case c.Rows < 1 || c.Cols != spec.ContextDim || len(c.Data) != c.Rows*c.Cols:
+	case c.Rows < 1 || c.Cols != spec.TextColumns(&e.Entry) || len(c.Data) != c.Rows*c.Cols:
 		return fault.Bad(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made "+
 			"by the text encoders of another family?",
-			i, c.Rows, c.Cols, spec.Family, spec.ContextDim)
+			i, c.Rows, c.Cols, spec.Family, spec.TextColumns(&e.Entry))
 	case e.Pooled != nil && len(e.Pooled) != spec.PooledDim:
 		return fault.Bad(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled),
 			spec.Family, spec.PooledDim)
@@ -114,6 +121,13 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case e.Frames != nil && len(e.Frames) != max(1, r.Latent.T):
 		return fault.Bad(branch, "entry %d has timesteps of %d frames, the latent has %d", i, len(e.Frames),
 			max(1, r.Latent.T))
+	case e.SoundRows != nil && len(e.SoundRows) != r.Latent.Sound.Y:
+		return fault.Bad(branch, "entry %d has timesteps of %d rows of sound, the latent has %d", i, len(e.SoundRows),
+			r.Latent.Sound.Y)
+	case e.FrameRate != 0 && spec.FrameRate == 0:
+		return fault.Bad(branch, "entry %d has a frame rate, which %s models do not take", i, spec.Family)
+	case !(e.FrameRate >= 0 && e.FrameRate <= maxFrameRate):
+		return fault.Bad(branch, "entry %d has a frame rate of %v: want a number from 0 to %d", i, e.FrameRate, maxFrameRate)
 	case !finite(e.Strength):
 		return fault.Bad(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
@@ -285,5 +299,5 @@ func (r *Request) Fits(p plan.Plan) error {
 		}
 	}
 	g := r.Latent.Grid(r.Model.Spec)
-	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), g.Unpadded())
+	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), r.Model.Spec.Split(g)-g.Pad)
 }

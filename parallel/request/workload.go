@@ -14,8 +14,8 @@ import (
 func (r *Request) Workload() forecast.Workload {
 	nets := map[string]*forecast.Net{}
 	w := forecast.Workload{
-		Spec: r.Model.Spec, T: r.Latent.T, Y: r.Latent.Y, X: r.Latent.X, SoundY: r.Latent.Sound.Y, SoundX: r.Latent.Sound.X, Batch: r.Latent.B,
-		Evaluations: max(len(r.Sigmas)-1, 1),
+		Spec: r.Model.Spec, T: r.Latent.T, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
+		SoundY: r.Latent.Sound.Y, SoundX: r.Latent.Sound.X, Evaluations: max(len(r.Sigmas)-1, 1),
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
@@ -31,6 +31,7 @@ func (r *Request) Workload() forecast.Workload {
 			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
 			w.Prefix, w.Vision, w.Frames = e.Prefix.Rows, max(w.Vision, e.Vision.Rows), e.Frames
+			w.SoundRows, w.Connected = e.SoundRows, e.Connected
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
 			w.Biases = append(w.Biases, len(e.Biases))
 		}
@@ -82,7 +83,8 @@ func sameShapes(a, b *dit.Entry) bool {
 	return a.Prefix.Rows == b.Prefix.Rows && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
-		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.Slots, b.Slots) &&
+		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.SoundRows, b.SoundRows) &&
+		a.FrameRate == b.FrameRate && a.Connected == b.Connected && slices.Equal(a.Slots, b.Slots) &&
 		slices.Equal(a.Biases, b.Biases) && slices.Equal(a.Pictures, b.Pictures) &&
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return x.Like(&y) })
 }

@@ -39,6 +39,8 @@ type Case struct {
 	Sizes       []float32   `json:"height_width_croph_cropw_targeth_targetw"` // of all entries
 	Vision      []int       `json:"clip_fea"`
 	FrameTimes  []float32   `json:"frame_times"` // the part of the timestep that each frame has
+	FrameRate   float64     `json:"frame_rate"`
+	Connected   bool        `json:"connected"`
 	// Channels are those that were recorded as one input, the latent's and then those of Concat; 0: the latent's alone.
 	// In the file it is the number of the latent's.
 	Channels int `json:"latent_channels"`
@@ -46,7 +48,7 @@ type Case struct {
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "wan/", "h3/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "wan/", "h3/", "ltx/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -170,7 +172,7 @@ func (c Case) inputs() (latent, more []float32) {
 	wide := max(c.Channels, c.X[1])
 	item, all := product(c.X[1:]), wide*c.X[2]*c.X[3]
 	input := "/x"
-	if c.Sound.Sound != nil {
+	if c.Sound.Sound != nil || c.FrameRate > 0 {
 		input = "/video"
 	}
 	x := golden.Input(c.Name+input, c.N()*all)
@@ -192,7 +194,7 @@ func (c Case) Entries() []dit.Entry {
 		if c.Vision != nil {
 			out[i].Vision = item(c.Name+"/clip_fea", c.Vision, i)
 		}
-		out[i].Frames = c.FrameTimes
+		out[i].Frames, out[i].FrameRate, out[i].Connected = c.FrameTimes, c.FrameRate, c.Connected
 		out[i].Context = item(c.Name+"/context", c.Context, i)
 		if e := &out[i].Context; c.Rows > 0 {
 			e.Rows, e.Data = c.Rows, e.Data[:c.Rows*e.Cols]
