@@ -41,8 +41,8 @@ func h3Classes() []graph.Class {
 		},
 		{
 			Name: "MiniMaxH3ReferenceToVideo", Display: "MiniMax H3 Reference to Video", Category: conditioning,
-			Description: "Encodes a prompt that refers to pictures, videos and sounds as <Picture 1>, <Video 1> and <Audio 1>, " +
-				"and these.",
+			Description: "Encodes a prompt that refers to pictures, videos and sounds as <Picture 1>, <Video 1> and " +
+				"<Audio 1>, and these.",
 			Phase: graph.PhaseText,
 			Inputs: slices.Concat([]graph.Input{
 				graph.Link("clip", "CLIP", ""), graph.Link("vae", "VAE", "for pictures and videos"),
@@ -128,8 +128,8 @@ func emptyH3(c *graph.Call) (*value.Latent, int, error) {
 	t, y, x := h3Frames(n), c.Whole("height")/h3Scale, c.Whole("width")/h3Scale
 	sound := request.Sound{C: h3Sound, Y: 2, X: h3SoundColumns(n)}
 	if int64(h3Channels)*int64(t)*int64(y)*int64(x) > value.MaxValues {
-		return nil, n, fault.Bad("length", "%d latent frames of %d x %d are more than this program holds (%d values)", t, x, y,
-			value.MaxValues)
+		return nil, n, fault.Bad("length", "%d latent frames of %d x %d are more than this program holds (%d values)", t, x,
+			y, value.MaxValues)
 	}
 	l := request.Latent{B: 1, C: h3Channels, T: t, Y: t * y, X: x, Sound: sound}
 	l.Data = make([]float32, l.Len())

@@ -120,7 +120,8 @@ func h3ReferenceToVideo(c *graph.Call) ([]any, error) {
 		for at := 0; at < im.B; at += h3Rate / 2 {
 			seen = append(seen, im.Data[at*size:(at+1)*size]...)
 		}
-		things = append(things, referenced{"Video", &picture.Image{B: len(seen) / size, Y: im.Y, X: im.X, C: im.C, Data: seen}})
+		shown := &picture.Image{B: len(seen) / size, Y: im.Y, X: im.X, C: im.C, Data: seen}
+		things = append(things, referenced{"Video", shown})
 	}
 	names, sounds = c.Grown("ref_audios")
 	for i, a := range sounds {

@@ -47,7 +47,9 @@ func TestH3Canvas(t *testing.T) {
 		match bool
 		want  [2]int
 	}{
-		{100, 40, true, [2]int{96, 32}}, {2000, 1000, true, [2]int{96, 64}}, {2000, 1000, false, [2]int{1984, 992}},
+		{100, 40, true, [2]int{96, 32}},
+		{2000, 1000, true, [2]int{96, 64}},
+		{2000, 1000, false, [2]int{1984, 992}},
 		{8192, 4096, false, [2]int{4096, 2048}},
 	} {
 		if x, y := h3ReferenceSize(&picture.Image{X: c.x, Y: c.y}, c.match, 96, 64); [2]int{x, y} != c.want {
@@ -146,7 +148,8 @@ func TestH3Guides(t *testing.T) {
 	first, last := image("first", 1, 40, 100), image("last", 2, 64, 40)
 
 	e, l := conditioned("MiniMaxH3ImageToVideo", sizes(nil))
-	if e.Context.Rows != words(prompt) || len(e.Guides)+len(e.Pictures) > 0 || l.Samples.T != 7 || l.Samples.Sound.X != 37 {
+	if e.Context.Rows != words(prompt) || len(e.Guides)+len(e.Pictures) > 0 || l.Samples.T != 7 ||
+		l.Samples.Sound.X != 37 {
 		t.Errorf("without pictures: %d rows, %d guides, a latent of %v", e.Context.Rows, len(e.Guides), l.Samples.Shape())
 	}
 	e, _ = conditioned("MiniMaxH3ImageToVideo", sizes(in{"first_frame": first, "last_frame": last}))
@@ -162,14 +165,15 @@ func TestH3Guides(t *testing.T) {
 	same("first", e.Guides[0], dit.Condition{Frame: 1, T: 1}, encodedBy(first, 96, 64, "disabled"))
 	same("last", e.Guides[1], dit.Condition{Frame: 22, T: 1}, encodedBy(last.Items(0, 1), 96, 64, "center"))
 
-	e, l = conditioned("MiniMaxH3AddGuide", in{
+	e, _ = conditioned("MiniMaxH3AddGuide", in{
 		"positive": value.Conditioning{e}, "vae": vae, "audio_vae": ear, "latent": l, "image": image("clip", 7, 64, 96),
 		"audio": wave("long", 40*800), "frame_idx": int64(-6),
 	})
 	if len(e.Guides) != 4 {
 		t.Fatalf("%d guides, want 4", len(e.Guides))
 	}
-	same("clip", e.Guides[2], dit.Condition{Frame: 17, T: 2}, encodedBy(image("clip", 7, 64, 96).Items(0, 5), 96, 64, "center"))
+	same("clip", e.Guides[2], dit.Condition{Frame: 17, T: 2},
+		encodedBy(image("clip", 7, 64, 96).Items(0, 5), 96, 64, "center"))
 	same("its sound", e.Guides[3], dit.Condition{Frame: 17, Sound: true}, begun(heard(wave("long", 40*800)), 10))
 
 	video := image("video", 25, 40, 40)

@@ -50,8 +50,8 @@ func (m *Model) guides(c *Cond, branch string, l request.Latent, seed uint64) (o
 		}
 		t, frames := max(1, s.T), max(1, l.T)
 		if g.Frame > 0 && !g.Sound && (s.Y/t != l.Y/frames || s.X != l.X) {
-			return nil, fault.Bad(branch, "a picture at frame %d of the video is a latent of %d x %d, the frames of the video are "+
-				"%d x %d", g.Frame-1, s.X, s.Y/t, l.X, l.Y/frames)
+			return nil, fault.Bad(branch, "a picture at frame %d of the video is a latent of %d x %d, the frames of the video "+
+				"are %d x %d", g.Frame-1, s.X, s.Y/t, l.X, l.Y/frames)
 		}
 		r := dit.Reference{Y: s.Y, X: s.X, Condition: g.Condition, Data: s.Data}
 		if !g.Sound { // which gets no noise

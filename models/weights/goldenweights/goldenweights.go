@@ -15,8 +15,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// model is one entry of weights.json: [key, shape, kind, scale, offset] per tensor, or a list of its elements in place of
-// the scale.
+// model is one entry of weights.json: [key, shape, kind, scale, offset] per tensor, or a list of its elements in place
+// of the scale.
 type model struct {
 	Class   string              `json:"class"`
 	Config  json.RawMessage     `json:"config"`
