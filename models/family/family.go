@@ -80,9 +80,23 @@ func (t *Text) Entry(done map[string]*text.Encoding) (dit.Entry, error) {
 		return t.Join(done)
 	}
 	for _, e := range done {
-		return dit.Entry{Context: e.Context, Pooled: e.Pooled, Slots: e.Slots}, nil
+		return dit.Entry{Context: e.Context, Pooled: e.Pooled, Slots: e.Slots, Pictures: zeros(e.Tags)}, nil
 	}
 	return dit.Entry{}, errors.New("no text encoder was run")
+}
+
+// zeros returns the runs of zeros in a list.
+func zeros(list []int) (out []dit.Range) {
+	for i, v := range list {
+		switch n := len(out); {
+		case v != 0:
+		case n > 0 && out[n-1].End == i:
+			out[n-1].End++
+		default:
+			out = append(out, dit.Range{Start: i, End: i + 1})
+		}
+	}
+	return out
 }
 
 // Encoder is one text encoder of a family.

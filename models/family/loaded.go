@@ -70,9 +70,9 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 
 // Describe completes the description of a model. net returns the empty struct of its weights, from which the numbers of
 // parameters follow. Describe also sets Outline, and where they are empty HeadDim (to the width over the heads),
-// OutChannels (to Channels) and Variant (to the family's name). build makes the model from its loaded weights. The result's Load reports missing,
-// unexpected and misshapen tensors of the whole model in one *weights.MismatchError; models that Open returns have no
-// unexpected ones.
+// OutChannels (to Channels) and Variant (to the family's name). build makes the model from its loaded weights. The
+// result's Load reports missing, unexpected and misshapen tensors of the whole model in one *weights.MismatchError;
+// models that Open returns have no unexpected ones.
 func Describe[N any](
 	set *weights.Set, d Diffusion, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
 ) (*Diffusion, error) {

@@ -80,6 +80,7 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	li := rows.Image.Len() + spec.Alike(p.Grid)
 	x, out := env.Arena.Alloc(env.DType, b, li, spec.FeaturesIn()), env.Arena.Alloc(env.DType, b, li, spec.FeaturesOut())
 	env.Ops.Upload(x, values)
+	env.Ops.Fill(out, 0) // narrower rows are not filled
 	m.Embed(env, s, x)
 	outputs := make([]engine.Tensor, len(spec.Blocks))
 	for i := range spec.Blocks {

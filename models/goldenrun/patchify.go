@@ -2,9 +2,9 @@ package goldenrun
 
 import "patchbay/models/dit"
 
-// patchify writes the tokens of a latent [C, Y, X] as rows [Li, stride], features ordered (channel, row in token, column
-// in token), tokens row by row, frame after frame. Sides that are not whole tokens are padded circularly on the right
-// and at the bottom, as ComfyUI does.
+// patchify writes the tokens of a latent [C, Y, X] as rows [Li, stride], features ordered (channel, row in token,
+// column in token), tokens row by row, frame after frame. Sides that are not whole tokens are padded circularly on the
+// right and at the bottom, as ComfyUI does.
 func patchify(rows, latent []float32, c, stride int, g dit.Grid, p int) {
 	token, frame := 0, g.Frame()
 	for ty := range g.Y {

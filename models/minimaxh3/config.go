@@ -3,13 +3,13 @@
 // as a table, bare or inside a full checkpoint.
 //
 // Facts that have caused bugs: the network embeds 1 - sigma, between 0 and 1, and negates its outputs. The sound has a
-// time of its own, a conditioning picture one of at least 0.999. Modulations are made for three modalities (video, text,
-// sound), of which the rows of pictures inside the text have that of the video. The text goes through blocks of its
-// own, which neither rotate nor modulate. Heads together are wider than the stream. Only the first 96 of their 128
+// time of its own, a conditioning picture one of at least 0.999. Modulations are made for three modalities (video,
+// text, sound), of which the rows of pictures inside the text have that of the video. The text goes through blocks of
+// its own, which neither rotate nor modulate. Heads together are wider than the stream. Only the first 96 of their 128
 // dimensions turn, in halves, with frequencies that the file holds. Time runs on from the text: a picture lasts 5/3, so
-// latent frames last 5/3, 20/3, 20/3, 20/3, 20/3 and so on, and a column of the sound 1. Rows and columns of a frame are
-// scaled so that its area is 32 x 32, whatever its shape. The two channels of a sound are at the video's first and last
-// column, in row 0. All positions are rounded to float32 before they are multiplied.
+// latent frames last 5/3, 20/3, 20/3, 20/3, 20/3 and so on, and a column of the sound 1. Rows and columns of a frame
+// are scaled so that its area is 32 x 32, whatever its shape. The two channels of a sound are at the video's first and
+// last column, in row 0. All positions are rounded to float32 before they are multiplied.
 package minimaxh3
 
 import (
@@ -53,8 +53,9 @@ const (
 func Detect(set *weights.Set, _ map[string]string) (family.Config, error) {
 	const out, first = "final_layer.video_out.weight", "blocks.0.attn."
 	c := Config{
-		Hidden: set.Dim("video_patch_proj.weight", 0), Depth: set.Count("blocks"), Refiners: set.Count("token_refiner.blocks"),
-		HeadDim: set.Dim(first+"q_norm.weight", 0), MLPHidden: set.Dim("blocks.0.mlp.fc2.weight", 1),
+		Hidden: set.Dim("video_patch_proj.weight", 0), Depth: set.Count("blocks"),
+		Refiners: set.Count("token_refiner.blocks"),
+		HeadDim:  set.Dim(first+"q_norm.weight", 0), MLPHidden: set.Dim("blocks.0.mlp.fc2.weight", 1),
 		Channels: set.Dim(out, 0) / (patch * patch), Sound: set.Dim("final_layer.audio_out.weight", 0),
 		ContextDim: set.Dim("condition_proj.weight", 1), Frequencies: set.Dim("rope.inv_freq", 0),
 		TimeDim: set.Dim(curve, 1), Table: set.Dim(curve, 0),

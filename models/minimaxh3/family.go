@@ -4,6 +4,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
@@ -20,6 +21,9 @@ func Family() family.Family {
 		Name:   "minimaxh3",
 		Forms:  []family.Form{{Has: anchor}},
 		Detect: Detect,
+		Text: family.Text{Types: []string{"minimax"}, Encoders: []family.Encoder{{
+			Kind: "qwen3vl_32b", Layout: bare(), Under: func(string) bool { return true },
+		}}},
 		Releases: []family.Release{
 			{Name: "minimax-h3", Billions: 20.1, Steps: 20, Text: 300, Entries: 1, Config: pruned},
 			{Name: "minimax-h3-full", Billions: 33.1, Steps: 20, Text: 300, Entries: 1, Config: full},
@@ -29,6 +33,13 @@ func Family() family.Family {
 			TimeDim: 24, TimeHidden: 32, Frequencies: 2,
 		},
 	}
+}
+
+// bare is the layout of prompts, which stand as they are, with words for nothing else.
+func bare() tokenizer.Layout {
+	l := tokenizer.Chat("qwen3vl_32b", "", 151643)
+	l.Embeddings = false
+	return l
 }
 
 // Describe implements family.Config. The blocks of the text count as embedding.

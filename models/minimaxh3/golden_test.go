@@ -77,8 +77,8 @@ func TestSpots(t *testing.T) {
 	}
 }
 
-// TestSoundThatOutlastsItsVideo checks that what follows a video with a longer sound begins at the end of the sound, and
-// that the sound begins with the video, at the sides of its frames.
+// TestSoundThatOutlastsItsVideo checks that what follows a video with a longer sound begins at the end of the sound,
+// and that the sound begins with the video, at the sides of its frames.
 func TestSoundThatOutlastsItsVideo(t *testing.T) {
 	d, err := Family().Releases[0].Config.Describe(nil)
 	if err != nil {

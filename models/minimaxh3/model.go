@@ -134,9 +134,9 @@ func (m *Model) refine(env dit.Env, p *dit.Prepared) {
 	env.Ops.RMSNorm(p.Text.Slice(1, 0, l), x, m.Net.Refiner.Norm, eps)
 }
 
-// Modulate embeds the times of every modality: Vector [S, 3*R*N, M] has those of the video first, then those of text and
-// sound, R of each, and each for the N entries. R is the number of different times that a modality has at once. Image
-// [S, 3*R*N, 6E] of blocks is (shift, scale, gate) of the attention, then of the MLP, Head [S, 3*R*N, 2E] (shift,
+// Modulate embeds the times of every modality: Vector [S, 3*R*N, M] has those of the video first, then those of text
+// and sound, R of each, and each for the N entries. R is the number of different times that a modality has at once.
+// Image [S, 3*R*N, 6E] of blocks is (shift, scale, gate) of the attention, then of the MLP, Head [S, 3*R*N, 2E] (shift,
 // scale), all scales with the weight of their norm (layers.WeighScale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	at, times := moments(runs(m.Spec(), &p.Entries[0], p.Grid)), []float32(nil)
@@ -178,8 +178,8 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 // factor is how much larger timesteps are than sigmas.
 const factor = 1000
 
-// soundSigma returns the sigma of the sound when the video has sigma: both come from one schedule, and the sound's shift
-// is ratio times the video's.
+// soundSigma returns the sigma of the sound when the video has sigma: both come from one schedule, and the sound's
+// shift is ratio times the video's.
 func soundSigma(sigma, ratio float32) float32 {
 	if ratio == 0 {
 		return sigma

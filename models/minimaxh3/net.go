@@ -5,8 +5,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// net names the weights of the whole model. Sizes in the tags: E width, K all heads together, D head dim, F MLP width, C
-// channels of the video, S of the sound, p patch size, T columns of the context, M of the embedded time, W inside its
+// net names the weights of the whole model. Sizes in the tags: E width, K all heads together, D head dim, F MLP width,
+// C channels of the video, S of the sound, p patch size, T columns of the context, M of the embedded time, W inside its
 // embedder, G rows of the table, N frequencies.
 type net struct {
 	VideoIn     *engine.Weight `weight:"video_patch_proj" shape:"E,C*p*p" use:"embed"`

@@ -15,6 +15,7 @@ import (
 	"patchbay/models/goldenrun"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel/request"
 	"patchbay/tests/golden"
@@ -29,11 +30,11 @@ type h3Run struct {
 	Sigmas                []float32
 	Seed                  uint64
 	CFG                   float64
-	Positive              h3Text
-	Negative              *h3Text
+	Positive              h3Entry
+	Negative              *h3Entry
 }
 
-type h3Text struct {
+type h3Entry struct {
 	Context   string
 	Shape     []int
 	Tags      []int                `json:"minimax_token_tags"`
@@ -59,7 +60,7 @@ func h3Input(t *testing.T, name, shape json.RawMessage) request.Latent {
 	return l
 }
 
-func (e *h3Text) conditioning(t *testing.T) value.Conditioning {
+func (e *h3Entry) conditioning(t *testing.T) value.Conditioning {
 	t.Helper()
 	rows, cols := e.Shape[1], e.Shape[2]
 	out := value.Cond{MaskStrength: 1, Entry: dit.Entry{Context: dit.Array{
@@ -224,6 +225,11 @@ func TestH3RefusesInWords(t *testing.T) {
 		{"KSampler", sampled(other, hold(sound), cond(1)), "latent_image", fault.WrongFamily, "sound, which"},
 		{"KSampler", sampled(model, hold(alone), text), "latent_image", fault.WrongFamily, "has no sound"},
 		{"KSampler", sampled(model, hold(two), text), "latent_image", fault.BadInput, "2 videos"},
+		{
+			"KSampler", sampled(model, run.Hold(&value.Latent{
+				Samples: sound, NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: make([]float32, 4)},
+			}, 0), text), "latent_image", fault.BadInput, "a noise mask",
+		},
 		{
 			"KSampler", sampled(model, hold(sound), cond(56, of(1, 24, 1, 2, 2, dit.Condition{Frame: 1}))), "positive",
 			fault.BadInput, "the frames of the video are 4 x 4",

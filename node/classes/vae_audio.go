@@ -91,7 +91,7 @@ func encodeSound(c *graph.Call, v *value.VAE, a *value.Audio, field string) (out
 	if err := a.Sounds(field); err != nil {
 		return out, err
 	}
-	return out, v.WithSound(c.Use(), func(_ *parallel.Workspace, env audio.Env, net *audio.VAE) error {
+	err = v.WithSound(c.Use(), func(_ *parallel.Workspace, env audio.Env, net *audio.VAE) error {
 		const stereo = 2
 		hop, a := net.Config.Hop(), media.Resampled(a, audio.Rate)
 		t := a.N / hop
@@ -113,4 +113,5 @@ func encodeSound(c *graph.Call, v *value.VAE, a *value.Audio, field string) (out
 		}
 		return nil
 	})
+	return out, err
 }

@@ -28,12 +28,19 @@ func Branch(name, tip string, alternatives ...Alternative) Input {
 }
 
 // Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor.
-func Grow(name, prefix string, most int, each Input) Input {
-	in := Input{Name: name, Type: typeGrow, each: &each, least: 1}
+func Grow(name, prefix string, most int, each Input) Input { return grow(name, prefix, 1, most, each) }
+
+// GrowAny is Grow of an optional list, which may be empty.
+func GrowAny(name, prefix string, most int, each Input) Input {
+	return grow(name, prefix, 0, most, each).AsOptional()
+}
+
+func grow(name, prefix string, least, most int, each Input) Input {
+	in := Input{Name: name, Type: typeGrow, each: &each, least: least}
 	for i := range most {
 		in.grown = append(in.grown, prefix+strconv.Itoa(i))
 	}
-	return in.template("prefix", prefix, "min", int64(1), "max", int64(most))
+	return in.template("prefix", prefix, "min", int64(least), "max", int64(most))
 }
 
 // GrowNamed is Grow with the given names of inputs, of which the first least must be given.

@@ -21,6 +21,14 @@ func (a *Audio) Channel(item, channel int) []float32 {
 	return a.Data[at : at+a.N : at+a.N]
 }
 
+// First returns the first sound of a batch.
+func (a *Audio) First() *Audio {
+	if a == nil {
+		return nil
+	}
+	return &Audio{B: 1, C: a.C, N: a.N, Rate: a.Rate, Data: a.Data[: a.C*a.N : a.C*a.N]}
+}
+
 // Sounds returns the error of a node that needs a sound where there is none, nil otherwise.
 func (a *Audio) Sounds(field string) error {
 	if a == nil {

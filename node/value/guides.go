@@ -8,15 +8,18 @@ import (
 	"patchbay/parallel/request"
 )
 
-// heard refuses a latent without sound, and guides, for models that take none.
-func (m *Model) heard(l request.Latent, branches []GuiderBranch) error {
-	takes := m.Spec.Sound
+// heard refuses latents with and without sound, masks and guides for models that do not take them.
+func (m *Model) heard(of *Latent, branches []GuiderBranch) error {
+	takes, l := m.Spec.Sound, of.Samples
 	switch s := l.Sound; {
 	case m.Traits.NeedsSound && s.Len() == 0:
 		return fault.Family("latent_image", "has no sound, the %s model makes a video with sound: use the empty latent of "+
 			"that model, for both", m.Spec.Family)
 	case m.Traits.NeedsSound && l.B != 1:
 		return fault.Bad("latent_image", "has %d videos, the %s model takes one", l.B, m.Spec.Family)
+	case m.Traits.Guides > 0 && of.NoiseMask != nil:
+		return fault.Bad("latent_image", "has a noise mask, by which %s models give what is kept a time of its own: that is "+
+			"not supported yet, use guides", m.Spec.Family)
 	case s.Len() > 0 && takes.Channels == 0:
 		return fault.Family("latent_image", "has a sound, which %s models do not take: give the video alone", m.Spec.Family)
 	case s.Len() > 0 && s.C != takes.Channels:
@@ -47,8 +50,8 @@ func (m *Model) guides(c *Cond, branch string, l request.Latent, seed uint64) (o
 		}
 		t, frames := max(1, s.T), max(1, l.T)
 		if g.Frame > 0 && !g.Sound && (s.Y/t != l.Y/frames || s.X != l.X) {
-			return nil, fault.Bad(branch, "a picture at frame %d of the video is a latent of %d x %d, the frames of the video are "+
-				"%d x %d", g.Frame-1, s.X, s.Y/t, l.X, l.Y/frames)
+			return nil, fault.Bad(branch, "a picture at frame %d of the video is a latent of %d x %d, the frames of the video "+
+				"are %d x %d", g.Frame-1, s.X, s.Y/t, l.X, l.Y/frames)
 		}
 		r := dit.Reference{Y: s.Y, X: s.X, Condition: g.Condition, Data: s.Data}
 		if !g.Sound { // which gets no noise

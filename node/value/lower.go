@@ -27,7 +27,7 @@ type Lowering struct {
 // with their sigma ranges.
 func Lower(r Lowering) (*request.Request, error) {
 	m := r.Model
-	if err := m.heard(r.Latent.Samples, r.Branches); err != nil {
+	if err := m.heard(r.Latent, r.Branches); err != nil {
 		return nil, err
 	}
 	start, err := m.widen(r.Latent)

@@ -42,7 +42,8 @@ func (l *latent) UnmarshalJSON(b []byte) error {
 // reference returns the latent as a network takes it.
 func (l *latent) reference() dit.Reference {
 	n := len(l.shape)
-	r := dit.Reference{Y: l.shape[n-2], X: l.shape[n-1], Data: golden.Input(strings.TrimPrefix(l.name, "input:"), product(l.shape))}
+	data := golden.Input(strings.TrimPrefix(l.name, "input:"), product(l.shape))
+	r := dit.Reference{Y: l.shape[n-2], X: l.shape[n-1], Data: data}
 	if n == 5 {
 		r.T = l.shape[2]
 		r.Y *= r.T
