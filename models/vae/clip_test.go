@@ -255,3 +255,35 @@ func TestClipTilesGolden(t *testing.T) {
 		compare(t, name+" "+c.key, third, values(t, f, c.key), tolerance)
 	}
 }
+
+// tiledClips are the names of recorded clips that are encoded in tiles.
+var tiledClips = regexp.MustCompile(`^(wan2[12]vae-a)/(\d+)x(\d+)x(\d+)/(\d+)-(\d+)-(\d+)-(\d+)$`)
+
+// TestEncodedClipTilesGolden compares clips that are encoded in tiles of space and time with ComfyUI's VAEEncodeTiled.
+func TestEncodedClipTilesGolden(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("wan/encode_tiled.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ops, name := fastest(t)
+	for _, key := range f.Names() {
+		m := tiledClips.FindStringSubmatch(key)
+		var n [7]int
+		for i := range n {
+			n[i], _ = strconv.Atoi(m[2+i])
+		}
+		v := openVideo(t, ops, m[1])
+		pictures, y, x := v.Config.CropToImage(golden.Fill("input:"+key, n[0]*n[1]*n[2]*3, 1, 0.5), n[0], n[1], n[2], 3)
+		tiles := vae.EncodeClipTiles(n[3], n[4], n[5], n[6], v.Config)
+		got, err := v.EncodeClipTiled(vae.Env{Ops: ops}, pictures, n[0], y, x, tiles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, name+" "+key, got, values(t, f, key), tolerance)
+		whole, err := v.EncodeVideo(vae.Env{Ops: ops}, pictures, n[0], y, x)
+		if err != nil || slices.Equal(got, whole) {
+			t.Errorf("%s: the tiles change nothing, %v", key, err)
+		}
+	}
+}

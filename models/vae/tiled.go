@@ -64,6 +64,49 @@ func (v *VAE) DecodeClipTiled(env Env, latent []float32, t, y, x int, tiles Clip
 	}, LatentRows(latent, c, t*y, x, 0, t*y))
 }
 
+// EncodeClipTiles is the geometry of VAEEncodeTiled for clips, in pixels and pictures; temporal_size and
+// temporal_overlap become numbers of pictures that are encoded without a rest.
+func EncodeClipTiles(size, overlap, frames, overlapFrames int, cfg Config) ClipTiles {
+	_, t := cfg.Frames(frames)
+	_, shared := cfg.Frames(overlapFrames)
+	t = max(2, t)
+	return ClipTiles{
+		Tiles{Y: size, X: size, Overlap: overlap}, cfg.Pictures(t), cfg.Pictures(max(1, min(t/2, shared))),
+	}
+}
+
+// EncodeClipTiled encodes pictures [T, Y, X, In] of -1..1 as one clip in tiles and returns latents like EncodeVideo,
+// with the memory of the largest tile. Every tile is a clip of its own.
+func (v *VAE) EncodeClipTiled(env Env, pictures []float32, n, y, x int, tiles ClipTiles) ([]float32, error) {
+	c, s := v.Config.Latent(), v.Config.Scale()
+	n, t := v.Config.Frames(n)
+	if y < s || x < s || y%s != 0 || x%s != 0 || len(pictures) < n*y*x*v.Config.In {
+		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d",
+			len(pictures), n, y, x, v.Config.In, s)
+	}
+	if tiles.Overlap < 0 || tiles.Y <= tiles.Overlap || tiles.T <= tiles.OverlapT || tiles.Y%s+tiles.Overlap%s != 0 {
+		return nil, fmt.Errorf("vae tiles: %d rows and %d pictures with overlaps %d and %d: tiles must be larger, and "+
+			"multiples of %d", tiles.Y, tiles.T, tiles.Overlap, tiles.OverlapT, s)
+	}
+	g := tile.Clip{
+		Grid: tile.Grid{C: v.Config.In, Out: c, Y: y, X: x, Up: 1 / float64(s)}, T: n,
+		Long: func(i int) int {
+			_, latents := v.Config.Frames(i)
+			return latents
+		},
+		From: func(i int) int { return i / v.Config.Step() },
+	}
+	size := tile.ClipSize{Size: tile.Size(tiles.Tiles), T: tiles.T, Overlap: tiles.OverlapT}
+	encode := func(piece []float32, tt, ty, tx int, check func(int, int) error) ([]float32, error) {
+		env := env
+		env.Check = check
+		z, err := v.EncodeVideo(env, piece, tt, ty, tx)
+		return channelsLast(z, c, g.Long(tt)*(ty/s)*(tx/s)), err
+	}
+	out, err := g.Pass(size, env.Check, encode, pictures[:n*y*x*v.Config.In])
+	return channelsFirst(out, c, t*(y/s)*(x/s)), err
+}
+
 // DecodeTiled decodes latents [B, C, Y, X] in tiles and returns raw pictures [B, S*Y, S*X, 3] like Decode, with the
 // memory of the largest tile. It averages the passes over t.Shapes, each blended with linear ramps over the overlap.
 // The result differs from Decode's, because tiles do not see each other.

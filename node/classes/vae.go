@@ -305,6 +305,37 @@ func pictures(l request.Latent, cfg vae.Config, out []float32) *picture.Image {
 	return &picture.Image{B: l.B, Y: cfg.Scale() * l.Y, X: cfg.Scale() * l.X, C: cfg.Out, Data: out}
 }
 
+// encodeClipTiled encodes pictures as one clip in tiles of space and time.
+func encodeClipTiled(c *graph.Call, v *value.VAE, im *picture.Image, t vae.Tiles) ([]any, error) {
+	var out request.Latent
+	err := v.WithClips(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
+		n, frames := net.Config.Frames(im.B)
+		pixels, y, x, err := covered(v, net.Config, im.Items(0, n))
+		if err != nil {
+			return err
+		}
+		s := net.Config.Scale()
+		tiles := vae.EncodeClipTiles(t.Y, t.Overlap, c.Whole("temporal_size"), c.Whole("temporal_overlap"), net.Config)
+		switch {
+		case t.Y%s != 0 || t.Overlap%s != 0:
+			return fault.Bad("tile_size", "%d with overlap %d: want multiples of %d", t.Y, t.Overlap, s)
+		case t.Overlap >= t.Y:
+			return fault.Bad("overlap", "%d, want less than tile_size, %d", t.Overlap, t.Y)
+		}
+		rows := min(y, tiles.Y) / s
+		arena, err := d.Arena(vae.EncodeClipBytes(net.Config, d.DType, vae.Band{End: rows, Total: rows}, min(x, tiles.X),
+			min(n, tiles.T)))
+		if err != nil {
+			return err
+		}
+		env := vae.Env{Ops: d.Ops, Arena: arena, DType: d.DType, Check: func(int, int) error { return d.Check() }}
+		out = request.Latent{B: 1, C: net.Config.Latent(), T: frames, Y: frames * y / s, X: x / s}
+		out.Data, err = net.EncodeClipTiled(env, pixels, n, y, x, tiles)
+		return err
+	})
+	return []any{&value.Latent{Samples: out}}, err
+}
+
 func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	im, v := c.Image("pixels"), c.VAE("vae")
 	t := vae.Tiles{Y: c.Whole("tile_size"), X: c.Whole("tile_size"), Overlap: c.Whole("overlap")}
@@ -313,6 +344,9 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	}
 	if v.Clips {
 		return vaeEncode(c)
+	}
+	if v.IsClip(im.B) {
+		return encodeClipTiled(c, v, im, t)
 	}
 	im, err := v.Taken(im)
 	if err != nil {
