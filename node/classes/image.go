@@ -220,8 +220,8 @@ func saveWebP(c *graph.Call) ([]any, error) {
 	lossless := map[bool]string{true: "1", false: "0"}[c.Flag("lossless")]
 	method := map[string]string{"default": "4", "fastest": "0", "slowest": "6"}[c.Str("method")]
 	frames := framesOf(im, big.NewRat(1000, int64(1000/c.Decimal("fps"))), 8, min(max(im.C, 3), 4))
-	data, err := media.Encode(c.Context, frames, nil, nil, "-c:v", "libwebp_anim", "-pix_fmt", "bgra", "-lossless", lossless,
-		"-quality", strconv.Itoa(c.Whole("quality")), "-compression_level", method, "-loop", "0", "-f", "webp")
+	data, err := media.Encode(c.Context, frames, nil, nil, "-c:v", "libwebp_anim", "-pix_fmt", "bgra", "-lossless",
+		lossless, "-quality", strconv.Itoa(c.Whole("quality")), "-compression_level", method, "-loop", "0", "-f", "webp")
 	if err != nil {
 		return nil, err
 	}
