@@ -122,8 +122,8 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 }
 
 // TestSwapOfALostRecord checks a job that ends while the server has an older record of it than it had acknowledged. The
-// record is written again under another revision, and the end goes on from there, as does every swap that is in progress.
-// The server assigns revision numbers anew, so a later swap at the lost revision means what it says.
+// record is written again under another revision, and the end goes on from there, as does every swap that is in
+// progress. The server assigns revision numbers anew, so a later swap at the lost revision means what it says.
 func TestSwapOfALostRecord(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)

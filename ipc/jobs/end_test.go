@@ -82,8 +82,8 @@ func TestTheRecordEndsTheLog(t *testing.T) {
 	}
 }
 
-// TestAnotherEndOfTheSameNumber checks the log of a job whose end the store has lost, which then ran at another daemon and
-// ended again, with as many events: readers get the end that the record has now.
+// TestAnotherEndOfTheSameNumber checks the log of a job whose end the store has lost, which then ran at another daemon
+// and ended again, with as many events: readers get the end that the record has now.
 func TestAnotherEndOfTheSameNumber(t *testing.T) {
 	t.Parallel()
 	j, ctx := New(Config{Owner: "a"}), wiretest.Context(t)

@@ -246,9 +246,9 @@ func (l *JetStream) doubt() {
 	l.doubtful = true
 }
 
-// isLost reports whether the server has lost the record of an ended job, as opposed to its having been dropped. A record
-// that was dropped leaves a tombstone for markerTime: without one it is lost if the last comparison was since then. After
-// a longer silence the first event of the job decides, which drop removes before the record.
+// isLost reports whether the server has lost the record of an ended job, as opposed to its having been dropped. A
+// record that was dropped leaves a tombstone for markerTime: without one it is lost if the last comparison was since
+// then. After a longer silence the first event of the job decides, which drop removes before the record.
 func (l *JetStream) isLost(ctx context.Context, rec message.Record, now time.Time) (bool, error) {
 	if now.Sub(l.audited) < markerTime {
 		return true, nil
@@ -347,8 +347,8 @@ type renumbering struct {
 	at       time.Time
 }
 
-// swapsNotice is how long swaps that are in progress take to notice that their record was written again. Later ones mean
-// the number that they give, as the server may have assigned it again.
+// swapsNotice is how long swaps that are in progress take to notice that their record was written again. Later ones
+// mean the number that they give, as the server may have assigned it again.
 const swapsNotice = 3 * serverPatience
 
 // renumber notes the new revision of a record for swaps of it that are in progress; 0: they cannot succeed.

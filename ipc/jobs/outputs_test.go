@@ -9,8 +9,9 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestNamesThatWereNotRecorded ends a daemon twice between the moments when a file gets its name and when the record has
-// it, the second time after it had looked for what the first had left. There is one file, and its name is found again.
+// TestNamesThatWereNotRecorded ends a daemon twice between the moments when a file gets its name and when the record
+// has it, the second time after it had looked for what the first had left. There is one file, and its name is found
+// again.
 func TestNamesThatWereNotRecorded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

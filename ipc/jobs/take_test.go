@@ -29,7 +29,8 @@ func TestTakenJobsHaveTheirRequest(t *testing.T) {
 	j := New(Config{Store: store})
 	store.j = j
 	mustCreate(t, j, &message.RunRequest{ID: "p"})
-	if rec, req, _, err := j.Take(wiretest.Context(t), "w"); err != nil || rec.Attempt != 1 || req == nil || req.ID != "p" {
+	rec, req, _, err := j.Take(wiretest.Context(t), "w")
+	if err != nil || rec.Attempt != 1 || req == nil || req.ID != "p" {
 		t.Errorf("got attempt %d with request %+v, %v", rec.Attempt, req, err)
 	}
 }

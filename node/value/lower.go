@@ -94,8 +94,8 @@ func (m *Model) FromModel(l request.Latent) {
 	m.converted(l, m.Format.FromModel, func(scale float32) float32 { return 1 / scale })
 }
 
-// noiseOf returns the noise of a latent and the sizes of its draws: that of the videos, and then from the same generator
-// that of their sounds.
+// noiseOf returns the noise of a latent and the sizes of its draws: that of the videos, and then from the same
+// generator that of their sounds.
 func noiseOf(seed uint64, l request.Latent, index []int) (noise request.Latent, draws []int, err error) {
 	if index != nil && len(index) != l.B {
 		return noise, nil, fault.Bad("latent_image", "batch_index has %d entries, the batch %d", len(index), l.B)
@@ -114,8 +114,8 @@ func noiseOf(seed uint64, l request.Latent, index []int) (noise request.Latent, 
 	return request.Join(video, sound), draws, nil
 }
 
-// noiseDraws returns the sizes of the draws of Generator.Batch: one for the batch, or with an index one per item up to the
-// largest index.
+// noiseDraws returns the sizes of the draws of Generator.Batch: one for the batch, or with an index one per item up to
+// the largest index.
 func noiseDraws(index []int, batch, item int) []int {
 	if index == nil {
 		return []int{batch * item}

@@ -88,8 +88,8 @@ func (l *layout) walkSound(sound dit.Sound, visit func(k, at int)) {
 	}
 }
 
-// walk visits the row elements of the video in order, with the latent row at which their frame begins and their position
-// in the padded frame.
+// walk visits the row elements of the video in order, with the latent row at which their frame begins and their
+// position in the padded frame.
 func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
 	token, frame := 0, l.grid.Frame()
 	for ty := range l.grid.Y {

@@ -56,8 +56,9 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 	})
 }
 
-// TestLayoutOfSound checks the rows of a video and its sound against their definition: tokens of the video, then those of
-// the sound, each as wide as the wider kind and filled up with zeros, and a vector in which every element occurs once.
+// TestLayoutOfSound checks the rows of a video and its sound against their definition: tokens of the video, then those
+// of the sound, each as wide as the wider kind and filled up with zeros, and a vector in which every element occurs
+// once.
 func TestLayoutOfSound(t *testing.T) {
 	for _, sound := range []dit.Sound{{Channels: 5, Patch: 1}, {Channels: 2, Patch: 4}, {Channels: 1, Patch: 2}} {
 		const b, c, p, frames, y, x = 2, 2, 2, 3, 3, 4

@@ -92,9 +92,10 @@ func unlimited(jetstream.StreamInfo) int64 { return -1 }
 
 // limit changes how many bytes a stream may have.
 func (w *world) limit(name string, most func(jetstream.StreamInfo) int64) {
-	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{w, nil}), nats.MaxReconnects(-1))
+	nc, err := nats.Connect("nats://sim", nats.InProcessServer(way{w, nil}), nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true)) // the server may be away
 	if err != nil {
-		return // the server is away
+		panic(err)
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
