@@ -64,59 +64,68 @@ func (ev *evaluator) wait(ready func() bool) {
 			ev.moved.Wait()
 			continue
 		}
-		ev.mu.Unlock()
-		b.Block(false, func() bool {
-			ev.mu.Lock()
-			defer ev.mu.Unlock()
-			return ev.err != nil || ready()
+		ev.unlocked(func() {
+			b.Block(false, func() bool {
+				ev.mu.Lock()
+				defer ev.mu.Unlock()
+				return ev.err != nil || ready()
+			})
 		})
-		ev.mu.Lock()
 	}
+}
+
+// unlocked calls f without ev.mu, which the caller must hold and holds again afterwards, also in a panic.
+func (ev *evaluator) unlocked(f func()) {
+	ev.mu.Unlock()
+	defer ev.mu.Lock()
+	f()
 }
 
 // evaluate predicts the active entries for one part.
 func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
+	a, ran, wait, err := ev.turn(s, q)
+	if err != nil || a.replayed || len(a.run) == 0 {
+		return a, err
+	}
+	if wait != nil {
+		a.outputs, err = wait()
+	} else {
+		a.outputs, err = ev.together(s, q.sigma, a.run)
+	}
+	if err == nil {
+		ev.replay.add(ran, s, a.outputs)
+	}
+	return a, err
+}
+
+// turn waits for the turn of a part, begins what the network must predict for it, and passes the turn on. It returns
+// what the answer is so far, the number of the evaluation among those that the network runs, and what waits for the
+// outputs. That is nil if nothing runs, and in a synchronous evaluation, which keeps the turn for together.
+func (ev *evaluator) turn(s *latentPart, q question) (a answer, ran int, wait func() ([][]float32, error), err error) {
 	ev.mu.Lock()
+	defer ev.mu.Unlock() // also in a panic, which ends the other parts: they wait for the lock
 	ev.wait(func() bool { return ev.index == s.evaluations && ev.patch == s.index })
 	if ev.err != nil {
-		ev.mu.Unlock()
-		return answer{}, ev.err
+		return answer{}, 0, nil, ev.err
 	}
 	s.paste(ev.full, q.input)
 	if s.index == 0 {
 		ev.decide(s, q)
 	}
-	a, timestep, ran := ev.now, ev.d.req.Sampling.Timestep(q.sigma), ev.ran
-	if n := len(a.run); ev.replay.now != nil {
+	a, ran = ev.now, ev.ran
+	n, timestep := len(a.run), ev.d.req.Sampling.Timestep(q.sigma)
+	switch {
+	case ev.replay.now != nil:
 		a.outputs, a.replayed = ev.replay.now[s.index*n:][:n], true
-		ev.advance()
-		ev.mu.Unlock()
-		return a, nil
-	}
-	var err error
-	if len(a.run) > 0 {
-		defer func() {
-			if err == nil {
-				ev.replay.add(ran, s, a.outputs)
-			}
-		}()
-	}
-	if len(a.run) > 0 && ev.sync {
-		a.outputs, err = ev.together(s, q.sigma, a.run)
-		return a, err
-	}
-	var wait func() ([][]float32, error)
-	if len(a.run) > 0 {
+	case n > 0 && ev.sync:
+		return a, ran, nil, nil
+	case n > 0:
 		c := ev.command(timestep, a.run, s.tokens, s.index)
 		c.Sigma = q.sigma
 		wait = ev.d.session.Begin(c)
 	}
 	ev.advance()
-	ev.mu.Unlock()
-	if wait != nil {
-		a.outputs, err = wait()
-	}
-	return a, err
+	return a, ran, wait, nil
 }
 
 // decide settles for all parts how this evaluation runs: what the network must predict, and whether all patches run at
@@ -141,9 +150,10 @@ func (ev *evaluator) decide(s *latentPart, q question) {
 	}
 }
 
-// together runs a synchronous evaluation: the last part runs it for all. The caller must hold ev.mu, which together
-// unlocks.
+// together runs a synchronous evaluation in the turn of a part: the last part runs it for all.
 func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]float32, error) {
+	ev.mu.Lock()
+	defer ev.mu.Unlock()
 	mine := ev.index
 	last := s.index == len(ev.parts)-1
 	if !last {
@@ -154,18 +164,17 @@ func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]f
 		all := dit.Range{End: ev.d.whole.grid.Tokens()}
 		c := ev.command(ev.d.req.Sampling.Timestep(sigma), active, all, 0)
 		c.Whole, c.Sigma = true, sigma
-		ev.mu.Unlock() // it is this part's turn until advance: the others wait
-		if err = ev.report.live(); err == nil {
-			ev.whole, err = ev.d.session.Begin(c)()
-		}
-		ev.mu.Lock()
+		ev.unlocked(func() { // it is this part's turn until advance: the others wait
+			if err = ev.report.live(); err == nil {
+				ev.whole, err = ev.d.session.Begin(c)()
+			}
+		})
 		if err != nil && ev.err == nil {
 			ev.err = err
 		}
 		ev.done = mine
 		ev.advance()
 	}
-	defer ev.mu.Unlock()
 	if ev.err != nil {
 		return nil, ev.err
 	}

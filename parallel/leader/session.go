@@ -268,8 +268,12 @@ func pasteRows(v []float32, b int, part []float32, items dit.Range, f int, rows 
 	}
 }
 
-// alikeRows returns the tokens of an entry that every rank of a sequence computes.
+// alikeRows returns the tokens of an entry that every rank of a sequence computes. Where there are some, all tokens are
+// evaluated at once.
 func (s *Session) alikeRows(entry int) dit.Range {
+	if s.alike[entry] == 0 {
+		return dit.Range{}
+	}
 	n := s.entries[entry].Image
 	return dit.Range{Start: n, End: n + s.alike[entry]}
 }
