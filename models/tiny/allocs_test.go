@@ -40,6 +40,9 @@ func TestBlockAllocates(t *testing.T) {
 				if m.Spec().Whole { // as much as sixteen blocks of a transformer
 					bound *= 16
 				}
+				if m.Spec().Sound.Width > 0 { // a block has two streams
+					bound *= 2
+				}
 				if n > float64(bound) {
 					t.Errorf("block %d: %v objects, bound %d", b, n, bound)
 				}
