@@ -84,15 +84,14 @@ type JetStream struct {
 	broken      error     // why streams that are gone could not be made anew; nil: they were, or none is gone
 
 	// State of the watch of the records, of audit and of health.
-	records    *wire.Watch
-	audited    time.Time              // when all records were last compared; watchOver only, as the next two
-	leader     string                 // of the stream of records at that time
-	behind     time.Time              // since when the watch of the records has lagged behind the stream
-	doubtful   bool                   // the next audit must compare all records
-	renumbered map[string]renumbering // of records that were lost and written again, by job
-	restored   int                    // records that the server had lost and that were written again
-	trouble    []string               // what is wrong with the replicas of streams
-	copies     int                    // replicas of the stream of records
+	records  *wire.Watch
+	audited  time.Time // when all records were last compared; watchOver only, as the next two
+	leader   string    // of the stream of records at that time
+	behind   time.Time // since when the watch of the records has lagged behind the stream
+	doubtful bool      // the next audit must compare all records
+	restored int       // records that the server had lost and that were written again
+	trouble  []string  // what is wrong with the replicas of streams
+	copies   int       // replicas of the stream of records
 }
 
 // OpenJetStream connects and creates missing streams and buckets. If the server has no JetStream, the error says what

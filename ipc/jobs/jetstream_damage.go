@@ -279,11 +279,6 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record, now time.Ti
 		return err
 	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final() || asFar(there, rec) ||
 		same(there, value):
-		rev := uint64(0) // a swap that expects rec finds another record
-		if same(there, value) {
-			rev = there.Rev
-		}
-		l.renumber(rec, rev)
 		l.table.turnBack(rec.Rev, there)
 		return nil
 	default:
@@ -296,7 +291,6 @@ func (l *JetStream) restore(ctx context.Context, rec message.Record, now time.Ti
 	if err != nil {
 		return err
 	}
-	l.renumber(rec, there.Rev)
 	was := rec.Rev
 	rec.Rev = there.Rev
 	l.table.turnBack(was, rec)
@@ -339,38 +333,6 @@ func asFar(there, rec message.Record) bool {
 	}
 	return there.State.Final() && rec.State.Final() && there.Attempt == rec.Attempt && there.Earlier == rec.Earlier &&
 		named(there) >= named(rec) && (there.Dropped > 0 || rec.Dropped == 0)
-}
-
-// renumbering is how a record that was lost was written again; now is 0 if it was not.
-type renumbering struct {
-	was, now uint64
-	at       time.Time
-}
-
-// swapsNotice is how long swaps that are in progress take to notice that their record was written again. Later ones
-// mean the number that they give, as the server may have assigned it again.
-const swapsNotice = 3 * serverPatience
-
-// renumber notes the new revision of a record for swaps of it that are in progress; 0: they cannot succeed.
-func (l *JetStream) renumber(rec message.Record, now uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.renumbered == nil {
-		l.renumbered = map[string]renumbering{}
-	}
-	maps.DeleteFunc(l.renumbered, func(_ string, n renumbering) bool { return time.Since(n.at) > swapsNotice })
-	l.renumbered[rec.Job] = renumbering{rec.Rev, now, time.Now()}
-}
-
-// renumberedTo returns the revision of a record that was written again, in place of the one that a swap expects.
-func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, ok := l.renumbered[rec.Job]
-	if !ok || n.was != rec.Rev || n.now == n.was || time.Since(n.at) > swapsNotice {
-		return 0, false
-	}
-	return n.now, true
 }
 
 // same reports whether rec is encoded as value: another daemon has written the same record again.

@@ -299,12 +299,7 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 			l.release(rec)
 			return rec, nil
 		}
-		now, renumbered := l.renumberedTo(rec)
-		if now > 0 {
-			rec.Rev = now
-			continue
-		}
-		if renumbered || errors.Is(err, errConflict) {
+		if errors.Is(err, errConflict) {
 			return message.Record{}, errConflict
 		}
 		if refused(err) {
@@ -323,8 +318,9 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 }
 
 // resolveConflict returns the revision of the record if what conflicts with a swap is that swap itself, whose answer
-// was lost, and errConflict if it is another write. Any other error may be retried, such as that of a server that is
-// behind: it has nothing newer than what the swap expects.
+// was lost, and errConflict if it is another write, or if the revision that the swap expects was lost and the record
+// written again. Any other error may be retried, such as that of a server that is behind: it has nothing newer than what
+// the swap and the table expect.
 func (l *JetStream) resolveConflict(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
 	there, rev, err := l.latest(ctx, message.JobBucket, rec.Job)
 	switch {
@@ -333,6 +329,9 @@ func (l *JetStream) resolveConflict(ctx context.Context, rec message.Record, val
 	case err != nil:
 		return 0, err
 	case rev <= rec.Rev:
+		if now, err := l.table.Get(rec.Job); err != nil || now.Rev != rec.Rev {
+			return 0, errConflict
+		}
 		return 0, fmt.Errorf("the record is at %d there, and was at %d", rev, rec.Rev)
 	case !bytes.Equal(there, value):
 		return 0, errConflict
