@@ -30,7 +30,8 @@ import (
 
 // Config says what the carrier serves, and to whom.
 type Config struct {
-	Listen string // HOST:PORT
+	Listen   string       // HOST:PORT
+	Listener net.Listener // is served in place of Listen; nil: Listen is opened
 	// Token must come with every request, as a bearer token, in the cookie or as the parameter of that name; empty:
 	// nobody is asked for one, and only this machine is served.
 	Token   string
@@ -77,9 +78,12 @@ func Listen(cfg Config) (*HTTP, error) {
 		}
 		pair = append(pair, c)
 	}
-	l, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("--http %s: %w", cfg.Listen, err)
+	l := cfg.Listener
+	if l == nil {
+		var err error
+		if l, err = net.Listen("tcp", cfg.Listen); err != nil {
+			return nil, fmt.Errorf("--http %s: %w", cfg.Listen, err)
+		}
 	}
 	if addr, ok := l.Addr().(*net.TCPAddr); ok && cfg.Token == "" && !addr.IP.IsLoopback() {
 		_ = l.Close()

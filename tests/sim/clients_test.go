@@ -147,6 +147,10 @@ func (c client) cancel() {
 	for {
 		var cancelled bool
 		var state message.State
+		if c.dice.IntN(4) == 0 { // what is cancelled over HTTP does not say where it was
+			err := c.cancelPosted()
+			c.w.note("cancel %s over HTTP: %v", c.id, err)
+		}
 		err := c.ask(func(ctx context.Context, conn ipcclient.Client) (err error) {
 			cancelled, state, err = ipcclient.Cancel(ctx, conn, c.id)
 			return err
@@ -227,8 +231,12 @@ func (c client) create(first *node, hash string) bool {
 		first = nil
 		if err == nil {
 			full := c.full(n, from, 0)
+			hand := c.hand
+			if n != nil && !req.Tied && c.dice.IntN(3) == 0 {
+				hand = c.post(n)
+			}
 			var receipt message.Receipt
-			if receipt, err = c.hand(conn, req); err == nil {
+			if receipt, err = hand(conn, req); err == nil {
 				c.w.note("receipt for %s, body %s, key %q", receipt.Job, hash, req.UniqueKey)
 				c.oracle.receipt(receipt.Job, hash)
 				if still := c.full(n, from, 1); !receipt.Duplicate && full != "" && still != "" {

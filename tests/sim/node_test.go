@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -17,22 +18,26 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/register"
 	"patchbay/ipc/serve"
+	"patchbay/ipc/web"
 	"patchbay/ipc/worker"
+	"patchbay/node/files"
 	"patchbay/node/graph"
 )
 
 // node is a daemon: its store, table, outputs, dispatcher, service, carriers and supervisors of workers, which compute
 // nothing.
 type node struct {
-	w      *world
-	name   string
-	dir    string // the folder of its files
-	oracle *oracle
-	clock  time.Duration // how far its clock is ahead
+	w       *world
+	name    string
+	dir     string // the folder of its files
+	oracle  *oracle
+	clock   time.Duration // how far its clock is ahead
+	browser *http.Client  // of all clients
 
 	mu      sync.Mutex
 	cables  map[*cable]bool // to workers and clients
 	service *serve.Service
+	port    *port           // where it is asked over HTTP
 	table   *jobs.Table     // nil: it is down
 	life    context.Context // of that table
 	until   time.Time       // cut off from the server until then
@@ -142,11 +147,20 @@ func (n *node) tryStart() (err error) {
 	if err := store.Machines().Alone(ctx); err != nil {
 		return err
 	}
+	door := newPort()
+	api, err := web.Listen(web.Config{
+		Listener: door, Keep: n.folder("history"), Log: log, Roots: files.Roots{Output: n.folder("output")},
+	})
+	if err != nil {
+		return err
+	}
+	closes = append(closes, api.Close)
 	clock := n.clock
 	table := jobs.New(store.On(jobs.Config{
-		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, OnForget: outputs.Forget, Keep: 1 << 30,
-		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient,
-		OnEvent: carrier.Event, OnPreview: carrier.Preview,
+		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, Keep: 1 << 30,
+		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient, OnPreview: carrier.Preview,
+		OnEvent:  func(ev message.Event) { carrier.Event(ev); api.Event(ev) },
+		OnForget: func(job string) { outputs.Forget(job); api.Forget(job) },
 	}))
 	if err := table.Open(ctx); err != nil {
 		return err
@@ -173,19 +187,24 @@ func (n *node) tryStart() (err error) {
 			}
 		})
 	}
+	classes := serve.Classes{Validate: func(_ *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
+		return w.IDs(), nil, nil
+	}}
 	service := serve.NewService(serve.ServiceConfig{
-		Jobs: table, Outputs: outputs, Executors: workers, Log: log, Fetch: carrier.Fetch, Classes: serve.Classes{
-			Validate: func(_ *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
-				return w.IDs(), nil, nil
-			},
-		},
+		Jobs: table, Outputs: outputs, Executors: workers, Log: log, Fetch: carrier.Fetch, Classes: classes,
 	})
+	api.On(table, classes)
 	wg.Go(func() { table.Reconcile(ctx) })
 	wg.Go(func() { d.Work(ctx, ctx, workers) })
 	wg.Go(func() {
 		if err := carrier.Serve(ctx, ctx, service); err != nil && ctx.Err() == nil {
 			n.w.note("carrier of %s: %v", n.dir, err)
 			n.w.violated("the carrier of %s ends: %v", n.name, err)
+		}
+	})
+	wg.Go(func() {
+		if err := api.Serve(ctx, ctx, service); err != nil && ctx.Err() == nil {
+			n.w.violated("HTTP of %s ends: %v", n.name, err)
 		}
 	})
 	wg.Go(func() {
@@ -196,7 +215,7 @@ func (n *node) tryStart() (err error) {
 			go n.yield()
 		}
 	})
-	n.table, n.service, n.life = table, service, ctx
+	n.table, n.service, n.port, n.life = table, service, door, ctx
 	n.end = func() {
 		wg.Wait()
 		service.Close()

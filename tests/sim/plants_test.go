@@ -20,6 +20,18 @@ type plant struct {
 // are not among them.
 var plants = []plant{
 	{
+		1, "a websocket is told nothing of its client's jobs", "ipc/web/socket.go",
+		"if s.following[job] || s.ctx.Err() != nil {", "if true {",
+	},
+	{
+		4, "a websocket is told that every job succeeds", "ipc/web/frames.go",
+		"\tkind := ev.Type\n\tswitch kind {", "\tkind := message.EventSuccess\n\tswitch kind {",
+	},
+	{
+		1, "what a job was given over HTTP is left out", "ipc/web/prompt.go",
+		"\tif err := h.count(o); err != nil {", "\to.Set(\"inputs\", nil)\n\tif err := h.count(o); err != nil {",
+	},
+	{
 		2, "an old attempt may end a job", "ipc/jobs/step.go",
 		"func (a attempt) fits(r *message.Record) bool { return a == attemptOf(r) }",
 		"func (a attempt) fits(r *message.Record) bool { return true }",

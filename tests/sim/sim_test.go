@@ -164,6 +164,7 @@ func simulate(t *testing.T, p plan) *world {
 	var nodes []*node
 	for _, name := range names {
 		n := &node{w: w, name: name, dir: name, oracle: o}
+		n.browser = newBrowser(n)
 		n.start()
 		nodes = append(nodes, n)
 	}
@@ -183,6 +184,7 @@ func simulate(t *testing.T, p plan) *world {
 	w.end()
 	w.readers.Wait()
 	for _, n := range nodes {
+		n.browser.CloseIdleConnections()
 		n.crash()
 	}
 	w.stopServer(false)
