@@ -36,6 +36,7 @@ type oracle struct {
 // seen is what the oracle has seen of a job.
 type seen struct {
 	receipt   string         // hash of the body for which there is a receipt; empty: there is none
+	torn      bool           // there are receipts for both bodies: the store has lost the first
 	asked     bool           // a client has asked to cancel it, since it was retried
 	asking    int            // clients that ask just now
 	cancelled message.State  // what a client was told when it was cancelled; empty: it was not, or was retried since
@@ -185,6 +186,7 @@ func (o *oracle) receipt(id, hash string) {
 	if j.receipt != "" && j.receipt != hash && !o.w.lossy() {
 		o.w.violated("%s has receipts for two bodies", id)
 	}
+	j.torn = j.torn || j.receipt != "" && j.receipt != hash
 	j.receipt = hash
 }
 
@@ -193,6 +195,13 @@ func (o *oracle) hash(id string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.job(id).receipt
+}
+
+// isTorn reports whether receipts were given for both bodies of a job: either may be the one that is known.
+func (o *oracle) isTorn(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.job(id).torn
 }
 
 // asks notes that a client asks to cancel a job, and returns a function that notes that it has.
