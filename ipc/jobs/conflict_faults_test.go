@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -82,5 +83,55 @@ func TestAnEndThatComesTrueLate(t *testing.T) {
 					ends, err)
 			}
 		})
+	}
+}
+
+// losing is a store that has lost the end of a job when the names of its files are to be recorded.
+type losing struct {
+	memory
+	end message.Record // that was lost; no job: none was yet
+}
+
+func (s *losing) swap(ctx context.Context, rec message.Record) (message.Record, error) {
+	if s.end.Job == "" && len(rec.Outputs) > 0 && rec.Outputs[0].Filename != "" {
+		s.end, _ = s.get(ctx, rec.Job)
+		before := s.end.Clone()
+		before.State, before.Finished, before.Outputs = message.Queued, 0, nil
+		s.put(before, nil)
+	}
+	return s.memory.swap(ctx, rec)
+}
+
+// TestNamesAfterALostEnd checks a job whose end was lost before the names of its files were recorded. When it has been
+// written again, they are, as often as the names are lost; until then the job is left alone.
+func TestNamesAfterALostEnd(t *testing.T) {
+	t.Parallel()
+	ctx, out := wiretest.Context(t), t.TempDir()
+	store := &losing{}
+	j := New(Config{Store: store, OnEvent: func(message.Event) {}})
+	mustCreate(t, j, &message.RunRequest{ID: "a", Workflow: "{}"})
+	rec, req, _, err := j.Take(ctx, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	outputs, err := NewOutputs(OutputsConfig{Stage: out + "/.stage", Output: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+	d.run(ctx, &maker{files: []message.File{message.FileOf(messagetest.Picture("9", 1000))}}, rec, req, nil)
+	d.nameAgain(ctx)
+	if got, err := j.Get("a"); err != nil || got.State != message.Queued || store.end.State != message.Done {
+		t.Fatalf("the job is %s, %v, and its end %s; want one that was lost", got.State, err, store.end.State)
+	}
+	j.observe(store.put(store.end, nil))
+	d.nameAgain(ctx)
+	if got, err := j.Get("a"); err != nil || len(got.Outputs) != 1 || got.Outputs[0].Filename == "" {
+		t.Errorf("the record has files %v, %v; want one with its name", got.Outputs, err)
+	}
+	j.observe(store.put(store.end, nil)) // another daemon writes again what it knows
+	d.nameAgain(ctx)
+	if got, err := j.Get("a"); err != nil || len(got.Outputs) != 1 || got.Outputs[0].Filename == "" {
+		t.Errorf("the names were lost, and the record has files %v, %v; want them there again", got.Outputs, err)
 	}
 }

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +38,9 @@ func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 		d.Jobs.Expire(take)
 		if n%10 == 0 {
 			d.trim(take)
+		}
+		if n%100 == 0 {
+			d.nameAgain(take)
 		}
 	}
 	wg.Wait()
@@ -170,11 +174,40 @@ func (d *Dispatcher) ended(ctx context.Context, rec message.Record, ui map[strin
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that has ended did not get their names")
 		warning = wire.Shown(err.Error())
 	}
-	_, _, err = d.Jobs.do(ctx, rec.Job, named{attemptOf(&rec), refs, warning})
-	if err != nil {
-		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
-		d.Jobs.release(rec.Job, rec.Attempt)
+	d.name(ctx, rec.Job, named{attemptOf(&rec), refs, warning})
+}
+
+// name records the names of the files of an attempt.
+func (d *Dispatcher) name(ctx context.Context, job string, n named) {
+	if _, _, err := d.Jobs.do(ctx, job, n); err != nil {
+		d.Log.Error().Err(err).Str("job", job).Msg("file names not recorded")
+		d.Jobs.release(job, n.number)
 		return
 	}
-	d.Outputs.Clean(rec.Job)
+	d.Outputs.Clean(job)
+}
+
+// nameAgain records names that the files of ended jobs have and their records lack: the store had lost the end when the
+// names were to be recorded, or has lost the names, and another daemon wrote again what it knew.
+func (d *Dispatcher) nameAgain(ctx context.Context) {
+	for _, rec := range d.Jobs.nameless() {
+		var refs []message.OutputRef
+		for _, f := range d.Outputs.of(rec.Job) {
+			refs = append(refs, f.Ref)
+		}
+		alike := func(a, b message.OutputRef) bool { return a.CRC32C == b.CRC32C && a.Bytes == b.Bytes }
+		if names(refs) > names(rec.Outputs) && slices.EqualFunc(refs, rec.Outputs, alike) {
+			d.name(ctx, rec.Job, named{attemptOf(&rec), refs, rec.Warning})
+		}
+	}
+}
+
+// names counts the files that have names.
+func names(refs []message.OutputRef) (n int) {
+	for _, r := range refs {
+		if r.Filename != "" {
+			n++
+		}
+	}
+	return n
 }

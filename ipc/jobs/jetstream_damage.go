@@ -323,16 +323,8 @@ func (l *JetStream) overwrite(ctx context.Context, job string, value []byte) (ui
 // asFar reports whether a record of a job that has ended says all that another one of that end does. Its revision does
 // not tell, since the server gives lost numbers again.
 func asFar(there, rec message.Record) bool {
-	named := func(r message.Record) (n int) {
-		for _, f := range r.Outputs {
-			if f.Filename != "" {
-				n++
-			}
-		}
-		return n
-	}
 	return there.State.Final() && rec.State.Final() && there.Attempt == rec.Attempt && there.Earlier == rec.Earlier &&
-		named(there) >= named(rec) && (there.Dropped > 0 || rec.Dropped == 0)
+		names(there.Outputs) >= names(rec.Outputs) && (there.Dropped > 0 || rec.Dropped == 0)
 }
 
 // same reports whether rec is encoded as value: another daemon has written the same record again.

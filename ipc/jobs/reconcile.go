@@ -205,6 +205,19 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	return running, tied, ended
 }
 
+// nameless returns the ended jobs of this daemon whose records lack the name of a file, if nothing goes on with them.
+func (j *Table) nameless() (out []message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.jobs {
+		r := &e.rec
+		if r.Owner == j.cfg.Owner && r.State.Final() && e.held == 0 && r.Dropped == 0 && names(r.Outputs) < len(r.Outputs) {
+			out = append(out, r.Clone())
+		}
+	}
+	return out
+}
+
 // rewarm loads the log of a job from the stream if it is not here.
 func (j *Table) rewarm(ctx context.Context, job string) error {
 	j.mu.Lock()
