@@ -1,18 +1,23 @@
 // Package golden gives tests access to numbers recorded from ComfyUI, torch and transformers (README.md beside this
 // file says how they were made).
 //
-// Path finds a file, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
+// Open and JSON read a file, Path finds one that is not compressed, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
 package golden
 
 import (
+	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"patchbay/engine/safetensors"
 )
 
 // Path returns the path of a golden file, e.g. "samplers.json" or "server/object_info.json".
@@ -34,13 +39,27 @@ func Path(name string) string {
 	}
 }
 
-// Read returns the bytes of a golden file, which may be stored compressed, with ".gz" behind its name.
+// Read returns the bytes of a golden file, which may be stored compressed: with ".gz" behind its name, or ".planes.gz"
+// (see joined).
 func Read(name string) ([]byte, error) {
 	b, err := os.ReadFile(Path(name))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return b, err
 	}
-	f, err := os.Open(Path(name + ".gz"))
+	if b, err := inflated(name + ".planes.gz"); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return nil, err
+		}
+		if b, err = joined(b); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return b, nil
+	}
+	return inflated(name + ".gz")
+}
+
+func inflated(name string) ([]byte, error) {
+	f, err := os.Open(Path(name))
 	if err != nil {
 		return nil, err
 	}
@@ -52,14 +71,31 @@ func Read(name string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Unpack writes a golden file that is stored compressed into a folder and returns its path there.
-func Unpack(name, folder string) (string, error) {
+// joined returns the safetensors file whose data, which is what follows the header, was stored in four planes: of every
+// four bytes the first, then of every four the second, and so on; what is left of less than four bytes is at the end.
+// Signs and exponents, which compress, stand together that way, apart from mantissas, which do not.
+func joined(b []byte) ([]byte, error) {
+	if len(b) < 8 || binary.LittleEndian.Uint64(b) > uint64(len(b)-8) {
+		return nil, errors.New("planes of a file without the header of safetensors")
+	}
+	header := 8 + int(binary.LittleEndian.Uint64(b))
+	out := bytes.Clone(b)
+	n := (len(b) - header) / 4
+	for plane := range 4 {
+		for i, v := range b[header+plane*n : header+(plane+1)*n] {
+			out[header+4*i+plane] = v
+		}
+	}
+	return out, nil
+}
+
+// Open opens a golden file of tensors, wherever it is stored.
+func Open(name string) (*safetensors.File, error) {
 	b, err := Read(name)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	path := filepath.Join(folder, filepath.Base(name))
-	return path, os.WriteFile(path, b, 0o600)
+	return safetensors.OpenBytes(b)
 }
 
 // JSON decodes a golden JSON file into v.
