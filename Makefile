@@ -61,9 +61,10 @@ fake:
 	$(GO) test -count 1 -timeout 30m -tags fakegpu -short ./parallel ./tests
 
 # The CUDA side without a GPU: the PTX against its sources, prototypes against NVIDIA's headers, registers and spills,
-# and the kernels as the PTX says them, translated, with races found.
+# the kernels as the PTX says them, translated, with races found, and whether what travels to a GPU machine still fits.
 cuda-check:
 	@tests/cuda_check.sh
+	@tests/gpu.sh pack
 	FAKEGPU_FROM=ptx $(GO) test -timeout 15m -tags fakegpu -run 'PTX|Conformance|Every|Int8|Blocks|Pack' ./engine/cuda
 cuda-kernels: # makes the committed PTX anew; after every change of engine/cuda/kernels
 	@tests/cuda_check.sh --write

@@ -5,12 +5,9 @@
 package golden
 
 import (
-	"bytes"
 	"compress/gzip"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -39,27 +36,13 @@ func Path(name string) string {
 	}
 }
 
-// Read returns the bytes of a golden file, which may be stored compressed: with ".gz" behind its name, or ".planes.gz"
-// (see joined).
+// Read returns the bytes of a golden file, which may be stored compressed, with ".gz" behind its name.
 func Read(name string) ([]byte, error) {
 	b, err := os.ReadFile(Path(name))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return b, err
 	}
-	if b, err := inflated(name + ".planes.gz"); !errors.Is(err, fs.ErrNotExist) {
-		if err != nil {
-			return nil, err
-		}
-		if b, err = joined(b); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		return b, nil
-	}
-	return inflated(name + ".gz")
-}
-
-func inflated(name string) ([]byte, error) {
-	f, err := os.Open(Path(name))
+	f, err := os.Open(Path(name + ".gz"))
 	if err != nil {
 		return nil, err
 	}
@@ -71,31 +54,13 @@ func inflated(name string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// joined returns the safetensors file whose data, which is what follows the header, was stored in four planes: of every
-// four bytes the first, then of every four the second, and so on; what is left of less than four bytes is at the end.
-// Signs and exponents, which compress, stand together that way, apart from mantissas, which do not.
-func joined(b []byte) ([]byte, error) {
-	if len(b) < 8 || binary.LittleEndian.Uint64(b) > uint64(len(b)-8) {
-		return nil, errors.New("planes of a file without the header of safetensors")
-	}
-	header := 8 + int(binary.LittleEndian.Uint64(b))
-	out := bytes.Clone(b)
-	n := (len(b) - header) / 4
-	for plane := range 4 {
-		for i, v := range b[header+plane*n : header+(plane+1)*n] {
-			out[header+4*i+plane] = v
-		}
-	}
-	return out, nil
-}
-
-// Open opens a golden file of tensors, wherever it is stored.
+// Open opens a golden file of tensors, which may be stored in byte planes, with ".planes.gz" behind its name.
 func Open(name string) (*safetensors.File, error) {
-	b, err := Read(name)
-	if err != nil {
-		return nil, err
+	f, err := safetensors.Open(Path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return safetensors.Open(Path(name + ".planes.gz"))
 	}
-	return safetensors.OpenBytes(b)
+	return f, err
 }
 
 // JSON decodes a golden JSON file into v.

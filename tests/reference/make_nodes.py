@@ -1,9 +1,9 @@
-"""Makes tests/golden/classes.safetensors. Running the tests does not need this script.
+"""Makes tests/golden/nodes/classes.safetensors. Running the tests does not need this script.
 
 Made with Python 3.11, torch 2.9.1, numpy 2.4.6, scipy 1.17.1, Pillow 12.3.0 and the other requirements of ComfyUI
 0.8.0, whose node classes are imported and run as they are (FeatherMask's result is 0.33.0's):
     python3 -m venv v && v/bin/pip install -r COMFYUI_TREE/requirements.txt "pillow<13"
-    v/bin/python tests/reference/make_nodes.py COMFYUI_TREE node/classes/testdata
+    v/bin/python tests/reference/make_nodes.py COMFYUI_TREE tests/golden/nodes
 
 The file's metadata holds two JSON texts. "object_info" has the /object_info entries of classes that
 tests/golden/server/object_info.json lacks, made by the server's own rule, without tooltips and descriptions. "cases" is
