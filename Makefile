@@ -56,14 +56,18 @@ clients:
 # Client packages of ComfyUI, unchanged, over HTTP: needs pip. COMFYUI=~/ComfyUI COMFYUI_PYTHON=its-python compares.
 http-clients: build
 	@COMFYUI="$(COMFYUI)" COMFYUI_PYTHON="$(COMFYUI_PYTHON)" tests/clients/http/run.sh
+# Of packages that have other tests too, only those that the tag adds: the others need no second run.
+FAKED := parallel parallel/comm/stream tests
 fake:
-	$(GO) test -count 1 -timeout 30m -tags fakegpu ./engine/cuda/... ./parallel/comm/...
-	$(GO) test -count 1 -timeout 30m -tags fakegpu -short ./parallel ./tests
+	$(GO) test -count 1 -timeout 30m -tags fakegpu ./engine/cuda/... ./parallel/comm/{localcuda,nccl}
+	$(GO) test -count 1 -timeout 30m -tags fakegpu -short $(addprefix ./,$(FAKED)) -run "^($$(grep -l '^//go:build.*fakegpu' \
+	  $(FAKED:%=%/*_test.go) | xargs sed -n 's/^func \(Test[^(]*\)(.*/\1/p' | paste -sd '|'))$$"
 
 # The CUDA side without a GPU: the PTX against its sources, prototypes against NVIDIA's headers, registers and spills,
-# and the kernels as the PTX says them, translated, with races found.
+# the kernels as the PTX says them, translated, with races found, and whether what travels to a GPU machine still fits.
 cuda-check:
 	@tests/cuda_check.sh
+	@tests/gpu.sh pack
 	FAKEGPU_FROM=ptx $(GO) test -timeout 15m -tags fakegpu -run 'PTX|Conformance|Every|Int8|Blocks|Pack' ./engine/cuda
 cuda-kernels: # makes the committed PTX anew; after every change of engine/cuda/kernels
 	@tests/cuda_check.sh --write

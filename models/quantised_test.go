@@ -124,7 +124,7 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: a whole model; TestPlansOfInt8Weights samples with such weights")
 	}
-	results, err := safetensors.Open(golden.Path("modern33/int8.safetensors"))
+	results, err := golden.Open("modern33/int8.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestQuantisedKleinMatchesComfyUI(t *testing.T) {
 // dequantized weights, also read with the gate and the other half of a layer apart, as in diffusers' files. Products
 // with int8 activations, of which ComfyUI's bits are not recorded, stay near.
 func TestQuantisedQwenImage21(t *testing.T) {
-	results, err := safetensors.Open(golden.Path("qwen21/int8.safetensors"))
+	results, err := golden.Open("qwen21/int8.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestQuantisedQwenImage21(t *testing.T) {
 // TestQuantisedH3 compares MiniMax-H3 from a file of rotated int8 layers with ComfyUI 0.33.0: on its default path, and
 // with dequantized weights.
 func TestQuantisedH3(t *testing.T) {
-	results, err := safetensors.Open(golden.Path("h3/int8.safetensors"))
+	results, err := golden.Open("h3/int8.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/request"
@@ -48,7 +47,7 @@ func cacheCases(t *testing.T) (map[string]cacheCase, func(name string) []float32
 	if err := golden.JSON("easycache.json", &record); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("easycache.safetensors"))
+	f, err := golden.Open("easycache.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

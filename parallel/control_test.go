@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
@@ -118,7 +117,7 @@ func TestNetsSayWhatComfyUIsDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("modern/control_qwen.safetensors"))
+	f, err := golden.Open("modern/control_qwen.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -328,7 +327,7 @@ func (run goldenRun) mask(r *request.Request) {
 func tensor(t *testing.T, name string) []float32 {
 	t.Helper()
 	file := goldenweights.Folder(name) + "e2e.safetensors"
-	f, err := safetensors.Open(golden.Path(file))
+	f, err := golden.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/request"
@@ -52,7 +51,7 @@ func TestFlowMapsAndTheirBaseMatchComfyUI(t *testing.T) {
 	if err := golden.JSON("flux3/e2e.json", &runs); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("flux3/e2e.safetensors"))
+	f, err := golden.Open("flux3/e2e.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
@@ -138,7 +137,7 @@ func TestPatchesMatchComfyUI(t *testing.T) {
 	if err := golden.JSON("modern33/patches.json", &runs); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
+	f, err := golden.Open("modern33/patches.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

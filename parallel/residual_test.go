@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/rank"
@@ -43,7 +42,7 @@ func controlRuns(t *testing.T, file, main string, spec *dit.Spec) (out []control
 	if err := golden.JSON("modern/weights_"+file+".json", &weights); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("modern/" + file + ".safetensors"))
+	f, err := golden.Open("modern/" + file + ".safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

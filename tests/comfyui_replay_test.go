@@ -54,11 +54,7 @@ func TestComfyUIReplay(t *testing.T) {
 	if err := decoder.Decode(&records); err != nil {
 		t.Fatal(err)
 	}
-	file, err := golden.Unpack("comfyui.safetensors", t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	tensors, err := safetensors.Open(file)
+	tensors, err := golden.Open("comfyui.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

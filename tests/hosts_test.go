@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/engine/datafile"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/tests/harness"
@@ -113,7 +114,7 @@ func TestHosts(t *testing.T) {
 		return strings.Contains(b.log.String(), "a leader has come")
 	})
 	file := filepath.Join(models, "diffusion_models", "demo_flux.safetensors")
-	changed, err := os.ReadFile(file)
+	changed, err := datafile.Unpacked(file)
 	if err != nil {
 		t.Fatal(err)
 	}

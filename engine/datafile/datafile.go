@@ -19,7 +19,9 @@ import (
 type File struct {
 	path    string
 	fd      *os.File
-	size    int64
+	packed  *packed // nil: the file is its contents
+	size    int64   // of the contents
+	stored  int64
 	changed time.Time
 }
 
@@ -42,7 +44,7 @@ func Catch(err *error) {
 	*err = e
 }
 
-// Open opens the file at path and reads nothing. Errors name the path.
+// Open opens the file at path and reads no data. Errors name the path.
 func Open(path string) (*File, error) {
 	fd, err := os.Open(path)
 	if err != nil {
@@ -59,17 +61,21 @@ func Open(path string) (*File, error) {
 		_ = fd.Close()
 		return nil, err
 	}
-	return &File{path, fd, info.Size(), info.ModTime()}, nil
+	f := &File{path: path, fd: fd, size: info.Size(), stored: info.Size(), changed: info.ModTime()}
+	if packed, size := openPacked(fd, f.stored); packed != nil {
+		f.packed, f.size = packed, size
+	}
+	return f, nil
 }
 
-// Size returns the length of the file in bytes when it was opened.
+// Size returns the length of the contents in bytes when the file was opened.
 func (f *File) Size() int64 { return f.size }
 
 // Unchanged returns the error of Changed if the file was written to since it was opened: what was read may be a mixture
 // of two files.
 func (f *File) Unchanged() error {
 	info, err := f.fd.Stat()
-	if err == nil && (info.Size() != f.size || !info.ModTime().Equal(f.changed)) {
+	if err == nil && (info.Size() != f.stored || !info.ModTime().Equal(f.changed)) {
 		err = errors.New("the file was changed while it was read")
 	}
 	if err != nil {
@@ -91,6 +97,12 @@ func (f *File) Close() error {
 
 // read fills dst with the bytes from offset on. It panics with the error of Changed if it cannot.
 func (f *File) read(dst []byte, offset int64) {
+	if f.packed != nil {
+		if err := f.packed.read(dst, offset); err != nil {
+			panic(Changed(f.path, err))
+		}
+		return
+	}
 	n, err := f.fd.ReadAt(dst, offset)
 	if n == len(dst) {
 		return

@@ -174,12 +174,12 @@ func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 // TestFilesOfTheReferenceImplementation checks that the golden files, written by Python's safetensors, can be read and
 // written again byte for byte.
 func TestFilesOfTheReferenceImplementation(t *testing.T) {
-	paths, err := filepath.Glob("../../tests/golden/*.safetensors")
+	paths, err := filepath.Glob("../../tests/golden/*.safetensors*")
 	if err != nil || len(paths) < 6 {
 		t.Fatalf("golden files: found %v (%v), want at least 6", paths, err)
 	}
 	for _, path := range paths {
-		raw, err := os.ReadFile(path)
+		raw, err := datafile.Unpacked(path)
 		if err != nil {
 			t.Fatal(err)
 		}

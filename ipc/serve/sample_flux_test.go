@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/fault"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
@@ -49,7 +48,7 @@ func TestReduxThroughSample(t *testing.T) {
 	if err := golden.JSON("modern33/flux.json", &record); err != nil {
 		t.Fatal(err)
 	}
-	results, err := safetensors.Open(golden.Path("modern33/flux.safetensors"))
+	results, err := golden.Open("modern33/flux.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +146,7 @@ func TestControlLorasThroughSample(t *testing.T) {
 	if err := golden.JSON("modern33/flux.json", &record); err != nil {
 		t.Fatal(err)
 	}
-	results, err := safetensors.Open(golden.Path("modern33/flux.safetensors"))
+	results, err := golden.Open("modern33/flux.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +248,7 @@ func TestStyleReferencesThroughSample(t *testing.T) {
 		File: "uso-a.safetensors", Fingerprint: prints["uso-a"], Hint: f32(deep, 3, 9, len(deep)/27),
 	}
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Context(t)
-	results, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
+	results, err := golden.Open("modern33/patches.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 	if err := golden.JSON("e2e.json", &cases); err != nil {
 		t.Fatal(err)
 	}
-	results, err := safetensors.Open(golden.Path("e2e.safetensors"))
+	results, err := golden.Open("e2e.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

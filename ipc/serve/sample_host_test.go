@@ -380,7 +380,7 @@ func TestFunNetsOfHosts(t *testing.T) {
 	const run, y, x, sigma, strength = "zimage-a/7x9-lite", 7, 9, 0.5, -0.6
 	dir, _ := goldenRoot(t, "zimage-a", "fun-lite-a", "uso-a")
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Context(t)
-	f, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
+	f, err := golden.Open("modern33/patches.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -29,7 +28,7 @@ func TestSampleOfLayersMatchesComfyUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := cases[name]
-	results, err := safetensors.Open(golden.Path("modern/e2e.safetensors"))
+	results, err := golden.Open("modern/e2e.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

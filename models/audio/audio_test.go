@@ -11,7 +11,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/audio"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -65,7 +64,7 @@ func compare(t testing.TB, what string, got, want []float32) {
 
 // TestGolden compares decoded and encoded sounds with ComfyUI's, some of them shorter than a latent.
 func TestGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("h3/vae.safetensors"))
+	f, err := golden.Open("h3/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

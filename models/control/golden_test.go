@@ -104,7 +104,7 @@ func TestOutputsMatchGolden(t *testing.T) {
 		if err := golden.JSON("modern/"+file+".json", &runs); err != nil {
 			t.Fatal(err)
 		}
-		results, err := safetensors.Open(golden.Path("modern/" + file + ".safetensors"))
+		results, err := golden.Open("modern/" + file + ".safetensors")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestOutputsMatchGolden(t *testing.T) {
 // after each block, for latents with odd sides too, and that it cannot be loaded without the weights of the model.
 func TestFunNetStartsAsItsModel(t *testing.T) {
 	const name = "cn-fun-a/0"
-	results, err := safetensors.Open(golden.Path("modern33/hints.safetensors"))
+	results, err := golden.Open("modern33/hints.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models"
 	"patchbay/models/latent"
 	"patchbay/tests/golden"
@@ -83,7 +82,7 @@ func TestThereAndBack(t *testing.T) {
 
 // TestLaterFormats compares the conversion of latents of Wan 2.1 and FLUX.2, in both directions, with ComfyUI's values.
 func TestLaterFormats(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
+	f, err := golden.Open("modern/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

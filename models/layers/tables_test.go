@@ -26,7 +26,7 @@ func recorded(t *testing.T, f *safetensors.File, name string) ([]float32, []int)
 
 func open(t *testing.T) *safetensors.File {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path("models.safetensors"))
+	f, err := golden.Open("models.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

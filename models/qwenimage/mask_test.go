@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights/goldenweights"
@@ -18,7 +17,7 @@ func TestMaskedTextIsLeftOut(t *testing.T) {
 	if err := golden.JSON("modern33/qwen_mask.json", &all); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("modern33/qwen_mask.safetensors"))
+	f, err := golden.Open("modern33/qwen_mask.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

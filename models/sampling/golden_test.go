@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/tests/golden"
 )
 
 // goldenTensors opens a golden safetensors file and returns a reader of its tensors by name.
 func goldenTensors(t *testing.T, name string) (read func(string) []float32, names []string) {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path(name))
+	f, err := golden.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/goldenrun"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -63,7 +62,7 @@ func TestTextMatchesComfyUI(t *testing.T) {
 	if err := golden.JSON("sdxl/text.json", &cases); err != nil {
 		t.Fatal(err)
 	}
-	file, err := safetensors.Open(golden.Path("sdxl/text.safetensors"))
+	file, err := golden.Open("sdxl/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -17,7 +16,7 @@ import (
 // in each patch. The tokens of a picture and those around it have the tag 0.
 func TestCutQwen(t *testing.T) {
 	const model = "h3te-a"
-	f, err := safetensors.Open(golden.Path("h3/text.safetensors"))
+	f, err := golden.Open("h3/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ const tolerance = 2e-5
 // recorded opens the tensors that ComfyUI produced.
 func recorded(t testing.TB) *safetensors.File {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path("text_vae.safetensors"))
+	f, err := golden.Open("text_vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

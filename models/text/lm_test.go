@@ -10,7 +10,6 @@ import (
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -92,7 +91,7 @@ func TestLanguageModel(t *testing.T) {
 
 func languageModel(t *testing.T, model, kind, template string, form text.Form, cases int) {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	f, err := golden.Open("modern/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +148,7 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 // TestPadsOfFLUX3 compares the states of eight layers of a Qwen3-VL with recorded ones, those of pads included, which
 // are no keys and are all at position 1.
 func TestPadsOfFLUX3(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("flux3/text.safetensors"))
+	f, err := golden.Open("flux3/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

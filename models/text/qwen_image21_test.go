@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/qwenimage21"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -17,7 +16,7 @@ import (
 // pictures, the states of prompts from the user's turn on, and those without the pictures' tokens, which leave slots.
 func TestQwenImage21(t *testing.T) {
 	const model = "q21-qwen3vl-a"
-	f, err := safetensors.Open(golden.Path("qwen21/text.safetensors"))
+	f, err := golden.Open("qwen21/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -14,7 +13,7 @@ import (
 
 // TestSigLIPAndReduxMatchComfyUI compares SigLIP on recorded pixels and Redux on recorded states with ComfyUI.
 func TestSigLIPAndReduxMatchComfyUI(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("modern/control.safetensors"))
+	f, err := golden.Open("modern/control.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/wan"
@@ -36,12 +35,12 @@ func wanFile(t *testing.T, model string, vocabulary []byte) *weights.Set {
 // TestUMT5 compares the tokens and the states of small umT5 encoders with ComfyUI's: every block has a bias of its own,
 // padding is no key, and the rows behind a prompt are zeros up to 512.
 func TestUMT5(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("wan/text.safetensors"))
+	f, err := golden.Open("wan/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	vocabulary, err := os.ReadFile(golden.Path("wan/spiece_synthetic.model"))
+	vocabulary, err := golden.Read("wan/spiece_synthetic.model")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -18,7 +17,7 @@ import (
 // TestVision compares a small Qwen2.5-VL with ComfyUI: its rows for two images, one of them of several windows, and its
 // states for a prompt with them. Rows are in image order (0.8.0 leaves them in window order).
 func TestVision(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	f, err := golden.Open("modern/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +182,7 @@ func TestVisionRefusals(t *testing.T) {
 // and its states for a prompt with the image.
 func TestDeepVision(t *testing.T) {
 	const key = "krea2-qwen3vl-a/image/64x96"
-	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	f, err := golden.Open("modern/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/auraflow"
 	"patchbay/models/family"
 	"patchbay/models/text"
@@ -19,7 +18,7 @@ import (
 // TestWordsToStates compares tokens and states of prompts, some of them weighted, with ComfyUI's for the same
 // SentencePiece vocabulary: of a small Gemma 2 as Lumina 2 uses it, and of a small Pile-T5 as AuraFlow does.
 func TestWordsToStates(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	f, err := golden.Open("modern/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

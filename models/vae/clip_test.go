@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/vae"
 	"patchbay/tests/golden"
 )
@@ -49,7 +48,7 @@ var clips = regexp.MustCompile(`^(wan2[12]vae-a)/(encode|decode)/(\d+)x(\d+)x(\d
 // TestClipsGolden compares clips of 1 to 21 pictures, some of odd sides and of numbers that are not 4k+1, with what
 // ComfyUI encodes and decodes in chunks of its own.
 func TestClipsGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("wan/vae.safetensors"))
+	f, err := golden.Open("wan/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +223,7 @@ func TestClipMemory(t *testing.T) {
 // TestClipTilesGolden compares clips that are decoded in tiles of space and time with ComfyUI's: pictures of one tile
 // differ a lot from those of the whole, as the first frame of every tile is a first frame.
 func TestClipTilesGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("wan/vae.safetensors"))
+	f, err := golden.Open("wan/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +260,7 @@ var tiledClips = regexp.MustCompile(`^(wan2[12]vae-a)/(\d+)x(\d+)x(\d+)/(\d+)-(\
 
 // TestEncodedClipTilesGolden compares clips that are encoded in tiles of space and time with ComfyUI's VAEEncodeTiled.
 func TestEncodedClipTilesGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("wan/encode_tiled.safetensors"))
+	f, err := golden.Open("wan/encode_tiled.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

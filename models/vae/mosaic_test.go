@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/tests/golden"
@@ -21,7 +20,7 @@ var pieces = regexp.MustCompile(`^h3vae-a/(encode|decode)/(\d+)x(\d+)x(\d+)(#ima
 // one chunk, chunks that are blended in time, tiles that are blended in space, and numbers of pictures that fill no
 // clip.
 func TestMosaicGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("h3/vae.safetensors"))
+	f, err := golden.Open("h3/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

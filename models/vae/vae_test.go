@@ -43,7 +43,7 @@ func open(t testing.TB, ops engine.Ops, set *weights.Set) *vae.VAE {
 // recorded opens the file of recorded tensors.
 func recorded(t testing.TB) *safetensors.File {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path("text_vae.safetensors"))
+	f, err := golden.Open("text_vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestEncodeGolden(t *testing.T) {
 // TestLaterGolden compares encoding and decoding with ComfyUI's: single frames of Wan 2.1's video autoencoder and of
 // the one with alpha, which treats images without alpha as opaque, and FLUX.2's.
 func TestLaterGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
+	f, err := golden.Open("modern/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestLaterGolden(t *testing.T) {
 // TestShortcutsGolden compares encoding and decoding by Qwen-Image-2.1's autoencoder with diffusers', in sizes of odd
 // and even sides, and a picture without alpha.
 func TestShortcutsGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("qwen21/vae.safetensors"))
+	f, err := golden.Open("qwen21/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestShortcutsGolden(t *testing.T) {
 
 // TestDecodeBatchOfVideos compares a batch of two latents of Wan 2.1's autoencoder with ComfyUI's.
 func TestDecodeBatchOfVideos(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
+	f, err := golden.Open("modern/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/goldenrun"
@@ -51,7 +50,7 @@ func TestAdaptersMatchGolden(t *testing.T) {
 	if err := golden.JSON("wan/lora.json", &cases); err != nil {
 		t.Fatal(err)
 	}
-	f, err := safetensors.Open(golden.Path("wan/lora.safetensors"))
+	f, err := golden.Open("wan/lora.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func near(t *testing.T, what string, got, want []float32, tol float64) {
 
 func results(t *testing.T, name string) func(key string) []float32 {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path(name))
+	f, err := golden.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}

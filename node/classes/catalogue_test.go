@@ -52,7 +52,7 @@ func TestCatalogueHasTheClasses(t *testing.T) {
 // inputs, defaults, limits, outputs. The recorded file has no tooltips or descriptions, and "<files>" for lists of
 // files.
 func TestObjectInfoMatchesGolden(t *testing.T) {
-	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
+	raw, err := golden.Read("server/object_info.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func order2() []string {
 
 // TestEveryClassHasARecordedEntry checks that a recorded entry exists for every class of order2.
 func TestEveryClassHasARecordedEntry(t *testing.T) {
-	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
+	raw, err := golden.Read("server/object_info.json")
 	check(t, err)
 	decoded, err := pyjson.Decode(raw)
 	check(t, err)

@@ -22,7 +22,7 @@ import (
 // as ComfyUI 0.33.0's object_info describes it: the graph still converts to the defaults recorded there, and validation
 // has nothing against them.
 func TestMissingWidgetsHaveTheirDefaults(t *testing.T) {
-	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
+	raw, err := golden.Read("server/object_info.json")
 	check(t, err)
 	decoded, err := pyjson.Decode(raw)
 	check(t, err)

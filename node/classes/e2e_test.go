@@ -8,7 +8,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/tiny"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node/graph"
@@ -99,7 +98,7 @@ func samplerTensor(t *testing.T, name string) []float32 {
 // tensorOf reads a tensor of a golden file.
 func tensorOf(t *testing.T, file, name string) []float32 {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path(file))
+	f, err := golden.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/safetensors"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/media"
@@ -259,7 +258,7 @@ func TestSavedSounds(t *testing.T) {
 // mediaTensors returns the recorded values.
 func mediaTensors(t *testing.T) func(name string) ([]int, []float32) {
 	t.Helper()
-	file, err := safetensors.Open(golden.Path("media/media.safetensors"))
+	file, err := golden.Open("media/media.safetensors")
 	check(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	return func(name string) ([]int, []float32) {

@@ -20,7 +20,7 @@ import (
 	"patchbay/node/value"
 )
 
-// record is node/classes/testdata/nodes.safetensors: the outputs of ComfyUI's own classes, recorded by
+// record is nodes/classes.safetensors of tests/golden: the outputs of ComfyUI's own classes, recorded by
 // tests/reference/make_nodes.py.
 type record struct {
 	t    *testing.T
@@ -30,7 +30,7 @@ type record struct {
 
 func openRecord(t *testing.T) record {
 	t.Helper()
-	f, err := safetensors.Open("testdata/nodes.safetensors")
+	f, err := golden.Open("nodes/classes.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

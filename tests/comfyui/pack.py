@@ -16,14 +16,17 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+folder = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(folder), str(folder.parent / "reference")]
 from graphs import cases  # noqa: E402
+from planes import joined, split  # noqa: E402
 
 record, golden, version = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 tensors: dict[str, np.ndarray[Any, Any]] = {}
 out: dict[str, Any] = {}
 before = json.loads(gzip.decompress((golden / "comfyui.json.gz").read_bytes()))["cases"]
-values = load(gzip.decompress((golden / "comfyui.safetensors.gz").read_bytes()))
+stored = golden / "comfyui.safetensors.planes.gz"
+values = load(joined(stored.read_bytes()))
 
 
 def put(v: Any) -> Any:  # noqa: ANN401
@@ -59,7 +62,7 @@ for name, case in cases().items():
     out[name] = {"bound": case.bound, "x": put(x), "request": put(request)}
 
 assert len(out) >= 60, len(out)
-(golden / "comfyui.safetensors.gz").write_bytes(gzip.compress(save(dict(sorted(tensors.items()))), mtime=0))
+stored.write_bytes(split(save(dict(sorted(tensors.items())))))
 text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in out.items())
 text = f'{{"comfyui": {json.dumps(version)}, "cases": {{\n{text}\n}}}}\n'
 (golden / "comfyui.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))

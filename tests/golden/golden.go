@@ -1,7 +1,7 @@
 // Package golden gives tests access to numbers recorded from ComfyUI, torch and transformers (README.md beside this
 // file says how they were made).
 //
-// Path finds a file, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
+// Open and JSON read a file, Path finds one that is not compressed, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
 package golden
 
 import (
@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"patchbay/engine/safetensors"
 )
 
 // Path returns the path of a golden file, e.g. "samplers.json" or "server/object_info.json".
@@ -52,14 +54,13 @@ func Read(name string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// Unpack writes a golden file that is stored compressed into a folder and returns its path there.
-func Unpack(name, folder string) (string, error) {
-	b, err := Read(name)
-	if err != nil {
-		return "", err
+// Open opens a golden file of tensors, which may be stored in byte planes, with ".planes.gz" behind its name.
+func Open(name string) (*safetensors.File, error) {
+	f, err := safetensors.Open(Path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return safetensors.Open(Path(name + ".planes.gz"))
 	}
-	path := filepath.Join(folder, filepath.Base(name))
-	return path, os.WriteFile(path, b, 0o600)
+	return f, err
 }
 
 // JSON decodes a golden JSON file into v.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestRead checks that a file that is stored compressed is read by its name, and that one that is missing is an error
-// with that name.
+// TestRead checks that files that are stored compressed are read by their names, and that one that is missing is an
+// error with that name.
 func TestRead(t *testing.T) {
 	var cases map[string]any
 	if err := JSON("sigmas.json", &cases); err != nil || len(cases) == 0 {
@@ -15,6 +15,17 @@ func TestRead(t *testing.T) {
 	}
 	if _, err := Read("none.json"); err == nil || !strings.Contains(err.Error(), "none.json") {
 		t.Errorf("a missing file: %v", err)
+	}
+	f, err := Open("noise.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if !strings.HasPrefix(f.Names()[0], "batch") && len(f.Names()) == 0 {
+		t.Errorf("tensors of noise.safetensors: %v", f.Names())
+	}
+	if _, err := Open("none.safetensors"); err == nil || !strings.Contains(err.Error(), "none.safetensors") {
+		t.Errorf("a missing file of tensors: %v", err)
 	}
 }
 

@@ -1,9 +1,9 @@
-"""Makes node/classes/testdata/nodes.safetensors. Running the tests does not need this script.
+"""Makes tests/golden/nodes/classes.safetensors. Running the tests does not need this script.
 
 Made with Python 3.11, torch 2.9.1, numpy 2.4.6, scipy 1.17.1, Pillow 12.3.0 and the other requirements of ComfyUI
 0.8.0, whose node classes are imported and run as they are (FeatherMask's result is 0.33.0's):
     python3 -m venv v && v/bin/pip install -r COMFYUI_TREE/requirements.txt "pillow<13"
-    v/bin/python tests/reference/make_nodes.py COMFYUI_TREE node/classes/testdata
+    v/bin/python tests/reference/make_nodes.py COMFYUI_TREE tests/golden/nodes
 
 The file's metadata holds two JSON texts. "object_info" has the /object_info entries of classes that
 tests/golden/server/object_info.json lacks, made by the server's own rule, without tooltips and descriptions. "cases" is
@@ -291,7 +291,7 @@ case("PrimitiveStringMultiline", value="")
 case("PrimitiveBoolean", value=True)
 
 versions = {"torch": torch.__version__, "numpy": np.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
-path = os.path.join(out, "nodes.safetensors")
+path = os.path.join(out, "classes.safetensors")
 save_file(tensors, path, {"cases": json.dumps(cases), "object_info": json.dumps(object_info),
     "versions": json.dumps(versions)})
 print(len(cases), "cases", len(object_info), "entries", os.path.getsize(path), "bytes", versions)

@@ -271,7 +271,7 @@ type Results struct{ files []*safetensors.File }
 func OpenResults() (Results, error) {
 	var out Results
 	for _, folder := range recordings {
-		f, err := safetensors.Open(golden.Path(folder + "models.safetensors"))
+		f, err := golden.Open(folder + "models.safetensors")
 		if err != nil {
 			_ = out.Close()
 			return Results{}, err
