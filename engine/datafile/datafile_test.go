@@ -175,9 +175,11 @@ func TestFilesInPlanes(t *testing.T) {
 
 	larger := bytes.Clone(good)
 	binary.LittleEndian.PutUint32(larger[len(larger)-4:], largestPacked+1)
+	liar := stored(t, append(binary.LittleEndian.AppendUint64(nil, 1<<62), contents...), header)
+	binary.LittleEndian.PutUint32(liar[len(liar)-4:], 4)
 	for name, b := range map[string][]byte{
-		"cut in its header": good[:20], "no header": stored(t, []byte("no header at all"), 0), "magic alone": good[:2],
-		"too large": larger,
+		"a length that no file has": liar, "cut in its header": good[:20], "magic alone": good[:2], "too large": larger,
+		"no header": stored(t, []byte("no header at all"), 0),
 	} {
 		got, err := Unpacked(written(t, string(b)))
 		if err != nil || !bytes.Equal(got, b) {

@@ -34,7 +34,7 @@ func openPacked(fd *os.File, stored int64) (*packed, int64) {
 		return nil, 0
 	}
 	size := int64(binary.LittleEndian.Uint32(end[:]))
-	if _, err := io.ReadFull(r, begin[:]); err != nil || size > largestPacked {
+	if _, err := io.ReadFull(r, begin[:]); err != nil || size < int64(len(begin)) || size > largestPacked {
 		return nil, 0
 	}
 	n := binary.LittleEndian.Uint64(begin[:])
