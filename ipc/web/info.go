@@ -35,7 +35,7 @@ func (h *HTTP) objectInfo(w http.ResponseWriter, r *http.Request) error {
 		info := h.classes.Describe(class)
 		b, err := wire.Encode(orEmptyMap(info), wire.JSON)
 		if err == nil {
-			cached(w, r, b)
+			cached(w, r, jsonType, b)
 		}
 		return err
 	}
@@ -49,7 +49,7 @@ func (h *HTTP) objectInfo(w http.ResponseWriter, r *http.Request) error {
 		}
 		c.all, c.until = b, time.Now().Add(time.Second)
 	}
-	cached(w, r, c.all)
+	cached(w, r, jsonType, c.all)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -197,4 +198,27 @@ func types(all []said) (out []string) {
 		out = append(out, m.Type)
 	}
 	return out
+}
+
+// until waits until something is so.
+func (d *door) until(so func() bool) {
+	d.t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatal("it did not become so within a minute")
+		}
+	}
+}
+
+// cancelAll cancels the jobs that wait and run.
+func (d *door) cancelAll() {
+	list := d.Jobs.Select(open)
+	slices.Reverse(list) // those that run last, so that none is taken meanwhile
+	slices.SortStableFunc(list, func(a, b jobs.Listed) int { return strings.Compare(string(a.State), string(b.State)) })
+	for _, j := range list {
+		if _, _, err := d.Jobs.Cancel(wiretest.Context(d.t), j.Job); err != nil {
+			d.t.Error(err)
+		}
+	}
+	d.until(func() bool { return len(d.Jobs.Select(open)) == 0 })
 }

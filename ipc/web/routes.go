@@ -20,7 +20,7 @@ type route struct {
 
 // routes returns the table, from which the handler and /openapi.yaml are made.
 func (h *HTTP) routes() []route {
-	return []route{
+	rows := []route{
 		{method: "GET", path: "/{$}", onlyBare: true, about: "a page that says what this is", answer: h.root},
 		{method: "GET", path: "/ws", about: "websocket: events of the jobs of one client id", answer: h.ws},
 
@@ -75,6 +75,7 @@ func (h *HTTP) routes() []route {
 			about: "ok, or what is wrong with status 503",
 		},
 	}
+	return append(rows, h.pageRoutes()...)
 }
 
 // passed answers as a handler of another package does.
@@ -143,7 +144,7 @@ const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Patchbay</title>
 <h1>Patchbay</h1>
 <p>This is ComfyUI's HTTP API, answered by Patchbay. It comes without an editor: point your client here.</p>
-<p><a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
+<p><a href="/patchbay">Jobs and devices</a>, <a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
 <a href="/openapi.yaml">all routes</a>.</p>
 </html>
 `

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -62,6 +63,10 @@ type HTTP struct {
 	past *past
 	info infoCache
 
+	closing   chan struct{} // closed when streams are to end
+	streams   atomic.Int64  // pages that are kept up to date
+	shrinking sync.Mutex    // held while a picture is made small
+
 	mu     sync.Mutex
 	number float64 // of the newest job
 }
@@ -89,7 +94,7 @@ func Listen(cfg Config) (*HTTP, error) {
 	if pair != nil {
 		l = tls.NewListener(l, &tls.Config{Certificates: pair, MinVersion: tls.VersionTLS12})
 	}
-	h := &HTTP{cfg: cfg, l: l, number: -1} // the first job has number 0
+	h := &HTTP{cfg: cfg, l: l, number: -1, closing: make(chan struct{})} // the first job has number 0
 	h.past, h.hub = newPast(h), newHub(h)
 	return h, nil
 }
@@ -145,17 +150,23 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	select {
 	case err := <-failed:
 		stop()
-		h.hub.close()
+		h.end()
 		return err
 	case <-ctx.Done():
 	}
-	h.hub.close()
+	h.end()
 	err := srv.Shutdown(drain)
 	stop()
 	if err != nil {
 		err = srv.Close()
 	}
 	return err
+}
+
+// end ends what lasts: sockets and streams.
+func (h *HTTP) end() {
+	close(h.closing)
+	h.hub.close()
 }
 
 // quiet makes debug lines of what net/http reports, such as connections that end halfway.
@@ -232,7 +243,7 @@ func (h *HTTP) send(w http.ResponseWriter, status int, v any) {
 			return
 		}
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Type", jsonType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
 	_, _ = w.Write(b)
