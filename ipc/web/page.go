@@ -109,6 +109,7 @@ func (h *HTTP) showPage(w http.ResponseWriter, r *http.Request) error {
 	s := sheet{
 		Title: "Jobs - Patchbay", Heading: "Jobs", Events: "/patchbay/events?page=" +
 			url.QueryEscape(r.URL.Query().Get("page")), Refresh: true, Parts: list,
+		Editor: h.cfg.Frontend != "",
 	}
 	if found := h.find(job); found != nil {
 		s.Heading, s.Events = nameOf(&found.Record), "/patchbay/events?job="+url.QueryEscape(job)
@@ -142,6 +143,9 @@ func (h *HTTP) live(w http.ResponseWriter, r *http.Request) error {
 	defer h.streams.Add(-1)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
+	if r.Method == http.MethodHead {
+		return nil
+	}
 	out := http.NewResponseController(w)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

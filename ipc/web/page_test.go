@@ -15,11 +15,14 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/fault"
+	"github.com/rs/zerolog"
+
 	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
+	"patchbay/tests/natsserver"
 )
 
 // shown is a page as a browser without scripts has it: texts by the id of the part they are in, and its elements.
@@ -135,7 +138,7 @@ func TestPageOfJobs(t *testing.T) {
 	p := d.page("/patchbay")
 	p.wants(t, "summary", "v1.2.3", "1 running, 27 waiting", "1.50 steps/s", "no worker answers", "1 MiB of 4 MiB")
 	p.wants(t, "running", "a blue star", "Rest", "fake", "anna")
-	p.wants(t, "waiting", "next: for a worker that is free", "1 job is ahead of it", "normal", "And 2 more.")
+	p.wants(t, "waiting", "next: for a worker that is free", "2 jobs are ahead of it", "not before 20 Nov", "normal", "And 2 more.")
 	p.wants(t, "done", "Job "+good, "<script>x", "no memory", "Retry")
 	p.wants(t, "devices", "cpu", "1 GiB of 2 GiB", "worker 0", "17", "3 MiB over ulysses")
 	for _, want := range []string{"/cancel " + running, "/cancel " + first, "/retry " + bad} {
@@ -291,7 +294,14 @@ func TestTimesOfAJob(t *testing.T) {
 
 // TestButtons presses Cancel and Retry as a browser does, and as another page would.
 func TestButtons(t *testing.T) {
-	d := newDoor(t, nil)
+	store, err := jobs.OpenJetStream(wiretest.Context(t), jobs.JetStreamConfig{
+		URL: natsserver.Start(t, natsserver.Inside(""), natsserver.JetStream(t)).URL, Owner: "a", Log: zerolog.Nop(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	d := newDoorOn(t, nil, store)
 	d.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	id := d.post("c", waits)
 	ipctest.WaitState(t, d.Jobs, id, message.Running)
@@ -319,9 +329,13 @@ func TestButtons(t *testing.T) {
 	}
 	ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
 	d.until(func() bool { return d.find(id).Ended })
-	if status, _ := press("retry"); status != http.StatusGone { // tests.TestPageRetries has jobs that are stored
-		t.Errorf("retry of a job whose request is not stored: %d", status)
+	if status, to := press("retry"); status != http.StatusSeeOther || to != "/patchbay/jobs/"+id {
+		t.Errorf("retry: %d to %q", status, to)
 	}
+	d.until(func() bool { rec, err := d.Jobs.Get(id); return err == nil && rec.Attempt == 2 })
+	d.page("/patchbay/jobs/"+id).wants(t, "events", "retrying")
+	d.cancelAll()
+	ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
 	_, _, head := d.ask("GET", "/patchbay", nil)
 	if head.Get("Referrer-Policy") != "same-origin" {
 		t.Error("with no-referrer browsers send forms from Origin null, which is refused")
@@ -376,8 +390,4 @@ func TestLivePage(t *testing.T) {
 		t.Errorf("one stream too many: %d", status)
 	}
 	d.streams.Add(-maxStreams)
-	d.ask("POST", "/history", `{"clear": true}`)
-	if found := d.find(id); found != nil {
-		t.Errorf("the job was not forgotten: %v", fault.NoJob)
-	}
 }

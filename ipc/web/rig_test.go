@@ -34,6 +34,12 @@ type door struct {
 // newDoor starts a carrier. tune, if not nil, may change its configuration.
 func newDoor(t *testing.T, tune func(*Config)) *door {
 	t.Helper()
+	return newDoorOn(t, tune, nil)
+}
+
+// newDoorOn is newDoor whose jobs are in a store; nil: in memory.
+func newDoorOn(t *testing.T, tune func(*Config), store *jobs.JetStream) *door {
+	t.Helper()
 	top := t.TempDir()
 	cfg := Config{
 		Listen: "127.0.0.1:0", Log: zerolog.Nop(),
@@ -53,7 +59,16 @@ func newDoor(t *testing.T, tune func(*Config)) *door {
 	outputs := jobs.OutputsConfig{
 		Stage: filepath.Join(top, "stage"), Output: cfg.Roots.Output, Temp: cfg.Roots.Temp, Log: zerolog.Nop(),
 	}
-	rig := ipctest.NewRig(t, jobs.Config{OnEvent: h.Event, OnForget: h.Forget}, outputs)
+	jc := jobs.Config{OnEvent: h.Event, OnForget: h.Forget}
+	if store != nil {
+		jc = store.On(jc)
+	}
+	rig := ipctest.NewRig(t, jc, outputs)
+	if store != nil {
+		if err := rig.Jobs.Open(wiretest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	h.On(rig.Jobs, ipctest.FakeService().Classes)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
