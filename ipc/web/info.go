@@ -107,12 +107,6 @@ func (h *HTTP) embeddings(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// none answers with an empty list.
-func (h *HTTP) none(w http.ResponseWriter, _ *http.Request) error {
-	h.send(w, http.StatusOK, []any{})
-	return nil
-}
-
 // serverFeatures is what this server can do, as ComfyUI says it.
 func serverFeatures() *pyjson.Object {
 	return pyjson.NewObject("supports_preview_metadata", true, "supports_model_type_tags", false, "max_upload_size",

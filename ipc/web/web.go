@@ -49,6 +49,10 @@ type Config struct {
 	Cert, Key string
 
 	Keep string // folder for what jobs asked for; empty: it is forgotten with the process
+	// Frontend is the folder of ComfyUI's editor, Templates are those of its templates; empty: there is none.
+	Frontend  string
+	Templates []string
+	Users     string // folder for settings and files of users of the editor; empty: they are refused
 }
 
 // HTTP is the carrier. It implements serve.Carrier.
@@ -62,6 +66,9 @@ type HTTP struct {
 	hub  *hub
 	past *past
 	info infoCache
+
+	settling  sync.Mutex // held while files of users change
+	templates templates
 
 	closing   chan struct{} // closed when streams are to end
 	streams   atomic.Int64  // pages that are kept up to date
