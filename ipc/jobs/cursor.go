@@ -115,6 +115,21 @@ func (c *Cursor) have() (Item, error) {
 	return Item{}, nil
 }
 
+// Log returns what the log of a job has so far, and the newest preview of one that runs; nil: there is none. The caller
+// must not change either.
+func (j *Table) Log(ctx context.Context, id string) ([]message.Event, *message.Preview, error) {
+	if err := j.rewarm(ctx, id); err != nil {
+		return nil, nil, err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[id]
+	if !ok {
+		return nil, nil, ErrNoJob
+	}
+	return slices.Clone(e.log), e.preview, nil
+}
+
 // Preview makes p the newest preview of its job; older ones are not kept.
 func (j *Table) Preview(p message.Preview) {
 	j.mu.Lock()

@@ -28,7 +28,7 @@ func (h *HTTP) guard(next http.Handler) http.Handler {
 		}
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
-		head.Set("Referrer-Policy", "no-referrer")
+		head.Set("Referrer-Policy", "same-origin") // with less, browsers send forms from no origin
 		head.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'self'")
 		switch {
 		case h.cfg.Token == "" && !local(r.Host):
@@ -53,12 +53,12 @@ func (h *HTTP) guard(next http.Handler) http.Handler {
 			refuse(http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
 			return
 		}
-		if q := r.URL.Query(); h.cfg.Token != "" && q.Has(cookie) && r.URL.Path == "/" {
+		if q := r.URL.Query(); h.cfg.Token != "" && q.Has(cookie) && (r.URL.Path == "/" || r.URL.Path == "/patchbay") {
 			http.SetCookie(w, &http.Cookie{
 				Name: cookie, Value: q.Get(cookie), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
 				Secure: r.TLS != nil,
 			})
-			http.Redirect(w, r, "/", http.StatusSeeOther) // the address with the token is not kept by the browser
+			http.Redirect(w, r, r.URL.Path, http.StatusSeeOther) // the address with the token is not kept by the browser
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -134,6 +134,9 @@ func (t *teller) progress(node string, value, most any) {
 }
 
 func numberOf(v any) float64 {
+	if n, ok := v.(int); ok { // of a job that ran in this process
+		return float64(n)
+	}
 	f, _ := pyjson.Float(v)
 	return f
 }

@@ -53,7 +53,7 @@ func (h *HTTP) getHistory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	cached(w, r, b)
+	cached(w, r, jsonType, b)
 	return nil
 }
 
@@ -78,10 +78,12 @@ func joined(o *pyjson.Object) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// cached answers with JSON that the client may have already: the answer is 304 then.
-func cached(w http.ResponseWriter, r *http.Request, b []byte) {
+const jsonType = "application/json; charset=utf-8"
+
+// cached answers with bytes of a type that the client may have already: the answer is 304 then.
+func cached(w http.ResponseWriter, r *http.Request, kind string, b []byte) {
 	sum := sha256.Sum256(b)
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Type", kind)
 	w.Header().Set("ETag", `"`+hex.EncodeToString(sum[:12])+`"`)
 	w.Header().Set("Cache-Control", "no-cache")
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))

@@ -35,7 +35,7 @@ func (h *HTTP) objectInfo(w http.ResponseWriter, r *http.Request) error {
 		info := h.classes.Describe(class)
 		b, err := wire.Encode(orEmptyMap(info), wire.JSON)
 		if err == nil {
-			cached(w, r, b)
+			cached(w, r, jsonType, b)
 		}
 		return err
 	}
@@ -49,7 +49,7 @@ func (h *HTTP) objectInfo(w http.ResponseWriter, r *http.Request) error {
 		}
 		c.all, c.until = b, time.Now().Add(time.Second)
 	}
-	cached(w, r, c.all)
+	cached(w, r, jsonType, c.all)
 	return nil
 }
 
@@ -104,12 +104,6 @@ func (h *HTTP) embeddings(w http.ResponseWriter, _ *http.Request) error {
 		out = append(out, strings.TrimSuffix(name, path.Ext(name)))
 	}
 	h.send(w, http.StatusOK, out)
-	return nil
-}
-
-// none answers with an empty list.
-func (h *HTTP) none(w http.ResponseWriter, _ *http.Request) error {
-	h.send(w, http.StatusOK, []any{})
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,12 @@ type door struct {
 // newDoor starts a carrier. tune, if not nil, may change its configuration.
 func newDoor(t *testing.T, tune func(*Config)) *door {
 	t.Helper()
+	return newDoorOn(t, tune, nil)
+}
+
+// newDoorOn is newDoor whose jobs are in a store; nil: in memory.
+func newDoorOn(t *testing.T, tune func(*Config), store *jobs.JetStream) *door {
+	t.Helper()
 	top := t.TempDir()
 	cfg := Config{
 		Listen: "127.0.0.1:0", Log: zerolog.Nop(),
@@ -52,7 +59,16 @@ func newDoor(t *testing.T, tune func(*Config)) *door {
 	outputs := jobs.OutputsConfig{
 		Stage: filepath.Join(top, "stage"), Output: cfg.Roots.Output, Temp: cfg.Roots.Temp, Log: zerolog.Nop(),
 	}
-	rig := ipctest.NewRig(t, jobs.Config{OnEvent: h.Event, OnForget: h.Forget}, outputs)
+	jc := jobs.Config{OnEvent: h.Event, OnForget: h.Forget}
+	if store != nil {
+		jc = store.On(jc)
+	}
+	rig := ipctest.NewRig(t, jc, outputs)
+	if store != nil {
+		if err := rig.Jobs.Open(wiretest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	h.On(rig.Jobs, ipctest.FakeService().Classes)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -197,4 +213,27 @@ func types(all []said) (out []string) {
 		out = append(out, m.Type)
 	}
 	return out
+}
+
+// until waits until something is so.
+func (d *door) until(so func() bool) {
+	d.t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatal("it did not become so within a minute")
+		}
+	}
+}
+
+// cancelAll cancels the jobs that wait and run.
+func (d *door) cancelAll() {
+	list := d.Jobs.Select(open)
+	slices.Reverse(list) // those that run last, so that none is taken meanwhile
+	slices.SortStableFunc(list, func(a, b jobs.Listed) int { return strings.Compare(string(a.State), string(b.State)) })
+	for _, j := range list {
+		if _, _, err := d.Jobs.Cancel(wiretest.Context(d.t), j.Job); err != nil {
+			d.t.Error(err)
+		}
+	}
+	d.until(func() bool { return len(d.Jobs.Select(open)) == 0 })
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"patchbay/fault"
@@ -20,8 +21,8 @@ type route struct {
 
 // routes returns the table, from which the handler and /openapi.yaml are made.
 func (h *HTTP) routes() []route {
-	return []route{
-		{method: "GET", path: "/{$}", onlyBare: true, about: "a page that says what this is", answer: h.root},
+	rows := []route{
+		{method: "GET", path: "/{$}", onlyBare: true, about: "the editor, or a page that says what this is", answer: h.root},
 		{method: "GET", path: "/ws", about: "websocket: events of the jobs of one client id", answer: h.ws},
 
 		{method: "POST", path: "/prompt", about: "queue a workflow", answer: h.postPrompt},
@@ -61,7 +62,7 @@ func (h *HTTP) routes() []route {
 		{method: "GET", path: "/models/{folder}", about: "model files of a kind", answer: h.models},
 		{method: "GET", path: "/experiment/models", about: "kinds of model files with their folders", answer: h.kinds},
 		{method: "GET", path: "/embeddings", about: "names for embedding: in prompts", answer: h.embeddings},
-		{method: "GET", path: "/extensions", about: "scripts of the editor: none", answer: h.none},
+		{method: "GET", path: "/extensions", about: "scripts of the editor", answer: h.extensions},
 		{method: "GET", path: "/system_stats", about: "this machine and its devices", answer: h.systemStats},
 		{method: "GET", path: "/features", about: "what this server can do", answer: h.features},
 
@@ -75,6 +76,7 @@ func (h *HTTP) routes() []route {
 			about: "ok, or what is wrong with status 503",
 		},
 	}
+	return slices.Concat(rows, h.pageRoutes(), h.editorRoutes(), h.userRoutes())
 }
 
 // passed answers as a handler of another package does.
@@ -132,8 +134,11 @@ func (h *HTTP) answers(r route) http.Handler {
 	})
 }
 
-// root is a plain page: clients ask for it to see whether the server is up.
-func (h *HTTP) root(w http.ResponseWriter, _ *http.Request) error {
+// root is the editor, or else a plain page: clients ask for it to see whether the server is up.
+func (h *HTTP) root(w http.ResponseWriter, r *http.Request) error {
+	if h.cfg.Frontend != "" {
+		return h.editorFile(w, r, "index.html")
+	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = w.Write([]byte(page))
 	return nil
@@ -143,7 +148,7 @@ const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Patchbay</title>
 <h1>Patchbay</h1>
 <p>This is ComfyUI's HTTP API, answered by Patchbay. It comes without an editor: point your client here.</p>
-<p><a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
+<p><a href="/patchbay">Jobs and devices</a>, <a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
 <a href="/openapi.yaml">all routes</a>.</p>
 </html>
 `

@@ -145,14 +145,11 @@ func (s *socket) write() {
 		if out[0].binary {
 			kind = websocket.MessageBinary
 		}
-		ctx, done := context.WithTimeout(s.ctx, maxSilence)
+		ctx, done := context.WithTimeout(s.ctx, s.hub.silence)
 		err := s.conn.Write(ctx, kind, out[0].data)
 		done()
 		if err != nil {
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				_ = s.conn.Close(websocket.StatusPolicyViolation, "what was sent is not read")
-			}
-			_ = s.conn.CloseNow()
+			_ = s.conn.CloseNow() // in the middle of a message there is no room to say why
 			return
 		}
 		s.mu.Lock()

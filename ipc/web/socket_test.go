@@ -2,7 +2,6 @@ package web
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -158,21 +157,17 @@ func TestFlood(t *testing.T) {
 	d := newDoor(t, nil)
 	e := d.listen("flood")
 	ctx := wiretest.Context(t)
-	for range 10 * maxMessages {
-		if e.conn.Write(ctx, websocket.MessageText, []byte(`{"type": "noise"}`)) != nil {
-			break
+	for range maxMessages + 1 {
+		if err := e.conn.Write(ctx, websocket.MessageText, []byte(`{"type": "noise"}`)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for {
-		_, _, err := e.conn.Read(ctx)
-		if err == nil {
-			continue
-		}
-		var closed websocket.CloseError
-		if errors.As(err, &closed) && closed.Code != websocket.StatusPolicyViolation {
-			t.Errorf("the socket was closed with %d, want %d", closed.Code, websocket.StatusPolicyViolation)
-		}
-		break
+	var err error
+	for err == nil {
+		_, _, err = e.conn.Read(ctx)
+	}
+	if code := websocket.CloseStatus(err); code != websocket.StatusPolicyViolation {
+		t.Errorf("who says too much was closed with %d (%v), want %d", code, err, websocket.StatusPolicyViolation)
 	}
 	long := d.listen("long")
 	if err := long.conn.Write(ctx, websocket.MessageText, make([]byte, maxReceived+1)); err == nil {
@@ -202,4 +197,33 @@ func TestBodiesAreBounded(t *testing.T) {
 	if status != 413 || decoded(t, body).(map[string]any)["error"].(map[string]any)["type"] != "too_large" {
 		t.Errorf("a body that is too long: %d %s", status, body)
 	}
+}
+
+// TestSilentReader opens a socket that reads nothing: what waits for it is bounded, and it is cut off.
+func TestSilentReader(t *testing.T) {
+	d := newDoor(t, nil)
+	d.hub.silence = 100 * time.Millisecond // nobody writes to a socket yet
+	d.listen("silent")
+	big := make([]byte, maxBehind)
+	ended := make(chan int)
+	d.hub.of("silent", func(s *socket) {
+		s.wg.Go(func() {
+			frames, most := 0, 0
+			for ; frames < 1000 && s.give(frame{data: big, binary: true}); frames++ {
+				s.mu.Lock()
+				most = max(most, s.bytes)
+				s.mu.Unlock()
+			}
+			if most > 2*maxBehind || frames == 1000 {
+				t.Errorf("%d bytes wait for a client, after %d frames", most, frames)
+			}
+			ended <- frames
+		})
+	})
+	t.Logf("%d frames of 1 MiB until the socket ended", <-ended)
+	d.until(func() bool {
+		d.hub.mu.Lock()
+		defer d.hub.mu.Unlock()
+		return d.hub.open == 0
+	})
 }

@@ -64,11 +64,11 @@ func (h *HTTP) uploadMask(w http.ResponseWriter, r *http.Request) error {
 func masked(original, mask []byte) ([]byte, error) {
 	pixels, y, x, err := rgba(original)
 	if err != nil {
-		return nil, err
+		return nil, fault.At(fault.BadRequest, "original_ref", "original_ref: %v", err)
 	}
 	alpha, my, mx, err := rgba(mask)
 	if err != nil {
-		return nil, err
+		return nil, fault.At(fault.BadRequest, "image", "image: %v", err)
 	}
 	if y != my || x != mx {
 		return nil, fault.At(fault.BadRequest, "image", "image: the mask is %dx%d, the original picture %dx%d", mx, my, x, y)

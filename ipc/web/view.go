@@ -95,6 +95,10 @@ func openBelow(dir, name string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, bare(http.StatusNotFound)
 	}
 	defer func() { _ = root.Close() }()
+	return openIn(root, name)
+}
+
+func openIn(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	info, err := root.Stat(name)
 	if err != nil || !info.Mode().IsRegular() { // opening a named pipe would wait for a writer
 		return nil, nil, bare(http.StatusNotFound)

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -49,6 +50,10 @@ type Config struct {
 	Cert, Key string
 
 	Keep string // folder for what jobs asked for; empty: it is forgotten with the process
+	// Frontend is the folder of ComfyUI's editor, Templates are those of its templates; empty: there is none.
+	Frontend  string
+	Templates []string
+	Users     string // folder for settings and files of users of the editor; empty: they are refused
 }
 
 // HTTP is the carrier. It implements serve.Carrier.
@@ -62,6 +67,13 @@ type HTTP struct {
 	hub  *hub
 	past *past
 	info infoCache
+
+	settling  sync.Mutex // held while files of users change
+	templates templates
+
+	closing   chan struct{} // closed when streams are to end
+	streams   atomic.Int64  // pages that are kept up to date
+	shrinking sync.Mutex    // held while a picture is made small
 
 	mu     sync.Mutex
 	number float64 // of the newest job
@@ -93,7 +105,7 @@ func Listen(cfg Config) (*HTTP, error) {
 	if pair != nil {
 		l = tls.NewListener(l, &tls.Config{Certificates: pair, MinVersion: tls.VersionTLS12})
 	}
-	h := &HTTP{cfg: cfg, l: l, number: -1} // the first job has number 0
+	h := &HTTP{cfg: cfg, l: l, number: -1, closing: make(chan struct{})} // the first job has number 0
 	h.past, h.hub = newPast(h), newHub(h)
 	return h, nil
 }
@@ -149,17 +161,23 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	select {
 	case err := <-failed:
 		stop()
-		h.hub.close()
+		h.end()
 		return err
 	case <-ctx.Done():
 	}
-	h.hub.close()
+	h.end()
 	err := srv.Shutdown(drain)
 	stop()
 	if err != nil {
 		err = srv.Close()
 	}
 	return err
+}
+
+// end ends what lasts: sockets and streams.
+func (h *HTTP) end() {
+	close(h.closing)
+	h.hub.close()
 }
 
 // quiet makes debug lines of what net/http reports, such as connections that end halfway.
@@ -236,7 +254,7 @@ func (h *HTTP) send(w http.ResponseWriter, status int, v any) {
 			return
 		}
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Type", jsonType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
 	_, _ = w.Write(b)
