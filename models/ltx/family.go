@@ -30,6 +30,7 @@ func Family() family.Family {
 		Name:   "ltx",
 		Forms:  []family.Form{{Has: sounds}},
 		Detect: Detect,
+		Text:   prompts(),
 		Releases: []family.Release{
 			{Name: "ltx-2-19b", Billions: 19.4, Steps: 20, Text: textRows, Entries: 2, Config: two},
 			{Name: "ltx-2.3-22b", Billions: 21.0, Steps: 8, Text: textRows, Entries: 1, Config: later},

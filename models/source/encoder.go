@@ -89,7 +89,9 @@ func (e *encoder) Run(env dit.TaskEnv, question []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return msgpack.Marshal(&encoding{out.Context.Rows, out.Context.Cols, out.Context.Data, out.Pooled, out.Valid})
+	return msgpack.Marshal(&encoding{
+		out.Context.Rows, out.Context.Cols, out.Context.Data, out.Pooled, out.Valid, out.States,
+	})
 }
 
 // Prompt encodes the question for an Encoder.
@@ -113,7 +115,7 @@ func Encoding(answer []byte) (out text.Encoding, err error) {
 		return out, fmt.Errorf("the states of a text encoder: %w", err)
 	}
 	out.Context = dit.Array{Rows: states.Rows, Cols: states.Cols, Data: states.Data}
-	out.Pooled, out.Valid = states.Pooled, states.Valid
+	out.Pooled, out.Valid, out.States = states.Pooled, states.Valid, states.States
 	return out, nil
 }
 
@@ -132,4 +134,5 @@ type encoding struct {
 	Rows, Cols   int
 	Data, Pooled dit.Floats
 	Valid        []int
+	States       int
 }

@@ -33,9 +33,11 @@ func Find(set *weights.Set) []Part {
 }
 
 // Plain maps the tensor names that Hugging Face now uses for vision-language models to the older ones, which the other
-// files have, and those of OpenCLIP to Hugging Face's: the names that the additions of a Net have (Net.Adapt).
+// files have, those of OpenCLIP to Hugging Face's, and two names of a projection to one: the names that the additions
+// of a Net have (Net.Adapt).
 func Plain(set *weights.Set) *weights.Set {
-	set = set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.").Replace)
+	set = set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.",
+		"text_embedding_projection.aggregate_embed.", "text_embedding_projection.").Replace)
 	return fromOpenCLIP(set)
 }
 

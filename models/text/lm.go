@@ -1,6 +1,7 @@
 package text
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,9 +14,9 @@ import (
 
 // LMConfig describes a decoder-only language model that is used as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
 // Qwen2.5-VL and Qwen3-VL without their vision towers: arXiv:2502.13923; Mistral Small 3; Gemma 2: arXiv:2408.00118,
-// sec. 2; all have LLaMA's architecture, arXiv:2302.13971, with grouped-query attention, arXiv:2305.13245). Names are
-// those of Hugging Face's config.json. Sizes follow from shapes; files whose Theta, Eps or HeadDim differ say so in
-// their metadata.
+// sec. 2; Gemma 3: arXiv:2503.19786, sec. 2; all have LLaMA's architecture, arXiv:2302.13971, with grouped-query
+// attention, arXiv:2305.13245). Names are those of Hugging Face's config.json. Sizes follow from shapes; files whose
+// Theta, Eps or HeadDim differ say so in their metadata.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -31,7 +32,8 @@ type LMConfig struct {
 	Interleaved bool `json:"interleaved_mrope"`
 	// gemma: norms before and after attention and MLP, embeddings times the square root of the width, GELU as the gate.
 	// Scores are not soft-capped, as in ComfyUI.
-	gemma bool
+	gemma  bool
+	nearby nearby // of Gemma 3
 }
 
 // LM is a loaded language model, or one tensor-parallel part of it (OpenParts). Encode returns states of its layers,
@@ -45,6 +47,7 @@ type lmWeights struct {
 	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E" use:"embed"` // only part 0 has it
 	Layer []*lmLayer    `weight:"model.layers"`
 	Final *lmNorm       `weight:"model.norm"` // nil: not in the file, or its output is not needed
+	Last  *lmPlus1      `weight:"model.norm"` // Final of Gemma 3
 }
 
 type lmNorm struct {
@@ -59,7 +62,8 @@ type lmLayer struct {
 	Q     *engine.Weight `weight:"self_attn.q_proj,optbias,perm=q" shape:"Q,E" split:"rows Q"`
 	K     *engine.Weight `weight:"self_attn.k_proj,optbias,perm=k" shape:"K,E" split:"rows K"`
 	V     *engine.Weight `weight:"self_attn.v_proj,optbias" shape:"K,E" split:"rows K"`
-	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalized
+	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalized, or Plus1 has the norms
+	Plus1 *lmHeadPlus1   `weight:"self_attn"` // Heads of Gemma 3
 	O     *engine.Weight `weight:"self_attn.o_proj,nobias" shape:"E,Q" split:"cols Q"`
 	Gate  *engine.Weight `weight:"mlp.gate_proj,nobias" shape:"F,E" split:"rows F"`
 	Up    *engine.Weight `weight:"mlp.up_proj,nobias" shape:"F,E" split:"rows F"`
@@ -88,6 +92,16 @@ type lmHeadNorm struct {
 	K engine.Tensor `weight:"k_norm.weight,perm=d" shape:"D"`
 }
 
+// lmHeadPlus1 are Heads, and lmPlus1 is a norm, whose weights files store minus 1.
+type lmHeadPlus1 struct {
+	Q engine.Tensor `weight:"q_norm.weight,plus1,perm=d" shape:"D"`
+	K engine.Tensor `weight:"k_norm.weight,plus1,perm=d" shape:"D"`
+}
+
+type lmPlus1 struct {
+	Weight engine.Tensor `weight:"weight,plus1" shape:"E"`
+}
+
 // lastNorm is the norm after the last layer.
 const lastNorm = "model.norm.weight"
 
@@ -95,7 +109,7 @@ const lastNorm = "model.norm.weight"
 // JSON of the file's metadata entry "config", empty if there is none. The returned set's names have no prefix.
 func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
 	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b", "qwen25_7b",
-		"mistral3", "gemma2_2b")
+		"mistral3", "gemma2_2b", "gemma3_12b")
 	if err != nil {
 		return part, LMConfig{}, nil, err
 	}
@@ -110,8 +124,11 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 	if err != nil {
 		return nil, err
 	}
-	ignore := []string{"lm_head.", "visual.", "tekken_model", "spiece_model"}
-	if c.gemma { // nothing reads the states after its last layer
+	ignore := []string{
+		"lm_head.", "model.lm_head.", "visual.", "vision_model.", "vision_tower.", "multi_modal_projector.",
+		"model.vision_tower.", "model.multi_modal_projector.", "tekken_model", "spiece_model", projections,
+	}
+	if c.gemma && !c.nearby.some() { // nothing reads the states after Gemma 2's last layer
 		ignore = append(ignore, lastNorm)
 	}
 	if n := KindOf(part.Kind).layers; n > 0 && n < c.Layers {
@@ -146,12 +163,19 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 			if c.gemma {
 				layer.Norms, layer.Gemma = nil, &lmSandwich{}
 			}
-			if set.Has("model.layers.0.self_attn.q_norm.weight") {
+			switch {
+			case c.nearby.some():
+				layer.Plus1 = &lmHeadPlus1{}
+			case set.Has("model.layers.0.self_attn.q_norm.weight"):
 				layer.Heads = &lmHeadNorm{}
 			}
 			m.weights.Layer = append(m.weights.Layer, layer)
 		}
-		if set.Has(lastNorm) && !slices.Contains(ignore, lastNorm) {
+		switch {
+		case !set.Has(lastNorm) || slices.Contains(ignore, lastNorm):
+		case c.nearby.some():
+			m.weights.Last = &lmPlus1{}
+		default:
 			m.weights.Final = &lmNorm{}
 		}
 		if err := m.load(ops[opt.Rank], set, opt); err != nil {
@@ -206,6 +230,8 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 		c.Theta, c.Interleaved, c.Pad = 5e6, true, tokenizer.None
 	case "gemma2_2b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
+	case "gemma3_12b":
+		c.HeadDim, c.Theta, c.Pad, c.gemma, c.nearby = 256, 1e6, 0, true, gemma3()
 	}
 	if err := override(config, &c); err != nil {
 		return c, err
@@ -244,6 +270,12 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	defer end()
 	m = &LM{view, m.Config}
 	cfg := m.Config
+	if f.All {
+		f.Taps = nil
+		for i := range cfg.Layers + 1 {
+			f.Taps = append(f.Taps, i)
+		}
+	}
 	if n := len(f.Taps); n > 0 && f.Taps[n-1] > cfg.Layers {
 		return Encoding{}, fmt.Errorf("encode language model: the states behind %d layers are wanted, the file has %d",
 			f.Taps[n-1], cfg.Layers)
@@ -262,10 +294,16 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 			for i := keys[0]; f.PadsAtOne && i < len(at); i++ {
 				at[i] = [3]int{1, 1, 1}
 			}
+			for i, behind := 0, f.Behind-len(at); behind > 0 && i < len(at); i++ {
+				at[i] = [3]int{at[i][0] + behind, at[i][1] + behind, at[i][2] + behind}
+			}
 			h, err := m.run(env, w, chunks, at, keys, nil, f)
 			return h, engine.Tensor{}, err
 		},
 	}, chunks)
+	if f.All {
+		out.States = len(f.Taps)
+	}
 	if err == nil && f.Chat {
 		cut := chatHead(chunks[0], f.KeepHeader)
 		out.Context.Rows -= cut
@@ -304,6 +342,7 @@ type lmWork struct {
 	rope engine.RoPE
 	deep engine.Tensor // [B, L, E]; only with pictures
 	root engine.Tensor // [1, E] f32, the factor of Gemma's embeddings minus 1
+	near near          // of layers that see what is nearby
 }
 
 func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
@@ -325,6 +364,7 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 	if c.gemma {
 		w.root = a.Alloc(engine.F32, 1, c.Width)
 	}
+	w.near = c.nearby.room(a, l, c.HeadDim)
 	return w
 }
 
@@ -345,9 +385,10 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 		ops.Fill(w.root, float32(math.Sqrt(float64(cfg.Width)))-1)
 		ops.GatedAdd(w.x, w.x, w.root, w.x, engine.Tensor{})
 	}
-	cos, sin := cfg.rotation(at)
+	cos, sin := cfg.rotation(at, cfg.Theta, cfg.nearby.stretch)
 	ops.Upload(w.rope.Cos, cos)
 	ops.Upload(w.rope.Sin, sin)
+	cfg.near(ops, w.near, at)
 	if before == nil {
 		before = make([]past, len(m.weights.Layer))
 	}
@@ -359,7 +400,7 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 		if err := env.step(i); err != nil {
 			return engine.Tensor{}, err
 		}
-		m.layer(env, layer, w, keys, before[i])
+		m.layer(env, layer, w, cfg.nearby.sees(i), keys, before[i])
 		if len(f.Pictures) > 0 {
 			w.deepen(ops, chunks, i+1)
 		}
@@ -367,8 +408,11 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 			return w.x, nil // nothing reads the later layers
 		}
 	}
-	if m.weights.Final != nil {
+	switch {
+	case m.weights.Final != nil:
 		ops.RMSNorm(w.x, w.x, m.weights.Final.Weight, cfg.Eps)
+	case m.weights.Last != nil:
+		ops.RMSNorm(w.x, w.x, m.weights.Last.Weight, cfg.Eps)
 	}
 	if m.tap(ops, w, f, cfg.Layers) {
 		return w.inner, nil
@@ -436,9 +480,10 @@ func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
 	return out
 }
 
-// rotation returns cos and sin of position * theta^(-2k/D), [l, D/2]. Of 64 pairs, 16 rotate with time and 24 each with
-// row and column. Interleaved, the first 60 rotate with time, row and column in turn and the last 4 with time.
-func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
+// rotation returns cos and sin of position * theta^(-2k/D) / stretch, [l, D/2]; stretch 0 is 1. Of 64 pairs, 16 rotate
+// with time and 24 each with row and column. Interleaved, the first 60 rotate with time, row and column in turn and the
+// last 4 with time.
+func (c LMConfig) rotation(at [][3]int, theta, stretch float64) (cos, sin []float32) {
 	pairs := c.HeadDim / 2
 	for _, p := range at {
 		for k := range pairs {
@@ -449,7 +494,7 @@ func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
 			case !c.Interleaved && part >= 16:
 				axis = 1 + (part-16)/24
 			}
-			f := float32(1 / math.Pow(c.Theta, float64(2*k)/float64(c.HeadDim)))
+			f := float32(1 / math.Pow(theta, float64(2*k)/float64(c.HeadDim)) / cmp.Or(stretch, 1))
 			s, co := math.Sincos(float64(float32(p[axis]) * f))
 			cos, sin = append(cos, float32(co)), append(sin, float32(s))
 		}
@@ -474,8 +519,9 @@ func (w lmWork) add(env Env, a engine.Tensor, weight *engine.Weight, post engine
 	env.Ops.Add(w.x, w.x, w.norm)
 }
 
-// layer runs one layer. If before has memory, new keys and values are appended to it and attention covers all of it.
-func (m *LM) layer(env Env, layer *lmLayer, w lmWork, keys []int, before past) {
+// layer runs one layer, which sees what is nearby or all. If before has memory, new keys and values are appended to it
+// and attention covers all of it.
+func (m *LM) layer(env Env, layer *lmLayer, w lmWork, local bool, keys []int, before past) {
 	ops, cfg := env.Ops, m.Config
 	queries, groups := layer.Q.N()/cfg.HeadDim, layer.K.N()/cfg.HeadDim
 	norms, act := lmSandwich{}, engine.SiLU
@@ -490,24 +536,39 @@ func (m *LM) layer(env Env, layer *lmLayer, w lmWork, keys []int, before past) {
 	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
 	q, k, v := heads(w.q, queries), heads(w.k, groups), heads(w.v, groups)
 	var nq, nk engine.QKNorm
-	if h := layer.Heads; h != nil {
+	h := layer.Heads
+	if layer.Plus1 != nil {
+		h = (*lmHeadNorm)(layer.Plus1)
+	}
+	if h != nil {
 		nq = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.Q, Eps: cfg.Eps}
 		nk = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.K, Eps: cfg.Eps}
 	}
+	rope, args := w.rope, engine.AttentionArgs{Causal: before.at == 0, KeyLen: keys}
+	if local {
+		rope = w.near.rope
+	}
 	// QKNormRoPE requires as many query heads as key heads, so each goes through it alone, as keys.
 	none := engine.Tensor{}
-	ops.QKNormRoPE(none, q, none, none, q, none, nq, w.rope)
-	ops.QKNormRoPE(none, k, none, none, k, none, nk, w.rope)
+	ops.QKNormRoPE(none, q, none, none, q, none, nq, rope)
+	ops.QKNormRoPE(none, k, none, none, k, none, nk, rope)
 	if l := w.k.Dim(1); !before.k.IsZero() {
 		ops.Copy(before.k.Slice(1, before.at, before.at+l), w.k)
 		ops.Copy(before.v.Slice(1, before.at, before.at+l), w.v)
-		k, v = heads(before.k.Slice(1, 0, before.at+l), groups), heads(before.v.Slice(1, 0, before.at+l), groups)
+		from, to := 0, before.at+l
+		if local && l == 1 {
+			from = max(0, to-cfg.nearby.window)
+		}
+		k, v = heads(before.k.Slice(1, from, to), groups), heads(before.v.Slice(1, from, to), groups)
 	}
 	// Query heads g*i .. g*i+g-1 read key head i: one Attention call per place in a group, over all groups.
 	g := queries / groups
+	if local && !w.near.bias.IsZero() {
+		args.Bias = w.near.bias.Broadcast(0, groups)
+	}
 	grouped, out := q.Split(2, groups, g), heads(w.o, queries).Split(2, groups, g)
 	for i := range g {
-		ops.Attention(out.Index(3, i), grouped.Index(3, i), k, v, engine.AttentionArgs{Causal: before.at == 0, KeyLen: keys})
+		ops.Attention(out.Index(3, i), grouped.Index(3, i), k, v, args)
 	}
 	w.add(env, w.o, layer.O, norms.Post1, cfg.Eps)
 	ops.RMSNorm(w.norm, w.x, norms.Norm2, cfg.Eps)

@@ -48,6 +48,13 @@ type Form struct {
 	// Taps lists, in ascending order, the numbers of layers after which a language model's states are taken and
 	// concatenated per token. Layer is ignored if it is set.
 	Taps []int
+	// All takes all states of a language model: the embeddings, those behind every layer, and the last with its norm.
+	All bool
+	// Behind is the length to which ComfyUI pads a language model's prompt in front. No token sees these pads, so they
+	// are left out, but the tokens of a shorter prompt have the rotation positions behind them.
+	Behind int
+	// States is how many states of a language model a projection reads for every token.
+	States int
 	// PadsAtOne puts the pads of a language model's prompt at rotation position 1, instead of counting on.
 	PadsAtOne bool
 	// Chat drops the states of a chat's first turn and of the header of the second (LM.Encode), KeepHeader those of the
@@ -70,6 +77,9 @@ type Kind struct {
 	Unit int
 	// layers is the number of language model layers that any family reads; later ones are not loaded. 0: all.
 	layers int
+	// Of is the kind of language model whose states the encoder reads, all of them (Form.All) as vectors, in place of a
+	// prompt's tokens; empty: it reads a prompt.
+	Of     string
 	lm     bool   // a language model, which can be split over several Ops
 	anchor string // tensor name by which it is recognized
 	is     func(set *weights.Set, prefix string) bool
@@ -120,6 +130,12 @@ func kinds() []Kind {
 			anchor: t5, open: opener(openT5),
 		},
 		{
+			Name: "gemma3_12b", Prompt: "gemma3_12b", Vocabularies: []string{"gemma3"}, anchor: queryNorm, open: openLM,
+			lm: true, is: isGemma3,
+		},
+		{Name: "projection", Of: "gemma3_12b", anchor: oneProjection, open: opener(kept(openProjection))},
+		{Name: "projection", Of: "gemma3_12b", anchor: twoProjections, open: opener(kept(openProjection))},
+		{
 			Name: "qwen3vl_32b", Prompt: "qwen3vl_32b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true, layers: 50,
 			Unit: deepPatch * visionMerge, is: isCutQwen,
@@ -146,7 +162,7 @@ func kinds() []Kind {
 		{
 			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
-			is: func(set *weights.Set, p string) bool { return !set.Has(p + sandwich) }, // not Gemma 3
+			is: func(set *weights.Set, p string) bool { return !set.Has(p + sandwich) }, // not another Gemma
 		},
 		{
 			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},

@@ -1,5 +1,5 @@
 // Package text turns token ids into the text states that diffusion models read: those of CLIP-L and CLIP-G, T5 and mT5,
-// BERT, and language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2).
+// BERT, and language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2 and 3).
 //
 // Read encode.go first (chunks and prompt weights, the same for all encoders), then clip.go, t5.go, bert.go and lm.go
 // (one network each, from weights to states), net.go (the table of kinds) and find.go (which encoders a file holds, by
@@ -45,10 +45,21 @@ type Encoding struct {
 	Context dit.Array // [L, E] states of all chunks, joined on the token axis
 	Pooled  []float32 // [E] pooled state of the first chunk; nil if the encoder has none
 	// Valid is 1 for tokens up to and including the end token of their chunk and 0 for padding, [L].
-	Valid []int
-	Slots []int // rows before each picture whose rows were left out (WithoutPictures)
+	Valid  []int
+	States int   // that a row of Context has side by side (Form.All); else 0
+	Slots  []int // rows before each picture whose rows were left out (WithoutPictures)
 	// Tags is 0 for rows of pictures and of the tokens around them, and 1 for words; nil: all are words (Tagged).
 	Tags []int
+}
+
+// Tokens returns the rows as the tokens of an encoder that reads another one's states (Kind.Of).
+func (e Encoding) Tokens() []tokenizer.Token {
+	out := make([]tokenizer.Token, e.Context.Rows)
+	for i := range out {
+		row := e.Context.Data[i*e.Context.Cols:]
+		out[i] = tokenizer.Token{ID: tokenizer.None, Weight: 1, Vector: row[:e.Context.Cols]}
+	}
+	return out
 }
 
 // ValidLen returns the number of valid tokens at the start of the context.

@@ -21,6 +21,9 @@ type Layout struct {
 	Embeddings bool   // parse embedding:name
 	Template   string // text around the prompt, which replaces "{}"; "" = none
 	Bare       string // prompts with this prefix are used without the template; "" = none are
+	// Marks are texts that ComfyUI splits off before the vocabulary sees the rest, and their tokens. A text that has one
+	// loses its first token: no start token is put in front of it there, but one is taken away.
+	Marks map[string]int
 }
 
 // FromVocabulary in Layout.Start, End or Pad stands for the vocabulary's own token; for Pad it means the end token.
@@ -55,7 +58,14 @@ func T5(key string, minLength int) Layout {
 // Gemma2 returns the layout of a Gemma 2, which reads the plain prompt after its start token; embedding:name is text.
 func Gemma2(key string) Layout {
 	l := T5(key, 1)
-	l.Start, l.End, l.Embeddings = 2, None, false
+	l.Start, l.End, l.Embeddings, l.Marks = 2, None, false, map[string]int{"<end_of_turn>": 107}
+	return l
+}
+
+// Gemma3 returns the layout of a Gemma 3: Gemma2's, but parentheses are text.
+func Gemma3(key string) Layout {
+	l := Gemma2(key)
+	l.Weights, l.Marks = false, map[string]int{"<end_of_turn>": 106, "<image_soft_token>": 262144}
 	return l
 }
 

@@ -160,7 +160,7 @@ func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Pr
 			if word == "" {
 				continue
 			}
-			ids := t.Encode(word)
+			ids := l.encode(t, word)
 			group := make([]Token, len(ids))
 			for k, id := range ids {
 				group[k] = Token{ID: id, Weight: weight}
@@ -169,6 +169,30 @@ func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Pr
 		}
 	}
 	return groups, nil
+}
+
+// encode returns the ids of a text, split at marks.
+func (l Layout) encode(t *Tokenizer, text string) (ids []int) {
+	found := false
+	for from := 0; ; {
+		at, mark := len(text), ""
+		for m := range l.Marks {
+			if i := strings.Index(text[from:], m); i >= 0 && from+i < at {
+				at, mark = from+i, m
+			}
+		}
+		if at > from {
+			ids = append(ids, t.Encode(text[from:at])...)
+		}
+		if mark == "" {
+			break
+		}
+		ids, from, found = append(ids, l.Marks[mark]), at+len(mark), true
+	}
+	if found {
+		ids = ids[1:]
+	}
+	return ids
 }
 
 // beforeEmbeddings splits text before every "embedding:" that follows white space.

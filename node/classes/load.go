@@ -54,6 +54,7 @@ func loadClasses() []graph.Class {
 			Name: "TripleCLIPLoader", Display: "Load CLIP (Triple)", Module: "comfy_extras.nodes_sd3",
 			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
 		}, "sd3", "clip_name1", "clip_name2", "clip_name3"),
+		ltxTextLoader(),
 		reading(graph.Class{
 			Name: "LoraLoader", Display: "Load LoRA (Model and CLIP)", Aliases: words, Essential: "Image Generation",
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. " +
@@ -239,6 +240,9 @@ func loadCheckpoint(c *graph.Call) (out []any, err error) {
 		clip, err := value.OpenCheckpointCLIP(h, m.Spec.Family)
 		if err != nil {
 			return err
+		}
+		if clip.Empty() {
+			c.Warn("node %s: %s holds no text encoder, so that its CLIP encodes nothing", c.ID, h.Name)
 		}
 		v, err := value.OpenVAE(h)
 		out = []any{m, clip, v}

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,8 +113,16 @@ func (c *Clip) Check(class, field string) error {
 	return nil
 }
 
-// OpenCheckpointCLIP opens the text encoders inside a full checkpoint.
+// Empty reports whether a handle has no text encoders: that of a checkpoint without them.
+func (c *Clip) Empty() bool { return len(c.parts) == 0 }
+
+// OpenCheckpointCLIP opens the text encoders inside a full checkpoint. If there are none, as in those of LTX-2, the
+// handle is empty, as in ComfyUI, and encoding is an error.
 func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
+	reads := func(p text.Part) bool { return text.KindOf(p.Kind).Of == "" }
+	if !slices.ContainsFunc(text.Find(h.Weights.Set()), reads) {
+		return &Clip{Name: h.Name}, nil
+	}
 	c := &Clip{}
 	if f, ok := models.Named(family); ok {
 		c.Type = f.Text.Types[0]
@@ -151,8 +160,9 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 	for i := range c.parts {
 		e := &c.parts[i]
 		as, reads := reader.Encoder(e.kind)
-		words, wanted := prompt(text.KindOf(e.kind).Prompt)
-		if !wanted || !reads {
+		kind := text.KindOf(e.kind)
+		words, wanted := prompt(kind.Prompt)
+		if !wanted || !reads || kind.Of != "" {
 			continue
 		}
 		l, err := c.layout(e, as.Layout)
@@ -221,18 +231,24 @@ func (e *encoder) fit(p *tokenizer.Prompt, l tokenizer.Layout, vocab *tokenizer.
 func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)) (out Cond,
 	missing []string, err error,
 ) {
+	if c.Empty() {
+		return out, nil, fault.Family("clip", "%s holds no text encoder: load that of its network with another loader",
+			c.Name)
+	}
 	prompts, missing, err := c.prompts(u.Store, prompt)
 	if err != nil {
 		return out, missing, err
 	}
 	done := map[string]*text.Encoding{}
-	for i := range c.parts {
-		e := &c.parts[i]
+	for _, e := range c.inOrder() {
 		p, wanted := prompts[e.kind]
+		if states := done[text.KindOf(e.kind).Of]; states != nil {
+			p, wanted = tokenizer.Prompt{Chunks: [][]tokenizer.Token{states.Tokens()}}, true
+		}
 		if !wanted {
 			continue
 		}
-		enc, err := c.runEncoder(u, e, p)
+		enc, err := c.runEncoder(u, e, p, done[text.KindOf(e.kind).Of])
 		if errors.Is(err, text.ErrTokenizer) {
 			err = &fault.Error{Code: fault.TokenizerMissing, Text: e.name + ": " + err.Error(), Field: "clip", Cause: err}
 		}
@@ -249,10 +265,27 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 	return Cond{Entry: entry, MaskStrength: 1}, missing, nil
 }
 
-// runEncoder encodes one prompt on the device, or on the devices of the plan's tensor group.
-func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.Encoding, err error) {
+// inOrder returns the encoders, those that read the states of others last.
+func (c *Clip) inOrder() (out []*encoder) {
+	for i := range c.parts {
+		out = append(out, &c.parts[i])
+	}
+	slices.SortStableFunc(out, func(a, b *encoder) int {
+		return cmp.Compare(len(text.KindOf(a.kind).Of), len(text.KindOf(b.kind).Of))
+	})
+	return out
+}
+
+// runEncoder encodes one prompt, or the states of another encoder, on the device or on the devices of the plan's tensor
+// group.
+func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt, states *text.Encoding) (out text.Encoding,
+	err error,
+) {
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(e.kind)
+	if states != nil {
+		as.Form.States = states.States
+	}
 	if c.Layer != 0 {
 		as.Form.Layer = c.Layer
 	}
@@ -363,6 +396,9 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 func (s *Store) Vocabularies(c *Clip) []error {
 	var out []error
 	for i := range c.parts {
+		if text.KindOf(c.parts[i].kind).Of != "" {
+			continue
+		}
 		if _, err := s.tokenizer(&c.parts[i]); err != nil {
 			out = append(out, err)
 		}

@@ -54,8 +54,12 @@ func (c *Clip) LeavingOut() *Clip {
 	return &out
 }
 
-// Template returns what wraps the prompts of a handle: that of its first encoder, which refers to no pictures.
+// Template returns what wraps the prompts of a handle: that of its first encoder, which refers to no pictures; empty
+// for an empty handle.
 func (c *Clip) Template() string {
+	if c.Empty() {
+		return ""
+	}
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(c.parts[0].kind)
 	return as.Layout.Template

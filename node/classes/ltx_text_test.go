@@ -1,0 +1,153 @@
+package classes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/datafile"
+	"patchbay/engine/safetensors"
+	"patchbay/fault"
+	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/value"
+	"patchbay/tests/golden"
+)
+
+// ltxTextRoot returns a folder with a small Gemma 3 as text_encoders/gemma.safetensors, with a vocabulary and a part of
+// its eyes, and its projection as text_encoders/projection.safetensors and in checkpoints/ltx.safetensors, beside the
+// network.
+func ltxTextRoot(t *testing.T, encoder, network string) string {
+	t.Helper()
+	root := t.TempDir()
+	vocabulary, err := os.ReadFile(golden.Path("ltx/spiece_synthetic.model"))
+	check(t, err)
+	set, _, err := goldenweights.Set(encoder)
+	check(t, err)
+	parts := map[bool]map[string]weights.Stored{true: {}, false: {}}
+	for _, name := range set.Names() {
+		s, _ := set.Get(name)
+		parts[strings.HasPrefix(name, "text_embedding_projection.")][name] = s
+	}
+	eye := weights.Floats(make([]float32, 4), 4)
+	parts[false]["vision_model.post_layernorm.weight"] = eye
+	writeModel(t, filepath.Join(root, "text_encoders/gemma.safetensors"), weights.FromMap(parts[false]), "{}",
+		strings.Clone, safetensors.Tensor{
+			Name: "spiece_model", DType: engine.U8, Shape: []int{len(vocabulary)}, Data: datafile.Of(vocabulary),
+		})
+	writeModel(t, filepath.Join(root, "text_encoders/projection.safetensors"), weights.FromMap(parts[true]), "{}",
+		strings.Clone)
+	var beside []safetensors.Tensor
+	for name, s := range parts[true] {
+		beside = append(beside, safetensors.Tensor{Name: name, DType: s.DType, Shape: s.Shape, Data: datafile.Of(s.Data)})
+	}
+	writeGoldenModel(t, network, "model.diffusion_model.", filepath.Join(root, "checkpoints/ltx.safetensors"), beside...)
+	writeGoldenModel(t, network, "", filepath.Join(root, "diffusion_models/ltx.safetensors"))
+	return root
+}
+
+// TestLTXTexts runs LTX-2 from words: a video with its sound is the same as with the recorded states of the text, by
+// both loaders and both projections, one for 2.0 and two for 2.3.
+func TestLTXTexts(t *testing.T) {
+	for _, c := range []struct{ encoder, network, loader string }{
+		{"gemma3-a", "ltx-a", "LTXAVTextEncoderLoader"}, {"gemma3-b", "ltx-b", "DualCLIPLoader"},
+	} {
+		root := ltxTextRoot(t, c.encoder, c.network)
+		rows := tensorOf(t, "ltx/text.safetensors", c.encoder+"/p0#cond")
+		const n = 13
+		known := value.Conditioning{{
+			Entry:        dit.Entry{Context: dit.Array{Rows: n, Cols: len(rows) / n, Data: rows}},
+			MaskStrength: 1,
+		}}
+		sample := func(text func(*graphMaker) []any) map[string]*value.Latent {
+			g := newGraph()
+			sound := g.add("LTXVEmptyLatentAudio", "frames_number", int64(9), "frame_rate", int64(25), "batch_size", int64(1),
+				"audio_vae", g.add("AudioVAE"))
+			video := g.add("EmptyLTXVLatentVideo", "width", int64(64), "height", int64(64), "length", int64(9), "batch_size",
+				int64(1))
+			out := g.add("SamplerCustomAdvanced", "noise", g.add("RandomNoise", "noise_seed", int64(3)), "guider",
+				g.add("BasicGuider", "model", g.add("UNETLoader", "unet_name", "ltx.safetensors", "weight_dtype", "default"),
+					"conditioning", text(g)),
+				"sampler", g.add("KSamplerSelect", "sampler_name", "euler"), "sigmas", g.add("Sigmas"), "latent_image",
+				g.add("LTXVConcatAVLatent", "video_latent", video, "audio_latent", sound))
+			apart := g.add("LTXVSeparateAVLatent", "av_latent", out)
+			g.add("Keep", "latent", apart, "as", "video")
+			g.add("Keep", "latent", second(apart), "as", "audio")
+			return runLTX(t, g, map[string]given{
+				"Known": {"CONDITIONING", known}, "Sigmas": {"SIGMAS", value.Sigmas{1, 0.6, 0}},
+				"AudioVAE": {"VAE", &value.VAE{}},
+			}, root)
+		}
+		want := sample(func(g *graphMaker) []any { return g.add("Known") })
+		words := func(text string) map[string]*value.Latent {
+			return sample(func(g *graphMaker) []any {
+				var clip []any
+				if c.loader == "DualCLIPLoader" {
+					clip = g.add(c.loader, "clip_name1", "projection.safetensors", "clip_name2", "gemma.safetensors", "type",
+						"ltxv", "device", "default")
+				} else {
+					clip = g.add(c.loader, "text_encoder", "gemma.safetensors", "ckpt_name", "ltx.safetensors", "device", "default")
+				}
+				return g.add("CLIPTextEncode", "clip", clip, "text", text)
+			})
+		}
+		got, other := words("a cat walks over the grass"), words("")
+		for _, part := range []string{"video", "audio"} {
+			if worst, err := goldenrun.Compare(got[part].Samples.Data, want[part].Samples.Data, 1e-4); err != nil {
+				t.Errorf("%s, %s: %v", c.network, part, err)
+			} else {
+				t.Logf("%s, %s: %.2g", c.network, part, worst)
+			}
+			if slices.Equal(other[part].Samples.Data, want[part].Samples.Data) {
+				t.Errorf("%s, %s: an empty text gives the same", c.network, part)
+			}
+		}
+	}
+}
+
+// TestLTXTextRefusals checks the errors for an encoder without its projection, a checkpoint without one, and the CLIP
+// of a checkpoint that has no encoder, which is loaded like ComfyUI's and encodes nothing.
+func TestLTXTextRefusals(t *testing.T) {
+	root := ltxTextRoot(t, "gemma3-a", "ltx-a")
+	writeGoldenModel(t, "ltx-b", "model.diffusion_model.", filepath.Join(root, "checkpoints/bare.safetensors"))
+	roots := files.Roots{Models: []string{root}}
+	run, err := graph.NewRunner(graph.Config{Roots: roots, Catalogue: All()})
+	check(t, err)
+	defer run.Close()
+	for _, c := range []struct {
+		class, want string
+		inputs      map[string]any
+	}{
+		{"CLIPLoader", "type ltxv needs the encoders gemma3_12b and projection, the files hold gemma3_12b", map[string]any{
+			"clip_name": "gemma.safetensors", "type": "ltxv", "device": "default",
+		}},
+		{"LTXAVTextEncoderLoader", "bare.safetensors holds no text encoder: it looks like a diffusion model (ltx)",
+			map[string]any{"text_encoder": "gemma.safetensors", "ckpt_name": "bare.safetensors", "device": "default"}},
+	} {
+		_, err := run.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.class, err, c.want)
+		}
+	}
+	check(t, roots.Header(files.KindCheckpoint, "ckpt_name", "ltx.safetensors", false, func(h files.Header) error {
+		clip, err := value.OpenCheckpointCLIP(h, "ltx")
+		if err != nil {
+			return err
+		}
+		_, _, err = clip.Encode(value.Use{}, func(string) (string, bool) { return "", true })
+		var f *fault.Error
+		if !clip.Empty() || !errors.As(err, &f) || f.Field != "clip" || !strings.Contains(f.Text, "no text encoder") {
+			t.Errorf("the CLIP of a checkpoint without text encoders: %v, %v", clip, err)
+		}
+		return nil
+	}))
+}
