@@ -169,7 +169,7 @@ func (v *VAE) DecodeClip(env Env, band Band, x int, c Clip) error {
 			if !w.sizing {
 				c.Load(i, z)
 			}
-			err := w.decode(&v.layers, z, picture, func() error {
+			err := w.decode(&v.layers, z, picture, i == c.T-1, func() error {
 				at++
 				if w.sizing {
 					return nil
@@ -204,7 +204,7 @@ func (v *VAE) EncodeClip(env Env, band Band, x int, c Clip) error {
 			if !w.sizing {
 				c.Load(i, picture)
 			}
-			made, err := w.encode(&v.layers, picture, moments)
+			made, err := w.encode(&v.layers, picture, moments, i == c.T-1)
 			if err == nil && made {
 				if at++; !w.sizing {
 					err = c.Store(at-1, moments)

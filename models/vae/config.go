@@ -41,6 +41,8 @@ type Config struct {
 	// Tokens means that a transformer decodes (tokens.go), in tiles and in chunks of frames (mosaic.go). The encoder has
 	// no middle, convolutions reflect the edges of a picture, and those that halve it see the frames before too.
 	Tokens *Tokens `json:"-"`
+	// Chain means that encoder and decoder are chains of blocks (chain.go).
+	Chain *Chain `json:"-"`
 }
 
 // maxLevels bounds what a file may claim. Published autoencoders have 4 levels, some 6.
@@ -49,6 +51,9 @@ const maxLevels = 12
 // Scale returns the number of pixels per latent row and column: 2^(levels-1), twice that for packed latents and for
 // squares of pixels.
 func (c Config) Scale() int {
+	if c.Chain != nil {
+		return c.Chain.scale(c.Chain.Up)
+	}
 	if c.Packed || c.Folded {
 		return 1 << len(c.Mult)
 	}
@@ -101,6 +106,9 @@ func (c Config) Latent() int { return c.Embed }
 func Infer(set *weights.Set, config []byte) (Config, error) {
 	if set.Has(tokenAnchor) {
 		return inferTokens(set)
+	}
+	if set.Has(chainAnchor) {
+		return inferChain(set, config)
 	}
 	c := Config{
 		Channels: set.Dim("decoder.norm_out.weight", 0), Blocks: set.Count("decoder.up.0.block") - 1,

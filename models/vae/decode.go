@@ -83,12 +83,16 @@ func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, er
 	s := v.Config.Scale()
 	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), v.Config.Out)
 	return picture, runWalk(env, &v.Config, band, func(w *walk) error {
-		return w.decode(&v.layers, z, picture, func() error { return nil })
+		return w.decode(&v.layers, z, picture, true, func() error { return nil })
 	})
 }
 
-// decode walks from the latent rows z to the pictures of that latent frame, in order, and calls done after each.
-func (w *walk) decode(l *layers, z, picture engine.Tensor, done func() error) error {
+// decode walks from the latent rows z to the pictures of that latent frame, in order, and calls done after each. No
+// frame follows the last one.
+func (w *walk) decode(l *layers, z, picture engine.Tensor, last bool, done func() error) error {
+	if l.Ascent != nil {
+		return w.ascend(l, z, picture, last, done)
+	}
 	d := l.Decoder
 	err := w.steps(
 		func() { w.convIn(d, l.PostQuant, z) },

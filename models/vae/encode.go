@@ -66,14 +66,17 @@ func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tens
 	}
 	moments := env.Arena.Alloc(env.DType, 1, band.Len(), picture.Dim(2)/s, 2*v.Config.Embed)
 	return moments, runWalk(env, &v.Config, band, func(w *walk) error {
-		_, err := w.encode(&v.layers, picture, moments)
+		_, err := w.encode(&v.layers, picture, moments, true)
 		return err
 	})
 }
 
 // encode walks from a band of a picture to the moments of its posterior. made is false if they come with a later frame
-// of the clip.
-func (w *walk) encode(l *layers, picture, moments engine.Tensor) (made bool, err error) {
+// of the clip. No frame follows the last one.
+func (w *walk) encode(l *layers, picture, moments engine.Tensor, last bool) (made bool, err error) {
+	if l.Descent != nil {
+		return w.descend(l, picture, moments, last)
+	}
 	e := l.Encoder
 	err = w.steps(func() {
 		if w.cfg.Folded {

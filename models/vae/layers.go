@@ -13,6 +13,8 @@ type layers struct {
 	PostQuant *engine.Weight `weight:"post_quant_conv,optional"`
 	Decoder   *decoder       `weight:"decoder"`
 	Tokens    *tokenDecoder  `weight:"decoder"` // instead of Decoder
+	Descent   *chain         `weight:"encoder"` // instead of Encoder
+	Ascent    *chain         `weight:"decoder"` // instead of Decoder
 }
 
 type encoder struct {
@@ -108,6 +110,9 @@ type norm struct {
 
 // newLayers returns the structs for c, without weights.
 func newLayers(c Config) layers {
+	if c.Chain != nil {
+		return newChains(c)
+	}
 	last := len(c.Mult) - 1
 	before := func() *past {
 		if c.Video {
@@ -184,6 +189,10 @@ func newLayers(c Config) layers {
 // check compares the shapes of loaded weights with c and returns an error for the first that differs.
 func (l *layers) check(c Config) error {
 	s := shapes{wan: c.Wan}
+	if c.Chain != nil {
+		s.chains(l, c)
+		return s.err
+	}
 	if l.Decoder != nil {
 		l.Decoder.check(c, &s)
 	}

@@ -85,6 +85,9 @@ func open(ops engine.Ops, set *weights.Set, config []byte, video bool) (*VAE, er
 		return nil, fmt.Errorf("load vae: %w", err)
 	}
 	cfg, err := Infer(set, config)
+	if err == nil && cfg.Chain != nil {
+		set, err = fromChain(set, cfg)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func Latents(set *weights.Set) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n := part.Dim(packedAnchor, 0); n > 0 {
+	if n := max(part.Dim(packedAnchor, 0), part.Dim(chainMean, 0)); n > 0 {
 		return n, nil
 	}
 	if n := part.Dim("post_quant_conv.weight", 1); n > 0 {
@@ -128,12 +131,18 @@ func Latents(set *weights.Set) (int, error) {
 // Frames reports whether the autoencoder in a set treats the pictures of a batch as frames of a video.
 func Frames(set *weights.Set) bool {
 	return slices.ContainsFunc(prefixes(), func(p string) bool {
-		return set.Has(p+wanAnchor) && (!set.Has(p+nestedAnchor) || squares(set.Prefix(p))) || set.Has(p+tokenAnchor)
+		return set.Has(p+wanAnchor) && (!set.Has(p+nestedAnchor) || squares(set.Prefix(p))) || set.Has(p+tokenAnchor) ||
+			set.Has(p+chainAnchor)
 	})
 }
 
 // OnlyClips reports whether the autoencoder in a set takes everything as a clip, a picture as one of a single frame.
 func OnlyClips(set *weights.Set) bool {
+	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p+tokenAnchor) || set.Has(p+chainAnchor) })
+}
+
+// OnlyTiles reports whether the autoencoder in a set works in tiles of its own, whatever it is asked for.
+func OnlyTiles(set *weights.Set) bool {
 	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p + tokenAnchor) })
 }
 
@@ -155,6 +164,9 @@ func strip(set *weights.Set, video bool) (*weights.Set, error) {
 		if set.Has(prefix + tokenAnchor) {
 			return fromTokens(set.Prefix(prefix))
 		}
+		if set.Has(prefix + chainAnchor) {
+			return set.Prefix(prefix), nil
+		}
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)
 			if part.Has("decoder.mid_block.resnets.0.norm1.weight") {
@@ -164,8 +176,8 @@ func strip(set *weights.Set, video bool) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("no decoder.conv_in.weight and no %s, also not below the prefixes first_stage_model and vae",
-		wanAnchor)
+	return nil, fmt.Errorf("no decoder.conv_in.weight, no %s and no %s, also not below the prefixes first_stage_model and "+
+		"vae", wanAnchor, chainAnchor)
 }
 
 // arena returns env with an arena of the given size and a function that releases it. An arena that env already has is

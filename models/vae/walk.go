@@ -40,6 +40,8 @@ type walk struct {
 	done   int
 	total  int
 	clip   bool             // there are frames to follow: inputs are kept for them
+	ahead  int              // of a chain: how many frames behind the present one a convolution reads
+	mirror bool             // a picture goes on beyond its edges as it came
 	before map[any]*history // by the weights that read them; of clips
 	kinds  []any            // their keys in the order in which they are first used
 }
@@ -56,12 +58,14 @@ func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	}
 	size := &walk{
 		env: quiet, cfg: cfg, band: band, sizing: true, order: [4]int{0, 1, 2, beside}, before: map[any]*history{},
+		mirror: cfg.Tokens != nil,
 	}
 	if err := pass(size); err != nil {
 		return err
 	}
 	w := &walk{
 		env: env, cfg: cfg, band: band, order: [4]int{0, 1, 2, beside}, total: size.done, before: map[any]*history{},
+		mirror: cfg.Tokens != nil,
 	}
 	for i, n := range size.need {
 		w.bufs[i] = env.Arena.Alloc(engine.U8, n)
@@ -138,7 +142,7 @@ func (w *walk) conv3(y engine.Tensor, in input, c *engine.Weight, add bool) {
 // reflected returns the rows that a convolution reads with the columns that a picture has beyond its edges where it
 // goes on as it came, instead of the padding in args.
 func (w *walk) reflected(rows engine.Tensor, args *engine.ConvArgs) engine.Tensor {
-	if w.cfg.Tokens == nil {
+	if !w.mirror {
 		return rows
 	}
 	x, left, right := rows.Dim(2), args.Left, args.Right
@@ -162,21 +166,34 @@ type haloed struct{ x, above, below engine.Tensor }
 
 // halo fetches the neighbors' rows of x. The caller releases the arena memory that they take.
 func (w *walk) halo(x engine.Tensor) haloed {
-	h := haloed{x: x}
-	if w.cfg.Tokens != nil { // a picture goes on as it came
-		h.above, h.below = x.Slice(1, 1, 2), x.Slice(1, x.Dim(1)-2, x.Dim(1)-1)
+	h, y := haloed{x: x}, x.Dim(1)
+	if w.env.Exchange != nil {
+		if w.band.Start > 0 {
+			h.above = w.alloc(1, x.Dim(2), x.Dim(3))
+		}
+		if w.band.End < w.band.Total {
+			h.below = w.alloc(1, x.Dim(2), x.Dim(3))
+		}
+		w.env.Exchange.Halo(x, h.above, h.below)
 	}
-	if w.env.Exchange == nil {
-		return h
+	if w.mirror && h.above.IsZero() {
+		h.above = h.row(1)
 	}
-	if w.band.Start > 0 {
-		h.above = w.alloc(1, x.Dim(2), x.Dim(3))
+	if w.mirror && h.below.IsZero() {
+		h.below = h.row(y - 2)
 	}
-	if w.band.End < w.band.Total {
-		h.below = w.alloc(1, x.Dim(2), x.Dim(3))
-	}
-	w.env.Exchange.Halo(x, h.above, h.below)
 	return h
+}
+
+// row returns row y of a band, -1 and the number of its rows being its neighbors'.
+func (h haloed) row(y int) engine.Tensor {
+	switch {
+	case y < 0:
+		return h.above
+	case y == h.x.Dim(1):
+		return h.below
+	}
+	return h.x.Slice(1, y, y+1)
 }
 
 // each calls f for the pieces that make up rows [lo, hi); at is the offset of a piece in that range.
@@ -238,8 +255,12 @@ func (w *walk) upsampled(x engine.Tensor) input { return w.made(x, 2, w.env.Ops.
 // norm prepares a norm of x and returns a function that writes act(norm(rows)) for some rows of x.
 func (w *walk) norm(x engine.Tensor, n norm, act engine.Act) func(dst, rows engine.Tensor) {
 	if w.cfg.Wan {
+		eps := float32(wanEps)
+		if w.cfg.Chain != nil {
+			eps = chainEps
+		}
 		return func(dst, rows engine.Tensor) {
-			w.env.Ops.RMSNorm(pixels(dst).Unsqueeze(0), pixels(rows).Unsqueeze(0), n.Weight, wanEps)
+			w.env.Ops.RMSNorm(pixels(dst).Unsqueeze(0), pixels(rows).Unsqueeze(0), n.Weight, eps)
 			if act != engine.ActNone {
 				w.env.Ops.Activate(dst, dst, act)
 			}
