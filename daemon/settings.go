@@ -69,6 +69,7 @@ type Config struct {
 	HTTPOrigins   []string `json:"http_origins,omitempty"`
 	HTTPCert      string   `json:"http_cert,omitempty"` // PEM files of certificate and key; empty: no TLS
 	HTTPKey       string   `json:"http_key,omitempty"`
+	Templates     string   `json:"templates,omitempty"` // folder of workflows with named parameters; empty: none
 
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory

@@ -26,6 +26,7 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/template"
 )
 
 // Config says what the carrier serves, and to whom.
@@ -48,6 +49,8 @@ type Config struct {
 	Cert, Key string
 
 	Keep string // folder for what jobs asked for; empty: it is forgotten with the process
+
+	Templates string // folder of templates; empty: there are none
 }
 
 // HTTP is the carrier. It implements serve.Carrier.
@@ -58,9 +61,10 @@ type HTTP struct {
 	classes serve.Classes
 	svc     *serve.Service
 
-	hub  *hub
-	past *past
-	info infoCache
+	hub       *hub
+	past      *past
+	info      infoCache
+	templates template.Folder
 
 	mu     sync.Mutex
 	number float64 // of the newest job
@@ -101,6 +105,12 @@ func (h *HTTP) On(table *jobs.Table, classes serve.Classes) {
 		h.number = max(h.number, math.Abs(math.Trunc(j.Number)))
 	}
 	h.past.open()
+	h.templates = template.Folder{Dir: h.cfg.Templates, Describe: classes.Describe}
+	for _, name := range h.templates.List() {
+		if _, err := h.template(name); err != nil {
+			h.cfg.Log.Warn().Err(err).Str("template", name).Msg("requests for this template are refused")
+		}
+	}
 }
 
 // Name is the address as a URL.
@@ -131,10 +141,11 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	h.svc = s
 	srv := &http.Server{
 		Handler: h.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 2 * time.Minute,
-		WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		WriteTimeout: maxAnswer, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: log.New(quiet{h.cfg.Log}, "", 0),
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := func() { cancel(errStopping) }
 	defer stop()
 	srv.BaseContext = func(net.Listener) context.Context { return running }
 	var wg sync.WaitGroup
@@ -157,6 +168,12 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	}
 	return err
 }
+
+// maxAnswer is how long an answer may take to be read.
+const maxAnswer = 5 * time.Minute
+
+// errStopping is the cause with which requests end that outlive the daemon.
+var errStopping = fault.New(fault.Draining, "the daemon is shutting down")
 
 // quiet makes debug lines of what net/http reports, such as connections that end halfway.
 type quiet struct{ log zerolog.Logger }
@@ -197,21 +214,32 @@ func (h *HTTP) fail(w http.ResponseWriter, err error) {
 		h.send(w, p.status, p.body)
 		return
 	}
+	e := h.published(w, err)
+	f, status := e.Form(), badStatus(e)
+	body := pyjson.NewObject("error", pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details",
+		e.Details, "extra_info", orEmptyMap(e.Extra)), "node_errors", orEmptyMap(e.NodeErrors))
+	h.send(w, status, body)
+}
+
+// published returns an error as clients may see it, and says in the header when to send the request again.
+func (h *HTTP) published(w http.ResponseWriter, err error) *fault.Error {
 	if _, long := errors.AsType[*http.MaxBytesError](err); long {
 		err = fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed", h.cfg.Body)
 	}
 	e := h.cfg.Roots.Publish(fault.From(err))
-	f, status := e.Form(), e.Status()
-	switch e.Public() {
-	case fault.BadWorkflow, fault.NoModel, fault.NoNodeType, fault.Unsupported, fault.EmptyBody, fault.PlanRefused:
-		status = http.StatusBadRequest
-	}
 	if e.RetryAfterMS > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, e.RetryAfterMS/1000)))
 	}
-	body := pyjson.NewObject("error", pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details",
-		e.Details, "extra_info", orEmptyMap(e.Extra)), "node_errors", orEmptyMap(e.NodeErrors))
-	h.send(w, status, body)
+	return e
+}
+
+// badStatus returns the status of an error where every fault of a workflow has status 400.
+func badStatus(e *fault.Error) int {
+	switch e.Public() {
+	case fault.BadWorkflow, fault.NoModel, fault.NoNodeType, fault.Unsupported, fault.EmptyBody, fault.PlanRefused:
+		return http.StatusBadRequest
+	}
+	return e.Status()
 }
 
 func orEmptyMap(m map[string]any) map[string]any {
