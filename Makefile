@@ -10,7 +10,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 export GOFLAGS += '-toolexec=env GOGC=400'
 
 .PHONY: build demo test test-all check race lint fmt tools clients fake sim sim-plants fuzz bench soak readme loc clean
-.PHONY: http-clients vulnerabilities cuda-check cuda-kernels gpu gpu-first gpu-second gpu-pack gpu-rehearse
+.PHONY: http-clients served-clients vulnerabilities cuda-check cuda-kernels gpu gpu-first gpu-second gpu-pack gpu-rehearse
 .PHONY: comfyui-test comfyui-templates families-test
 
 build:
@@ -42,7 +42,7 @@ fmt: tools
 lint: tools
 	$(GO) mod tidy -diff
 	GOGC=400 bin/golangci-lint run --allow-parallel-runners ./...
-	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh tests/comfyui/run.sh .ci/run; \
+	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh tests/comfyui/run.sh tests/clients/*/*.sh .ci/run; \
 	  else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
 # A part of test-all: known vulnerabilities that code reaches, where a database can be had.
@@ -56,6 +56,9 @@ clients:
 # Client packages of ComfyUI, unchanged, over HTTP: needs pip. COMFYUI=~/ComfyUI COMFYUI_PYTHON=its-python compares.
 http-clients: build
 	@COMFYUI="$(COMFYUI)" COMFYUI_PYTHON="$(COMFYUI_PYTHON)" tests/clients/http/run.sh
+# OpenAI's and other clients of what --templates serves, unchanged: needs pip, and npm for those in JavaScript.
+served-clients: build
+	@tests/clients/served/run.sh
 # Of packages that have other tests too, only those that the tag adds: the others need no second run.
 FAKED := parallel parallel/comm/stream tests
 fake:

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,16 +29,18 @@ import (
 func doctorCmd(version string) *cobra.Command {
 	var t settings.Target
 	var cfg daemon.Config
+	var templates string
 	cmd := &cobra.Command{
 		Use:   "doctor [FILE|PICTURE|-]",
 		Short: "Check this machine, the folders, the daemon, or all that a workflow needs",
 		Long: `doctor looks at the machine, at the header of every model file, and at the daemon. With a workflow it says all
 that is missing for it at once: node classes, model files and tokenizers, where each was looked for, and where the
 workflow has it from. Files are looked for in the folders of --models and --comfyui; without these a daemon that answers
-is asked what it has, and if there is none, those of PATCHBAY_MODELS are searched. It changes nothing. Exit code 1 if
-something is wrong.`,
+is asked what it has, and if there is none, those of PATCHBAY_MODELS are searched. With --templates it checks every
+template of a folder. It changes nothing. Exit code 1 if something is wrong.`,
 		Example: `  patchbay doctor --comfyui ~/ComfyUI
-  patchbay doctor flow.json --models ~/ComfyUI/models`,
+  patchbay doctor flow.json --models ~/ComfyUI/models
+  patchbay doctor --templates examples/templates`,
 		Args: console.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cfg.Complete(); err != nil {
@@ -48,12 +51,17 @@ something is wrong.`,
 				return err
 			}
 			var list []check
-			if len(args) == 1 {
+			if templates != "" {
+				if len(args) == 1 {
+					return console.BadInput(errors.New("--templates checks a folder: leave out the workflow"))
+				}
+				list = templateChecks(templates, s)
+			} else if len(args) == 1 {
 				req, w, err := workflow.ReadWhole(args[0], cmd.InOrStdin())
 				if err != nil {
 					return err
 				}
-				list = flowChecks(w, workflow.Sources(req), s)
+				list = flowChecks(w, nil, workflow.Sources(req), s)
 			} else {
 				list = checks(cmd, &t, &cfg, s, version)
 			}
@@ -73,6 +81,7 @@ something is wrong.`,
 	cmd.ValidArgsFunction = flowFiles
 	t.Add(cmd.Flags())
 	settings.Folders(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&templates, "templates", "", "check the templates in this folder (serve --templates)")
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"patchbay/cli/console"
@@ -13,23 +14,28 @@ import (
 	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/template"
 	"patchbay/node/value"
 )
 
 // flowChecks lists everything that a workflow lacks: classes, model files, tokenizers, and whatever else validation
-// finds. sources is what the workflow says of its files.
-func flowChecks(w *graph.Workflow, sources []workflow.Source, s *stock) []check {
+// finds. sent are the files that come with it, sources is what it says of the others.
+func flowChecks(w *graph.Workflow, sent map[string][]byte, sources []workflow.Source, s *stock) []check {
 	catalogue := classes.All()
 	out, unknown := classChecks(w, catalogue)
 	missing := 0
-	sent := map[string][]byte{} // validation finds the pictures that a daemon has here
+	found := map[string][]byte{} // validation finds the pictures that a daemon has here
+	maps.Copy(found, sent)
 	store := value.NewStore(nil, value.ComputeAuto, s.roots, 0)
 	for _, n := range needs(w, catalogue) {
+		if _, comes := sent[n.name]; comes {
+			continue
+		}
 		c := s.check(&n, sources)
 		if c.state == "wrong" {
 			missing++
 		} else if n.picture() {
-			sent[n.name] = nil
+			found[n.name] = nil
 		}
 		c.text = fmt.Sprintf("node %s (%s, %s): %s", n.id, n.class, n.input, c.text)
 		out = append(out, c)
@@ -44,11 +50,47 @@ func flowChecks(w *graph.Workflow, sources []workflow.Source, s *stock) []check 
 	if unknown+missing > 0 { // validation would stop at the first unknown class and repeat what was said about files
 		return out
 	}
-	_, failure := graph.Validate(catalogue, s.roots, graph.Job{Workflow: w, Inputs: sent})
+	_, failure := graph.Validate(catalogue, s.roots, graph.Job{Workflow: w, Inputs: found})
 	if failure == nil {
 		return append(out, check{"ok", "workflow", fmt.Sprintf("%d nodes", w.Len())})
 	}
 	return append(out, check{"wrong", "workflow", console.Describe(failure.Text, failure.Details, failure.NodeErrors)})
+}
+
+// templateChecks says of every template in a folder whether it can be used, and what it lacks.
+func templateChecks(dir string, s *stock) (out []check) {
+	catalogue := classes.All()
+	folder := template.Folder{Dir: dir, Describe: func(class string) map[string]any {
+		return catalogue.ObjectInfo(s.roots, class)
+	}}
+	names := folder.List()
+	if len(names) == 0 {
+		return []check{{"wrong", "template", "there is no NAME.json in " + dir}}
+	}
+	for _, name := range names {
+		t, err := folder.Open(name)
+		var w *graph.Workflow
+		var sent map[string][]byte
+		if err == nil {
+			w, sent, err = t.Filled(t.Sample())
+		}
+		if err != nil {
+			out = append(out, check{"wrong", "template", plain(err)})
+			continue
+		}
+		bad := false
+		for _, c := range flowChecks(w, sent, nil, s) {
+			if c.state != "ok" {
+				bad = bad || c.state == "wrong"
+				out = append(out, check{c.state, "template", name + ": " + c.text})
+			}
+		}
+		if bad {
+			continue
+		}
+		out = append(out, check{"ok", "template", name + ": " + strings.Join(t.Names(), ", ")})
+	}
+	return out
 }
 
 // classChecks lists the classes of a workflow that are not in the catalogue, each with its nodes.

@@ -27,7 +27,7 @@ is run after the next start, what ran goes on where it was, nothing is recorded 
 Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or
 folder that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
-  patchbay serve --http 127.0.0.1:8188
+  patchbay serve --http 127.0.0.1:8188 --templates examples/templates
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
   patchbay serve --listen 0.0.0.0:4222 --users-file users.conf --tls-cert server.pem --tls-key server-key.pem
@@ -79,6 +79,8 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 		"serves; auto: one in the environment of --comfyui or of python3 (default: none)")
 	f.StringArrayVar(&cfg.HTTPOrigins, "http-origin", nil,
 		"SCHEME://HOST of another web page that may use --http; may be given several times")
+	f.StringVar(&cfg.Templates, "templates", "",
+		"folder of workflows with named parameters, NAME.json, for POST /patchbay/run/NAME and /v1/images of --http")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	settings.Folders(f, &cfg)
 	settings.Hosts(f, &cfg)

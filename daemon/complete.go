@@ -128,7 +128,7 @@ func (c *Config) Complete() error {
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return refuse("--log %s: want debug, info, warn or error", c.Log)
 	}
-	paths := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey}
+	paths := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey, &c.Templates}
 	for i := range c.Models {
 		paths = append(paths, &c.Models[i])
 	}

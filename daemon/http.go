@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net/url"
+	"os"
 	"path/filepath"
 
 	"patchbay/ipc/meter"
@@ -26,8 +27,8 @@ func (d *daemon) openHTTP() error {
 		Listen: cfg.HTTP, Token: token, Origins: cfg.HTTPOrigins, Roots: cfg.Roots(), Stats: d.meter.Stats,
 		Memory: func() (int64, int64) { return memInfo("MemTotal:"), availableMemory() }, Body: body, Log: d.log,
 		Cert: cfg.HTTPCert, Key: cfg.HTTPKey, Keep: filepath.Join(cfg.Store, "history"),
-		Metrics: d.meter.ServeHTTP, Health: meter.Health(d.faults), Frontend: cfg.Frontend,
-		Templates: templatesBeside(cfg.Frontend), Users: filepath.Join(cfg.Store, "users"),
+		Metrics: d.meter.ServeHTTP, Health: meter.Health(d.faults), Frontend: cfg.Frontend, Templates: cfg.Templates,
+		FrontendTemplates: templatesBeside(cfg.Frontend), Users: filepath.Join(cfg.Store, "users"),
 	})
 	return err
 }
@@ -35,10 +36,15 @@ func (d *daemon) openHTTP() error {
 // checkHTTP returns an *InputError for flags of the HTTP API that cannot work.
 func (c *Config) checkHTTP() error {
 	switch {
+	case c.HTTP == "" && c.Templates != "":
+		return refuse("--templates is for --http ADDRESS")
 	case c.HTTP == "" && (c.HTTPTokenFile != "" || len(c.HTTPOrigins) > 0 || c.HTTPCert != "" || c.Frontend != ""):
 		return refuse("--http-token-file, --http-origin, --http-cert and --frontend are for --http ADDRESS")
 	case (c.HTTPCert == "") != (c.HTTPKey == ""):
 		return refuse("--http-cert and --http-key go together")
+	}
+	if info, err := os.Stat(c.Templates); c.Templates != "" && (err != nil || !info.IsDir()) {
+		return refuse("--templates %s: want a folder of workflows with parameters, NAME.json", c.Templates)
 	}
 	if err := c.findFrontend(); err != nil {
 		return err

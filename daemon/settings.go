@@ -70,7 +70,8 @@ type Config struct {
 	HTTPCert      string   `json:"http_cert,omitempty"` // PEM files of certificate and key; empty: no TLS
 	HTTPKey       string   `json:"http_key,omitempty"`
 	// Frontend is a folder of ComfyUI's editor; auto: one that is found beside ComfyUI or Python, see findFrontend.
-	Frontend string `json:"frontend,omitempty"`
+	Frontend  string `json:"frontend,omitempty"`
+	Templates string `json:"templates,omitempty"` // folder of workflows with named parameters; empty: none
 
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory

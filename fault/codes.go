@@ -8,6 +8,7 @@ const (
 	NoModel     = "no_such_model"
 	NoNodeType  = "no_such_node_type"
 	NoHandle    = "no_such_handle"
+	NoTemplate  = "no_such_template"
 	NoVerb      = "no_such_verb"
 	Duplicate   = "duplicate_conflict"
 	Expired     = "expired"
@@ -91,6 +92,7 @@ func Public() []Row {
 		public(NoModel, 404, "a file named by the workflow is not in the models folders"),
 		public(NoNodeType, 404, "exec or describe names a class that is not in the catalogue"),
 		public(NoHandle, 404, "the handle was freed, its lease ran out, or its worker restarted"),
+		public(NoTemplate, 404, "no template of that name; extra_info.allowed lists those that are there"),
 		public(NoVerb, 404, "op is not a verb"),
 		public(Duplicate, 409, "a job of that id exists with another body"),
 		public(Expired, 410, "the job waited longer than its queue_ttl_ms, or its result is gone"),

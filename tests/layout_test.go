@@ -34,7 +34,8 @@ func rooms() map[string][]string {
 		"cli":    {"console", "settings", "workflow", "download", "plan", "bench", "top", "."},
 		"daemon": {"."},
 		"node": {
-			"pyjson", "pyregex", "lru", "picture/resample", "picture", "editor", "files", "value", "media", "graph", "classes",
+			"pyjson", "pyregex", "lru", "picture/resample", "picture", "editor", "files", "value", "media", "graph", "template",
+			"classes",
 		},
 		"parallel": {
 			"comm", "comm/deferred", "comm/localcuda", "plan", "scope", "comm/nccl", "comm/stream", "comm/trial",

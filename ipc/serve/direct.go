@@ -65,6 +65,17 @@ func (s *Service) Ask(ctx context.Context, r *Call, out any) error {
 	}
 }
 
+// File returns file i of a job, from this daemon or the one that has it.
+func (s *Service) File(ctx context.Context, rec *message.Record, i int) ([]byte, error) {
+	if err := filesDropped(rec); err != nil {
+		return nil, err
+	}
+	silent := &Reply{Enc: wire.JSON, Limit: s.cfg.Limits.Frame, Send: func([][]byte, []int, *fault.Error, bool) error {
+		return nil
+	}}
+	return s.files(ctx, silent, rec.Job)(i)
+}
+
 // errorOf keeps a nil fault from becoming an error that is not nil.
 func errorOf(e *fault.Error) error {
 	if e == nil {

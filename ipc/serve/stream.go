@@ -162,11 +162,18 @@ func heartbeat(job string) message.Heartbeat {
 	return message.Heartbeat{Type: message.ReplyHeartbeat, Job: job, TS: time.Now().UnixMilli()}
 }
 
+// filesDropped returns an error for a job whose files were removed.
+func filesDropped(rec *message.Record) error {
+	if rec.Dropped == 0 || len(rec.Outputs) == 0 {
+		return nil
+	}
+	return fault.New(fault.Expired, "the files of job %s were dropped at %s: results are kept for a time and up "+
+		"to a size (serve --keep-results, --keep-bytes)", rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
+}
+
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
-	if rec.Dropped > 0 && len(rec.Outputs) > 0 {
-		return fault.New(fault.Expired, "the files of job %s were dropped at %s: results are kept for a time and up "+
-			"to a size (serve --keep-results, --keep-bytes)",
-			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
+	if err := filesDropped(&rec); err != nil {
+		return err
 	}
 	read := s.files(ctx, reply, rec.Job)
 	for i, ref := range rec.Outputs {

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"patchbay/node/pyjson"
 )
 
 // cookie is the name of the cookie and of the parameter that carry the token.
@@ -24,6 +26,11 @@ func (h *HTTP) guard(next http.Handler) http.Handler {
 		trusted := slices.Contains(h.cfg.Origins, r.Header.Get("Origin"))
 		refuse := func(status int, why string) {
 			h.cfg.Log.Debug().Str("method", r.Method).Str("path", r.URL.Path).Int("status", status).Msg(why)
+			if strings.HasPrefix(r.URL.Path, "/v1/") { // its clients read nothing else
+				h.send(w, status, pyjson.NewObject("error", pyjson.NewObject("message", why, "type", "invalid_request_error",
+					"param", nil, "code", map[int]any{http.StatusUnauthorized: "invalid_api_key"}[status])))
+				return
+			}
 			http.Error(w, why, status)
 		}
 		head := w.Header()

@@ -47,7 +47,7 @@ func (h *HTTP) editorRoutes() []route {
 		{method: "PATCH", path: "/internal/logs/subscribe", about: "no effect", answer: h.subscribe},
 		{method: "GET", path: "/internal/files/{type}", about: "files of a folder, newest first", answer: h.fileNames},
 		{
-			method: "GET", path: "/templates/{file}", onlyBare: true, answer: h.template,
+			method: "GET", path: "/templates/{file}", onlyBare: true, answer: h.editorTemplate,
 			about: "templates of an installed package whose node classes are all known",
 		},
 	}
@@ -172,15 +172,15 @@ func (h *HTTP) fileNames(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// templates holds the index of templates that can run, which takes a while to make.
-type templates struct {
+// offered holds the index of templates that can run, which takes a while to make.
+type offered struct {
 	once  sync.Once
 	index []byte
 }
 
-// template answers GET /templates/{file}: of an installed package of workflow templates, of which index.json lists
+// editorTemplate answers GET /templates/{file}: of an installed package of workflow templates, of which index.json lists
 // those whose node classes are all known here. A list of templates that cannot run would be worse than none.
-func (h *HTTP) template(w http.ResponseWriter, r *http.Request) error {
+func (h *HTTP) editorTemplate(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("file")
 	if !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {
 		return bare(http.StatusNotFound)
@@ -189,11 +189,11 @@ func (h *HTTP) template(w http.ResponseWriter, r *http.Request) error {
 		if name != "index.json" { // in other languages, and of logos: the editor falls back
 			return bare(http.StatusNotFound)
 		}
-		h.templates.once.Do(func() { h.templates.index = h.runnable() })
-		cached(w, r, jsonType, h.templates.index)
+		h.offered.once.Do(func() { h.offered.index = h.runnable() })
+		cached(w, r, jsonType, h.offered.index)
 		return nil
 	}
-	for _, dir := range h.cfg.Templates {
+	for _, dir := range h.cfg.FrontendTemplates {
 		f, info, err := openBelow(dir, name)
 		if err != nil {
 			continue
@@ -233,7 +233,7 @@ const maxTemplate = 16 << 20
 
 // readTemplate reads a file of the packages of templates.
 func (h *HTTP) readTemplate(name string) ([]byte, error) {
-	for _, dir := range h.cfg.Templates {
+	for _, dir := range h.cfg.FrontendTemplates {
 		f, info, err := openBelow(dir, name)
 		if err != nil {
 			continue

@@ -42,7 +42,7 @@ func TestEditor(t *testing.T) {
 		}
 	}
 	d := newDoor(t, func(c *Config) {
-		c.Frontend, c.Templates = filepath.Join(top, "static"), []string{filepath.Join(top, "templates")}
+		c.Frontend, c.FrontendTemplates = filepath.Join(top, "static"), []string{filepath.Join(top, "templates")}
 	})
 	for _, c := range []struct{ path, text, kind string }{
 		{"/", "<h1>editor</h1>", "text/html; charset=utf-8"},

@@ -24,13 +24,7 @@ func (h *HTTP) postPrompt(w http.ResponseWriter, r *http.Request) error {
 	if !message.HasField(o, "prompt") && !message.HasField(o, "workflow") {
 		return &fault.Error{Code: fault.NoPrompt, Text: "No prompt provided", Details: "No prompt provided"}
 	}
-	if err := h.count(o); err != nil {
-		return err
-	}
-	if o.At("prompt_id") == nil && o.At("id") == nil && o.At("unique_key") == nil {
-		o.Set("prompt_id", newUUID())
-	}
-	req, receipt, err := h.svc.Submit(&serve.Call{Verb: message.VerbSubmit, From: from(r), Fields: o})
+	req, receipt, err := h.queue(r, o)
 	if err != nil {
 		return err
 	}
@@ -39,12 +33,25 @@ func (h *HTTP) postPrompt(w http.ResponseWriter, r *http.Request) error {
 		if rec, err := h.jobs.Get(receipt.Job); err == nil {
 			n = rec.Number
 		}
-	} else {
-		h.past.remember(receipt.Job, req)
 	}
 	h.send(w, http.StatusOK, pyjson.NewObject("prompt_id", receipt.Job, "number", number(n), "node_errors",
 		orEmptyMap(receipt.NodeErrors)))
 	return nil
+}
+
+// queue puts a job into the queue, with a number and, unless the request names one, an id.
+func (h *HTTP) queue(r *http.Request, o *pyjson.Object) (*message.RunRequest, message.Receipt, error) {
+	if err := h.count(o); err != nil {
+		return nil, message.Receipt{}, err
+	}
+	if o.At("prompt_id") == nil && o.At("id") == nil && o.At("unique_key") == nil {
+		o.Set("id", newUUID())
+	}
+	req, receipt, err := h.svc.Submit(&serve.Call{Verb: message.VerbSubmit, From: from(r), Fields: o})
+	if err == nil && !receipt.Duplicate {
+		h.past.remember(receipt.Job, req)
+	}
+	return req, receipt, err
 }
 
 // newUUID returns an id for a job, as ComfyUI makes them.

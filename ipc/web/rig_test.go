@@ -21,6 +21,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/files"
+	"patchbay/node/pyjson"
 )
 
 // door is a carrier that serves a fake executor.
@@ -69,7 +70,9 @@ func newDoorOn(t *testing.T, tune func(*Config), store *jobs.JetStream) *door {
 			t.Fatal(err)
 		}
 	}
-	h.On(rig.Jobs, ipctest.FakeService().Classes)
+	classes := ipctest.FakeService().Classes
+	classes.Describe = describe
+	h.On(rig.Jobs, classes)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.Serve(ctx, ctx, rig.Service) }()
@@ -80,6 +83,23 @@ func newDoorOn(t *testing.T, tune func(*Config), store *jobs.JetStream) *door {
 		<-done
 	})
 	return d
+}
+
+// describe says that every class of the fake has the same inputs.
+func describe(class string) map[string]any {
+	number := []any{"INT", pyjson.NewObject("min", int64(0), "max", int64(1<<40))}
+	side := []any{"INT", pyjson.NewObject("min", int64(16), "max", int64(4096))}
+	file := []any{[]any{"a.png"}, pyjson.NewObject("image_upload", true)}
+	out := map[string]any{}
+	for _, name := range []string{"Wait", "Step", "Picture", "Fail"} {
+		if class == "" || class == name {
+			needed := pyjson.NewObject("n", number, "image", file)
+			other := pyjson.NewObject("seed", number, "width", side, "height", side, "text", []any{"STRING"}, "mode",
+				[]any{[]any{"fast", "good"}}, "mask", file)
+			out[name] = pyjson.NewObject("input", pyjson.NewObject("required", needed, "optional", other))
+		}
+	}
+	return out
 }
 
 // ask sends a request and returns status and body.

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
-	"strings"
 
 	"patchbay/fault"
 )
@@ -16,7 +15,9 @@ type route struct {
 	// onlyAPI: ComfyUI has it below /api alone; onlyBare: it has none below /api.
 	onlyAPI, onlyBare bool
 	open              bool // it is answered without a token
+	uploads           bool // its body may be as large as an upload
 	answer            func(http.ResponseWriter, *http.Request) error
+	fail              func(http.ResponseWriter, error) // nil: as ComfyUI does
 }
 
 // routes returns the table, from which the handler and /openapi.yaml are made.
@@ -53,8 +54,14 @@ func (h *HTTP) routes() []route {
 			method: "GET", path: "/view", answer: h.view,
 			about: "a file; filename, type, subfolder, preview, channel; Range and If-None-Match",
 		},
-		{method: "POST", path: "/upload/image", about: "store a picture for LoadImage", answer: h.uploadImage},
-		{method: "POST", path: "/upload/mask", about: "store a picture with the alpha of a mask", answer: h.uploadMask},
+		{
+			method: "POST", path: "/upload/image", uploads: true, about: "store a picture for LoadImage",
+			answer: h.uploadImage,
+		},
+		{
+			method: "POST", path: "/upload/mask", uploads: true, about: "store a picture with the alpha of a mask",
+			answer: h.uploadMask,
+		},
 
 		{method: "GET", path: "/object_info", about: "all node classes", answer: h.objectInfo},
 		{method: "GET", path: "/object_info/{class...}", about: "one node class", answer: h.objectInfo},
@@ -76,7 +83,7 @@ func (h *HTTP) routes() []route {
 			about: "ok, or what is wrong with status 503",
 		},
 	}
-	return slices.Concat(rows, h.pageRoutes(), h.editorRoutes(), h.userRoutes())
+	return slices.Concat(rows, h.pageRoutes(), h.editorRoutes(), h.userRoutes(), h.served())
 }
 
 // passed answers as a handler of another package does.
@@ -114,22 +121,26 @@ func (h *HTTP) handler() http.Handler {
 
 // answers makes a handler of a row. A panic is an answer with status 500.
 func (h *HTTP) answers(r route) http.Handler {
+	fail := r.fail
+	if fail == nil {
+		fail = h.fail
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {
 				h.cfg.Log.Error().Interface("panic", p).Str("route", r.method+" "+r.path).Str("stack", string(debug.Stack())).
 					Msg("a request failed")
-				h.fail(w, fault.New(fault.Panic, "internal error"))
+				fail(w, fault.New(fault.Panic, "internal error"))
 			}
 		}()
 		limit := h.cfg.Body
-		if strings.HasPrefix(r.path, "/upload/") {
+		if r.uploads {
 			limit = max(limit, maxUpload)
 		}
 		q.Body = http.MaxBytesReader(w, q.Body, limit)
 		if err := r.answer(w, q); err != nil {
 			h.cfg.Log.Debug().Err(err).Str("route", r.method+" "+r.path).Msg("request refused")
-			h.fail(w, err)
+			fail(w, err)
 		}
 	})
 }

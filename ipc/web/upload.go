@@ -97,14 +97,10 @@ func first(list []string) string {
 func (h *HTTP) upload(w http.ResponseWriter, r *http.Request,
 	made func([]byte, *multipart.Form) ([]byte, error),
 ) error {
-	if err := r.ParseMultipartForm(8 << 20); err != nil {
-		if _, long := errors.AsType[*http.MaxBytesError](err); long {
-			return fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed",
-				max(h.cfg.Body, maxUpload))
-		}
-		return fault.New(fault.BadRequest, "the body is no multipart form: %v", err)
+	form, err := h.form(r)
+	if err != nil {
+		return err
 	}
-	form := r.MultipartForm
 	defer func() { _ = form.RemoveAll() }()
 	if len(form.File["image"]) == 0 {
 		return bare(http.StatusBadRequest)
@@ -124,12 +120,8 @@ func (h *HTTP) upload(w http.ResponseWriter, r *http.Request,
 	if !filepath.IsLocal(sub) || strings.HasPrefix(subfolder, "/") || strings.ContainsRune(subfolder, 0) {
 		return bare(http.StatusBadRequest)
 	}
-	f, err := part.Open()
+	data, err := contents(part)
 	if err != nil {
-		return err
-	}
-	data, err := io.ReadAll(f)
-	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	if data, err = made(data, form); err != nil {
@@ -142,6 +134,29 @@ func (h *HTTP) upload(w http.ResponseWriter, r *http.Request,
 	h.info.stale()
 	h.send(w, http.StatusOK, pyjson.NewObject("name", name, "subfolder", subfolder, "type", kind))
 	return nil
+}
+
+// form reads a body that is a multipart form. The caller must remove its files.
+func (h *HTTP) form(r *http.Request) (*multipart.Form, error) {
+	err := r.ParseMultipartForm(8 << 20)
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+		return nil, fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed",
+			max(h.cfg.Body, maxUpload))
+	}
+	if err != nil {
+		return nil, fault.New(fault.BadRequest, "the body is no multipart form: %v", err)
+	}
+	return r.MultipartForm, nil
+}
+
+// contents returns the bytes of a file in a form.
+func contents(part *multipart.FileHeader) ([]byte, error) {
+	f, err := part.Open()
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(f)
+	return data, errors.Join(err, f.Close())
 }
 
 // sentName returns the file name of a part. The one of package multipart lacks the folders, which are refused.

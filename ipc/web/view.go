@@ -71,21 +71,27 @@ func (h *HTTP) view(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	head, quoted := w.Header(), strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\r", "", "\n", "").Replace(path.Base(name))
-	head.Set("Content-Disposition", `filename="`+quoted+`"`)
+	head := w.Header()
+	disposed(head, name)
 	if channel := q.Get("channel"); q.Has("preview") || channel == "rgb" || channel == "a" {
 		return h.converted(w, f, info.Size(), q.Get("preview"), channel, q.Has("preview"))
 	}
-	kind = mediaType(name)
+	head.Set("ETag", fmt.Sprintf(`"%x-%x"`, info.ModTime().UnixNano(), info.Size()))
+	http.ServeContent(w, r, "", info.ModTime(), f)
+	return nil
+}
+
+// disposed says what a file is, by its name. One that a browser might run is a download.
+func disposed(head http.Header, name string) {
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\r", "", "\n", "").Replace(path.Base(name))
+	kind := mediaType(name)
+	head.Set("Content-Disposition", `filename="`+quoted+`"`)
 	if active(kind) { // a page of this origin could do all that its user can
 		kind = "application/octet-stream"
 		head.Set("Content-Disposition", `attachment; filename="`+quoted+`"`)
 		head.Set("Cache-Control", "no-store")
 	}
 	head.Set("Content-Type", kind)
-	head.Set("ETag", fmt.Sprintf(`"%x-%x"`, info.ModTime().UnixNano(), info.Size()))
-	http.ServeContent(w, r, "", info.ModTime(), f)
-	return nil
 }
 
 // openBelow opens a regular file below a folder.
@@ -166,14 +172,12 @@ func (h *HTTP) converted(w http.ResponseWriter, f io.Reader, size int64, preview
 		quality := 90
 		last := preview[strings.LastIndexByte(preview, ';')+1:]
 		if n, err := strconv.Atoi(last); err == nil {
-			quality = min(max(n, 1), 100)
+			quality = n
 		}
-		var b bytes.Buffer
-		im := &image.NRGBA{Pix: opaque(pixels), Stride: 4 * x, Rect: image.Rect(0, 0, x, y)}
-		if err := jpeg.Encode(&b, im, &jpeg.Options{Quality: quality}); err != nil {
+		if out, err = asJPEG(opaque(pixels), y, x, quality); err != nil {
 			return err
 		}
-		out, kind = b.Bytes(), "image/jpeg"
+		kind = "image/jpeg"
 	case channel == "a":
 		out = picture.EncodePNG(alphaOnly(pixels), y, x, 4)
 	default:
@@ -204,6 +208,14 @@ func rgba(data []byte) (pixels []byte, y, x int, err error) {
 		}
 	}
 	return pixels, y, x, nil
+}
+
+// asJPEG encodes pixels [Y, X, 4] as JPEG.
+func asJPEG(pixels []byte, y, x, quality int) ([]byte, error) {
+	var b bytes.Buffer
+	im := &image.NRGBA{Pix: pixels, Stride: 4 * x, Rect: image.Rect(0, 0, x, y)}
+	err := jpeg.Encode(&b, im, &jpeg.Options{Quality: min(max(quality, 1), 100)})
+	return b.Bytes(), err
 }
 
 func alphaOnly(pixels []byte) []byte {

@@ -27,6 +27,7 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/template"
 )
 
 // Config says what the carrier serves, and to whom.
@@ -50,10 +51,11 @@ type Config struct {
 	Cert, Key string
 
 	Keep string // folder for what jobs asked for; empty: it is forgotten with the process
-	// Frontend is the folder of ComfyUI's editor, Templates are those of its templates; empty: there is none.
-	Frontend  string
-	Templates []string
-	Users     string // folder for settings and files of users of the editor; empty: they are refused
+	// Frontend is the folder of ComfyUI's editor, FrontendTemplates are those of its templates; empty: there is none.
+	Frontend          string
+	FrontendTemplates []string
+	Users             string // folder for settings and files of users of the editor; empty: they are refused
+	Templates         string // folder of workflows with named parameters; empty: there are none
 }
 
 // HTTP is the carrier. It implements serve.Carrier.
@@ -64,12 +66,13 @@ type HTTP struct {
 	classes serve.Classes
 	svc     *serve.Service
 
-	hub  *hub
-	past *past
-	info infoCache
+	hub       *hub
+	past      *past
+	info      infoCache
+	templates template.Folder
 
-	settling  sync.Mutex // held while files of users change
-	templates templates
+	settling sync.Mutex // held while files of users change
+	offered  offered    // templates of the editor
 
 	closing   chan struct{} // closed when streams are to end
 	streams   atomic.Int64  // pages that are kept up to date
@@ -117,6 +120,12 @@ func (h *HTTP) On(table *jobs.Table, classes serve.Classes) {
 		h.number = max(h.number, math.Abs(math.Trunc(j.Number)))
 	}
 	h.past.open()
+	h.templates = template.Folder{Dir: h.cfg.Templates, Describe: classes.Describe}
+	for _, name := range h.templates.List() {
+		if _, err := h.template(name); err != nil {
+			h.cfg.Log.Warn().Err(err).Str("template", name).Msg("requests for this template are refused")
+		}
+	}
 }
 
 // Name is the address as a URL.
@@ -147,10 +156,11 @@ func (h *HTTP) Serve(ctx, drain context.Context, s *serve.Service) error {
 	h.svc = s
 	srv := &http.Server{
 		Handler: h.handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 2 * time.Minute,
-		WriteTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		WriteTimeout: maxAnswer, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: log.New(quiet{h.cfg.Log}, "", 0),
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	running, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := func() { cancel(errStopping) }
 	defer stop()
 	srv.BaseContext = func(net.Listener) context.Context { return running }
 	var wg sync.WaitGroup
@@ -179,6 +189,12 @@ func (h *HTTP) end() {
 	close(h.closing)
 	h.hub.close()
 }
+
+// maxAnswer is how long an answer may take to be read.
+const maxAnswer = 5 * time.Minute
+
+// errStopping is the cause with which requests end that outlive the daemon.
+var errStopping = fault.New(fault.Draining, "the daemon is shutting down")
 
 // quiet makes debug lines of what net/http reports, such as connections that end halfway.
 type quiet struct{ log zerolog.Logger }
@@ -219,21 +235,32 @@ func (h *HTTP) fail(w http.ResponseWriter, err error) {
 		h.send(w, p.status, p.body)
 		return
 	}
+	e := h.published(w, err)
+	f, status := e.Form(), badStatus(e)
+	body := pyjson.NewObject("error", pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details",
+		e.Details, "extra_info", orEmptyMap(e.Extra)), "node_errors", orEmptyMap(e.NodeErrors))
+	h.send(w, status, body)
+}
+
+// published returns an error as clients may see it, and says in the header when to send the request again.
+func (h *HTTP) published(w http.ResponseWriter, err error) *fault.Error {
 	if _, long := errors.AsType[*http.MaxBytesError](err); long {
 		err = fault.New(fault.TooLarge, "the body has more than the %d bytes that are allowed", h.cfg.Body)
 	}
 	e := h.cfg.Roots.Publish(fault.From(err))
-	f, status := e.Form(), e.Status()
-	switch e.Public() {
-	case fault.BadWorkflow, fault.NoModel, fault.NoNodeType, fault.Unsupported, fault.EmptyBody, fault.PlanRefused:
-		status = http.StatusBadRequest
-	}
 	if e.RetryAfterMS > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, e.RetryAfterMS/1000)))
 	}
-	body := pyjson.NewObject("error", pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details",
-		e.Details, "extra_info", orEmptyMap(e.Extra)), "node_errors", orEmptyMap(e.NodeErrors))
-	h.send(w, status, body)
+	return e
+}
+
+// badStatus returns the status of an error where every fault of a workflow has status 400.
+func badStatus(e *fault.Error) int {
+	switch e.Public() {
+	case fault.BadWorkflow, fault.NoModel, fault.NoNodeType, fault.Unsupported, fault.EmptyBody, fault.PlanRefused:
+		return http.StatusBadRequest
+	}
+	return e.Status()
 }
 
 func orEmptyMap(m map[string]any) map[string]any {
