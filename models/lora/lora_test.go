@@ -23,7 +23,7 @@ func encoder(kind string) Encoder {
 		"clip_l": "text_model.encoder.layers.0.self_attn.q_proj.weight",
 		"clip_g": "text_model.encoder.layers.0.self_attn.q_proj.weight",
 		"t5":     "encoder.block.0.layer.0.SelfAttention.q.weight", "mt5": "encoder.block.0.layer.0.SelfAttention.q.weight",
-		"bert": "bert.encoder.layer.0.attention.self.query.weight",
+		"bert": "bert.encoder.layer.0.attention.self.query.weight", "gemma3_12b": "model.layers.0.self_attn.q_proj.weight",
 	}[kind]
 	return Encoder{kind, map[string][]int{
 		name: {8, 8}, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": {8, 8},
@@ -55,6 +55,12 @@ func TestTextNumbers(t *testing.T) {
 		{"bert mt5", "lora_te1_encoder_layer_0_attention_self_query", "bert"},
 		{"bert mt5", "text_encoders.mt5xl.transformer.encoder.block.0.layer.0.SelfAttention.q", "mt5"},
 		{"t5", "lora_te1_encoder_block_0_layer_0_SelfAttention_relative_attention_bias", ""},
+		{
+			"gemma3_12b projection", "text_encoders.gemma3_12b.transformer.model.layers.0.self_attn.q_proj",
+			"gemma3_12b",
+		},
+		{"gemma3_12b projection", "text_encoders.transformer.model.layers.0.self_attn.q_proj", "gemma3_12b"},
+		{"clip_l", "text_encoders.transformer.text_model.encoder.layers.0.self_attn.q_proj", ""},
 		{"clip_l", "text_encoders.clip_l.transformer.text_model.embeddings.token_embedding", ""},
 	} {
 		var list []Encoder

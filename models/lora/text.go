@@ -55,6 +55,9 @@ func Text(encoders []Encoder) *Keys {
 				b.aliases([]weights.Alias{{File: strings.TrimPrefix(name, "bert."), Own: name}}, nil, []string{"lora_te1_"})
 			}
 		}
+		if !strings.HasPrefix(e.Kind, "clip_") {
+			dotted = append(dotted, "text_encoders.transformer.")
+		}
 		b.own(append(dotted, "text_encoders."+inside(e.Kind)), flat)
 		if names := slices.Sorted(maps.Keys(b.keys.targets)); len(names) > 0 {
 			b.keys.examples = []string{names[0] + ".lora_up.weight"}

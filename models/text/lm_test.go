@@ -249,8 +249,8 @@ func TestLanguageModelRefusals(t *testing.T) {
 
 // TestLanguageModelFromGGUF checks that small language models give the same states from files as llama.cpp's converter
 // writes them, whose tables (names) and formulas are written here by hand: LLAMA's rows of queries and keys are
-// reshaped [heads, 2, rows, ...] -> [heads, rows, 2, ...], GEMMA2's norms get 1 added (which rounds), vision towers are
-// left out.
+// reshaped [heads, 2, rows, ...] -> [heads, rows, 2, ...], norms of GEMMA2 and GEMMA3 get 1 added (which rounds),
+// vision towers are left out.
 func TestLanguageModelFromGGUF(t *testing.T) {
 	for _, c := range []struct {
 		model, arch, kind string
@@ -262,6 +262,7 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 		{"krea2-qwen3vl-a", "qwen3vl", "qwen3vl_4b", 0, 0, 0},
 		{"mistral3-p", "llama", "mistral3", 3, 1, 0},
 		{"gemma2-a", "gemma2", "gemma2_2b", 0, 0, 2e-6},
+		{"gemma3-a", "gemma3", "gemma3_12b", 0, 0, 2e-6},
 	} {
 		set, _, err := goldenweights.Set(c.model)
 		if err != nil {
@@ -274,7 +275,8 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 			".input_layernorm.", ".attn_norm.", ".mlp.gate_proj.", ".ffn_gate.", ".mlp.up_proj.", ".ffn_up.",
 			".mlp.down_proj.", ".ffn_down.",
 		}
-		if c.arch == "gemma2" {
+		gemma := strings.HasPrefix(c.arch, "gemma")
+		if gemma {
 			list = append(list, ".pre_feedforward_layernorm.", ".ffn_norm.", ".post_feedforward_layernorm.", ".post_ffw_norm.",
 				".post_attention_layernorm.", ".post_attention_norm.")
 		} else {
@@ -283,7 +285,8 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 		llama := strings.NewReplacer(list...)
 		var tensors []ggufwrite.Tensor
 		for _, name := range set.Names() {
-			if strings.Contains(name, "visual.") || strings.Contains(name, "lm_head.") {
+			if strings.Contains(name, "visual.") || strings.Contains(name, "lm_head.") ||
+				strings.HasPrefix(name, "text_embedding_projection.") {
 				continue
 			}
 			s, _ := set.Get(name)
@@ -298,7 +301,7 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 			if heads > 0 {
 				v = turned(v, heads, s.Shape[0]/heads, len(v)/s.Shape[0])
 			}
-			if c.arch == "gemma2" && strings.HasSuffix(name, "norm.weight") {
+			if gemma && strings.HasSuffix(name, "norm.weight") {
 				for i := range v {
 					v[i]++
 				}

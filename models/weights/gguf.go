@@ -120,7 +120,7 @@ type conversion struct {
 	// and keyHeads are their numbers.
 	turned          bool
 	heads, keyHeads int
-	// shifted: weights of norms are stored plus 1 (Gemma2Model.modify_tensors).
+	// shifted: weights of norms are stored plus 1 (Gemma2Model.modify_tensors, Gemma3Model's too).
 	shifted bool
 	// mark is a tensor by which the encoder is recognized and which the converter puts into another file, with the
 	// vision tower. The set gets it without values; empty: none.
@@ -136,6 +136,7 @@ func conversions() map[string]conversion {
 		"qwen3vl": {names: decoder.names, mark: "visual.deepstack_merger_list.0.norm.weight"},
 		"llama":   {names: decoder.names, turned: true},
 		"gemma2":  {names: decoderNaming(true), shifted: true},
+		"gemma3":  {names: decoderNaming(true), shifted: true},
 	}
 }
 
@@ -227,7 +228,7 @@ func t5Naming() naming {
 }
 
 // decoderNaming returns the naming of LLAMA, QWEN3 and similar architectures; with two more norms a layer that of
-// GEMMA2.
+// GEMMA2 and GEMMA3.
 func decoderNaming(sandwich bool) naming {
 	n := naming{
 		heads: map[string]string{

@@ -187,7 +187,7 @@ func TestFromGGUFRefuses(t *testing.T) {
 		tensors []ggufwrite.Tensor
 		want    string
 	}{
-		{nil, rows(1), `"" are not read (allowed: gemma2, llama, qwen2, qwen2vl, qwen3, qwen3vl, t5, t5encoder)`},
+		{nil, rows(1), `"" are not read (allowed: gemma2, gemma3, llama, qwen2, qwen2vl, qwen3, qwen3vl, t5, t5encoder)`},
 		{map[string]any{"general.architecture": "mistral3"}, rows(1), `architecture "mistral3" are not read`},
 		{map[string]any{"general.architecture": "llama"}, rows(4), "no llama.attention.head_count"},
 		{
