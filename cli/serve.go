@@ -75,8 +75,8 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 		"without it only this machine is served")
 	f.StringVar(&cfg.HTTPCert, "http-cert", "", "PEM file of the certificate of --http, which is HTTPS then")
 	f.StringVar(&cfg.HTTPKey, "http-key", "", "PEM file of its private key")
-	f.StringVar(&cfg.Frontend, "frontend", "", "folder of ComfyUI's editor (package comfyui-frontend-package), which --http "+
-		"serves; auto: one in the environment of --comfyui or of python3 (default: none)")
+	f.StringVar(&cfg.Frontend, "frontend", "", "folder of ComfyUI's editor (package comfyui-frontend-package), which "+
+		"--http serves; auto: one in the environment of --comfyui or of python3 (default: none)")
 	f.StringArrayVar(&cfg.HTTPOrigins, "http-origin", nil,
 		"SCHEME://HOST of another web page that may use --http; may be given several times")
 	f.StringVar(&cfg.Templates, "templates", "",

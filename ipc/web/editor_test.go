@@ -62,8 +62,8 @@ func TestEditor(t *testing.T) {
 		}
 	}
 	for _, path := range []string{
-		"/secret.js", "/../secret.js", "/%2e%2e/secret.js", "/..%2fsecret.js", "/link.js", "/up/secret.js", "/assets", "/none",
-		"/templates/..%2fsecret.js", "/templates/index.de.json", "/assets%2f..%2f..%2fsecret.js",
+		"/secret.js", "/../secret.js", "/%2e%2e/secret.js", "/..%2fsecret.js", "/link.js", "/up/secret.js", "/none",
+		"/assets", "/templates/..%2fsecret.js", "/templates/index.de.json", "/assets%2f..%2f..%2fsecret.js",
 	} {
 		if status, body, _ := d.ask("GET", path, nil); status == 200 || strings.Contains(string(body), "secret") {
 			t.Errorf("GET %s: %d %s", path, status, body)
@@ -139,7 +139,7 @@ func TestUserdata(t *testing.T) {
 		{"GET", "/userdata?dir=workflows", "", 200, `["a.json"]`},
 		{"GET", "/userdata?dir=workflows&recurse=true", "", 200, `["a.json","sub/b.json"]`},
 		{"GET", "/userdata?dir=workflows&recurse=true&split=true", "", 200, `["sub/b.json","sub","b.json"]`},
-		{"GET", "/userdata?dir=workflows&recurse=true&split=false&full_info=true", "", 200, `{"path":"sub/b.json","size":5,`},
+		{"GET", "/userdata?dir=workflows&recurse=true&split=false&full_info=true", "", 200, `"path":"sub/b.json","size":5,`},
 		{"GET", "/v2/userdata?path=workflows", "", 200, `{"name":"sub","path":"workflows/sub","type":"directory"}`},
 		{"GET", "/v2/userdata?path=none", "", 404, ""},
 		{"POST", "/userdata/workflows%2Fa.json/move/workflows%2Fsub%2Fb.json?overwrite=false", "", 409, ""},

@@ -31,7 +31,8 @@ const late = 5 * time.Minute
 
 func newHub(h *HTTP) *hub {
 	return &hub{
-		h: h, poke: make(chan struct{}, 1), silence: maxSilence, clients: map[string]map[*socket]bool{}, heard: map[string]bool{},
+		h: h, poke: make(chan struct{}, 1), silence: maxSilence, clients: map[string]map[*socket]bool{},
+		heard: map[string]bool{},
 	}
 }
 

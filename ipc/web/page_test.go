@@ -137,8 +137,9 @@ func TestPageOfJobs(t *testing.T) {
 	d.until(func() bool { log, _, err := d.Jobs.Log(t.Context(), running); return err == nil && len(log) >= 11 })
 	p := d.page("/patchbay")
 	p.wants(t, "summary", "v1.2.3", "1 running, 27 waiting", "1.50 steps/s", "no worker answers", "1 MiB of 4 MiB")
-	p.wants(t, "running", "a blue star", "Rest", "fake", "anna")
-	p.wants(t, "waiting", "next: for a worker that is free", "2 jobs are ahead of it", "not before 20 Nov", "normal", "And 2 more.")
+	p.wants(t, "running", "a blue star", "Rest on fake for", "anna")
+	p.wants(t, "waiting", "next: for a worker that is free", "2 jobs are ahead of it", "not before 20 Nov", "normal",
+		"And 2 more.")
 	p.wants(t, "done", "Job "+good, "<script>x", "no memory", "Retry")
 	p.wants(t, "devices", "cpu", "1 GiB of 2 GiB", "worker 0", "17", "3 MiB over ulysses")
 	for _, want := range []string{"/cancel " + running, "/cancel " + first, "/retry " + bad} {
@@ -242,7 +243,7 @@ func TestPageOfOneJob(t *testing.T) {
 	}
 }
 
-// TestTimesOfAJob computes by hand where the parts of a bar begin, from metrics as they are made and as they are stored.
+// TestTimesOfAJob computes by hand where the parts of a bar begin, from metrics as they are made and as stored.
 func TestTimesOfAJob(t *testing.T) {
 	timings := map[string]any{"total": 10.0, "load": 2.0, "text": 1.0, "denoise": 5.0, "vae": 1.5, "other": 0.5}
 	run := map[string]any{

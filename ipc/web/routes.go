@@ -159,7 +159,8 @@ const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Patchbay</title>
 <h1>Patchbay</h1>
 <p>This is ComfyUI's HTTP API, answered by Patchbay. It comes without an editor: point your client here.</p>
-<p><a href="/patchbay">Jobs and devices</a>, <a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
+<p><a href="/patchbay">Jobs and devices</a>.</p>
+<p><a href="/queue">Queue</a>, <a href="/history">history</a>, <a href="/system_stats">system</a>,
 <a href="/openapi.yaml">all routes</a>.</p>
 </html>
 `

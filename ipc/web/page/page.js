@@ -5,7 +5,8 @@ const state = document.getElementById("live");
 const source = new EventSource(document.body.dataset.events);
 source.onopen = () => { state.textContent = "Live."; };
 source.onerror = () => {
-	state.textContent = source.readyState === EventSource.CLOSED ? "Ended: load the page again." : "Not connected, trying again.";
+	const ended = source.readyState === EventSource.CLOSED;
+	state.textContent = ended ? "Ended: load the page again." : "Not connected, trying again.";
 };
 source.onmessage = (message) => {
 	const part = JSON.parse(message.data);
