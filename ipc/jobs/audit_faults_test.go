@@ -13,6 +13,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 )
 
 // TestConflictsWhereThereAreCopies checks that both error codes of a refused swap, that of a stream with replicas and
@@ -33,24 +34,25 @@ func TestConflictsWhereThereAreCopies(t *testing.T) {
 // TestSwapAtAServerBehind checks that a swap is not refused for good by a server that lags behind the revision it
 // expects, as long as the table expects it too: if not, it was lost, and the swap can never succeed.
 func TestSwapAtAServerBehind(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, _ := durable(t, e, "a")
-	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
-	rec.Rev += 100
-	if _, err := storeOf(j).swap(context.Background(), rec); !errors.Is(err, errConflict) {
-		t.Errorf("at a revision that is gone: got %v, want a conflict", err)
-	}
-	j.observe(rec)
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := storeOf(j).swap(ctx, rec); err == nil || errors.Is(err, errConflict) {
-		t.Errorf("got %v, want another try until time is up", err)
-	}
-	rec.Rev, rec.State = rec.Rev-101, message.Running
-	if _, err := storeOf(j).swap(context.Background(), rec); !errors.Is(err, errConflict) {
-		t.Errorf("got %v, want a conflict", err)
-	}
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		j, _ := durable(t, e, "a")
+		rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
+		rec.Rev += 100
+		if _, err := storeOf(j).swap(context.Background(), rec); !errors.Is(err, errConflict) {
+			t.Errorf("at a revision that is gone: got %v, want a conflict", err)
+		}
+		j.observe(rec)
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		if _, err := storeOf(j).swap(ctx, rec); err == nil || errors.Is(err, errConflict) {
+			t.Errorf("got %v, want another try until time is up", err)
+		}
+		rec.Rev, rec.State = rec.Rev-101, message.Running
+		if _, err := storeOf(j).swap(context.Background(), rec); !errors.Is(err, errConflict) {
+			t.Errorf("got %v, want a conflict", err)
+		}
+	})
 }
 
 // TestLostRecordsAreWrittenAgain checks a server that loses acknowledged records, as after a power failure: one of them
@@ -58,10 +60,8 @@ func TestSwapAtAServerBehind(t *testing.T) {
 // with the events lost too. The daemon that remembers them reports the loss and writes them again. What was dropped on
 // purpose stays away, and jobs go on.
 func TestLostRecordsAreWrittenAgain(t *testing.T) {
-	t.Parallel()
 	for _, how := range []string{"one", "all", "overtaken", "all and events", "overtaken and events"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
+		bubble.Part(t, how, func(t *testing.T) {
 			e := jetstreamServer(t, false)
 			j, _ := durable(t, e, "a")
 			l, ctx := storeOf(j), wiretest.Context(t)
@@ -89,7 +89,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			deaf, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, Owner: "deaf", Log: zerolog.Nop()})
+			deaf, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, InProcess: e, Owner: "deaf", Log: zerolog.Nop()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,82 +128,86 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 // TestSwapOfALostRecord checks a job that ends while the server has an older record of it than it had acknowledged. The
 // record is written again under another revision, and the end goes on from there, as does every swap in progress.
 func TestSwapOfALostRecord(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, _ := durable(t, e, "a")
-	l, ctx := storeOf(j), wiretest.Context(t)
-	mustCreate(t, j, &message.RunRequest{ID: "p"})
-	older, err := l.get(ctx, "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec, _, _, err := j.takeThis(ctx, "p", "w")
-	for range 3 { // so that the record written again has a lower revision
-		if err == nil {
-			rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.Started++ })
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		j, _ := durable(t, e, "a")
+		l, ctx := storeOf(j), wiretest.Context(t)
+		mustCreate(t, j, &message.RunRequest{ID: "p"})
+		older, err := l.get(ctx, "p")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	value, err := encodeRecord(older)
-	config := l.recordStream.CachedInfo().Config
-	err = errors.Join(err, l.js.DeleteStream(ctx, config.Name))
-	_, failed := l.js.CreateStream(ctx, config)
-	_, put := l.js.Publish(ctx, "$KV."+message.JobBucket+".p", value)
-	if err = errors.Join(err, failed, put); err != nil {
-		t.Fatal(err)
-	}
-	l.Returned()
-	lost := rec
-	if _, _, err = j.do(ctx, "p", ended{attempt: attemptOf(&rec)}); err != nil {
-		t.Fatal(err)
-	}
-	if rec, err = l.get(ctx, "p"); err != nil || rec.State != message.Done || rec.Attempt != 1 {
-		t.Errorf("the job is %s in attempt %d, %v", rec.State, rec.Attempt, err)
-	}
-	if _, err := l.swap(ctx, lost); !errors.Is(err, errConflict) {
-		t.Errorf("another swap of the lost record: got %v, want that it has changed since", err)
-	}
+		rec, _, _, err := j.takeThis(ctx, "p", "w")
+		for range 3 { // so that the record written again has a lower revision
+			if err == nil {
+				rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.Started++ })
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := encodeRecord(older)
+		config := l.recordStream.CachedInfo().Config
+		err = errors.Join(err, l.js.DeleteStream(ctx, config.Name))
+		_, failed := l.js.CreateStream(ctx, config)
+		_, put := l.js.Publish(ctx, "$KV."+message.JobBucket+".p", value)
+		if err = errors.Join(err, failed, put); err != nil {
+			t.Fatal(err)
+		}
+		l.Returned()
+		lost := rec
+		_, _, err = j.do(ctx, "p", ended{attempt: attemptOf(&rec)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec, err = l.get(ctx, "p"); err != nil || rec.State != message.Done || rec.Attempt != 1 {
+			t.Errorf("the job is %s in attempt %d, %v", rec.State, rec.Attempt, err)
+		}
+		if _, err := l.swap(ctx, lost); !errors.Is(err, errConflict) {
+			t.Errorf("another swap of the lost record: got %v, want that it has changed since", err)
+		}
+	})
 }
 
 // TestEndsAreAskedOfTheLeader checks that only the leader is asked whether the end of a job is told: any other
 // server may lag behind, or have what the others have lost.
 func TestEndsAreAskedOfTheLeader(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, _ := durable(t, e, "a")
-	l, ctx := storeOf(j), wiretest.Context(t)
-	direct, err := l.nc.SubscribeSync("$JS.API.DIRECT.GET." + message.EventStream + ".>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
-	rec.State = message.Done
-	if number, err := l.told(ctx, rec); number > 0 || err != nil {
-		t.Errorf("a job that waits has ended: %d, %v", number, err)
-	}
-	rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(ctx, t, "the end is told", func() bool {
-		number, err := l.told(ctx, rec)
-		return number == rec.EndSeq && err == nil
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		j, _ := durable(t, e, "a")
+		l, ctx := storeOf(j), wiretest.Context(t)
+		direct, err := l.nc.SubscribeSync("$JS.API.DIRECT.GET." + message.EventStream + ".>")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
+		rec.State = message.Done
+		if number, err := l.told(ctx, rec); number > 0 || err != nil {
+			t.Errorf("a job that waits has ended: %d, %v", number, err)
+		}
+		rec, err = force(ctx, j, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(ctx, t, "the end is told", func() bool {
+			number, err := l.told(ctx, rec)
+			return number == rec.EndSeq && err == nil
+		})
+		if m, err := direct.NextMsg(50 * time.Millisecond); err == nil {
+			t.Errorf("any server is asked: %s", m.Subject)
+		}
 	})
-	if m, err := direct.NextMsg(50 * time.Millisecond); err == nil {
-		t.Errorf("any server is asked: %s", m.Subject)
-	}
 }
 
 // TestCopiesOfALoneServer checks that more than one copy is refused on a server that is not in a cluster.
 func TestCopiesOfALoneServer(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	_, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL, Owner: "a", Replicas: 3})
-	if err == nil || !strings.Contains(err.Error(), "--replicas 3: the NATS server at") {
-		t.Errorf("got %v, want a refusal that names the option and the server", err)
-	}
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		_, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL, InProcess: e, Owner: "a", Replicas: 3})
+		if err == nil || !strings.Contains(err.Error(), "--replicas 3: the NATS server at") {
+			t.Errorf("got %v, want a refusal that names the option and the server", err)
+		}
+	})
 }
 
 // lose removes the records of two jobs from the store, or all records with their revision numbers. If overtaken, others

@@ -19,27 +19,28 @@ import (
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 	"patchbay/tests/natsserver"
 )
 
 // jetstreamServer starts a server with JetStream in a folder of the test. If sync is set, it syncs every write.
-func jetstreamServer(t testing.TB, sync bool) *natsserver.Server {
+func jetstreamServer(t testing.TB, sync bool) *bubble.Server {
 	t.Helper()
 	if sync {
-		return natsserver.Start(t, natsserver.Inside(""), natsserver.JetStream(t))
+		return bubble.Start(t, natsserver.Inside(""), natsserver.JetStream(t))
 	}
-	return natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	return bubble.Start(t, natsserver.Inside(t.TempDir()))
 }
 
 // durable returns the table of one daemon on a server. The function ends the daemon without changing any record.
-func durable(t testing.TB, e *natsserver.Server, owner string) (*Table, func()) {
+func durable(t testing.TB, e *bubble.Server, owner string) (*Table, func()) {
 	t.Helper()
 	ctx := context.Background()
-	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, Owner: owner, Log: zerolog.Nop()})
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, InProcess: e, Owner: owner, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(e.URL)
+	nc, err := nats.Connect(e.URL, nats.InProcessServer(e))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,104 +82,94 @@ func bodyOf(t testing.TB, req *message.RunRequest) []byte {
 
 func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record {
 	t.Helper()
-	rec, created, err := handIn(wiretest.Context(t), j, req)
+	rec, created, err := j.Create(wiretest.Context(t), req, "hash")
 	if err != nil || !created {
 		t.Fatalf("create %s: %v, %v", req.ID, created, err)
 	}
 	return rec
 }
 
-// handIn hands in a job as the client of a busy server does: one that was not written within AskTime is sent again
-// under its id. It may have been written all the same, and then counts as created.
-func handIn(ctx context.Context, j *Table, req *message.RunRequest) (rec message.Record, created bool, err error) {
-	rec, created, err = j.Create(ctx, req, "hash")
-	for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		rec, _, err = j.Create(ctx, req, "hash")
-		created = err == nil
-	}
-	return rec, created, err
-}
-
 func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	a, _ := durable(t, e, "a")
-	b, _ := durable(t, e, "b")
-	ctx := wiretest.Context(t)
-	const jobs = 60
-	for i := range jobs {
-		mustCreate(t, a, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: messagetest.Graph("Step 1")})
-	}
-	if _, created, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "hash"); created || err != nil {
-		t.Errorf("the same job once more: %v %v", created, err)
-	}
-	if _, _, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "other"); !errors.Is(err, ErrHash) {
-		t.Errorf("another job of the same id: %v", err)
-	}
-	var mu sync.Mutex
-	taken := map[string]int{}
-	take, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	for _, j := range []*Table{a, b, a, b} {
-		wg.Go(func() {
-			for {
-				rec, req, _, err := j.Take(take, "w")
-				if err != nil {
-					return
-				}
-				if rec.Attempt != 1 || req.ID != rec.Job {
-					t.Errorf("took %+v", rec)
-				}
-				mu.Lock()
-				if taken[rec.Job]++; len(taken) == jobs {
-					stop()
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	stop()
-	if len(taken) != jobs {
-		t.Errorf("%d of %d jobs were taken", len(taken), jobs)
-	}
-	for id, n := range taken {
-		if n != 1 {
-			t.Errorf("%s was taken %d times", id, n)
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		a, _ := durable(t, e, "a")
+		b, _ := durable(t, e, "b")
+		ctx := wiretest.Context(t)
+		const jobs = 60
+		for i := range jobs {
+			mustCreate(t, a, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: messagetest.Graph("Step 1")})
 		}
-	}
+		if _, created, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "hash"); created || err != nil {
+			t.Errorf("the same job once more: %v %v", created, err)
+		}
+		if _, _, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "other"); !errors.Is(err, ErrHash) {
+			t.Errorf("another job of the same id: %v", err)
+		}
+		var mu sync.Mutex
+		taken := map[string]int{}
+		take, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		for _, j := range []*Table{a, b, a, b} {
+			wg.Go(func() {
+				for {
+					rec, req, _, err := j.Take(take, "w")
+					if err != nil {
+						return
+					}
+					if rec.Attempt != 1 || req.ID != rec.Job {
+						t.Errorf("took %+v", rec)
+					}
+					mu.Lock()
+					if taken[rec.Job]++; len(taken) == jobs {
+						stop()
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		stop()
+		if len(taken) != jobs {
+			t.Errorf("%d of %d jobs were taken", len(taken), jobs)
+		}
+		for id, n := range taken {
+			if n != 1 {
+				t.Errorf("%s was taken %d times", id, n)
+			}
+		}
+	})
 }
 
 func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, end := durable(t, e, "a")
-	big := make([]byte, 9<<20) // more than a message may have
-	for i := 0; i < len(big); i += 1000 {
-		big[i] = byte(i >> 16) // pieces differ
-	}
-	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
-	mustCreate(t, j, &message.RunRequest{ID: "normal"})
-	mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})
-	end()
-	j, _ = durable(t, e, "a")
-	for _, want := range []string{"high", "normal", "low"} {
-		rec, req, _, err := j.Take(wiretest.Context(t), "w")
-		if err != nil || rec.Job != want {
-			t.Fatalf("took %s, %v, want %s", rec.Job, err, want)
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		j, end := durable(t, e, "a")
+		big := make([]byte, 9<<20) // more than a message may have
+		for i := 0; i < len(big); i += 1000 {
+			big[i] = byte(i >> 16) // pieces differ
 		}
-		if want == "low" && !bytes.Equal(req.Inputs["big"], big) {
-			t.Error("a large input did not survive")
+		mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
+		mustCreate(t, j, &message.RunRequest{ID: "normal"})
+		mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})
+		end()
+		j, _ = durable(t, e, "a")
+		for _, want := range []string{"high", "normal", "low"} {
+			rec, req, _, err := j.Take(wiretest.Context(t), "w")
+			if err != nil || rec.Job != want {
+				t.Fatalf("took %s, %v, want %s", rec.Job, err, want)
+			}
+			if want == "low" && !bytes.Equal(req.Inputs["big"], big) {
+				t.Error("a large input did not survive")
+			}
 		}
-	}
+	})
 }
 
 // TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event, and checks
 // that there is one file and one terminal event.
 func TestCrashBetweenSwapAndNames(t *testing.T) {
-	t.Parallel()
 	for point := range 3 {
-		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
+		bubble.Part(t, fmt.Sprint("point ", point), func(t *testing.T) {
 			e := jetstreamServer(t, false)
 			out := t.TempDir()
 			sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
@@ -241,7 +232,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 }
 
 // checkTerminal compares the terminal events of a job in the stream with want.
-func checkTerminal(t *testing.T, e *natsserver.Server, job string, want ...string) {
+func checkTerminal(t *testing.T, e *bubble.Server, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
 	evs, err := storeOf(j).log(wiretest.Context(t), job)
@@ -262,33 +253,34 @@ func checkTerminal(t *testing.T, e *natsserver.Server, job string, want ...strin
 // TestReconcileRepairs checks that a job that is in the store is taken although nobody announced it, and that reconcile
 // hands running jobs back whose daemon is gone.
 func TestReconcileRepairs(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, _ := durable(t, e, "a")
-	ctx := wiretest.Context(t)
-	l := storeOf(j)
-	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
-	if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: "mute"})); err != nil {
-		t.Fatal(err)
-	}
-	for !j.knows("mute") {
-		time.Sleep(time.Millisecond)
-	}
-	if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
-		t.Fatalf("took %+v, %v; want the job that is in the store", got, err)
-	}
-	j.mu.Lock()
-	j.jobs["mute"].held = 0 // as after a take whose answer was lost
-	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
-	j.mu.Unlock()
-	j.reconcile(ctx)
-	if rec, err := j.Get("mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 ||
-		len(rec.Causes) != 1 {
-		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
-	}
-	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Attempt != 2 {
-		t.Errorf("took %+v, %v", rec, err)
-	}
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		j, _ := durable(t, e, "a")
+		ctx := wiretest.Context(t)
+		l := storeOf(j)
+		rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
+		if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: "mute"})); err != nil {
+			t.Fatal(err)
+		}
+		for !j.knows("mute") {
+			time.Sleep(time.Millisecond)
+		}
+		if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
+			t.Fatalf("took %+v, %v; want the job that is in the store", got, err)
+		}
+		j.mu.Lock()
+		j.jobs["mute"].held = 0 // as after a take whose answer was lost
+		j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
+		j.mu.Unlock()
+		j.reconcile(ctx)
+		if rec, err := j.Get("mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 ||
+			len(rec.Causes) != 1 {
+			t.Errorf("got %+v, %v; want a job that waits again", rec, err)
+		}
+		if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Attempt != 2 {
+			t.Errorf("took %+v, %v", rec, err)
+		}
+	})
 }
 
 // BenchmarkEnqueueToStart measures the time from the request to execution_start, through record, queue and swap.
@@ -316,44 +308,45 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 // TestEndThatIsNotToldYet checks that a reader at a daemon that has never heard of a job waits for its end if the
 // record says that it is done and its files have no names yet: its daemon has died between the two.
 func TestEndThatIsNotToldYet(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	a, _ := durable(t, e, "a")
-	ctx := wiretest.Context(t)
-	mustCreate(t, a, &message.RunRequest{ID: "p"})
-	rec, _, _, err := a.Take(ctx, "w")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Append("p", 1, message.Event{Type: message.EventStart})
-	files := []message.OutputRef{{Node: "9"}}
-	if rec, _, err = a.do(ctx, "p", ended{attempt: attemptOf(&rec), outputs: files}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(ctx, t, "its first events are in the stream", func() bool {
-		log, err := storeOf(a).log(ctx, "p")
-		return err == nil && len(log) == 2
-	})
-	b, _ := durable(t, e, "b")
-	cur, err := b.Follow(ctx, "p", 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cur.Close()
-	var got []string
-	for len(got) < 4 {
-		it, err := cur.Next(ctx)
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		a, _ := durable(t, e, "a")
+		ctx := wiretest.Context(t)
+		mustCreate(t, a, &message.RunRequest{ID: "p"})
+		rec, _, _, err := a.Take(ctx, "w")
 		if err != nil {
-			t.Fatalf("after %v the reader gets %v", got, err)
+			t.Fatal(err)
 		}
-		if got = append(got, it.Event.Type); len(got) == 2 {
-			if _, _, err := a.do(ctx, "p", named{attemptOf(&rec), files, ""}); err != nil {
-				t.Fatal(err)
+		a.Append("p", 1, message.Event{Type: message.EventStart})
+		files := []message.OutputRef{{Node: "9"}}
+		if rec, _, err = a.do(ctx, "p", ended{attempt: attemptOf(&rec), outputs: files}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(ctx, t, "its first events are in the stream", func() bool {
+			log, err := storeOf(a).log(ctx, "p")
+			return err == nil && len(log) == 2
+		})
+		b, _ := durable(t, e, "b")
+		cur, err := b.Follow(ctx, "p", 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cur.Close()
+		var got []string
+		for len(got) < 4 {
+			it, err := cur.Next(ctx)
+			if err != nil {
+				t.Fatalf("after %v the reader gets %v", got, err)
+			}
+			if got = append(got, it.Event.Type); len(got) == 2 {
+				if _, _, err := a.do(ctx, "p", named{attemptOf(&rec), files, ""}); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-	}
-	want := []string{message.EventQueued, message.EventStart, message.EventExecuting, message.EventSuccess}
-	if !slices.Equal(got, want) {
-		t.Errorf("the reader gets %v, want %v", got, want)
-	}
+		want := []string{message.EventQueued, message.EventStart, message.EventExecuting, message.EventSuccess}
+		if !slices.Equal(got, want) {
+			t.Errorf("the reader gets %v, want %v", got, want)
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 )
 
 // typesOf follows a job to its end and returns the types of its events.
@@ -121,60 +122,61 @@ func TestAnotherEndOfTheSameNumber(t *testing.T) {
 // TestEndsOfAnEarlierVersion opens a store whose records do not say where logs end. An end that was told is not told
 // again, also if it was told by a daemon that is gone; one that was not is told.
 func TestEndsOfAnEarlierVersion(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	ctx := wiretest.Context(t)
-	a, end := durable(t, e, "a")
-	for _, id := range []string{"told", "untold", "failed"} {
-		mustCreate(t, a, &message.RunRequest{ID: id})
-		rec, _, _, err := a.Take(ctx, "w")
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		ctx := wiretest.Context(t)
+		a, end := durable(t, e, "a")
+		for _, id := range []string{"told", "untold", "failed"} {
+			mustCreate(t, a, &message.RunRequest{ID: id})
+			rec, _, _, err := a.Take(ctx, "w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Append(id, 1, message.Event{Type: message.EventStart})
+			rec.State, rec.Finished = message.Done, time.Now().UnixMilli()
+			if id == "failed" {
+				rec.State, rec.Error = message.Failed, fault.New(fault.Internal, "it was to fail")
+			}
+			if rec, err = storeOf(a).swap(ctx, rec); err != nil {
+				t.Fatal(err)
+			}
+			if id != "untold" {
+				ev := terminalOf(rec)
+				ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, id, 3, rec.Finished, 1
+				a.cfg.OnEvent(ev)
+				eventually(ctx, t, "the end is in the stream", func() bool {
+					number, err := storeOf(a).told(ctx, rec)
+					return number == 3 && err == nil
+				})
+			}
+		}
+		end()
+		a, _ = durable(t, e, "a")
+		outputs, err := NewOutputs(OutputsConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.Append(id, 1, message.Event{Type: message.EventStart})
-		rec.State, rec.Finished = message.Done, time.Now().UnixMilli()
-		if id == "failed" {
-			rec.State, rec.Error = message.Failed, fault.New(fault.Internal, "it was to fail")
-		}
-		if rec, err = storeOf(a).swap(ctx, rec); err != nil {
+		if err := (&Dispatcher{Jobs: a, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if id != "untold" {
-			ev := terminalOf(rec)
-			ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, id, 3, rec.Finished, 1
-			a.cfg.OnEvent(ev)
-			eventually(ctx, t, "the end is in the stream", func() bool {
+		a.cfg.Now = func() time.Time { return time.Now().Add(2 * settled) }
+		a.republish(ctx)
+		for id, want := range map[string]struct {
+			seq uint64
+			end string
+		}{"told": {3, message.EventSuccess}, "untold": {4, message.EventSuccess}, "failed": {3, message.EventError}} {
+			rec, err := a.Get(id)
+			if err != nil || rec.EndSeq != want.seq {
+				t.Errorf("the log of %s ends with %d, %v; want %d", id, rec.EndSeq, err, want.seq)
+			}
+			eventually(ctx, t, "the end is told, of "+id, func() bool {
 				number, err := storeOf(a).told(ctx, rec)
-				return number == 3 && err == nil
+				return number > 0 && err == nil
 			})
+			if got := typesOf(t, a, id); got[len(got)-1] != want.end {
+				t.Errorf("a reader of %s gets %v", id, got)
+			}
+			checkTerminal(t, e, id, want.end)
 		}
-	}
-	end()
-	a, _ = durable(t, e, "a")
-	outputs, err := NewOutputs(OutputsConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (&Dispatcher{Jobs: a, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
-		t.Fatal(err)
-	}
-	a.cfg.Now = func() time.Time { return time.Now().Add(2 * settled) }
-	a.republish(ctx)
-	for id, want := range map[string]struct {
-		seq uint64
-		end string
-	}{"told": {3, message.EventSuccess}, "untold": {4, message.EventSuccess}, "failed": {3, message.EventError}} {
-		rec, err := a.Get(id)
-		if err != nil || rec.EndSeq != want.seq {
-			t.Errorf("the log of %s ends with %d, %v; want %d", id, rec.EndSeq, err, want.seq)
-		}
-		eventually(ctx, t, "the end is told, of "+id, func() bool {
-			number, err := storeOf(a).told(ctx, rec)
-			return number > 0 && err == nil
-		})
-		if got := typesOf(t, a, id); got[len(got)-1] != want.end {
-			t.Errorf("a reader of %s gets %v", id, got)
-		}
-		checkTerminal(t, e, id, want.end)
-	}
+	})
 }

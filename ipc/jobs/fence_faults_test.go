@@ -13,7 +13,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/tests/natsserver"
+	"patchbay/tests/bubble"
 )
 
 // frozen is what a daemon that was stopped believes of the others.
@@ -25,10 +25,12 @@ type frozen struct {
 func (f frozen) Alive(owner string) bool { return f.gone.Load() != owner && f.Machines.Alive(owner) }
 
 // frozenTable returns the table of a daemon that hears records and events from the test, in an order of its choice.
-func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
+func frozenTable(t *testing.T, e *bubble.Server, owner string) *Table {
 	t.Helper()
 	j, _ := durable(t, e, owner+"-carrier") // it has the connection on which events are published
-	l, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL, Owner: owner, Log: zerolog.Nop()})
+	l, err := OpenJetStream(context.Background(), JetStreamConfig{
+		URL: e.URL, InProcess: e, Owner: owner, Log: zerolog.Nop(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,9 +44,8 @@ func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
 // one resumes and learns of that in any order, or of only a part of it. The job has one terminal event, which its
 // followers at the first daemon get. The lost run is stopped and publishes nothing more.
 func TestLostLease(t *testing.T) {
-	t.Parallel()
 	for _, order := range []string{"events, last record", "last record, events", "every record", "last record only"} {
-		t.Run(order, func(t *testing.T) {
+		bubble.Part(t, order, func(t *testing.T) {
 			e := jetstreamServer(t, false)
 			a := frozenTable(t, e, "a")
 			b, endB := durable(t, e, "b")

@@ -2,12 +2,12 @@ package jobs
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 )
 
 // failed creates a job that has failed.
@@ -29,57 +29,49 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 // TestRetryWhileForgotten checks that a job that is retried, here or by another daemon, while this one forgets it,
 // runs: the retry was answered with a receipt.
 func TestRetryWhileForgotten(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	a, _ := durable(t, e, "a")
-	b, _ := durable(t, e, "b")
-	ctx := wiretest.Context(t)
-	forget := func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if len(a.ended) > 0 { // the watch may have reported the retry already: then there is nothing to forget
-			a.forgetOldest()
-		}
-	}
-	taken := func(what string) {
-		t.Helper()
-		a.mu.Lock()
-		a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
-		a.mu.Unlock()
-		for {
-			a.reconcile(ctx) // the old reference may go only after the retry: then this makes a new one
-
-			soon, stop := context.WithTimeout(ctx, 2*time.Second) // no guard: the loop looks again
-			rec, req, _, err := a.Take(soon, "w")
-			stop()
-			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // a busy machine: look again
-				continue
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		a, _ := durable(t, e, "a")
+		b, _ := durable(t, e, "b")
+		ctx := wiretest.Context(t)
+		forget := func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if len(a.ended) > 0 { // the watch may have reported the retry already: then there is nothing to forget
+				a.forgetOldest()
 			}
+		}
+		taken := func(what string) {
+			t.Helper()
+			a.mu.Lock()
+			a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+			a.mu.Unlock()
+			a.reconcile(ctx)
+			rec, req, _, err := a.Take(ctx, "w")
 			if err != nil || rec.Attempt != 2 || req == nil {
 				t.Fatalf("%s: took %s in attempt %d, %v; want the job in attempt 2", what, rec.Job, rec.Attempt, err)
 			}
-			return
 		}
-	}
-	failed(t, a, "elsewhere")
-	for rec, _ := b.Get("elsewhere"); rec.State != message.Failed; rec, _ = b.Get("elsewhere") {
-		time.Sleep(time.Millisecond)
-	}
-	forget()
-	if _, err := b.Retry(ctx, "elsewhere"); err != nil {
-		t.Fatal(err)
-	}
-	taken("retried by another daemon")
+		failed(t, a, "elsewhere")
+		for rec, _ := b.Get("elsewhere"); rec.State != message.Failed; rec, _ = b.Get("elsewhere") {
+			time.Sleep(time.Millisecond)
+		}
+		forget()
+		if _, err := b.Retry(ctx, "elsewhere"); err != nil {
+			t.Fatal(err)
+		}
+		taken("retried by another daemon")
 
-	failed(t, a, "here")
-	real := storeOf(a)
-	a.store = &between{JetStream: real, do: forget}
-	_, err := a.Retry(ctx, "here")
-	a.store = real
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken("retried here")
+		failed(t, a, "here")
+		real := storeOf(a)
+		a.store = &between{JetStream: real, do: forget}
+		_, err := a.Retry(ctx, "here")
+		a.store = real
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken("retried here")
+	})
 }
 
 // between is a store that does something between a write and what follows it.

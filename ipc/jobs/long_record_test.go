@@ -17,30 +17,30 @@ import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/tests/natsserver"
+	"patchbay/tests/bubble"
 )
 
 // stockServer starts a nats-server with JetStream and default limits: messages of at most 1 MiB. storeBytes limits its
 // files; 0 means no limit.
-func stockServer(t testing.TB, storeBytes int64) *natsserver.Server {
+func stockServer(t testing.TB, storeBytes int64) *bubble.Server {
 	t.Helper()
 	bound := ""
 	if storeBytes > 0 {
 		bound = fmt.Sprintf(", max_file_store: %d", storeBytes)
 	}
-	return natsserver.Start(t, fmt.Sprintf("jetstream { store_dir: %q%s }\n", t.TempDir(), bound))
+	return bubble.Start(t, fmt.Sprintf("jetstream { store_dir: %q%s }\n", t.TempDir(), bound))
 }
 
 // tableOn returns the table of one daemon on a server that has room for limit bytes; 0 means unknown.
-func tableOn(t testing.TB, url, owner string, limit int64) *Table {
+func tableOn(t testing.TB, e *bubble.Server, owner string, limit int64) *Table {
 	t.Helper()
 	ctx := wiretest.Context(t)
-	l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: owner, Limit: limit, Log: zerolog.Nop()})
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, InProcess: e, Owner: owner, Limit: limit, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	nc, err := nats.Connect(url)
+	nc, err := nats.Connect(e.URL, nats.InProcessServer(e))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,83 +126,86 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 // TestManyPicturesOnAStockServer checks that 4,096 pictures with long names fit the record, its events and the dead
 // letters of a server that takes messages of 1 MiB.
 func TestManyPicturesOnAStockServer(t *testing.T) {
-	t.Parallel()
-	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
-	mustCreate(t, j, &message.RunRequest{ID: "many"})
-	rec := work(t, j, "many", &maker{files: manyFiles(4096, strings.Repeat("long/", 20)+strings.Repeat("n", 200))})
-	if rec.State != message.Done || len(rec.Outputs) != 4096 {
-		t.Fatalf("the job is %s (%v) with %d outputs, want all of 4096", rec.State, rec.Error, len(rec.Outputs))
-	}
-	got, err := storeOf(j).get(wiretest.Context(t), "many")
-	if err != nil || len(got.Outputs) != 4096 || got.Outputs[4095] != rec.Outputs[4095] {
-		t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
-	}
-	for ctx := wiretest.Context(t); ; {
-		number, err := storeOf(j).told(ctx, rec)
-		if err != nil {
-			t.Fatalf("no terminal event in the stream: %v", err)
+	bubble.Run(t, func(t *testing.T) {
+		j := tableOn(t, stockServer(t, 0), "a", 0)
+		mustCreate(t, j, &message.RunRequest{ID: "many"})
+		rec := work(t, j, "many", &maker{files: manyFiles(4096, strings.Repeat("long/", 20)+strings.Repeat("n", 200))})
+		if rec.State != message.Done || len(rec.Outputs) != 4096 {
+			t.Fatalf("the job is %s (%v) with %d outputs, want all of 4096", rec.State, rec.Error, len(rec.Outputs))
 		}
-		if number > 0 {
-			break
+		got, err := storeOf(j).get(wiretest.Context(t), "many")
+		if err != nil || len(got.Outputs) != 4096 || got.Outputs[4095] != rec.Outputs[4095] {
+			t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		for ctx := wiretest.Context(t); ; {
+			number, err := storeOf(j).told(ctx, rec)
+			if err != nil {
+				t.Fatalf("no terminal event in the stream: %v", err)
+			}
+			if number > 0 {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
 }
 
 // TestRecordThatCannotBeWritten checks that a record that no message can hold ends its job, with the reason, and that
 // the worker takes the next one.
 func TestRecordThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	url := stockServer(t, 0).URL
-	j := tableOn(t, url, "a", 0)
-	prefixes := make([]string, 512)
-	for i := range prefixes {
-		prefixes[i] = noise(8000)
-	}
-	mustCreate(t, j, &message.RunRequest{ID: "huge"})
-	rec := work(t, j, "huge", &maker{files: manyFiles(512, prefixes...)})
-	if rec.State != message.Failed || rec.Error == nil || rec.Error.Public() != fault.TooLarge {
-		t.Fatalf("the job is %s (%v), want failed: too_large", rec.State, rec.Error)
-	}
-	j = tableOn(t, url, "a", 0)
-	mustCreate(t, j, &message.RunRequest{ID: "next"})
-	if rec := work(t, j, "next", &maker{}); rec.State != message.Done {
-		t.Errorf("the next job is %s", rec.State)
-	}
+	bubble.Run(t, func(t *testing.T) {
+		e := stockServer(t, 0)
+		j := tableOn(t, e, "a", 0)
+		prefixes := make([]string, 512)
+		for i := range prefixes {
+			prefixes[i] = noise(8000)
+		}
+		mustCreate(t, j, &message.RunRequest{ID: "huge"})
+		rec := work(t, j, "huge", &maker{files: manyFiles(512, prefixes...)})
+		if rec.State != message.Failed || rec.Error == nil || rec.Error.Public() != fault.TooLarge {
+			t.Fatalf("the job is %s (%v), want failed: too_large", rec.State, rec.Error)
+		}
+		j = tableOn(t, e, "a", 0)
+		mustCreate(t, j, &message.RunRequest{ID: "next"})
+		if rec := work(t, j, "next", &maker{}); rec.State != message.Done {
+			t.Errorf("the next job is %s", rec.State)
+		}
+	})
 }
 
 // TestLongNewRecord checks that a job whose record has no room for later changes is refused on arrival, and that one
 // accepted by an earlier version ends as soon as its record cannot be written.
 func TestLongNewRecord(t *testing.T) {
-	t.Parallel()
-	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
-	ctx := wiretest.Context(t)
-	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
-	if e := fault.From(err); err == nil || e.Public() != fault.TooLarge {
-		t.Fatalf("got %v, want too_large", err)
-	}
-	rec := j.fresh(&message.RunRequest{ID: "old", Client: strings.Repeat("x", 1<<20-600)}, "hash")
-	rec.Owner = "a"
-	plain, err := plainRecord(rec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := storeOf(j).jobs.Create(ctx, "old", plain); err != nil {
-		t.Fatal(err)
-	}
-	for !j.knows("old") {
-		time.Sleep(time.Millisecond)
-	}
-	if _, _, err := j.do(ctx, "old", taken{"w", "a", "c"}); err != nil {
-		t.Fatal(err)
-	}
-	_, _, err = j.do(ctx, "old", ended{attempt: attempt{1, "a"}, metrics: map[string]any{"x": noise(2 << 20)}})
-	if !errors.Is(err, errLong) {
-		t.Fatalf("got %v, want a record that is too long", err)
-	}
-	if rec, err := j.Get("old"); err != nil || rec.State != message.Failed || rec.Error.Public() != fault.TooLarge ||
-		rec.Finished == 0 {
-		t.Errorf("the job is %s, %v, %v, ended at %d; want failed: too_large, and when", rec.State, rec.Error, err,
-			rec.Finished)
-	}
+	bubble.Run(t, func(t *testing.T) {
+		j := tableOn(t, stockServer(t, 0), "a", 0)
+		ctx := wiretest.Context(t)
+		_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
+		if e := fault.From(err); err == nil || e.Public() != fault.TooLarge {
+			t.Fatalf("got %v, want too_large", err)
+		}
+		rec := j.fresh(&message.RunRequest{ID: "old", Client: strings.Repeat("x", 1<<20-600)}, "hash")
+		rec.Owner = "a"
+		plain, err := plainRecord(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := storeOf(j).jobs.Create(ctx, "old", plain); err != nil {
+			t.Fatal(err)
+		}
+		for !j.knows("old") {
+			time.Sleep(time.Millisecond)
+		}
+		if _, _, err := j.do(ctx, "old", taken{"w", "a", "c"}); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = j.do(ctx, "old", ended{attempt: attempt{1, "a"}, metrics: map[string]any{"x": noise(2 << 20)}})
+		if !errors.Is(err, errLong) {
+			t.Fatalf("got %v, want a record that is too long", err)
+		}
+		if rec, err := j.Get("old"); err != nil || rec.State != message.Failed || rec.Error.Public() != fault.TooLarge ||
+			rec.Finished == 0 {
+			t.Errorf("the job is %s, %v, %v, ended at %d; want failed: too_large, and when", rec.State, rec.Error, err,
+				rec.Finished)
+		}
+	})
 }

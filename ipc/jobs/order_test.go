@@ -15,6 +15,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 )
 
 // line makes jobs wait in a table and takes them one after the other. A job is named like "b7-low": client, number,
@@ -270,32 +271,33 @@ func TestUniqueKeys(t *testing.T) {
 
 // TestUniqueKeysOfTwoDaemons checks that of requests with one key that several daemons get at a time one becomes a job.
 func TestUniqueKeysOfTwoDaemons(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	a, _ := durable(t, e, "a")
-	b, _ := durable(t, e, "b")
-	for round := range 5 {
-		var made atomic.Int32
-		var all sync.WaitGroup
-		var ids sync.Map
-		for i := range 8 {
-			all.Go(func() {
-				req := &message.RunRequest{UniqueKey: fmt.Sprint("k", round), From: "c"}
-				rec, created, err := []*Table{a, b}[i%2].Create(wiretest.Context(t), req, fmt.Sprint("hash-", i))
-				if err != nil {
-					t.Error(err)
-				}
-				if created {
-					made.Add(1)
-				}
-				ids.Store(rec.Job, true)
-			})
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		a, _ := durable(t, e, "a")
+		b, _ := durable(t, e, "b")
+		for round := range 5 {
+			var made atomic.Int32
+			var all sync.WaitGroup
+			var ids sync.Map
+			for i := range 8 {
+				all.Go(func() {
+					req := &message.RunRequest{UniqueKey: fmt.Sprint("k", round), From: "c"}
+					rec, created, err := []*Table{a, b}[i%2].Create(wiretest.Context(t), req, fmt.Sprint("hash-", i))
+					if err != nil {
+						t.Error(err)
+					}
+					if created {
+						made.Add(1)
+					}
+					ids.Store(rec.Job, true)
+				})
+			}
+			all.Wait()
+			n := 0
+			ids.Range(func(any, any) bool { n++; return true })
+			if made.Load() != 1 || n != 1 {
+				t.Errorf("%d jobs were made, and %d ids returned", made.Load(), n)
+			}
 		}
-		all.Wait()
-		n := 0
-		ids.Range(func(any, any) bool { n++; return true })
-		if made.Load() != 1 || n != 1 {
-			t.Errorf("%d jobs were made, and %d ids returned", made.Load(), n)
-		}
-	}
+	})
 }

@@ -14,24 +14,25 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 	"patchbay/tests/natsproxy"
-	"patchbay/tests/natsserver"
 )
 
 // TestAnyMessageLost drops one message from a running daemon to its server, or cuts the connection in the middle of it,
 // and checks that, whichever message it is, jobs that were taken are done once, in one attempt, and have one terminal
 // event after the next start.
 func TestAnyMessageLost(t *testing.T) {
-	t.Parallel()
-	opened, all := lossy(t, func(int, string) natsproxy.Fault { return natsproxy.Pass })
+	var opened, all int
+	bubble.Part(t, "quiet", func(t *testing.T) {
+		opened, all = lossy(t, func(int, string) natsproxy.Fault { return natsproxy.Pass })
+	})
 	if all < opened+15 {
 		t.Fatalf("a quiet run has %d messages, %d of them to begin: too few", all, opened)
 	}
 	const seed = 7
 	rnd := rand.New(rand.NewPCG(seed, seed))
 	t.Logf("%d messages in a quiet run, the first %d to begin; seed %d", all, opened, seed)
-	t.Run("the first end lost", func(t *testing.T) {
-		t.Parallel()
+	bubble.Part(t, "the first end lost", func(t *testing.T) {
 		lost := false
 		lossy(t, func(_ int, subject string) natsproxy.Fault {
 			if lost || !strings.HasSuffix(subject, "."+message.EventSuccess) {
@@ -41,8 +42,8 @@ func TestAnyMessageLost(t *testing.T) {
 			return natsproxy.Drop
 		})
 	})
-	t.Run("a start in doubt", func(t *testing.T) { // longer than Reconcile tolerates a running job that no worker holds
-		t.Parallel()
+	// longer than Reconcile tolerates a running job that no worker holds
+	bubble.Part(t, "a start in doubt", func(t *testing.T) {
 		puts, asked := 0, 0
 		lossy(t, func(_ int, subject string) natsproxy.Fault {
 			switch subject {
@@ -59,20 +60,18 @@ func TestAnyMessageLost(t *testing.T) {
 		})
 	})
 	for i := range proxyRuns {
-		at, failure := opened+1+rnd.IntN(all-opened), natsproxy.Drop
+		at, failure, name := opened+1+rnd.IntN(all-opened), natsproxy.Drop, "lost"
 		if i%2 == 1 {
-			failure = natsproxy.Cut
+			failure, name = natsproxy.Cut, "cut"
 		}
-		t.Run(fmt.Sprintf("%d %s", at, map[natsproxy.Fault]string{natsproxy.Drop: "lost", natsproxy.Cut: "cut"}[failure]),
-			func(t *testing.T) {
-				t.Parallel()
-				lossy(t, func(n int, _ string) natsproxy.Fault {
-					if n == at {
-						return failure
-					}
-					return natsproxy.Pass
-				})
+		bubble.Part(t, fmt.Sprint(at, " ", name), func(t *testing.T) {
+			lossy(t, func(n int, _ string) natsproxy.Fault {
+				if n == at {
+					return failure
+				}
+				return natsproxy.Pass
 			})
+		})
 	}
 }
 
@@ -80,14 +79,12 @@ func TestAnyMessageLost(t *testing.T) {
 // The follower is not told that there is no such job, and gets all events from the first once the network is whole
 // again.
 func TestFollowBesideLoss(t *testing.T) {
-	t.Parallel()
 	for _, part := range []string{".CONSUMER.CREATE.", ".CONSUMER.MSG.NEXT."} {
-		t.Run(strings.Trim(part, "."), func(t *testing.T) {
-			t.Parallel()
+		bubble.Part(t, strings.Trim(part, "."), func(t *testing.T) {
 			e := jetstreamServer(t, false)
 			var on atomic.Bool
 			var lost atomic.Int64
-			p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), func(_ int, subject string) natsproxy.Fault {
+			p := natsproxy.Within(t, e, func(_ int, subject string) natsproxy.Fault {
 				if on.Load() && strings.Contains(subject, part) {
 					lost.Add(1)
 					return natsproxy.Drop
@@ -97,12 +94,11 @@ func TestFollowBesideLoss(t *testing.T) {
 			ctx := wiretest.Context(t)
 			made, _ := durable(t, e, "b")
 			mustCreate(t, made, &message.RunRequest{ID: "p"})
-			for log, err := storeOf(made).log(ctx, "p"); len(log) == 0; log, err = storeOf(made).log(ctx, "p") {
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			j, end := proxied(ctx, t, p.URL)
+			eventually(ctx, t, "its first event is in the stream", func() bool {
+				log, err := storeOf(made).log(ctx, "p")
+				return err == nil && len(log) > 0
+			})
+			j, end := proxied(ctx, t, p)
 			defer end()
 			on.Store(true)
 			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -140,9 +136,9 @@ func TestFollowBesideLoss(t *testing.T) {
 func lossy(t *testing.T, failure func(int, string) natsproxy.Fault) (opened, all int) {
 	t.Helper()
 	e := jetstreamServer(t, false)
-	p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), failure)
+	p := natsproxy.Within(t, e, failure)
 	ctx := wiretest.Context(t)
-	j, end := proxied(ctx, t, p.URL)
+	j, end := proxied(ctx, t, p)
 	opened = p.Count()
 	const jobs = 3
 	for i := range jobs {
@@ -177,17 +173,17 @@ func lossy(t *testing.T, failure func(int, string) natsproxy.Fault) (opened, all
 
 // proxied returns the table of a daemon that reaches its server through a proxy. It retries a failed start, as init
 // would.
-func proxied(ctx context.Context, t *testing.T, url string) (*Table, func()) {
+func proxied(ctx context.Context, t *testing.T, p *natsproxy.Proxy) (*Table, func()) {
 	t.Helper()
 	for {
-		l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: "a", Log: zerolog.Nop()})
+		l, err := OpenJetStream(ctx, JetStreamConfig{URL: p.URL, InProcess: p, Owner: "a", Log: zerolog.Nop()})
 		if err != nil {
 			if ctx.Err() != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
-		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
+		nc, err := nats.Connect(p.URL, nats.InProcessServer(p), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +202,7 @@ func proxied(ctx context.Context, t *testing.T, url string) (*Table, func()) {
 }
 
 // checkRestarted starts the daemon once more and compares what it finds with what was done.
-func checkRestarted(ctx context.Context, t *testing.T, e *natsserver.Server, jobs int) {
+func checkRestarted(ctx context.Context, t *testing.T, e *bubble.Server, jobs int) {
 	t.Helper()
 	j, end := durable(t, e, "a")
 	outputs, err := NewOutputs(OutputsConfig{})

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 	"patchbay/tests/natsserver"
 )
 
@@ -15,7 +16,6 @@ import (
 // them deleted, a consumer deleted, or started again on another folder. The daemon makes them anew and says so, writes
 // the records again that it knows, and goes on: a job that waited is handed out, and new ones are taken.
 func TestStoreIsMadeAnew(t *testing.T) {
-	t.Parallel()
 	remove := func(names ...string) func(*testing.T, *JetStream) {
 		return func(t *testing.T, l *JetStream) {
 			for _, name := range names {
@@ -33,10 +33,9 @@ func TestStoreIsMadeAnew(t *testing.T) {
 		"folder":   nil,
 	}
 	for name, harm := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		bubble.Part(t, name, func(t *testing.T) {
 			dir := t.TempDir()
-			e := natsserver.Start(t, natsserver.Inside(dir))
+			e := bubble.Start(t, natsserver.Inside(dir))
 			j, _ := durable(t, e, "a")
 			l, ctx := storeOf(j), wiretest.Context(t)
 			finish := func(rec message.Record) error {
@@ -100,31 +99,32 @@ func TestStoreIsMadeAnew(t *testing.T) {
 // TestFaultOfAServerWithoutJetStream checks that a server that is up and keeps no jobs is a fault of the store until it
 // keeps jobs again.
 func TestFaultOfAServerWithoutJetStream(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	e := natsserver.Start(t, natsserver.Inside(dir))
-	conf, err := os.ReadFile(e.Conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j, _ := durable(t, e, "a")
-	l, ctx := storeOf(j), wiretest.Context(t)
-	if err := l.Fault(); err != nil {
-		t.Errorf("a store that is well has the fault %v", err)
-	}
-	restart := func(conf string) {
-		e.Kill()
-		if err := os.WriteFile(e.Conf, []byte(conf), 0o600); err != nil {
+	bubble.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		e := bubble.Start(t, natsserver.Inside(dir))
+		conf, err := os.ReadFile(e.Conf)
+		if err != nil {
 			t.Fatal(err)
 		}
-		e.Start()
-	}
-	with, _, found := strings.Cut(string(conf), "jetstream")
-	if !found {
-		t.Fatalf("the server has no JetStream: %s", conf)
-	}
-	restart(with)
-	eventually(ctx, t, "there is a fault though the server is up", func() bool { return l.Up() && l.Fault() != nil })
-	restart(string(conf))
-	eventually(ctx, t, "the fault is gone", func() bool { return l.Up() && l.Fault() == nil })
+		j, _ := durable(t, e, "a")
+		l, ctx := storeOf(j), wiretest.Context(t)
+		if err := l.Fault(); err != nil {
+			t.Errorf("a store that is well has the fault %v", err)
+		}
+		restart := func(conf string) {
+			e.Kill()
+			if err := os.WriteFile(e.Conf, []byte(conf), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			e.Start()
+		}
+		with, _, found := strings.Cut(string(conf), "jetstream")
+		if !found {
+			t.Fatalf("the server has no JetStream: %s", conf)
+		}
+		restart(with)
+		eventually(ctx, t, "there is a fault though the server is up", func() bool { return l.Up() && l.Fault() != nil })
+		restart(string(conf))
+		eventually(ctx, t, "the fault is gone", func() bool { return l.Up() && l.Fault() == nil })
+	})
 }

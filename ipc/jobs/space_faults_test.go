@@ -14,6 +14,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 )
 
 const testSpace = 16 << 20
@@ -36,7 +37,7 @@ func create(t *testing.T, j *Table, req *message.RunRequest) error {
 	t.Helper()
 	ctx := wiretest.Context(t)
 	j.reconcile(ctx)
-	_, _, err := handIn(ctx, j, req)
+	_, _, err := j.Create(ctx, req, "hash")
 	return err
 }
 
@@ -62,10 +63,9 @@ func fill(t *testing.T, j *Table, bytes int) (ids []string) {
 // their own ends, and that a full store takes jobs again when its jobs have ended, with a known limit and with an
 // unknown one.
 func TestStoreDoesNotStayFull(t *testing.T) {
-	t.Parallel()
 	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
-		t.Run(name, func(t *testing.T) {
-			j := tableOn(t, stockServer(t, testSpace).URL, "a", limit)
+		bubble.Part(t, name, func(t *testing.T) {
+			j := tableOn(t, stockServer(t, testSpace), "a", limit)
 			ctx := wiretest.Context(t)
 			for i := range 24 {
 				id := fmt.Sprint("done", i)
@@ -96,6 +96,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 					t.Fatal(err)
 				}
 				_ = fail(ctx, j, rec)
+				time.Sleep(time.Millisecond) // the oldest is the first whose request goes
 			}
 			if _, err := j.Retry(ctx, "fail0"); fault.From(err) == nil || fault.From(err).Public() != fault.Expired {
 				t.Errorf("retry of a job whose request is gone: %v, want expired", err)
@@ -152,34 +153,35 @@ func (s *stalling) Purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) 
 // TestRoomIsMadeThoughTheServerStalls checks that a store that can make room is not called full because the server was
 // slow to make it. If the server makes none in time, the error says that it does not answer.
 func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
-	t.Parallel()
-	j := tableOn(t, stockServer(t, testSpace).URL, "a", testSpace)
-	ctx := wiretest.Context(t)
-	l := storeOf(j)
-	for i := range 9 {
-		mustCreate(t, j, heavy(fmt.Sprint("fail", i)))
-		rec, _, _, err := j.Take(ctx, "w")
-		if err == nil {
-			err = fail(ctx, j, rec)
+	bubble.Run(t, func(t *testing.T) {
+		j := tableOn(t, stockServer(t, testSpace), "a", testSpace)
+		ctx := wiretest.Context(t)
+		l := storeOf(j)
+		for i := range 9 {
+			mustCreate(t, j, heavy(fmt.Sprint("fail", i)))
+			rec, _, _, err := j.Take(ctx, "w")
+			if err == nil {
+				err = fail(ctx, j, rec)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err != nil {
-			t.Fatal(err)
+		bodies := &stalling{l.requestStream, 1 << 30}
+		l.requestStream = bodies
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		_, _, err := j.Create(short, heavy("never"), "hash")
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrStore) {
+			t.Errorf("nothing is answered: %v, want that, and not that the store is full", err)
 		}
-	}
-	bodies := &stalling{l.requestStream, 1 << 30}
-	l.requestStream = bodies
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
-	_, _, err := j.Create(short, heavy("never"), "hash")
-	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrStore) {
-		t.Errorf("nothing is answered: %v, want that, and not that the store is full", err)
-	}
-	for left := range 3 { // the list of requests, then the removal of one
-		bodies.left = left
-		if _, _, err := j.Create(ctx, heavy(fmt.Sprint("after", left)), "hash"); err != nil {
-			t.Errorf("%d requests without an answer: %v", left, err)
+		for left := range 3 { // the list of requests, then the removal of one
+			bodies.left = left
+			if _, _, err := j.Create(ctx, heavy(fmt.Sprint("after", left)), "hash"); err != nil {
+				t.Errorf("%d requests without an answer: %v", left, err)
+			}
 		}
-	}
+	})
 }
 
 // failing is a bucket that takes some writes and then no more.
@@ -197,29 +199,30 @@ func (f *failing) Put(ctx context.Context, key string, value []byte) (uint64, er
 
 // TestFailedCreateLeavesNothing checks that the pieces of a job that could not be stored are removed.
 func TestFailedCreateLeavesNothing(t *testing.T) {
-	t.Parallel()
-	e := jetstreamServer(t, false)
-	j, _ := durable(t, e, "a")
-	l := storeOf(j)
-	ctx := wiretest.Context(t)
-	real := l.requests
-	l.requests = &failing{real, 2}
-	if _, _, err := j.Create(ctx, heavy("half"), "hash"); err == nil {
-		t.Fatal("a job was taken whose request is not whole")
-	}
-	l.requests = real
-	for {
-		info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+".half.>"))
-		if err != nil {
-			t.Fatalf("the pieces stay: %v", err)
+	bubble.Run(t, func(t *testing.T) {
+		e := jetstreamServer(t, false)
+		j, _ := durable(t, e, "a")
+		l := storeOf(j)
+		ctx := wiretest.Context(t)
+		real := l.requests
+		l.requests = &failing{real, 2}
+		if _, _, err := j.Create(ctx, heavy("half"), "hash"); err == nil {
+			t.Fatal("a job was taken whose request is not whole")
 		}
-		if len(info.State.Subjects) == 0 {
-			break
+		l.requests = real
+		for {
+			info, err := l.requestStream.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+".half.>"))
+			if err != nil {
+				t.Fatalf("the pieces stay: %v", err)
+			}
+			if len(info.State.Subjects) == 0 {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	mustCreate(t, j, heavy("half"))
-	if _, req, _, err := j.Take(ctx, "w"); err != nil || len(req.Inputs["a.png"]) != heavyBytes {
-		t.Errorf("the job sent again: %v", err)
-	}
+		mustCreate(t, j, heavy("half"))
+		if _, req, _, err := j.Take(ctx, "w"); err != nil || len(req.Inputs["a.png"]) != heavyBytes {
+			t.Errorf("the job sent again: %v", err)
+		}
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/bubble"
 )
 
 // heard is a follower that keeps what it hears.
@@ -65,7 +66,6 @@ func (h *heard) known() (out []message.Record) {
 // TestStores checks what every Store does. again opens the same jobs a second time; it is nil for a store that has one
 // table.
 func TestStores(t *testing.T) {
-	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) (s Store, again func() Store){
 		"memory": func(*testing.T) (Store, func() Store) { return &memory{}, nil },
 		"JetStream": func(t *testing.T) (Store, func() Store) {
@@ -74,7 +74,7 @@ func TestStores(t *testing.T) {
 			one := func() Store {
 				daemons++
 				l, err := OpenJetStream(t.Context(), JetStreamConfig{
-					URL: e.URL, Owner: fmt.Sprint("d", daemons), Log: zerolog.Nop(),
+					URL: e.URL, InProcess: e, Owner: fmt.Sprint("d", daemons), Log: zerolog.Nop(),
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -86,12 +86,11 @@ func TestStores(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			for check, f := range map[string]func(*testing.T, Store){
 				"Keep": keepsOnce, "Swap": swapsAtARevision, "Race": oneSwapWins, "Request": keepsRequests,
 				"Tend": dropsWhatIsForgotten, "Unknown": knowsNoOthers,
 			} {
-				t.Run(check, func(t *testing.T) {
+				bubble.Part(t, check, func(t *testing.T) {
 					s, _ := open(t)
 					if err := s.open(wiretest.Context(t), &heard{jobs: map[string]message.Record{}}); err != nil {
 						t.Fatal(err)
@@ -99,9 +98,11 @@ func TestStores(t *testing.T) {
 					f(t, s)
 				})
 			}
-			if s, again := open(t); again != nil {
-				t.Run("Follow", func(t *testing.T) { tellsFollowers(t, s, again()) })
-			}
+			bubble.Part(t, "Follow", func(t *testing.T) {
+				if s, again := open(t); again != nil {
+					tellsFollowers(t, s, again())
+				}
+			})
 		})
 	}
 }

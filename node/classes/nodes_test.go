@@ -18,6 +18,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
+	"patchbay/tests/golden"
 )
 
 // record is nodes/classes.safetensors of tests/golden: the outputs of ComfyUI's own classes, recorded by

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 )
 
 // Proxy relays connections to a server. It numbers the messages that clients publish (PUB and HPUB, requests included)
@@ -17,11 +19,11 @@ import (
 type Proxy struct {
 	URL string // for clients
 
-	server string // host:port
-	mu     sync.Mutex
-	count  int
-	fault  func(n int, subject string) Fault
-	open   map[net.Conn]bool
+	dial  func() (net.Conn, error) // a connection to the server
+	mu    sync.Mutex
+	count int
+	fault func(n int, subject string) Fault
+	open  map[net.Conn]bool
 }
 
 // Fault is what happens to one message.
@@ -43,8 +45,9 @@ func Start(tb testing.TB, server string, fault func(n int, subject string) Fault
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &Proxy{URL: "nats://" + l.Addr().String(), server: server, fault: fault, open: map[net.Conn]bool{}}
-	tb.Cleanup(func() { _ = l.Close(); p.CutAll() })
+	p := newProxy(tb, func() (net.Conn, error) { return net.Dial("tcp", server) }, fault)
+	p.URL = "nats://" + l.Addr().String()
+	tb.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -55,6 +58,27 @@ func Start(tb testing.TB, server string, fault func(n int, subject string) Fault
 		}
 	}()
 	return p
+}
+
+// Within returns a proxy without a listener in front of a server in this process: it implements
+// nats.InProcessConnProvider.
+func Within(tb testing.TB, server nats.InProcessConnProvider, fault func(n int, subject string) Fault) *Proxy {
+	p := newProxy(tb, server.InProcessConn, fault)
+	p.URL = "nats://proxy"
+	return p
+}
+
+func newProxy(tb testing.TB, dial func() (net.Conn, error), fault func(n int, subject string) Fault) *Proxy {
+	p := &Proxy{dial: dial, fault: fault, open: map[net.Conn]bool{}}
+	tb.Cleanup(p.CutAll)
+	return p
+}
+
+// InProcessConn returns a connection through the proxy.
+func (p *Proxy) InProcessConn() (net.Conn, error) {
+	client, c := net.Pipe()
+	go p.serve(c)
+	return client, nil
 }
 
 // Count returns the number of messages that clients have sent so far.
@@ -98,7 +122,7 @@ func (p *Proxy) keep(c net.Conn, on bool) {
 func (p *Proxy) serve(c net.Conn) {
 	p.keep(c, true)
 	defer p.keep(c, false)
-	s, err := net.Dial("tcp", p.server)
+	s, err := p.dial()
 	if err != nil {
 		return
 	}

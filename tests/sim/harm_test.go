@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc/message"
+	"patchbay/tests/bubble"
 )
 
 // harm does what a step of the plan has in store for the world, and leaves everything up.
@@ -51,13 +52,13 @@ func (w *world) harm(s step, nodes []*node) {
 		other.crash()
 	case forget:
 		w.turn <- struct{}{}
-		earlier := w.newDisk()
-		copyTree(w.disk, earlier)
+		earlier := filepath.Join(w.base, "earlier")
+		bubble.Copy(w.disk, earlier)
 		time.Sleep(s.lasts)
 		w.stopServer(true)
 		_ = os.RemoveAll(w.disk)
-		w.disk = earlier
-		w.startServer()
+		_ = os.Rename(earlier, w.disk)
+		w.server.Start()
 		if w.fills.Load() == 0 { // the earlier disk may have been full
 			w.limit("KV_"+message.JobBucket, unlimited)
 			w.limit("KV_"+message.RequestBucket, unlimited)
@@ -70,7 +71,7 @@ func (w *world) harm(s step, nodes []*node) {
 		if s.kind == damage {
 			w.spoil(s)
 		}
-		w.startServer()
+		w.server.Start()
 		w.note("the server is up again")
 		<-w.turn
 	}

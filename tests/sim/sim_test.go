@@ -12,10 +12,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server/ats"
+	"patchbay/tests/bubble"
 )
 
 // traces is where runs that fail leave their traces. The disks of servers are in memory where the system has such a
@@ -43,7 +42,6 @@ const seeds = 30
 func TestSimulation(t *testing.T) {
 	seeds, from := setting("SIM_SEEDS", seeds), setting("SIM_FROM", 1)
 	began, total, runs := time.Now(), map[string]int{}, 0
-	ats.Register() // the ticker of this clock must be made outside of the bubble, or its virtual time stands still
 	for seed := from; seed < from+seeds && !t.Failed(); seed++ {
 		w := run(t, planOf(uint64(seed)))
 		for kind, n := range w.counts {
@@ -74,17 +72,7 @@ func processor() time.Duration {
 
 // run runs a plan in a bubble.
 func run(t *testing.T, p plan) (w *world) {
-	t.Run(fmt.Sprint("seed", p.seed), func(t *testing.T) {
-		now := time.Now()
-		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(time.Until(now)) // nats-server expires messages by the clock outside of the bubble
-			w = simulate(t, p)
-		})
-	})
-	// nats.go keeps timers in a pool, and one that was made in a bubble cannot be used in the next: two collections empty
-	// a sync.Pool
-	runtime.GC()
-	runtime.GC()
+	bubble.Part(t, fmt.Sprint("seed", p.seed), func(t *testing.T) { w = simulate(t, p) })
 	return w
 }
 
@@ -100,7 +88,6 @@ var mended = map[string]plan{
 
 // TestMended runs the plans that have failed.
 func TestMended(t *testing.T) {
-	ats.Register()
 	for name, p := range mended {
 		for range tries {
 			for _, bad := range run(t, p).bad {

@@ -13,6 +13,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/worker"
+	"patchbay/tests/bubble"
 )
 
 // cable is a link between a daemon and a program beside it, a worker or a client: a socket in memory.
@@ -38,7 +39,7 @@ func newCable() *cable {
 // carry copies what arrives at one end to the other, and closes both once one is closed and all of it has arrived.
 func (c *cable) carry(from, to net.Conn) {
 	defer c.cut()
-	for b := range arrivals(from, func() {}) {
+	for b := range bubble.Arrivals(from) {
 		if to == c.inner[1] {
 			c.thaws()
 		}

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
+	"patchbay/tests/bubble"
 )
 
 // world is what lies outside of the daemons: the NATS server and its disk, and the links to it.
@@ -27,9 +25,8 @@ type world struct {
 	mu     sync.Mutex
 	trace  strings.Builder
 	began  time.Time
-	server *server.Server // nil: it is down
-	disk   string         // JetStream's folder
-	disks  int            // that the server has had
+	server *bubble.Server
+	disk   string // JetStream's folder
 	links  map[*link]bool
 	fuses  map[*fuse]bool
 	counts map[string]int // faults by kind
@@ -53,10 +50,11 @@ func newWorld(t testing.TB, p plan) *world {
 	base := t.TempDir()
 	w := &world{
 		t: t, plan: p, base: base, began: time.Now(), links: map[*link]bool{}, fuses: map[*fuse]bool{},
-		counts: map[string]int{}, goOn: map[string]int{}, disk: filepath.Join(base, "disk0"), turn: make(chan struct{}, 1),
+		counts: map[string]int{}, goOn: map[string]int{}, disk: filepath.Join(base, "disk"), turn: make(chan struct{}, 1),
 	}
 	w.life, w.end = context.WithCancel(context.Background())
-	w.startServer()
+	w.server = bubble.Start(t, fmt.Sprintf(`max_payload: %d
+jetstream { store_dir: %q, max_memory_store: %d, max_file_store: %d }`, 8<<20, w.disk, 64<<20, 8<<30))
 	return w
 }
 
@@ -130,71 +128,17 @@ func (w *world) violated(format string, args ...any) {
 	w.note("VIOLATED: "+format, args...)
 }
 
-// startServer starts a server on the current disk.
-func (w *world) startServer() {
-	s, err := server.NewServer(&server.Options{
-		ServerName: "sim", DontListen: true, NoSigs: true, NoLog: true, MaxPayload: 8 << 20, JetStream: true,
-		StoreDir: w.disk, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 8 << 30, SyncInterval: 2 * time.Minute,
-		DisableJetStreamBanner: true,
-	})
-	if err != nil {
-		panic(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(time.Minute) {
-		panic("the server does not get ready")
-	}
-	w.mu.Lock()
-	w.server = s
-	w.mu.Unlock()
-}
-
-// newDisk returns a folder for a disk.
-func (w *world) newDisk() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.disks++
-	return filepath.Join(w.base, fmt.Sprint("disk", w.disks))
-}
-
 // stopServer ends the server. Killed, the next one finds what its files held while it ran; otherwise what it wrote as
 // it ended too.
 func (w *world) stopServer(killed bool) {
-	old, next := w.disk, w.newDisk()
-	w.mu.Lock()
-	s := w.server
-	w.server = nil
-	w.mu.Unlock()
-	for _, l := range w.linksOf(nil) { // first: what is written from now on, nobody hears of
+	for _, l := range w.linksOf(nil) {
 		l.cut()
 	}
 	if killed {
-		copyTree(old, next)
+		w.server.Kill()
+	} else {
+		w.server.Close()
 	}
-	s.Shutdown()
-	s.WaitForShutdown()
-	if !killed {
-		copyTree(old, next)
-	}
-	_ = os.RemoveAll(old)
-	w.disk = next
-}
-
-// copyTree copies a folder whose files may change or go meanwhile.
-func copyTree(from, to string) {
-	_ = filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
-		name, relErr := filepath.Rel(from, path)
-		if err != nil || relErr != nil {
-			return nil //nolint:nilerr // it is gone
-		}
-		if e.IsDir() {
-			return os.MkdirAll(filepath.Join(to, name), 0o755)
-		}
-		if b, err := os.ReadFile(path); err == nil {
-			return os.WriteFile(filepath.Join(to, name), b, 0o600)
-		}
-		return nil
-	})
 }
 
 // link is a connection to the server that can be cut.
@@ -259,30 +203,15 @@ func (w *world) burns(l *link, message []byte) *fuse {
 	return nil
 }
 
-// arrivals returns what arrives at a connection, which holds it until it is read. gone is called when that ends.
-func arrivals(from net.Conn, gone func()) <-chan []byte {
-	in := make(chan []byte, 1<<14)
-	go func() {
-		defer close(in)
-		for b := make([]byte, 64<<10); ; {
-			n, err := from.Read(b)
-			if n > 0 {
-				in <- bytes.Clone(b[:n])
-			}
-			if err != nil {
-				gone()
-				return
-			}
-		}
-	}()
-	return in
-}
-
-// carry copies what arrives at one end to the other. It never holds it back: nats.go keeps a lock while it waits for
-// the server, and waiting for a lock stops the clock of a bubble (golang/go issue 77687).
+// carry copies what arrives at one end to the other.
 func (l *link) carry(to, from net.Conn) {
 	defer l.cut()
-	for b := range arrivals(from, l.cut) {
+	for all := make([]byte, 64<<10); ; {
+		n, err := from.Read(all)
+		if err != nil {
+			return
+		}
+		b := all[:n]
 		var f *fuse
 		if from == l.daemon {
 			f = l.w.burns(l, b)
@@ -322,15 +251,13 @@ type way struct {
 }
 
 func (p way) InProcessConn() (net.Conn, error) {
-	p.w.mu.Lock()
-	s := p.w.server
-	p.w.mu.Unlock()
-	if s == nil || p.node != nil && p.node.cutOff() {
+	if p.node != nil && p.node.cutOff() {
 		p.w.trouble()
 		return nil, errors.New("no way to the server")
 	}
-	inner, err := s.InProcessConn()
+	inner, err := p.w.server.InProcessConn()
 	if err != nil {
+		p.w.trouble()
 		return nil, err
 	}
 	outer, daemon := net.Pipe()
