@@ -207,6 +207,9 @@ func TestRivals(t *testing.T) {
 			t.Errorf("the first process is told: %v", err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
+		if err := first.Beat(ctx); err != nil { // before the others look who is there
+			t.Fatal(err)
+		}
 		var beats sync.WaitGroup
 		beats.Go(func() {
 			for ctx.Err() == nil && first.Beat(ctx) == nil {

@@ -2,7 +2,6 @@ package classes
 
 import (
 	"cmp"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
