@@ -63,8 +63,9 @@ served-clients: build
 FAKED := parallel parallel/comm/stream tests
 fake:
 	$(GO) test -count 1 -timeout 30m -tags fakegpu ./engine/cuda/... ./parallel/comm/{localcuda,nccl}
-	$(GO) test -count 1 -timeout 30m -tags fakegpu -short $(addprefix ./,$(FAKED)) -run "^($$(grep -l '^//go:build.*fakegpu' \
-	  $(FAKED:%=%/*_test.go) | xargs sed -n 's/^func \(Test[^(]*\)(.*/\1/p' | paste -sd '|'))$$"
+	tests=$$(grep -l '^//go:build.*fakegpu' $(FAKED:%=%/*_test.go) | \
+	  xargs sed -n 's/^func \(Test[^(]*\)(.*/\1/p' | paste -sd '|') && \
+	$(GO) test -count 1 -timeout 30m -tags fakegpu -short -run "^($$tests)$$" $(FAKED:%=./%)
 
 # The CUDA side without a GPU: the PTX against its sources, prototypes against NVIDIA's headers, registers and spills,
 # the kernels as the PTX says them, translated, with races found, and whether what travels to a GPU machine still fits.

@@ -1,7 +1,8 @@
 // Package golden gives tests access to numbers recorded from ComfyUI, torch and transformers (README.md beside this
 // file says how they were made).
 //
-// Open and JSON read a file, Path finds one that is not compressed, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
+// Open and JSON read a file, Path finds one that is not compressed, Value is the formula that made all weights and
+// inputs, Fill applies it to a whole tensor.
 package golden
 
 import (

@@ -21,8 +21,8 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	if !strings.HasPrefix(f.Names()[0], "batch") && len(f.Names()) == 0 {
-		t.Errorf("tensors of noise.safetensors: %v", f.Names())
+	if len(f.Names()) == 0 {
+		t.Error("no tensors in noise.safetensors")
 	}
 	if _, err := Open("none.safetensors"); err == nil || !strings.Contains(err.Error(), "none.safetensors") {
 		t.Errorf("a missing file of tensors: %v", err)
