@@ -81,6 +81,10 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 		"SCHEME://HOST of another web page that may use --http; may be given several times")
 	f.StringVar(&cfg.Templates, "templates", "",
 		"folder of workflows with named parameters, NAME.json, for POST /patchbay/run/NAME and /v1/images of --http")
+	f.StringVar(&cfg.WebhookSecretFile, "webhook-secret-file", "", "file with the secret (whsec_...) that signs the "+
+		"reports of jobs' ends to the URLs that they name (default: such jobs are refused)")
+	f.StringArrayVar(&cfg.WebhookHosts, "webhook-host", nil, "HOST[:PORT] to which ends may be reported; may be given "+
+		"several times (default: every host with a public address)")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	settings.Folders(f, &cfg)
 	settings.Hosts(f, &cfg)

@@ -57,7 +57,7 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.checkJobs(); err != nil {
 		return err
 	}
-	if err := c.checkHTTP(); err != nil {
+	if err := cmp.Or(c.checkHTTP(), c.checkWebhooks()); err != nil {
 		return err
 	}
 	if _, err := c.Limits.Check(); err != nil {
@@ -128,7 +128,8 @@ func (c *Config) Complete() error {
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return refuse("--log %s: want debug, info, warn or error", c.Log)
 	}
-	paths := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey, &c.Templates}
+	paths := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey, &c.Templates,
+		&c.WebhookSecretFile}
 	for i := range c.Models {
 		paths = append(paths, &c.Models[i])
 	}

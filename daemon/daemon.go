@@ -7,8 +7,8 @@
 // portable_model.go and hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are
 // the other side. On it worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder,
 // resume.go evaluations of open jobs in it, register.go hosts that come and go, metrics.go counts and health, http.go
-// ComfyUI's HTTP API, run.go serves and shuts down. complete.go checks settings, daemon.go opens everything in order.
-// collector.go relaxes garbage collection while payloads arrive.
+// ComfyUI's HTTP API, webhooks.go reports of ends, run.go serves and shuts down. complete.go checks settings, daemon.go
+// opens everything in order. collector.go relaxes garbage collection while payloads arrive.
 package daemon
 
 import (
@@ -112,6 +112,9 @@ func (d *daemon) open(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	if err := d.openWebhooks(); err != nil {
+		return err
+	}
 	if err := d.openHTTP(); err != nil {
 		return err
 	}
@@ -141,6 +144,9 @@ func (d *daemon) open(ctx context.Context) error {
 	sc.Devices = cfg.places()
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
+	if d.webhooks != nil {
+		sc.Webhook = d.webhooks.Check
+	}
 	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
 	}

@@ -54,6 +54,9 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		return err
 	}
 	children.Go(func() { d.jobs.Reconcile(alive) })
+	if d.webhooks != nil {
+		children.Go(func() { d.webhooks.Run(alive, d.jobs) })
+	}
 	children.Go(func() {
 		for range wire.Every(alive, sweepEvery) {
 			d.sweepEvaluations()
@@ -153,6 +156,9 @@ func (d *daemon) event(ev message.Event) {
 	d.meter.Event(ev)
 	d.nats.Event(ev)
 	d.ended(ev)
+	if d.webhooks != nil {
+		d.webhooks.Event(ev)
+	}
 	if d.http != nil {
 		d.http.Event(ev)
 	}

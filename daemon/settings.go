@@ -73,6 +73,11 @@ type Config struct {
 	Frontend  string `json:"frontend,omitempty"`
 	Templates string `json:"templates,omitempty"` // folder of workflows with named parameters; empty: none
 
+	// WebhookSecretFile holds the secret that signs the reports of jobs' ends; empty: there are none. WebhookHosts are
+	// the hosts that they may go to; empty: all with public addresses.
+	WebhookSecretFile string   `json:"webhook_secret_file,omitempty"`
+	WebhookHosts      []string `json:"webhook_hosts,omitempty"`
+
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory
 	Sync      string        `json:"sync,omitempty"`  // always or interval

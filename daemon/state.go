@@ -8,6 +8,7 @@ import (
 	"patchbay/ipc/meter"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/web"
+	"patchbay/ipc/webhook"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
 )
@@ -23,8 +24,9 @@ type daemon struct {
 	outputs  *jobs.Outputs
 	embedded *broker.Embedded // nil with an external server
 	nats     *serve.NATS
-	socket   *serve.Socket // nil: off
-	http     *web.HTTP     // nil: off
+	socket   *serve.Socket   // nil: off
+	http     *web.HTTP       // nil: off
+	webhooks *webhook.Sender // nil: off
 	children []*worker.Child
 	unfollow func() // stops following a cluster of hosts; nil: none is followed
 	owner    string // the daemon's name

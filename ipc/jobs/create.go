@@ -148,6 +148,9 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 			rec.Memory = max(rec.Memory, f.Bytes)
 		}
 	}
+	if req.Webhook != "" {
+		rec.Webhook = &message.Hook{URL: req.Webhook}
+	}
 	if req.QueueTTLMS > 0 {
 		rec.ExpireAt = now + int64(req.QueueTTLMS)
 	}

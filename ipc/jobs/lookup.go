@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 
 	"patchbay/ipc/message"
 )
@@ -65,6 +66,16 @@ func (j *Table) Request(ctx context.Context, id string) (*message.RunRequest, er
 	ctx, stop := context.WithTimeout(ctx, AskTime)
 	defer stop()
 	return store.request(ctx, rec)
+}
+
+// Reported notes in the record of a job that its end of that number was reported to its webhook. It is no error if the
+// job is gone or has moved on.
+func (j *Table) Reported(ctx context.Context, id string, number uint64) error {
+	_, _, err := j.do(ctx, id, reported{number})
+	if errors.Is(err, errMoved) || errors.Is(err, ErrNoJob) {
+		return nil
+	}
+	return err
 }
 
 // Forget forgets a job that has ended, as happens to the oldest ones. It returns false if there is none of that ID, or

@@ -106,6 +106,8 @@ type (
 	hopeless struct{ failure *fault.Error }
 	// filesDropped: the files of an attempt are about to be removed.
 	filesDropped struct{ attempt }
+	// reported: the receiver of a webhook has acknowledged the end of that number.
+	reported struct{ number uint64 }
 	// tooLong: the store will never take the next record.
 	tooLong struct {
 		next message.Record
@@ -127,6 +129,7 @@ func changes() []change {
 		overdue{},
 		hopeless{},
 		filesDropped{},
+		reported{},
 		tooLong{},
 	}
 }
@@ -155,6 +158,7 @@ func (cancelAsked) from() []message.State  { return []message.State{message.Queu
 func (overdue) from() []message.State      { return []message.State{message.Queued} }
 func (hopeless) from() []message.State     { return []message.State{message.Queued} }
 func (filesDropped) from() []message.State { return finals() }
+func (reported) from() []message.State     { return finals() }
 
 func (retryAsked) from() []message.State {
 	return []message.State{message.Failed, message.Cancelled, message.Expired}
@@ -177,6 +181,10 @@ func (hopeless) fits(*message.Record) bool         { return true }
 func (tooLong) fits(*message.Record) bool          { return true }
 func (c toldBefore) fits(r *message.Record) bool   { return c.attempt.fits(r) && r.EndSeq == 0 }
 func (c filesDropped) fits(r *message.Record) bool { return c.attempt.fits(r) && r.Dropped == 0 }
+
+func (c reported) fits(r *message.Record) bool {
+	return r.Webhook != nil && r.EndSeq == c.number && r.Webhook.Reported != c.number
+}
 
 func (c taken) apply(r *message.Record, at int64, _ rules) effects {
 	r.State, r.Worker, r.Owner, r.Claim = message.Running, c.worker, c.owner, c.claim
@@ -266,6 +274,11 @@ func (c hopeless) apply(r *message.Record, at int64, _ rules) effects {
 
 func (filesDropped) apply(r *message.Record, at int64, _ rules) effects {
 	r.Dropped = at
+	return effects{}
+}
+
+func (c reported) apply(r *message.Record, _ int64, _ rules) effects {
+	r.Webhook = &message.Hook{URL: r.Webhook.URL, Reported: c.number}
 	return effects{}
 }
 

@@ -36,6 +36,7 @@ func examples(r message.Record) []change {
 		overdue{r.ExpireAt},
 		hopeless{fault.New(fault.Internal, "its request is gone")},
 		filesDropped{attemptOf(&r)},
+		reported{r.EndSeq},
 		tooLong{r, errors.New("too many files")},
 	}
 	for _, f := range failures {
@@ -111,7 +112,9 @@ func TestStepKeepsInvariants(t *testing.T) {
 		if job%3 == 0 {
 			by.pauses = memoryPauses()
 		}
-		r := message.Record{Job: "j", State: message.Queued, Created: 1, Owner: "d", Tied: rnd.IntN(4) == 0}
+		r := message.Record{
+			Job: "j", State: message.Queued, Created: 1, Owner: "d", Tied: rnd.IntN(4) == 0, Webhook: &message.Hook{},
+		}
 		if rnd.IntN(3) == 0 {
 			r.ExpireAt = 50
 		}
@@ -160,6 +163,9 @@ func TestStepsOfOtherAttempts(t *testing.T) {
 		{message.Record{State: message.Running, Attempt: 2, Owner: "a"}, abandoned{attempt{1, "a"}, ""}},
 		{message.Record{State: message.Running, Attempt: 2, Owner: "a"}, abandoned{attempt{2, "b"}, ""}},
 		{message.Record{State: message.Queued, ExpireAt: 8}, overdue{7}},
+		{message.Record{State: message.Done, EndSeq: 4, Webhook: &message.Hook{}}, reported{3}},
+		{message.Record{State: message.Done, EndSeq: 4, Webhook: &message.Hook{Reported: 4}}, reported{4}},
+		{message.Record{State: message.Done, EndSeq: 4}, reported{4}},
 		{message.Record{State: message.Failed, Kind: KindSample}, retryAsked{}},
 	} {
 		if _, _, err := step(c.r, c.c, 1, serverRules()); !errors.Is(err, errMoved) {
@@ -272,7 +278,9 @@ func transitions() string {
 	to := map[string]map[message.State]map[message.State]bool{}
 	for _, s := range message.States() {
 		for variant := range 16 {
-			r := message.Record{State: s, Attempt: 1, Owner: "d", Cancel: variant&1 > 0, Tied: variant&2 > 0}
+			r := message.Record{
+				State: s, Attempt: 1, Owner: "d", Cancel: variant&1 > 0, Tied: variant&2 > 0, Webhook: &message.Hook{Reported: 9},
+			}
 			if variant&4 > 0 {
 				r.Attempt = 3
 			}

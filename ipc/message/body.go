@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -74,6 +75,9 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
 		return nil, nil, fault.New(fault.TooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
 	}
+	if err := checkWebhook(req.Webhook); err != nil {
+		return nil, nil, wire.BadRequest(err)
+	}
 	if PriorityRank(req.Priority) < 0 {
 		return nil, nil, wire.BadRequest(wire.BadField("priority", "want high, normal or low, got %q",
 			wire.Shown(req.Priority)))
@@ -116,6 +120,24 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Error)
 
 // maxClient bounds the field client, in bytes of JSON: the record of the job repeats it at every change.
 const maxClient = 4096
+
+// maxWebhook bounds the bytes of a URL in the field webhook.
+const maxWebhook = 2000
+
+// checkWebhook checks the form of a URL to which the end of a job is reported.
+func checkWebhook(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case text == "":
+		return nil
+	case len(text) > maxWebhook:
+		return wire.BadField("webhook", "has %d bytes: it may have %d", len(text), maxWebhook)
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil ||
+		u.Fragment != "":
+		return wire.BadField("webhook", "want https://HOST[:PORT]/PATH, without a user and a fragment")
+	}
+	return nil
+}
 
 // maxMS is the longest duration that a request may name, ten years: adding it to a date does not overflow.
 const maxMS = 10 * 365 * 24 * 3600 * 1000
@@ -252,7 +274,7 @@ func Hash(req *RunRequest, workflow string) string {
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", cmp.Or(c.Undated,
 		workflow), nil, false, false, false, "", 0, nil
 	c.Validated = nil
-	c.UniqueKey, c.UniqueMS, c.Number, c.ExtraData = "", 0, 0, nil
+	c.UniqueKey, c.UniqueMS, c.Number, c.ExtraData, c.Webhook = "", 0, 0, nil, ""
 	c.DeadlineMS, c.QueueTTLMS, c.NotBefore = 0, 0, 0  // times do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)

@@ -58,8 +58,9 @@ type RunRequest struct {
 	// of ComfyUI's POST /prompt, for its history: the place among all jobs, and what extra_data has beside extra_pnginfo
 	Number    float64        `json:"number,omitempty"`
 	ExtraData *pyjson.Object `json:"extra_data,omitempty"`
-	Client    any            `json:"client,omitempty"` // any value; returned by status
-	Reuse     bool           `json:"reuse,omitempty"`  // answer from the last job with the same content
+	Client    any            `json:"client,omitempty"`  // any value; returned by status
+	Webhook   string         `json:"webhook,omitempty"` // URL to which the end of the job is reported
+	Reuse     bool           `json:"reuse,omitempty"`   // answer from the last job with the same content
 	// from a daemon to its worker: a later attempt reruns a job that ended without a result
 	Attempt int `json:"attempt,omitempty"`
 	// from a daemon to its worker: the output nodes that can run; nil: the workflow has not been validated

@@ -98,8 +98,15 @@ type Record struct {
 	Unique     string   `json:"unique_key,omitempty"` // see RunRequest.UniqueKey
 	Pieces     int      `json:"pieces,omitempty"`     // pieces of the request in the bucket patchbay-requests
 	Number     float64  `json:"number,omitempty"`     // see RunRequest.Number
+	Webhook    *Hook    `json:"webhook,omitempty"`
 	// what nodes show besides files, such as texts, by node; see BoundedUI
 	UI map[string]map[string]any `json:"ui,omitempty"`
+}
+
+// Hook is where the end of a job is reported, and how far that has come.
+type Hook struct {
+	URL      string `json:"url"`
+	Reported uint64 `json:"reported,omitempty"` // EndSeq of the last end that was acknowledged
 }
 
 // maxCauses bounds the number of Record.Causes, maxCause the bytes of each.

@@ -44,8 +44,10 @@ type ServiceConfig struct {
 	Classes
 	// Fetch returns the files of a job that another daemon has run; nil: there are no other daemons.
 	Fetch func(ctx context.Context, job string) ([]message.File, error)
-	Log   zerolog.Logger
-	Meter *meter.Meter // nil: a new one
+	// Webhook returns why the end of a job may not be reported to a URL; nil: to none.
+	Webhook func(url string) *fault.Error
+	Log     zerolog.Logger
+	Meter   *meter.Meter // nil: a new one
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
 	// Limits are what clients may ask for.

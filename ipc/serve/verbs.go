@@ -28,6 +28,15 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 	if err != nil {
 		return nil, message.Receipt{}, err
 	}
+	if req.Webhook != "" {
+		if s.cfg.Webhook == nil {
+			return nil, message.Receipt{}, fault.Named(fault.BadRequest, "webhook",
+				"webhooks are off here: serve --webhook-secret-file switches them on")
+		}
+		if failure := s.cfg.Webhook(req.Webhook); failure != nil {
+			return nil, message.Receipt{}, failure
+		}
+	}
 	req.From = message.ClientName(r.From, req)
 	req.Titles = message.Titles(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {

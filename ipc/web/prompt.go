@@ -47,6 +47,9 @@ func (h *HTTP) queue(r *http.Request, o *pyjson.Object) (*message.RunRequest, me
 	if o.At("prompt_id") == nil && o.At("id") == nil && o.At("unique_key") == nil {
 		o.Set("id", newUUID())
 	}
+	if url := r.Header.Get("Patchbay-Webhook"); url != "" {
+		o.Set("webhook", url)
+	}
 	req, receipt, err := h.svc.Submit(&serve.Call{Verb: message.VerbSubmit, From: from(r), Fields: o})
 	if err == nil && !receipt.Duplicate {
 		h.past.remember(receipt.Job, req)

@@ -1,0 +1,9 @@
+package webhook
+
+import (
+	"testing"
+
+	"patchbay/ipc/ipctest"
+)
+
+func TestMain(m *testing.M) { ipctest.Main(m) }
