@@ -56,6 +56,9 @@ func (d *door) page(path string) *shown {
 	for {
 		token, err := r.Token()
 		if errors.Is(err, io.EOF) {
+			for id, text := range p.texts {
+				p.texts[id] = strings.Join(strings.Fields(text), " ")
+			}
 			return p
 		}
 		if err != nil {
@@ -63,7 +66,7 @@ func (d *door) page(path string) *shown {
 		}
 		switch e := token.(type) {
 		case xml.CharData:
-			p.texts[part] += " " + strings.Join(strings.Fields(string(e)), " ")
+			p.texts[part] += " " + string(e)
 		case xml.StartElement:
 			e = e.Copy()
 			p.elements = append(p.elements, e)
