@@ -19,16 +19,16 @@ func Run(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	ats.Register() // the ticker of nats-server's clock must be made outside of the bubble, or that clock stands still
 	defer ats.Unregister()
+	// nats.go keeps timers in a pool, and one that was made in a bubble cannot be used in the next: two collections empty
+	// a sync.Pool. Deferred, since a test that fails does not return
+	defer runtime.GC()
+	defer runtime.GC()
 	now := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(now))                   // nats-server expires messages by the clock outside of the bubble
 		t.Cleanup(func() { time.Sleep(time.Minute) }) // after all others: goroutines that are to end end in that time
 		f(t)
 	})
-	// nats.go keeps timers in a pool, and one that was made in a bubble cannot be used in the next: two collections empty
-	// a sync.Pool
-	runtime.GC()
-	runtime.GC()
 }
 
 // Part runs f in a bubble as a subtest.
