@@ -72,6 +72,12 @@ func starts(n, size, overlap int) []int {
 	return out
 }
 
+// Least returns the length of the shortest tile on a side of n.
+func Least(n, size, overlap int) int {
+	last := starts(n, size, overlap)
+	return min(size, n-last[len(last)-1])
+}
+
 // blend adds a tile [h, w, out] at (y, x) with weights that rise linearly over the overlap from every edge of the tile.
 func (g Grid) blend(sum, weight, tile []float32, y, x, h, w, overlap int) {
 	rows, cols := ramp(h, overlap), ramp(w, overlap)

@@ -97,8 +97,8 @@ func readHop(text json.RawMessage, down bool) (h Hop, factor int, err error) {
 	h, known := hopKinds[axes]
 	if !known || (h.Blocks == 0) && shortcut != down || set.Noise {
 		want := slices.Sorted(maps.Keys(hopKinds))
-		return h, 0, fmt.Errorf("%s is not known: want one of %v without noise, in the encoder with _res behind compress", text,
-			want)
+		return h, 0, fmt.Errorf("%s is not known: want one of %v without noise, in the encoder with _res behind compress",
+			text, want)
 	}
 	factor = 1
 	if down && h.Blocks == 0 {
@@ -132,8 +132,8 @@ func inferChain(set *weights.Set, config []byte) (Config, error) {
 	case f.Norm != "pixel_norm":
 		return Config{}, fmt.Errorf("load vae: norm_layer is %q in the metadata's config: want pixel_norm", f.Norm)
 	case f.Conditioned:
-		return Config{}, fmt.Errorf("load vae: timestep_conditioning is true in the metadata's config: such decoders add noise " +
-			"without a seed and are not supported; those of LTX-2 have false")
+		return Config{}, fmt.Errorf("load vae: timestep_conditioning is true in the metadata's config: such decoders add " +
+			"noise without a seed and are not supported: want false")
 	case f.Square < 1 || f.Square > 16:
 		return Config{}, fmt.Errorf("load vae: patch_size is %d in the metadata's config: want 1..16", f.Square)
 	}
@@ -157,8 +157,8 @@ func inferChain(set *weights.Set, config []byte) (Config, error) {
 		h.In, h.Out = at, at*factor
 		at = h.Out
 		if ch.Down = append(ch.Down, h); h.Blocks == 0 && (h.Out%h.moved() != 0 || h.In*h.moved()%h.Out != 0) {
-			return c, fmt.Errorf("load vae: encoder_blocks[%d] of the metadata's config: %d positions of %d channels do not make "+
-				"one of %d", i, h.moved(), h.In, h.Out)
+			return c, fmt.Errorf("load vae: encoder_blocks[%d] of the metadata's config: %d positions of %d channels do not "+
+				"make one of %d", i, h.moved(), h.In, h.Out)
 		}
 	}
 	at = c.Decoder
@@ -181,8 +181,8 @@ func inferChain(set *weights.Set, config []byte) (Config, error) {
 		}
 	}
 	if z < 1 || at < 1 || at > 1<<16 || ch.scale(ch.Up) > 1<<maxLevels {
-		return c, fmt.Errorf("load vae: %d channels of latents, %d in the decoder's first block and %d pixels a side: want at "+
-			"least 1, at most 65536 and %d", z, at, ch.scale(ch.Up), 1<<maxLevels)
+		return c, fmt.Errorf("load vae: %d channels of latents, %d in the decoder's first block and %d pixels a side: want "+
+			"at least 1, at most 65536 and %d", z, at, ch.scale(ch.Up), 1<<maxLevels)
 	}
 	if c.CanEncode && ch.scale(ch.Up) != ch.scale(ch.Down) {
 		return c, fmt.Errorf("load vae: encoder_blocks of the metadata's config make a latent pixel of %d, decoder_blocks %d",

@@ -139,8 +139,8 @@ func TestClipsDoNotDependOnTheirLength(t *testing.T) {
 // size that is promised.
 func TestClipsInBands(t *testing.T) {
 	ops, _ := fastest(t)
-	for _, model := range []string{"wan21vae-a", "wan22vae-a"} {
-		v := openVideo(t, ops, model)
+	for _, model := range []string{"wan21vae-a", "wan22vae-a", "ltxvae-a", "ltxvae-b"} {
+		v := openChain(t, ops, model)
 		c, s := v.Config.Latent(), v.Config.Scale()
 		const n, y, x = 3, 4, 2
 		pictures := v.Config.Pictures(n)

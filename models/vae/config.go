@@ -71,6 +71,15 @@ func (c Config) halvings() int {
 // decoder returns the channels of the decoder at full resolution.
 func (c Config) decoder() int { return cmp.Or(c.Decoder, c.Channels) }
 
+// Least returns the least side of latents that are decoded, or that pictures are encoded to: where edges are reflected
+// there must be something beyond them.
+func (c Config) Least(encode bool) int {
+	if c.Tokens != nil && encode || c.Chain != nil && (encode && c.Chain.ReflectDown || !encode && c.Chain.Reflect) {
+		return 2
+	}
+	return 1
+}
+
 // positions returns how many positions between encoder and decoder make up a latent pixel.
 func (c Config) positions() int {
 	if c.Packed {

@@ -25,6 +25,11 @@ type ClipTiles struct {
 	T, OverlapT int
 }
 
+// Least returns the shortest side of the tiles of y rows and x columns.
+func (t Tiles) Least(y, x int) int {
+	return min(tile.Least(y, t.Y, t.Overlap), tile.Least(x, t.X, t.Overlap))
+}
+
 // DecodeClipTiles is DecodeTiles for clips, with the widgets temporal_size and temporal_overlap (in pictures): the
 // overlap is halved if the size is less than twice it, both are divided by the pictures of a latent frame, and tiles
 // have at least two frames, of which at least one and at most half overlap.

@@ -1,7 +1,8 @@
 // Package vae turns latents into pictures and pictures into latents. It implements the convolutional autoencoder
 // (AutoencoderKL, arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, that of
 // Wan 2.1 and Qwen-Image, which has the same form for a single frame (wan.go), that of Qwen-Image-2.1 with shortcuts
-// around levels (shortcuts.go), and FLUX.2's with packed latents (packed.go).
+// around levels (shortcuts.go), FLUX.2's with packed latents (packed.go), and LTX-2's, a chain of blocks (chain.go, and
+// its walk in chain_walk.go).
 //
 // Read config.go (what a file holds, derived from names and shapes), layers.go (the network as structs whose tags are
 // checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: large
@@ -176,8 +177,8 @@ func strip(set *weights.Set, video bool) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("no decoder.conv_in.weight, no %s and no %s, also not below the prefixes first_stage_model and "+
-		"vae", wanAnchor, chainAnchor)
+	return nil, fmt.Errorf("no decoder.conv_in.weight, no %s and no %s, also not below the prefixes first_stage_model "+
+		"and vae", wanAnchor, chainAnchor)
 }
 
 // arena returns env with an arena of the given size and a function that releases it. An arena that env already has is

@@ -119,6 +119,10 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 			frame := l
 			frame.B, frame.Y = l.B*net.Config.Pictures(l.T), l.Y/l.T
 			s := net.Config.Scale()
+			if least := net.Config.Least(false); min(frame.Y, frame.X) < least {
+				return fault.Bad("samples", "a latent of %d x %d: %s takes sides of at least %d, %d pixels", frame.X, frame.Y,
+					v.Name, least, s*least)
+			}
 			if err := checkSize("samples", frame.B, s*frame.Y, s*frame.X, net.Config.Out); err != nil {
 				return err
 			}
@@ -177,7 +181,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out request.La
 				return err
 			}
 			s := net.Config.Scale()
-			if least := 2 * s; v.Clips && min(y, x) < least {
+			if least := s * net.Config.Least(true); min(y, x) < least {
 				return fault.Bad("pixels", "a picture of %d x %d: %s takes sides of at least %d pixels", im.X, im.Y, v.Name, least)
 			}
 			out = request.Latent{B: 1, C: net.Config.Latent(), X: x / s}
@@ -240,9 +244,10 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 		return decodePixels(l)
 	}
 	switch {
-	case v.Clips:
+	case v.Tiled:
 		return vaeDecode(c)
-	case l.T > 1:
+	case l.T > 1 || v.Clips:
+		l.T = max(1, l.T)
 		return decodeClipTiled(c, v, l, size, overlap)
 	}
 	var im *picture.Image
@@ -277,6 +282,10 @@ func decodeClipTiled(c *graph.Call, v *value.VAE, l request.Latent, size, overla
 			return err
 		}
 		tiles := vae.DecodeClipTiles(size, overlap, c.Whole("temporal_size"), c.Whole("temporal_overlap"), net.Config)
+		if least, side := net.Config.Least(false), tiles.Least(frame.Y, frame.X); side < least {
+			return fault.Bad("tile_size", "%d with overlap %d leaves a tile of %d pixels, %s takes at least %d: choose another "+
+				"size", size, overlap, s*side, v.Name, s*least)
+		}
 		rows := min(frame.Y, tiles.Y)
 		arena, err := d.Arena(vae.DecodeClipBytes(net.Config, d.DType, vae.Band{End: rows, Total: rows}, min(l.X, tiles.X),
 			min(l.T, tiles.T)))
@@ -321,6 +330,9 @@ func encodeClipTiled(c *graph.Call, v *value.VAE, im *picture.Image, t vae.Tiles
 			return fault.Bad("tile_size", "%d with overlap %d: want multiples of %d", t.Y, t.Overlap, s)
 		case t.Overlap >= t.Y:
 			return fault.Bad("overlap", "%d, want less than tile_size, %d", t.Overlap, t.Y)
+		case tiles.Least(y, x) < s*net.Config.Least(true):
+			return fault.Bad("tile_size", "%d with overlap %d leaves a tile of %d pixels, %s takes at least %d: choose another "+
+				"size", t.Y, t.Overlap, tiles.Least(y, x), v.Name, s*net.Config.Least(true))
 		}
 		rows := min(y, tiles.Y) / s
 		arena, err := d.Arena(vae.EncodeClipBytes(net.Config, d.DType, vae.Band{End: rows, Total: rows}, min(x, tiles.X),
@@ -342,7 +354,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	if v.Key == value.PixelSpace {
 		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
 	}
-	if v.Clips {
+	if v.Tiled {
 		return vaeEncode(c)
 	}
 	if v.IsClip(im.B) {

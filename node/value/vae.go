@@ -19,7 +19,8 @@ type VAE struct {
 	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
 	Frames   bool   // a batch of pictures is a video, each picture a frame (Wan 2.1)
-	Clips    bool   // a single picture is a clip too, and clips are always in tiles (vae.OnlyClips)
+	Clips    bool   // a single picture is a clip too (vae.OnlyClips)
+	Tiled    bool   // it always works in tiles of its own (vae.OnlyTiles)
 	Sound    bool   // it is one of sound, for WithSound alone
 	file     source.File
 	unused   []string
@@ -50,7 +51,7 @@ func OpenVAE(h files.Header) (*VAE, error) {
 	}
 	return &VAE{
 		Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
-		Clips:  vae.OnlyClips(set),
+		Clips:  vae.OnlyClips(set), Tiled: vae.OnlyTiles(set),
 		unused: vae.Unused(set, files.Config(h.Weights, "vae")),
 	}, nil
 }
