@@ -128,8 +128,10 @@ func (c *Config) Complete() error {
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return refuse("--log %s: want debug, info, warn or error", c.Log)
 	}
-	paths := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey, &c.Templates,
-		&c.WebhookSecretFile}
+	paths := []*string{
+		&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey, &c.Templates,
+		&c.WebhookSecretFile,
+	}
 	for i := range c.Models {
 		paths = append(paths, &c.Models[i])
 	}

@@ -50,7 +50,8 @@ func (c *Config) findFrontend() error {
 // that of the python3 of PATH, and in the user's and the system's folders.
 func (c *Config) environments() (out []string) {
 	if c.ComfyUI != "" {
-		for _, name := range []string{".venv", "venv", "../.venv", "../venv", "../python_embeded"} {
+		const portable = "../python_embeded" //nolint:misspell // its name in ComfyUI for Windows
+		for _, name := range []string{".venv", "venv", "../.venv", "../venv", portable} {
 			out = append(out, filepath.Join(c.ComfyUI, name))
 		}
 	}

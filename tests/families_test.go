@@ -22,8 +22,8 @@ var namedAnyway = map[string]string{
 	"models/family/detect.go":    "kinds of files that are not supported, whose names begin like those of relatives",
 	"models/latent/formats.go":   anAutoencoder,
 	"models/vae/config.go":       anAutoencoder, "models/vae/layers.go": anAutoencoder,
-	"models/vae/tiled.go": anAutoencoder,
-	"models/vae/vae.go":   anAutoencoder, "models/vae/walk.go": anAutoencoder, "models/vae/wan.go": anAutoencoder,
+	"models/vae/tiled.go": anAutoencoder, "models/vae/chain.go": anAutoencoder,
+	"models/vae/vae.go": anAutoencoder, "models/vae/walk.go": anAutoencoder, "models/vae/wan.go": anAutoencoder,
 	"models/sampling/model.go":        aFormula,
 	"models/sampling/model_tables.go": aFormula, "models/sampling/schedule_curves.go": aFormula,
 	"node/value/client_request.go": aClass,
@@ -31,7 +31,7 @@ var namedAnyway = map[string]string{
 	"node/classes/load.go": aClass, "node/classes/model.go": aClass, "node/classes/samplers.go": aClass,
 	"node/classes/qwen_image21.go": aClass, "node/classes/boxes.go": aClass,
 	"node/classes/text.go": aClass, "node/classes/mask.go": aClass, "node/classes/wan.go": aClass,
-	"node/classes/minimaxh3.go": aClass, "node/classes/ltx.go": aClass,
+	"node/classes/minimaxh3.go": aClass, "node/classes/ltx.go": aClass, "node/classes/ltx_text.go": aClass,
 	"node/classes/all.go": aClass,
 }
 

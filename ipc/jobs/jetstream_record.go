@@ -319,8 +319,8 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 
 // resolveConflict returns the revision of the record if what conflicts with a swap is that swap itself, whose answer
 // was lost, and errConflict if it is another write, or if the revision that the swap expects was lost and the record
-// written again. Any other error may be retried, such as that of a server that is behind: it has nothing newer than what
-// the swap and the table expect.
+// written again. Any other error may be retried, such as that of a server that is behind: it has nothing newer than
+// what the swap and the table expect.
 func (l *JetStream) resolveConflict(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
 	there, rev, err := l.latest(ctx, message.JobBucket, rec.Job)
 	switch {

@@ -178,8 +178,8 @@ type offered struct {
 	index []byte
 }
 
-// editorTemplate answers GET /templates/{file}: of an installed package of workflow templates, of which index.json lists
-// those whose node classes are all known here. A list of templates that cannot run would be worse than none.
+// editorTemplate answers GET /templates/{file}: of an installed package of workflow templates, of which index.json
+// lists those whose node classes are all known here. A list of templates that cannot run would be worse than none.
 func (h *HTTP) editorTemplate(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("file")
 	if !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {

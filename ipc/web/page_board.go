@@ -105,7 +105,10 @@ func (h *HTTP) boardParts(ctx context.Context, number int) ([]part, error) {
 		id   string
 		data any
 	}{
-		{"summary", h.summaryOf(&stats, len(running), len(waiting))}, {"running", runs}, {"waiting", waits}, {"done", done},
+		{"summary", h.summaryOf(&stats, len(running), len(waiting))},
+		{"running", runs},
+		{"waiting", waits},
+		{"done", done},
 		{"devices", h.devicesOf(&stats)},
 	} {
 		made, err := partOf(p.id, p.data)
@@ -135,7 +138,7 @@ func (h *HTTP) illness() string {
 	if h.cfg.Health == nil {
 		return ""
 	}
-	r := record{head: http.Header{}, status: http.StatusOK}
+	r := taken{head: http.Header{}, status: http.StatusOK}
 	h.cfg.Health(&r, &http.Request{Method: http.MethodGet})
 	if r.status == http.StatusOK {
 		return ""
@@ -143,16 +146,16 @@ func (h *HTTP) illness() string {
 	return strings.TrimSpace(r.text.String())
 }
 
-// record takes down an answer.
-type record struct {
+// taken takes down an answer.
+type taken struct {
 	head   http.Header
 	status int
 	text   strings.Builder
 }
 
-func (r *record) Header() http.Header         { return r.head }
-func (r *record) WriteHeader(status int)      { r.status = status }
-func (r *record) Write(b []byte) (int, error) { return r.text.Write(b) }
+func (r *taken) Header() http.Header         { return r.head }
+func (r *taken) WriteHeader(status int)      { r.status = status }
+func (r *taken) Write(b []byte) (int, error) { return r.text.Write(b) }
 
 func (h *HTTP) devicesOf(s *message.Stats) devicesView {
 	total, free := h.cfg.Memory()

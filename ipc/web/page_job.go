@@ -72,8 +72,11 @@ func (h *HTTP) jobParts(ctx context.Context, j *jobs.Listed) ([]part, error) {
 		id   string
 		data any
 	}{
-		{"state", v}, {"pictures", filesOf(&j.Record)}, {"facts", factsOf(&j.Record, a, &v)},
-		{"times", timesOf(&j.Record, log)}, {"events", eventsOf(&j.Record, log)},
+		{"state", v},
+		{"pictures", filesOf(&j.Record)},
+		{"facts", factsOf(&j.Record, a, &v)},
+		{"times", timesOf(&j.Record, log)},
+		{"events", eventsOf(&j.Record, log)},
 	} {
 		made, err := partOf(p.id, p.data)
 		if err != nil {
@@ -190,8 +193,11 @@ func timesOf(rec *message.Record, log []message.Event) timesView {
 		v.Total = durationOf(time.Duration(total * float64(time.Second)))
 		at := 0.0
 		for _, p := range [][3]string{
-			{"load", "load", "loading weights"}, {"text", "texts", "texts"}, {"denoise", "denoise", "denoising"},
-			{"vae", "vae", "autoencoder"}, {"other", "other", "other"},
+			{"load", "load", "loading weights"},
+			{"text", "texts", "texts"},
+			{"denoise", "denoise", "denoising"},
+			{"vae", "vae", "autoencoder"},
+			{"other", "other", "other"},
 		} {
 			took := min(seconds(p[0])/total, 1-at)
 			if took <= 0 {

@@ -31,7 +31,7 @@ type shown struct {
 	elements []xml.StartElement
 }
 
-func (e *shown) attr(el xml.StartElement, name string) string {
+func (p *shown) attr(el xml.StartElement, name string) string {
 	for _, a := range el.Attr {
 		if a.Name.Local == name {
 			return a.Value
@@ -314,7 +314,9 @@ func TestButtons(t *testing.T) {
 		return status, head.Get("Location")
 	}
 	for _, header := range [][]string{
-		{"Origin", "https://evil.example"}, {"Origin", "null"}, {"Sec-Fetch-Site", "cross-site"},
+		{"Origin", "https://evil.example"},
+		{"Origin", "null"},
+		{"Sec-Fetch-Site", "cross-site"},
 		{"Sec-Fetch-Site", "same-site"},
 	} {
 		if status, _ := press("cancel", header...); status != http.StatusForbidden {

@@ -96,7 +96,9 @@ func TestRunAnswersWithTheFile(t *testing.T) {
 		kind string
 		want int
 	}{
-		{nil, "", 10}, {`{"bytes": 11, "mode": "good"}`, "application/json", 11}, {body, kind, 12},
+		{nil, "", 10},
+		{`{"bytes": 11, "mode": "good"}`, "application/json", 11},
+		{body, kind, 12},
 		{`{"bytes": 13}`, "application/x-www-form-urlencoded", 13},
 	} {
 		status, got, head := d.ask("POST", "/patchbay/run/shot", c.body, "Content-Type", c.kind)

@@ -73,7 +73,7 @@ func TestNearby(t *testing.T) {
 	for k := range 128 {
 		near := math.Cos(1000 * math.Pow(1e4, -float64(k)/128))
 		far := math.Cos(1000 / 8. * math.Pow(1e6, -float64(k)/128))
-		if math.Abs(float64(got[k])-near) > 1e-4 || math.Abs(float64(cos[k])-far) > 1e-4 {
+		if !(math.Abs(float64(got[k])-near) <= 1e-4 && math.Abs(float64(cos[k])-far) <= 1e-4) {
 			t.Fatalf("pair %d: %v and %v, want %v and %v", k, got[k], cos[k], near, far)
 		}
 	}

@@ -130,8 +130,10 @@ func TestLTXTextRefusals(t *testing.T) {
 		{"CLIPLoader", "type ltxv needs the encoders gemma3_12b and projection, the files hold gemma3_12b", map[string]any{
 			"clip_name": "gemma.safetensors", "type": "ltxv", "device": "default",
 		}},
-		{"LTXAVTextEncoderLoader", "bare.safetensors holds no text encoder: it looks like a diffusion model (ltx)",
-			map[string]any{"text_encoder": "gemma.safetensors", "ckpt_name": "bare.safetensors", "device": "default"}},
+		{
+			"LTXAVTextEncoderLoader", "bare.safetensors holds no text encoder: it looks like a diffusion model (ltx)",
+			map[string]any{"text_encoder": "gemma.safetensors", "ckpt_name": "bare.safetensors", "device": "default"},
+		},
 	} {
 		_, err := run.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -34,8 +34,8 @@ type template struct {
 	nodes []*pyjson.Object // active ones, subgraphs included
 }
 
-// TestTemplatesValidate counts, by number and by use, which official workflows that run locally convert and validate and
-// have only networks of families that are here, by kind of media; and which classes the others lack, by the use of
+// TestTemplatesValidate counts, by number and by use, which official workflows that run locally convert and validate
+// and have only networks of families that are here, by kind of media; and which classes the others lack, by the use of
 // those that lack nothing else. PATCHBAY_TEMPLATES names their folder (templates/ of the Python package
 // comfyui-workflow-templates-json).
 func TestTemplatesValidate(t *testing.T) {

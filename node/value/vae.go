@@ -51,7 +51,7 @@ func OpenVAE(h files.Header) (*VAE, error) {
 	}
 	return &VAE{
 		Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File,
-		Clips:  vae.OnlyClips(set), Tiled: vae.OnlyTiles(set),
+		Clips: vae.OnlyClips(set), Tiled: vae.OnlyTiles(set),
 		unused: vae.Unused(set, files.Config(h.Weights, "vae")),
 	}, nil
 }
