@@ -35,7 +35,7 @@ func rawSafetensors(header string, n int) []byte {
 // demoFile reads a model file of the demo.
 func demoFile(t testing.TB, name string) []byte {
 	t.Helper()
-	b, err := datafile.Unpacked(filepath.Join(harness.DemoModels(t), filepath.FromSlash(name)))
+	b, err := os.ReadFile(filepath.Join(harness.DemoModels(t), filepath.FromSlash(name)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 pack=bin/gpu
-most=$((60 << 20))
+most=$((64 << 20))
 
 programs() { # builds what the parts run, stripped
   mkdir -p "$1"

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/engine/datafile"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/tests/harness"
@@ -114,7 +113,7 @@ func TestHosts(t *testing.T) {
 		return strings.Contains(b.log.String(), "a leader has come")
 	})
 	file := filepath.Join(models, "diffusion_models", "demo_flux.safetensors")
-	changed, err := datafile.Unpacked(file)
+	changed, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}

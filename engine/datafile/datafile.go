@@ -19,9 +19,7 @@ import (
 type File struct {
 	path    string
 	fd      *os.File
-	packed  *packed // nil: the file is its contents
-	size    int64   // of the contents
-	stored  int64
+	size    int64
 	changed time.Time
 }
 
@@ -44,7 +42,7 @@ func Catch(err *error) {
 	*err = e
 }
 
-// Open opens the file at path and reads no data. Errors name the path.
+// Open opens the file at path and reads nothing. Errors name the path.
 func Open(path string) (*File, error) {
 	fd, err := os.Open(path)
 	if err != nil {
@@ -61,21 +59,17 @@ func Open(path string) (*File, error) {
 		_ = fd.Close()
 		return nil, err
 	}
-	f := &File{path: path, fd: fd, size: info.Size(), stored: info.Size(), changed: info.ModTime()}
-	if packed, size := openPacked(fd, f.stored); packed != nil {
-		f.packed, f.size = packed, size
-	}
-	return f, nil
+	return &File{path, fd, info.Size(), info.ModTime()}, nil
 }
 
-// Size returns the length of the contents in bytes when the file was opened.
+// Size returns the length of the file in bytes when it was opened.
 func (f *File) Size() int64 { return f.size }
 
 // Unchanged returns the error of Changed if the file was written to since it was opened: what was read may be a mixture
 // of two files.
 func (f *File) Unchanged() error {
 	info, err := f.fd.Stat()
-	if err == nil && (info.Size() != f.stored || !info.ModTime().Equal(f.changed)) {
+	if err == nil && (info.Size() != f.size || !info.ModTime().Equal(f.changed)) {
 		err = errors.New("the file was changed while it was read")
 	}
 	if err != nil {
@@ -97,12 +91,6 @@ func (f *File) Close() error {
 
 // read fills dst with the bytes from offset on. It panics with the error of Changed if it cannot.
 func (f *File) read(dst []byte, offset int64) {
-	if f.packed != nil {
-		if err := f.packed.read(dst, offset); err != nil {
-			panic(Changed(f.path, err))
-		}
-		return
-	}
 	n, err := f.fd.ReadAt(dst, offset)
 	if n == len(dst) {
 		return

@@ -2,8 +2,6 @@ package datafile
 
 import (
 	"bytes"
-	"compress/gzip"
-	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,90 +98,5 @@ func TestSpans(t *testing.T) {
 			}()
 			part.Slice(2, 5)
 		}()
-	}
-}
-
-// stored returns the contents as openPacked reads them, the planes picked byte by byte.
-func stored(t *testing.T, contents []byte, header int) []byte {
-	t.Helper()
-	planes := bytes.Clone(contents[:header])
-	whole := (len(contents) - header) / 4 * 4
-	for plane := range 4 {
-		for i := range whole {
-			if i%4 == plane {
-				planes = append(planes, contents[header+i])
-			}
-		}
-	}
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	if _, err := w.Write(append(planes, contents[header+whole:]...)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-// TestFilesInPlanes checks that a file that is stored compressed reads as what it stands for, in every range; that its
-// header is read without the rest; and that damage, or a file that only looks like one, is refused.
-func TestFilesInPlanes(t *testing.T) {
-	const header = 8 + 5
-	contents := append(binary.LittleEndian.AppendUint64(nil, 5), "headr"...)
-	for i := range 43 { // 10 words, and 3 bytes that are left
-		contents = append(contents, byte(7*i+1))
-	}
-	good := stored(t, contents, header)
-	f, err := Open(written(t, string(good)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	if f.Size() != int64(len(contents)) {
-		t.Fatalf("%d bytes, want %d", f.Size(), len(contents))
-	}
-	for lo := range contents {
-		for hi := lo; hi <= len(contents); hi++ {
-			if got := f.All().Slice(lo, hi).Bytes(); !bytes.Equal(got, contents[lo:hi]) {
-				t.Fatalf("bytes [%d, %d) are %v, want %v", lo, hi, got, contents[lo:hi])
-			}
-		}
-	}
-	if err := f.Unchanged(); err != nil {
-		t.Error(err)
-	}
-
-	damaged := bytes.Clone(good)
-	damaged[len(damaged)-8] ^= 1 // the checksum, behind the data
-	f, err = Open(written(t, string(damaged)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	read := func(lo, hi int) (err error) {
-		defer Catch(&err)
-		f.All().Slice(lo, hi).Bytes()
-		return nil
-	}
-	if err := read(0, header); err != nil {
-		t.Errorf("the header alone: %v", err)
-	}
-	if err := read(0, header+1); !fault.Is(err, fault.FileChanged) || !strings.Contains(err.Error(), "checksum") {
-		t.Errorf("data with a wrong checksum: %v", err)
-	}
-
-	larger := bytes.Clone(good)
-	binary.LittleEndian.PutUint32(larger[len(larger)-4:], largestPacked+1)
-	liar := stored(t, append(binary.LittleEndian.AppendUint64(nil, 1<<62), contents...), header)
-	binary.LittleEndian.PutUint32(liar[len(liar)-4:], 4)
-	for name, b := range map[string][]byte{
-		"a length that no file has": liar, "cut in its header": good[:20], "magic alone": good[:2], "too large": larger,
-		"no header": stored(t, []byte("no header at all"), 0),
-	} {
-		got, err := Unpacked(written(t, string(b)))
-		if err != nil || !bytes.Equal(got, b) {
-			t.Errorf("%s: %v, and not the bytes of the file", name, err)
-		}
 	}
 }

@@ -124,7 +124,7 @@ func powerInside(t *testing.T) {
 	program, d := harness.Build(t), newDisk(t)
 	out := filepath.Join(d.dir, "output")
 	s := harness.StartIn(t, program, "", harness.DemoModels(t), filepath.Join(d.dir, "store"),
-		append(stormArgs(), "--output", out)...)
+		append(stormArgs(), "--sync", "always", "--output", out)...)
 	s.Out = out
 	powerStorm(t, d, nil, s)
 }
@@ -135,7 +135,7 @@ func powerInside(t *testing.T) {
 func powerCompacts(t *testing.T) {
 	program, d := harness.Build(t), newDisk(t)
 	s := harness.StartIn(t, program, "", harness.DemoModels(t), filepath.Join(d.dir, "store"),
-		"--workers", "1", "--output", filepath.Join(d.dir, "output"))
+		"--sync", "always", "--workers", "1", "--output", filepath.Join(d.dir, "output"))
 	for _, late := range []bool{false, true} {
 		var jobs []string
 		c := s.Client()

@@ -17,18 +17,27 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"patchbay/fault"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
-// Submit hands in a job.
+// Submit hands in a job, again while the daemon says that it may be sent again, as clients do.
 func Submit(t *testing.T, c client.Client, id, workflow string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: workflow}); err != nil {
-		t.Fatalf("submit %s: %v", id, err)
+	for {
+		_, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: workflow})
+		if err == nil {
+			return
+		}
+		if e := fault.From(err); !e.Retryable() || ctx.Err() != nil {
+			t.Fatalf("submit %s: %v", id, err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 

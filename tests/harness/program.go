@@ -163,6 +163,7 @@ func StartIn(t testing.TB, program, wrap, models, store string, args ...string) 
 	s.Line = append([]string{
 		program, "serve", "--socket", s.Socket, "--store", s.Store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.Out, "--log", "debug",
+		"--sync", "interval", // a busy disk may take seconds for a sync; tests that cut the power say always
 	}, args...)
 	if !slices.Contains(args, "--nats") && !slices.Contains(args, "--listen") &&
 		!strings.Contains(wrap, "PATCHBAY_NATS_URL=") {

@@ -1,12 +1,11 @@
-"""Stores safetensors files in byte planes, as the demo checkpoint and the files of tests/golden are, or takes them out.
+"""Stores safetensors files in byte planes, as the files of tests/golden are, or takes them out.
 
     python tests/reference/planes.py FILE.safetensors...              # writes FILE.safetensors.planes.gz in its place
     python tests/reference/planes.py FILE.safetensors.planes.gz...    # the other way, before a script adds to a file
-    python tests/reference/planes.py --in-place FILE.safetensors...   # either way, under the same name
 
 The form is gzip of: the header as it is, then of every four bytes of data the first, then of every four the second, and
 so on, then what is left. Signs and exponents of numbers stand together that way and compress, mantissas do not.
-engine/datafile reads it.
+tests/golden reads it.
 """
 import gzip
 import os
@@ -35,13 +34,11 @@ def joined(data):
 
 
 def main():
-    paths = sys.argv[1:]
-    in_place = paths[:1] == ["--in-place"]
-    for path in paths[in_place:]:
+    for path in sys.argv[1:]:
         with open(path, "rb") as file:
             data = file.read()
         back = data[:2] == b"\x1f\x8b"
-        name = path if in_place else path.removesuffix(".planes.gz") if back else path + ".planes.gz"
+        name = path.removesuffix(".planes.gz") if back else path + ".planes.gz"
         with open(name + ".part", "wb") as file:
             file.write(joined(data) if back else split(data))
         os.remove(path)
