@@ -39,8 +39,8 @@ func Path(name string) string {
 	}
 }
 
-// Read returns the bytes of a golden file, which may be stored compressed, with ".gz" behind its name, or one of tensors
-// in byte planes, with ".planes.gz" behind it.
+// Read returns the bytes of a golden file, which may be stored compressed, with ".gz" behind its name, or one of
+// tensors in byte planes, with ".planes.gz" behind it.
 func Read(name string) ([]byte, error) {
 	b, err := os.ReadFile(Path(name))
 	if !errors.Is(err, fs.ErrNotExist) {
