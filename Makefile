@@ -68,10 +68,9 @@ fake:
 	$(GO) test -count 1 -timeout 30m -tags fakegpu -short -run "^($$tests)$$" $(FAKED:%=./%)
 
 # The CUDA side without a GPU: the PTX against its sources, prototypes against NVIDIA's headers, registers and spills,
-# the kernels as the PTX says them, translated, with races found, and whether what travels to a GPU machine still fits.
+# and the kernels as the PTX says them, translated, with races found.
 cuda-check:
 	@tests/cuda_check.sh
-	@tests/gpu.sh pack
 	FAKEGPU_FROM=ptx $(GO) test -timeout 15m -tags fakegpu -run 'PTX|Conformance|Every|Int8|Blocks|Pack' ./engine/cuda
 cuda-kernels: # makes the committed PTX anew; after every change of engine/cuda/kernels
 	@tests/cuda_check.sh --write
