@@ -40,8 +40,10 @@ func (t *teller) say(kind string, data *pyjson.Object) {
 	t.to.give(frame{data: text(kind, data)})
 }
 
-func (t *teller) status() {
-	t.to.give(frame{data: text("status", pyjson.NewObject("status", execInfo(t.h.remaining())))})
+func (t *teller) status() { t.to.give(t.remaining()) }
+
+func (t *teller) remaining() frame {
+	return frame{data: text("status", pyjson.NewObject("status", execInfo(t.h.remaining())))}
 }
 
 // event tells about one event. ComfyUI's order at the end is the result, the status, and executing without a node;
@@ -184,10 +186,11 @@ func (t *teller) pictures(node string) (sent bool) {
 
 // end tells how the job has ended. A job that was cancelled while it waited just goes.
 func (t *teller) end(ev *message.Event) {
-	defer t.h.hub.hears(t.job)
 	kind, data := lastFrame(ev)
 	if !t.began && kind == message.EventInterrupted {
-		t.status()
+		f := t.remaining()
+		f.ends = t.job
+		t.to.give(f)
 		return
 	}
 	if kind == message.EventSuccess {
@@ -195,7 +198,9 @@ func (t *teller) end(ev *message.Event) {
 	}
 	t.say(kind, data)
 	t.status()
-	t.say(message.EventExecuting, pyjson.NewObject("node", nil, "prompt_id", t.job))
+	t.to.give(frame{
+		data: text(message.EventExecuting, pyjson.NewObject("node", nil, "prompt_id", t.job)), ends: t.job,
+	})
 }
 
 // lastFrame returns the type and data of ComfyUI's message for the end of a job.

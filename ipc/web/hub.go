@@ -19,7 +19,7 @@ type hub struct {
 	noted   []message.Event             // not looked at yet
 	clients map[string]map[*socket]bool // by client id
 	open    int                         // sockets
-	heard   map[string]bool             // jobs of whose end a socket of their client was told
+	heard   map[string]int              // by job: how many sockets of its client were told of its end
 	closed  bool
 }
 
@@ -32,7 +32,7 @@ const late = 5 * time.Minute
 func newHub(h *HTTP) *hub {
 	return &hub{
 		h: h, poke: make(chan struct{}, 1), silence: maxSilence, clients: map[string]map[*socket]bool{},
-		heard: map[string]bool{},
+		heard: map[string]int{},
 	}
 }
 
@@ -167,17 +167,25 @@ func (b *hub) leave(s *socket) {
 	}
 }
 
-// hears notes that a client was told of the end of its job.
+// hears notes that a socket is about to be told of the end of its job, unheard that this failed.
 func (b *hub) hears(job string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heard[job] = true
+	b.heard[job]++
+}
+
+func (b *hub) unheard(job string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.heard[job]--; b.heard[job] <= 0 {
+		delete(b.heard, job)
+	}
 }
 
 func (b *hub) wasHeard(job string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.heard[job]
+	return b.heard[job] > 0
 }
 
 func (b *hub) forget(job string) {

@@ -44,6 +44,7 @@ type frame struct {
 	data   []byte
 	binary bool
 	key    string
+	ends   string // the job of whose end this is the last message
 }
 
 const (
@@ -145,10 +146,17 @@ func (s *socket) write() {
 		if out[0].binary {
 			kind = websocket.MessageBinary
 		}
+		ends := out[0].ends
+		if ends != "" { // first, since who has read it may open another socket at once
+			s.hub.hears(ends)
+		}
 		ctx, done := context.WithTimeout(s.ctx, s.hub.silence)
 		err := s.conn.Write(ctx, kind, out[0].data)
 		done()
 		if err != nil {
+			if ends != "" {
+				s.hub.unheard(ends)
+			}
 			_ = s.conn.CloseNow() // in the middle of a message there is no room to say why
 			return
 		}

@@ -33,6 +33,30 @@ func TestLateSockets(t *testing.T) {
 	}
 }
 
+// TestUnreadEnds cuts a socket off to which the end of a job waits to be written: the next one is told.
+func TestUnreadEnds(t *testing.T) {
+	d := newDoor(t, nil)
+	d.hub.silence = 2 * time.Second // nobody writes to a socket yet
+	d.listen("unread")
+	d.hub.of("unread", func(s *socket) {
+		big := make([]byte, 32<<20) // more than the system takes in
+		s.put(frame{data: big, binary: true})
+		s.mu.Lock()
+		s.bytes -= len(big) // there is room behind it
+		s.mu.Unlock()
+	})
+	id := d.post("unread", onePicture)
+	ipctest.WaitState(t, d.Jobs, id, message.Done)
+	d.until(func() bool {
+		d.hub.mu.Lock()
+		defer d.hub.mu.Unlock()
+		return d.hub.open == 0
+	})
+	if heard := types(d.listen("unread").until(id)); !slices.Contains(heard, "execution_success") {
+		t.Errorf("a socket that came after one was cut off heard %v", heard)
+	}
+}
+
 // TestSocketsOfOneClient opens two sockets of one client, and closes the first: the second hears everything, as do
 // both while they are open.
 func TestSocketsOfOneClient(t *testing.T) {
