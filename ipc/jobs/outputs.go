@@ -36,7 +36,7 @@ type Outputs struct {
 	cfg OutputsConfig
 
 	mu   sync.Mutex
-	jobs map[string][]output
+	jobs map[string][]output // no list is changed: who reads one holds no lock
 }
 
 // output is one file: in memory, or at path.
@@ -101,6 +101,15 @@ func (s *Outputs) put(job string, list []output) {
 	s.jobs[job] = list
 }
 
+// change is put for a job that has not been forgotten.
+func (s *Outputs) change(job string, list []output) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, kept := s.jobs[job]; kept {
+		s.jobs[job] = list
+	}
+}
+
 // patience is how long a file operation waits for a free descriptor.
 const patience = 30 * time.Second
 
@@ -158,7 +167,7 @@ func (s *Outputs) Sweep() {
 // only returns them. The staged copies stay until Clean, which is called once the names are recorded, so that an
 // interrupted Commit can be repeated without making any file twice.
 func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
-	list := s.of(job)
+	list := slices.Clone(s.of(job))
 	var first error
 	refs := make([]message.OutputRef, len(list))
 	for i := range list {
@@ -170,6 +179,7 @@ func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
 		}
 		refs[i] = f.Ref
 	}
+	s.change(job, list)
 	return refs, first
 }
 
@@ -206,8 +216,11 @@ func (s *Outputs) Clean(job string) {
 			return
 		}
 	}
-	for i := range s.jobs[job] {
-		s.jobs[job][i].unrecorded = false
+	if list := slices.Clone(s.jobs[job]); list != nil {
+		for i := range list {
+			list[i].unrecorded = false
+		}
+		s.jobs[job] = list
 	}
 	_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 }
@@ -238,6 +251,9 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 		return err
 	})
 	if err != nil {
+		if now := s.of(job); i < len(now) && now[i].path != f.path { // it got its final name meanwhile
+			return s.Read(job, i)
+		}
 		return nil, fault.New(fault.Expired, "file %d of job %s is gone: %v", i, job, err)
 	}
 	if message.Checksum(data) != f.Ref.CRC32C {

@@ -4,6 +4,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"patchbay/ipc/message"
@@ -52,4 +53,36 @@ func TestNamesThatWereNotRecorded(t *testing.T) {
 	if files, err := os.ReadDir(cfg.Output); err != nil || len(files) != 1 {
 		t.Errorf("the output folder has %v, %v", files, err)
 	}
+}
+
+// TestFilesAreReadMeanwhile reads a file of a job while its copies in the stage are removed: the race detector is the
+// judge.
+func TestFilesAreReadMeanwhile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, err := NewOutputs(OutputsConfig{Stage: filepath.Join(dir, "stage"), Output: filepath.Join(dir, "output")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := message.OutputRef{
+		Node: "9", Kind: "images", Type: "output", Prefix: "p", Ext: ".png", Bytes: 7,
+		CRC32C: message.Checksum([]byte("picture")),
+	}
+	if err := s.Stage("job", []message.File{{Ref: ref, Data: []byte("picture")}}); err != nil {
+		t.Fatal(err)
+	}
+	var reads sync.WaitGroup
+	read := func() {
+		if b, err := s.Read("job", 0); err != nil || string(b) != "picture" {
+			t.Errorf("the file holds %q, %v", b, err)
+		}
+	}
+	reads.Go(read)
+	if _, err := s.Commit("job"); err != nil {
+		t.Error(err)
+	}
+	reads.Go(read)
+	s.Clean("job")
+	reads.Wait()
+	read()
 }

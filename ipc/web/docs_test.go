@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"patchbay/tests/bubble"
 )
 
 var update = flag.Bool("update", false, "write the list of routes in docs/http.md")
@@ -50,37 +52,39 @@ func TestRoutesAreListed(t *testing.T) {
 
 // TestOpenAPI reads /openapi.yaml, and asks for every path in it that needs no more than a GET.
 func TestOpenAPI(t *testing.T) {
-	d := newDoor(t, nil)
-	_, text, _ := d.ask("GET", "/openapi.yaml", nil)
-	var doc struct {
-		OpenAPI string
-		Paths   map[string]map[string]struct {
-			Summary    string
-			Responses  map[string]any
-			Parameters []any
-		}
-	}
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	operations := 0
-	for path, methods := range doc.Paths {
-		for method, o := range methods {
-			operations++
-			if o.Summary == "" || len(o.Responses) == 0 || (len(o.Parameters) > 0) != strings.Contains(path, "{") {
-				t.Errorf("%s %s is described by %+v", method, path, o)
-			}
-			if method != "get" || strings.Contains(path, "{") || strings.HasSuffix(path, "/ws") ||
-				strings.HasSuffix(path, "/view") || path == "/userdata" || path == "/api/userdata" || path == "/metrics" ||
-				path == "/healthz" || path == "/patchbay/events" {
-				continue
-			}
-			if status, body, _ := d.ask("GET", path, nil); status != 200 {
-				t.Errorf("GET %s: %d %s", path, status, body)
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		_, text, _ := d.ask("GET", "/openapi.yaml", nil)
+		var doc struct {
+			OpenAPI string
+			Paths   map[string]map[string]struct {
+				Summary    string
+				Responses  map[string]any
+				Parameters []any
 			}
 		}
-	}
-	if operations < 45 {
-		t.Errorf("%d operations, want 45 or more", operations)
-	}
+		if err := yaml.Unmarshal(text, &doc); err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		operations := 0
+		for path, methods := range doc.Paths {
+			for method, o := range methods {
+				operations++
+				if o.Summary == "" || len(o.Responses) == 0 || (len(o.Parameters) > 0) != strings.Contains(path, "{") {
+					t.Errorf("%s %s is described by %+v", method, path, o)
+				}
+				if method != "get" || strings.Contains(path, "{") || strings.HasSuffix(path, "/ws") ||
+					strings.HasSuffix(path, "/view") || path == "/userdata" || path == "/api/userdata" || path == "/metrics" ||
+					path == "/healthz" || path == "/patchbay/events" {
+					continue
+				}
+				if status, body, _ := d.ask("GET", path, nil); status != 200 {
+					t.Errorf("GET %s: %d %s", path, status, body)
+				}
+			}
+		}
+		if operations < 45 {
+			t.Errorf("%d operations, want 45 or more", operations)
+		}
+	})
 }

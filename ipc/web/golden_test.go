@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/tests/bubble"
 	"patchbay/tests/golden"
 )
 
@@ -61,41 +62,43 @@ func (r *recorded) form(t *testing.T) (body, kind string) {
 // TestAnswersAsRecorded compares statuses, and bodies in JSON, with those of a ComfyUI 0.33.0 for requests that need no
 // job of the recording.
 func TestAnswersAsRecorded(t *testing.T) {
-	d := newDoor(t, nil)
-	files := map[string]string{"output": "golden_00001_.png", "input": "example.png", "output/sub/dir": "cnt_00001_.png"}
-	picture, err := os.ReadFile(golden.Path("server/golden_00001_.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for dir, name := range files {
-		dir = filepath.Join(filepath.Dir(d.cfg.Roots.Output), dir)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		files := map[string]string{"output": "golden_00001_.png", "input": "example.png", "output/sub/dir": "cnt_00001_.png"}
+		picture, err := os.ReadFile(golden.Path("server/golden_00001_.png"))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), picture, 0o600); err != nil {
+		for dir, name := range files {
+			dir = filepath.Join(filepath.Dir(d.cfg.Roots.Output), dir)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), picture, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var http1 struct{ Requests []recorded }
+		var http2 struct{ Steps []recorded }
+		if err := golden.JSON("server/http.json", &http1); err != nil {
 			t.Fatal(err)
 		}
-	}
-	var http1 struct{ Requests []recorded }
-	var http2 struct{ Steps []recorded }
-	if err := golden.JSON("server/http.json", &http1); err != nil {
-		t.Fatal(err)
-	}
-	if err := golden.JSON("server/jobs.json", &http2); err != nil {
-		t.Fatal(err)
-	}
-	compared := 0
-	for _, r := range append(http1.Requests, http2.Steps...) {
-		if r.Method == "" || ofItsJobs(&r) {
-			continue
+		if err := golden.JSON("server/jobs.json", &http2); err != nil {
+			t.Fatal(err)
 		}
-		compared++
-		d.compare(t, &r)
-	}
-	if compared < 75 {
-		t.Errorf("compared %d answers, want 75 or more", compared)
-	}
-	t.Logf("%d answers compared", compared)
+		compared := 0
+		for _, r := range append(http1.Requests, http2.Steps...) {
+			if r.Method == "" || ofItsJobs(&r) {
+				continue
+			}
+			compared++
+			d.compare(t, &r)
+		}
+		if compared < 75 {
+			t.Errorf("compared %d answers, want 75 or more", compared)
+		}
+		t.Logf("%d answers compared", compared)
+	})
 }
 
 // ofItsJobs reports whether an answer is about jobs, models or classes that the recorded server had.

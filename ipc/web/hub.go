@@ -11,9 +11,8 @@ import (
 // hub knows the open sockets. What a socket is sent about a job it reads from the job's log itself; the hub says which
 // jobs there are to follow, and tells all others how many jobs wait and run.
 type hub struct {
-	h       *HTTP
-	poke    chan struct{} // holds a value if something was noted
-	silence time.Duration // how long a client may not read what waits for it
+	h    *HTTP
+	poke chan struct{} // holds a value if something was noted
 
 	mu      sync.Mutex
 	noted   []message.Event             // not looked at yet
@@ -31,7 +30,7 @@ const late = 5 * time.Minute
 
 func newHub(h *HTTP) *hub {
 	return &hub{
-		h: h, poke: make(chan struct{}, 1), silence: maxSilence, clients: map[string]map[*socket]bool{},
+		h: h, poke: make(chan struct{}, 1), clients: map[string]map[*socket]bool{},
 		heard: map[string]int{},
 	}
 }

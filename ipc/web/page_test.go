@@ -22,6 +22,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
+	"patchbay/tests/bubble"
 	"patchbay/tests/natsserver"
 )
 
@@ -115,135 +116,141 @@ const waits = `{"1": {"class_type": "Step", "inputs": {"n": 7, "text": "a blue s
 // TestPageOfJobs reads the page of all jobs with scripts off: what runs and how far it is, what waits and why, what has
 // ended, devices, what is ill.
 func TestPageOfJobs(t *testing.T) {
-	stats := message.Stats{
-		Version: "v1.2.3", Daemon: "a", Devices: []string{"cpu"}, Rate: 1.5, Axes: map[string]uint64{"ulysses": 3 << 20},
-		Workers: []message.WorkerStats{{Name: "worker 0", PID: 17, Restarts: 2}},
-		Store:   &message.StoreStats{Bytes: 1 << 20, Limit: 4 << 20},
-	}
-	d := newDoor(t, func(c *Config) {
-		c.Stats = func() message.Stats { return stats }
-		c.Health = func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte("no worker answers\n"))
+	bubble.Run(t, func(t *testing.T) {
+		stats := message.Stats{
+			Version: "v1.2.3", Daemon: "a", Devices: []string{"cpu"}, Rate: 1.5, Axes: map[string]uint64{"ulysses": 3 << 20},
+			Workers: []message.WorkerStats{{Name: "worker 0", PID: 17, Restarts: 2}},
+			Store:   &message.StoreStats{Bytes: 1 << 20, Limit: 4 << 20},
 		}
+		d := newDoor(t, func(c *Config) {
+			c.Stats = func() message.Stats { return stats }
+			c.Health = func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = w.Write([]byte("no worker answers\n"))
+			}
+		})
+		good, bad := d.post("c", onePicture), d.post("c", `{"1": {"class_type": "Fail", "inputs": {"text": "<script>x"}}}`)
+		ipctest.WaitState(t, d.Jobs, good, message.Done)
+		ipctest.WaitState(t, d.Jobs, bad, message.Failed)
+		running := d.post("anna", waits)
+		ipctest.WaitState(t, d.Jobs, running, message.Running)
+		first := d.post("c", onePicture)
+		late := d.post("c", onePicture, `, "extra_data": {}, "not_before": 9999999999999`)
+		for range waitingShown {
+			d.post("c", onePicture)
+		}
+		d.until(func() bool { log, _, err := d.Jobs.Log(t.Context(), running); return err == nil && len(log) >= 11 })
+		p := d.page("/patchbay")
+		p.wants(t, "summary", "v1.2.3", "1 running, 27 waiting", "1.50 steps/s", "no worker answers", "1 MiB of 4 MiB")
+		p.wants(t, "running", "a blue star", "Rest on fake for", "anna")
+		p.wants(t, "waiting", "next: for a worker that is free", "2 jobs are ahead of it", "not before 20 Nov", "normal",
+			"And 2 more.")
+		p.wants(t, "done", "Job "+good, "<script>x", "no memory", "Retry")
+		p.wants(t, "devices", "cpu", "1 GiB of 2 GiB", "worker 0", "17", "3 MiB over ulysses")
+		for _, want := range []string{"/cancel " + running, "/cancel " + first, "/retry " + bad} {
+			verb, id, _ := strings.Cut(want, " ")
+			if !slices.Contains(p.posts(), "/patchbay/jobs/"+id+verb) {
+				t.Errorf("no form for %s: %v", want, p.posts())
+			}
+		}
+		if slices.Contains(p.posts(), "/patchbay/jobs/"+good+"/retry") {
+			t.Error("a job that is done can be retried")
+		}
+		d.page("/patchbay/jobs/"+late).wants(t, "state", "waiting", "not before 20 Nov")
+		d.page("/patchbay/jobs/"+bad).wants(t, "state", "failed", "no memory")
+		if status, _, _ := d.ask("GET", "/patchbay/jobs/none", nil); status != http.StatusNotFound {
+			t.Errorf("a job that is not there: %d", status)
+		}
+		d.cancelAll()
 	})
-	good, bad := d.post("c", onePicture), d.post("c", `{"1": {"class_type": "Fail", "inputs": {"text": "<script>x"}}}`)
-	ipctest.WaitState(t, d.Jobs, good, message.Done)
-	ipctest.WaitState(t, d.Jobs, bad, message.Failed)
-	running := d.post("anna", waits)
-	ipctest.WaitState(t, d.Jobs, running, message.Running)
-	first := d.post("c", onePicture)
-	late := d.post("c", onePicture, `, "extra_data": {}, "not_before": 9999999999999`)
-	for range waitingShown {
-		d.post("c", onePicture)
-	}
-	d.until(func() bool { log, _, err := d.Jobs.Log(t.Context(), running); return err == nil && len(log) >= 11 })
-	p := d.page("/patchbay")
-	p.wants(t, "summary", "v1.2.3", "1 running, 27 waiting", "1.50 steps/s", "no worker answers", "1 MiB of 4 MiB")
-	p.wants(t, "running", "a blue star", "Rest on fake for", "anna")
-	p.wants(t, "waiting", "next: for a worker that is free", "2 jobs are ahead of it", "not before 20 Nov", "normal",
-		"And 2 more.")
-	p.wants(t, "done", "Job "+good, "<script>x", "no memory", "Retry")
-	p.wants(t, "devices", "cpu", "1 GiB of 2 GiB", "worker 0", "17", "3 MiB over ulysses")
-	for _, want := range []string{"/cancel " + running, "/cancel " + first, "/retry " + bad} {
-		verb, id, _ := strings.Cut(want, " ")
-		if !slices.Contains(p.posts(), "/patchbay/jobs/"+id+verb) {
-			t.Errorf("no form for %s: %v", want, p.posts())
-		}
-	}
-	if slices.Contains(p.posts(), "/patchbay/jobs/"+good+"/retry") {
-		t.Error("a job that is done can be retried")
-	}
-	d.page("/patchbay/jobs/"+late).wants(t, "state", "waiting", "not before 20 Nov")
-	d.page("/patchbay/jobs/"+bad).wants(t, "state", "failed", "no memory")
-	if status, _, _ := d.ask("GET", "/patchbay/jobs/none", nil); status != http.StatusNotFound {
-		t.Errorf("a job that is not there: %d", status)
-	}
-	d.cancelAll()
 }
 
 // TestPageIsSmall sums up what a browser fetches for a page with as many jobs as it shows, but for pictures.
 func TestPageIsSmall(t *testing.T) {
-	d := newDoor(t, nil)
-	long := strings.Repeat("a very long prompt ", 10)
-	for range doneShown + 2 {
-		id := d.post("c", `{"1": {"class_type": "Fail", "inputs": {"text": "`+long+`"}}}`)
-		ipctest.WaitState(t, d.Jobs, id, message.Failed)
-	}
-	ipctest.WaitState(t, d.Jobs, d.post("c", waits), message.Running)
-	for range waitingShown + 1 {
-		d.post("c", `{"1": {"class_type": "Wait", "inputs": {"n": 1, "text": "`+long+`"}}}`)
-	}
-	sum := 0
-	for _, path := range []string{"", "/page.css", "/page.js", "/icon.svg"} {
-		_, body, _ := d.ask("GET", "/patchbay"+path, nil)
-		t.Logf("/patchbay%s: %d bytes", path, len(body))
-		sum += len(body)
-	}
-	if sum > 60_000 {
-		t.Errorf("the page takes %d bytes, want at most 60,000", sum)
-	}
-	p := d.page("/patchbay?page=2")
-	if n := strings.Count(p.texts["done"], "Retry"); n != 2 {
-		t.Errorf("the second page has %d jobs, want 2", n)
-	}
-	d.cancelAll()
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		long := strings.Repeat("a very long prompt ", 10)
+		for range doneShown + 2 {
+			id := d.post("c", `{"1": {"class_type": "Fail", "inputs": {"text": "`+long+`"}}}`)
+			ipctest.WaitState(t, d.Jobs, id, message.Failed)
+		}
+		ipctest.WaitState(t, d.Jobs, d.post("c", waits), message.Running)
+		for range waitingShown + 1 {
+			d.post("c", `{"1": {"class_type": "Wait", "inputs": {"n": 1, "text": "`+long+`"}}}`)
+		}
+		sum := 0
+		for _, path := range []string{"", "/page.css", "/page.js", "/icon.svg"} {
+			_, body, _ := d.ask("GET", "/patchbay"+path, nil)
+			t.Logf("/patchbay%s: %d bytes", path, len(body))
+			sum += len(body)
+		}
+		if sum > 60_000 {
+			t.Errorf("the page takes %d bytes, want at most 60,000", sum)
+		}
+		p := d.page("/patchbay?page=2")
+		if n := strings.Count(p.texts["done"], "Retry"); n != 2 {
+			t.Errorf("the second page has %d jobs, want 2", n)
+		}
+		d.cancelAll()
+	})
 }
 
 // TestPageOfOneJob reads the page of a job that is done, with its times, and what it links to.
 func TestPageOfOneJob(t *testing.T) {
-	d := newDoor(t, nil)
-	id := d.post("c", `{"1": {"class_type": "Step", "inputs": {"n": 3, "seed": 18446744073709551615, "text": "a kite"}},
-		"9": {"class_type": "Picture", "inputs": {"n": 500, "noise_seed": 42}, "_meta": {"title": "Save it"}}}`,
-		`, "extra_data": {"extra_pnginfo": {"workflow": {"id": "w", "nodes": []}}}`)
-	d.until(func() bool { return d.find(id).Ended })
-	rec := d.find(id).Record
-	p := d.page("/patchbay/jobs/" + id)
-	p.wants(t, "state", "done")
-	p.wants(t, "pictures", rec.Outputs[0].Filename, "500 B")
-	p.wants(t, "facts", "a kite", "Seed of Save it 42", id)
-	p.wants(t, "times", "Save it")
-	p.wants(t, "events", "execution_success")
-	var srcs []string
-	for _, e := range p.elements {
-		if e.Name.Local == "img" {
-			srcs = append(srcs, p.attr(e, "src"))
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		id := d.post("c", `{"1": {"class_type": "Step", "inputs": {"n": 3, "seed": 18446744073709551615, "text": "a kite"}},
+			"9": {"class_type": "Picture", "inputs": {"n": 500, "noise_seed": 42}, "_meta": {"title": "Save it"}}}`,
+			`, "extra_data": {"extra_pnginfo": {"workflow": {"id": "w", "nodes": []}}}`)
+		d.until(func() bool { return d.find(id).Ended })
+		rec := d.find(id).Record
+		p := d.page("/patchbay/jobs/" + id)
+		p.wants(t, "state", "done")
+		p.wants(t, "pictures", rec.Outputs[0].Filename, "500 B")
+		p.wants(t, "facts", "a kite", "Seed of Save it 42", id)
+		p.wants(t, "times", "Save it")
+		p.wants(t, "events", "execution_success")
+		var srcs []string
+		for _, e := range p.elements {
+			if e.Name.Local == "img" {
+				srcs = append(srcs, p.attr(e, "src"))
+			}
 		}
-	}
-	if len(srcs) != 1 {
-		t.Fatalf("pictures %v", srcs)
-	}
-	if status, body, _ := d.ask("GET", srcs[0], nil); status != 200 || len(body) != 500 {
-		t.Errorf("GET %s: %d, %d bytes", srcs[0], status, len(body))
-	}
-	for form, want := range map[string]string{"": "Save it", "?form=editor": `"nodes":[]`} {
-		status, body, head := d.ask("GET", "/patchbay/jobs/"+id+"/workflow"+form, nil)
-		if status != 200 || !json.Valid(body) || !strings.Contains(string(body), want) ||
-			!strings.HasPrefix(head.Get("Content-Disposition"), "attachment") {
-			t.Errorf("workflow%s: %d %s", form, status, body)
+		if len(srcs) != 1 {
+			t.Fatalf("pictures %v", srcs)
 		}
-	}
-	thumb := "/patchbay/jobs/" + id + "/thumb?file=0"
-	if status, _, _ := d.ask("GET", thumb, nil); status != http.StatusUnsupportedMediaType {
-		t.Errorf("a small picture of what is none: %d", status)
-	}
-	f, err := os.Create(filepath.Join(d.cfg.Roots.Output, rec.Outputs[0].Subfolder, rec.Outputs[0].Filename))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(png.Encode(f, image.NewGray(image.Rect(0, 0, 1000, 400))), f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	_, body, _ := d.ask("GET", thumb, nil)
-	small, _, err := image.Decode(strings.NewReader(string(body)))
-	if err != nil || small.Bounds().Dx() != 256 || small.Bounds().Dy() != 102 {
-		t.Errorf("the small picture: %v, %v", err, small)
-	}
-	for _, path := range []string{"/thumb?file=1", "/thumb?file=-1", "/thumb", "/preview"} {
-		if status, _, _ := d.ask("GET", "/patchbay/jobs/"+id+path, nil); status != http.StatusNotFound {
-			t.Errorf("%s: %d", path, status)
+		if status, body, _ := d.ask("GET", srcs[0], nil); status != 200 || len(body) != 500 {
+			t.Errorf("GET %s: %d, %d bytes", srcs[0], status, len(body))
 		}
-	}
+		for form, want := range map[string]string{"": "Save it", "?form=editor": `"nodes":[]`} {
+			status, body, head := d.ask("GET", "/patchbay/jobs/"+id+"/workflow"+form, nil)
+			if status != 200 || !json.Valid(body) || !strings.Contains(string(body), want) ||
+				!strings.HasPrefix(head.Get("Content-Disposition"), "attachment") {
+				t.Errorf("workflow%s: %d %s", form, status, body)
+			}
+		}
+		thumb := "/patchbay/jobs/" + id + "/thumb?file=0"
+		if status, _, _ := d.ask("GET", thumb, nil); status != http.StatusUnsupportedMediaType {
+			t.Errorf("a small picture of what is none: %d", status)
+		}
+		f, err := os.Create(filepath.Join(d.cfg.Roots.Output, rec.Outputs[0].Subfolder, rec.Outputs[0].Filename))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(png.Encode(f, image.NewGray(image.Rect(0, 0, 1000, 400))), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		_, body, _ := d.ask("GET", thumb, nil)
+		small, _, err := image.Decode(strings.NewReader(string(body)))
+		if err != nil || small.Bounds().Dx() != 256 || small.Bounds().Dy() != 102 {
+			t.Errorf("the small picture: %v, %v", err, small)
+		}
+		for _, path := range []string{"/thumb?file=1", "/thumb?file=-1", "/thumb", "/preview"} {
+			if status, _, _ := d.ask("GET", "/patchbay/jobs/"+id+path, nil); status != http.StatusNotFound {
+				t.Errorf("%s: %d", path, status)
+			}
+		}
+	})
 }
 
 // TestTimesOfAJob computes by hand where the parts of a bar begin, from metrics as they are made and as stored.
@@ -298,102 +305,107 @@ func TestTimesOfAJob(t *testing.T) {
 
 // TestButtons presses Cancel and Retry as a browser does, and as another page would.
 func TestButtons(t *testing.T) {
-	store, err := jobs.OpenJetStream(wiretest.Context(t), jobs.JetStreamConfig{
-		URL: natsserver.Start(t, natsserver.Inside(""), natsserver.JetStream(t)).URL, Owner: "a", Log: zerolog.Nop(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	d := newDoorOn(t, nil, store)
-	d.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	id := d.post("c", waits)
-	ipctest.WaitState(t, d.Jobs, id, message.Running)
-	press := func(verb string, header ...string) (int, string) {
-		status, _, head := d.ask("POST", "/patchbay/jobs/"+id+"/"+verb, nil, header...)
-		return status, head.Get("Location")
-	}
-	for _, header := range [][]string{
-		{"Origin", "https://evil.example"},
-		{"Origin", "null"},
-		{"Sec-Fetch-Site", "cross-site"},
-		{"Sec-Fetch-Site", "same-site"},
-	} {
-		if status, _ := press("cancel", header...); status != http.StatusForbidden {
-			t.Errorf("another page with %v: %d", header, status)
+	bubble.Run(t, func(t *testing.T) {
+		server := bubble.Start(t, natsserver.Inside(t.TempDir()))
+		store, err := jobs.OpenJetStream(wiretest.Context(t), jobs.JetStreamConfig{
+			URL: server.URL, InProcess: server, Owner: "a", Log: zerolog.Nop(),
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if status, _, _ := d.ask("GET", "/patchbay/jobs/"+id+"/cancel", nil); status != http.StatusMethodNotAllowed {
-		t.Errorf("a link that cancels: %d", status)
-	}
-	if rec, err := d.Jobs.Get(id); err != nil || rec.Cancel {
-		t.Fatalf("the job was cancelled: %+v %v", rec, err)
-	}
-	status, to := press("cancel", "Origin", d.Name(), "Sec-Fetch-Site", "same-origin")
-	if status != http.StatusSeeOther || to != "/patchbay/jobs/"+id {
-		t.Errorf("cancel: %d to %q", status, to)
-	}
-	ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
-	d.until(func() bool { return d.find(id).Ended })
-	if status, to := press("retry"); status != http.StatusSeeOther || to != "/patchbay/jobs/"+id {
-		t.Errorf("retry: %d to %q", status, to)
-	}
-	d.until(func() bool { rec, err := d.Jobs.Get(id); return err == nil && rec.Attempt == 2 })
-	d.page("/patchbay/jobs/"+id).wants(t, "events", "retrying")
-	d.cancelAll()
-	ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
-	_, _, head := d.ask("GET", "/patchbay", nil)
-	if head.Get("Referrer-Policy") != "same-origin" {
-		t.Error("with no-referrer browsers send forms from Origin null, which is refused")
-	}
+		t.Cleanup(store.Close)
+		d := newDoorOn(t, nil, store)
+		d.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		id := d.post("c", waits)
+		ipctest.WaitState(t, d.Jobs, id, message.Running)
+		press := func(verb string, header ...string) (int, string) {
+			status, _, head := d.ask("POST", "/patchbay/jobs/"+id+"/"+verb, nil, header...)
+			return status, head.Get("Location")
+		}
+		for _, header := range [][]string{
+			{"Origin", "https://evil.example"},
+			{"Origin", "null"},
+			{"Sec-Fetch-Site", "cross-site"},
+			{"Sec-Fetch-Site", "same-site"},
+		} {
+			if status, _ := press("cancel", header...); status != http.StatusForbidden {
+				t.Errorf("another page with %v: %d", header, status)
+			}
+		}
+		if status, _, _ := d.ask("GET", "/patchbay/jobs/"+id+"/cancel", nil); status != http.StatusMethodNotAllowed {
+			t.Errorf("a link that cancels: %d", status)
+		}
+		if rec, err := d.Jobs.Get(id); err != nil || rec.Cancel {
+			t.Fatalf("the job was cancelled: %+v %v", rec, err)
+		}
+		status, to := press("cancel", "Origin", d.Name(), "Sec-Fetch-Site", "same-origin")
+		if status != http.StatusSeeOther || to != "/patchbay/jobs/"+id {
+			t.Errorf("cancel: %d to %q", status, to)
+		}
+		ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
+		d.until(func() bool { return d.find(id).Ended })
+		if status, to := press("retry"); status != http.StatusSeeOther || to != "/patchbay/jobs/"+id {
+			t.Errorf("retry: %d to %q", status, to)
+		}
+		d.until(func() bool { rec, err := d.Jobs.Get(id); return err == nil && rec.Attempt == 2 })
+		d.page("/patchbay/jobs/"+id).wants(t, "events", "retrying")
+		d.cancelAll()
+		ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
+		_, _, head := d.ask("GET", "/patchbay", nil)
+		if head.Get("Referrer-Policy") != "same-origin" {
+			t.Error("with no-referrer browsers send forms from Origin null, which is refused")
+		}
+	})
 }
 
 // TestLivePage reads the stream of a page while a job comes, runs and ends.
 func TestLivePage(t *testing.T) {
-	d := newDoor(t, nil)
-	q, err := http.NewRequestWithContext(wiretest.Context(t), "GET", d.Name()+"/patchbay/events", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := d.http.Do(q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	next := func() (p part) {
-		for lines.Scan() {
-			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-				if err := json.Unmarshal([]byte(text), &p); err != nil {
-					t.Fatal(err)
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		q, err := http.NewRequestWithContext(wiretest.Context(t), "GET", d.Name()+"/patchbay/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := d.http.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(nil, 1<<20)
+		next := func() (p part) {
+			for lines.Scan() {
+				if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+					if err := json.Unmarshal([]byte(text), &p); err != nil {
+						t.Fatal(err)
+					}
+					return p
 				}
-				return p
+			}
+			t.Fatalf("the stream ended: %v", lines.Err())
+			return p
+		}
+		for _, id := range []string{"summary", "running", "waiting", "done", "devices"} {
+			if p := next(); p.ID != id || p.Sum == "" {
+				t.Errorf("part %+v, want %s", p, id)
 			}
 		}
-		t.Fatalf("the stream ended: %v", lines.Err())
-		return p
-	}
-	for _, id := range []string{"summary", "running", "waiting", "done", "devices"} {
-		if p := next(); p.ID != id || p.Sum == "" {
-			t.Errorf("part %+v, want %s", p, id)
+		id := d.post("c", waits)
+		for p := next(); p.ID != "running" || !strings.Contains(string(p.HTML), id); p = next() {
+			if p.ID == "devices" {
+				t.Error("a part is sent again that has not changed")
+			}
 		}
-	}
-	id := d.post("c", waits)
-	for p := next(); p.ID != "running" || !strings.Contains(string(p.HTML), id); p = next() {
-		if p.ID == "devices" {
-			t.Error("a part is sent again that has not changed")
+		d.cancelAll()
+		for p := next(); p.ID != "done" || !strings.Contains(string(p.HTML), id); p = next() {
 		}
-	}
-	d.cancelAll()
-	for p := next(); p.ID != "done" || !strings.Contains(string(p.HTML), id); p = next() {
-	}
-	if status, _, _ := d.ask("GET", "/patchbay/events?job=none", nil); status != http.StatusNotFound {
-		t.Errorf("a stream of no job: %d", status)
-	}
-	d.streams.Add(maxStreams)
-	if status, _, head := d.ask("GET", "/patchbay/events", nil); status != 503 || head.Get("Retry-After") == "" {
-		t.Errorf("one stream too many: %d", status)
-	}
-	d.streams.Add(-maxStreams)
+		if status, _, _ := d.ask("GET", "/patchbay/events?job=none", nil); status != http.StatusNotFound {
+			t.Errorf("a stream of no job: %d", status)
+		}
+		d.streams.Add(maxStreams)
+		if status, _, head := d.ask("GET", "/patchbay/events", nil); status != 503 || head.Get("Retry-After") == "" {
+			t.Errorf("one stream too many: %d", status)
+		}
+		d.streams.Add(-maxStreams)
+	})
 }

@@ -22,17 +22,19 @@ import (
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/tests/bubble"
 )
 
 // door is a carrier that serves a fake executor.
 type door struct {
 	*HTTP
 	*ipctest.Rig
+	port *bubble.Port
 	t    *testing.T
 	http *http.Client
 }
 
-// newDoor starts a carrier. tune, if not nil, may change its configuration.
+// newDoor starts a carrier; the test is in a bubble. tune, if not nil, may change its configuration.
 func newDoor(t *testing.T, tune func(*Config)) *door {
 	t.Helper()
 	return newDoorOn(t, tune, nil)
@@ -41,9 +43,9 @@ func newDoor(t *testing.T, tune func(*Config)) *door {
 // newDoorOn is newDoor whose jobs are in a store; nil: in memory.
 func newDoorOn(t *testing.T, tune func(*Config), store *jobs.JetStream) *door {
 	t.Helper()
-	top := t.TempDir()
+	top, port := t.TempDir(), bubble.NewPort()
 	cfg := Config{
-		Listen: "127.0.0.1:0", Log: zerolog.Nop(),
+		Listener: port, Log: zerolog.Nop(),
 		Stats:  func() message.Stats { return message.Stats{Devices: []string{"cpu"}} },
 		Memory: func() (int64, int64) { return 2 << 30, 1 << 30 }, Keep: filepath.Join(top, "history"),
 		Roots: files.Roots{
@@ -76,7 +78,9 @@ func newDoorOn(t *testing.T, tune func(*Config), store *jobs.JetStream) *door {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.Serve(ctx, ctx, rig.Service) }()
-	d := &door{HTTP: h, Rig: rig, t: t, http: &http.Client{Transport: &http.Transport{}}}
+	d := &door{
+		HTTP: h, Rig: rig, port: port, t: t, http: &http.Client{Transport: &http.Transport{DialContext: port.Dial}},
+	}
 	t.Cleanup(func() {
 		d.http.CloseIdleConnections()
 		stop()
@@ -185,7 +189,8 @@ type said struct {
 func (d *door) listen(client string) *ear {
 	d.t.Helper()
 	//nolint:bodyclose // Dial closes it
-	conn, _, err := websocket.Dial(wiretest.Context(d.t), "ws://"+d.Address()+"/ws?clientId="+client, nil)
+	conn, _, err := websocket.Dial(wiretest.Context(d.t), "ws://"+d.Address()+"/ws?clientId="+client,
+		&websocket.DialOptions{HTTPClient: d.http})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -150,7 +150,7 @@ func (s *socket) write() {
 		if ends != "" { // first, since who has read it may open another socket at once
 			s.hub.hears(ends)
 		}
-		ctx, done := context.WithTimeout(s.ctx, s.hub.silence)
+		ctx, done := context.WithTimeout(s.ctx, maxSilence)
 		err := s.conn.Write(ctx, kind, out[0].data)
 		done()
 		if err != nil {

@@ -22,6 +22,7 @@ import (
 	"patchbay/ipc/worker"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/tests/bubble"
 )
 
 // node is a daemon: its store, table, outputs, dispatcher, service, carriers and supervisors of workers, which compute
@@ -37,7 +38,7 @@ type node struct {
 	mu      sync.Mutex
 	cables  map[*cable]bool // to workers and clients
 	service *serve.Service
-	port    *port           // where it is asked over HTTP
+	port    *bubble.Port    // where it is asked over HTTP
 	table   *jobs.Table     // nil: it is down
 	life    context.Context // of that table
 	until   time.Time       // cut off from the server until then
@@ -147,7 +148,7 @@ func (n *node) tryStart() (err error) {
 	if err := store.Machines().Alone(ctx); err != nil {
 		return err
 	}
-	door := newPort()
+	door := bubble.NewPort()
 	api, err := web.Listen(web.Config{
 		Listener: door, Keep: n.folder("history"), Log: log, Roots: files.Roots{Output: n.folder("output")},
 	})

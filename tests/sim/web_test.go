@@ -21,31 +21,6 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// port is where a daemon is asked over HTTP; it implements net.Listener.
-type port struct {
-	calls  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPort() *port { return &port{calls: make(chan net.Conn), closed: make(chan struct{})} }
-
-func (p *port) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.calls:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *port) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (p *port) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8188} }
-
 // call returns a connection to the port of the daemon.
 func (n *node) call() (net.Conn, error) {
 	refused := &net.OpError{Op: "dial", Net: "sim", Err: syscall.ECONNREFUSED}
@@ -56,10 +31,8 @@ func (n *node) call() (net.Conn, error) {
 	}
 	n.mu.Unlock()
 	if up {
-		select {
-		case port.calls <- c.near:
+		if port.Offer(c.near) {
 			return hangsUp{c.far, n, c}, nil
-		case <-port.closed:
 		}
 	}
 	c.cut()

@@ -30,7 +30,7 @@ func newCable() *cable {
 	c := &cable{}
 	near, a := net.Pipe()
 	b, far := net.Pipe()
-	c.near, c.far, c.inner = end{near}, end{far}, [2]net.Conn{a, b}
+	c.near, c.far, c.inner = bubble.End(near), bubble.End(far), [2]net.Conn{a, b}
 	go c.carry(a, b)
 	go c.carry(b, a)
 	return c
@@ -75,26 +75,6 @@ func (c *cable) freeze() (thaw func()) {
 
 func (c *cable) cut() {
 	c.once.Do(func() { _, _ = c.inner[0].Close(), c.inner[1].Close() })
-}
-
-// end is one end of a cable. Once it is closed, its errors are those of a socket.
-type end struct{ net.Conn }
-
-func (e end) Read(b []byte) (int, error) {
-	n, err := e.Conn.Read(b)
-	return n, likeSocket("read", err)
-}
-
-func (e end) Write(b []byte) (int, error) {
-	n, err := e.Conn.Write(b)
-	return n, likeSocket("write", err)
-}
-
-func likeSocket(op string, err error) error {
-	if err == io.ErrClosedPipe { //nolint:errorlint // net.Pipe returns it bare
-		return &net.OpError{Op: op, Net: "sim", Err: net.ErrClosed}
-	}
-	return err
 }
 
 // process is a worker process, in goroutines.
