@@ -9,7 +9,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/ref"
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/ltx"
 	"patchbay/models/text"
@@ -86,7 +85,7 @@ func narrowed(set *weights.Set, d engine.DType) *weights.Set {
 // more than 1024 tokens hides keys that are too far away from most layers. Weights of bf16 were recorded with the
 // projection in bf16, which rounds.
 func TestGemma3(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("ltx/text.safetensors"))
+	f, err := golden.Open("ltx/text.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -32,7 +31,7 @@ func openChain(t testing.TB, ops engine.Ops, model string) *vae.VAE {
 // TestChainsGolden compares clips of 1 to 31 pictures, whole and in tiles, with what ComfyUI encodes and decodes: with
 // decoders that look a frame ahead and one that does not, edges reflected and zero, and shortcuts and none.
 func TestChainsGolden(t *testing.T) {
-	f, err := safetensors.Open(golden.Path("ltx/vae.safetensors"))
+	f, err := golden.Open("ltx/vae.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	"patchbay/engine/safetensors"
+	"patchbay/tests/golden"
 )
 
-// gridFile returns a picture of testdata/grid.safetensors (see TestPicturesOfEveryKind).
+// gridFile returns a picture of tests/golden/nodes/grid.safetensors (see TestPicturesOfEveryKind).
 func gridFile(t testing.TB, name string) []byte {
 	t.Helper()
-	file, err := safetensors.Open("testdata/grid.safetensors")
+	file, err := golden.Open("nodes/grid.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
+	"patchbay/tests/golden"
 )
 
-// TestPicturesOfEveryKind decodes the tiny pictures of testdata/grid.safetensors and compares pixels and masks with
+// TestPicturesOfEveryKind decodes the tiny pictures of nodes/grid.safetensors and compares pixels and masks with
 // what LoadImage of ComfyUI 0.33.0 (PyAV 18.1.0) and Pillow 13.0.0 read from them. For a picture NAME the file has its
 // bytes (NAME), the pixels [B, Y, X, 3] (NAME.pixels) and the mask (NAME.mask; zeros of 64 x 64 are left out), 8-bit or
 // F32, and in its metadata the largest difference allowed, in levels of 255. The shapes are ComfyUI's; the values are
@@ -21,7 +22,7 @@ import (
 //
 // For a picture that must be refused the metadata has a part of the error.
 func TestPicturesOfEveryKind(t *testing.T) {
-	file, err := safetensors.Open("testdata/grid.safetensors")
+	file, err := golden.Open("nodes/grid.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

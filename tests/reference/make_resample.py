@@ -1,9 +1,9 @@
-"""Makes node/picture/resample/testdata/cases.safetensors. Running the tests does not need this script.
+"""Makes tests/golden/nodes/resample.safetensors. Running the tests does not need this script.
 
 Made with Python 3.11, torch 2.15.0 (CPU capability AVX512), Pillow 12.3.0, numpy 2.4.6, scipy 1.17.1, safetensors
 0.8.0, ComfyUI 0.8.0; the results of FeatherMask by 0.33.0:
     python3 -m venv v && v/bin/pip install torch "pillow<13" numpy scipy safetensors
-    v/bin/python tests/reference/make_resample.py COMFYUI_TREE node/picture/resample/testdata
+    v/bin/python tests/reference/make_resample.py COMFYUI_TREE tests/golden/nodes
 
 common_upscale, bislerp, lanczos, GrowMask and FeatherMask are taken out of the ComfyUI tree and run as they are. Every
 case is a dictionary in the metadata entry "cases"; tensor "in.N" [B, C, Y, X] is its input, "out.N" its result (of
@@ -143,6 +143,6 @@ for m in (mask, blob, mask[:, :1, :], mask[:, :, :1]):
 
 versions = {"torch": torch.__version__, "pillow": PIL.__version__, "numpy": np.__version__,
     "cpu": torch.backends.cpu.get_cpu_capability()}
-path = os.path.join(out, "cases.safetensors")
+path = os.path.join(out, "resample.safetensors")
 save_file(tensors, path, {"cases": json.dumps(cases), "versions": json.dumps(versions)})
 print(len(cases), "cases", found, "boundary lengths", os.path.getsize(path), "bytes", versions)

@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
+	"patchbay/tests/golden"
 )
 
-// golden is one call, recorded by tests/reference/make_resample.py.
-type golden struct {
+// recorded is one call, recorded by tests/reference/make_resample.py.
+type recorded struct {
 	N             int
 	In            string
 	Op            string
@@ -27,7 +28,7 @@ type golden struct {
 	in, out safetensors.Tensor
 }
 
-func (g golden) String() string {
+func (g recorded) String() string {
 	switch g.Op {
 	case "grow":
 		return fmt.Sprintf("case %d: grow %v by %d tapered %v", g.N, g.in.Shape, g.Expand, g.Tapered)
@@ -38,14 +39,14 @@ func (g golden) String() string {
 		g.Height, g.Crop, g.Layout)
 }
 
-func cases(t *testing.T, op string) []golden {
+func cases(t *testing.T, op string) []recorded {
 	t.Helper()
-	f, err := safetensors.Open("testdata/cases.safetensors")
+	f, err := golden.Open("nodes/resample.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	var all, out []golden
+	var all, out []recorded
 	if err := json.Unmarshal([]byte(f.Metadata()["cases"]), &all); err != nil {
 		t.Fatal(err)
 	}
