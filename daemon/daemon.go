@@ -198,7 +198,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.forget,
 		MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
-		KeepResults: cfg.KeepFiles, Log: d.log,
+		KeepResults: cfg.KeepFiles, Log: d.log, PauseFile: filepath.Join(cfg.Store, "paused"),
 	}
 	var err error
 	if jc.KeepBytes, err = ParseBytes(cfg.KeepBytes); err != nil {

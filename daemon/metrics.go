@@ -18,6 +18,7 @@ const runningShown = 256
 func (d *daemon) stats() message.Stats {
 	s := message.Stats{Daemon: d.owner, Version: semantic(d.version), Devices: d.cfg.places()}
 	s.Queued, s.Running = d.jobs.Busy()
+	s.Paused = d.jobs.Paused()
 	at := map[string][]string{}
 	running, counts := d.jobs.List(message.Running, runningShown)
 	s.Jobs = counts

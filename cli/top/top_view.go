@@ -115,6 +115,10 @@ func (s snapshot) text(before *snapshot, style topStyles) string {
 			d.Rate, d.Steps, share(d.CacheHits, d.CacheHits+d.CacheMisses), total(d.Refused))
 	}
 	for _, d := range s.Daemons {
+		if d.Paused {
+			row("")
+			row("%s is paused: waiting jobs stay where they are", d.Daemon)
+		}
 		if st := d.Store; st != nil && (st.Full || st.Lost > 0 || st.Bytes > 0) {
 			row("")
 			row("job store of %s: %s%s%s%s%s", d.Daemon, storeOf(st),

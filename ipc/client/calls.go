@@ -82,6 +82,17 @@ func Retry(ctx context.Context, c Client, job string) error {
 	return AskOne(ctx, c, message.VerbRetry, job, nil, &out)
 }
 
+// Move moves a waiting job ahead of all others, or behind those of a priority.
+func Move(ctx context.Context, c Client, job string, to message.MoveRequest) (out message.MoveReply, err error) {
+	to.Job = job
+	return out, AskOne(ctx, c, message.VerbMove, job, to, &out)
+}
+
+// Delete removes the files of a job that has ended.
+func Delete(ctx context.Context, c Client, job string) (out message.DeleteReply, err error) {
+	return out, AskOne(ctx, c, message.VerbDelete, job, nil, &out)
+}
+
 // List returns the newest jobs in a state ("": all) and how many there are in each.
 func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record,
 	map[message.State]int, error,

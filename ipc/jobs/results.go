@@ -74,17 +74,24 @@ func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []str
 // unread reports whether the content of a file is unknown.
 func unread(f files.NeededFile) bool { return f.Hash == "" }
 
-// trim removes the files of the oldest jobs beyond the limits of size and age. Their records stay and say so, which is
-// written first so that nobody is promised a file that is being removed.
+// dropFiles removes the files of a job. Its record stays and says so, which is written first so that nobody is promised
+// a file that is being removed.
+func (j *Table) dropFiles(ctx context.Context, outs *Outputs, rec message.Record) (files int, size int64, err error) {
+	if _, _, err = j.do(ctx, rec.Job, filesDropped{attemptOf(&rec)}); err == nil {
+		files, size = outs.Drop(rec.Job)
+	}
+	return files, size, err
+}
+
+// trim removes the files of the oldest jobs beyond the limits of size and age.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for _, rec := range d.Jobs.surplus() {
-		if _, _, err := d.Jobs.do(ctx, rec.Job, filesDropped{attemptOf(&rec)}); err != nil {
+		if _, _, err := d.Jobs.dropFiles(ctx, d.Outputs, rec); err != nil {
 			if !errors.Is(err, errMoved) {
 				d.Log.Warn().Err(err).Str("job", rec.Job).Msg("its files are kept although they are over the limit")
 			}
 			continue
 		}
-		d.Outputs.Drop(rec.Job)
 		d.Log.Info().Str("job", rec.Job).Msg("its files were dropped: older than --keep-results or over --keep-bytes")
 	}
 }
@@ -123,19 +130,22 @@ func (j *Table) surplus() []message.Record {
 	return nil
 }
 
-// Drop removes the files of a job, those with final names too. A file that is not as the job made it belongs to
-// somebody else by now and stays.
-func (s *Outputs) Drop(job string) {
+// Drop removes the files of a job, those with final names too, and returns how many there were and their bytes. A file
+// that is not as the job made it belongs to somebody else by now and stays.
+func (s *Outputs) Drop(job string) (gone int, size int64) {
 	outputs := slices.Clone(s.of(job))
 	for i := range outputs {
 		f := &outputs[i]
 		if f.path != "" {
 			if data, err := os.ReadFile(f.path); err == nil && message.Checksum(data) == f.Ref.CRC32C {
-				_ = os.Remove(f.path)
+				if os.Remove(f.path) == nil {
+					gone, size = gone+1, size+int64(len(data))
+				}
 			}
 		}
 		f.Data, f.missing = nil, true
 	}
 	s.Forget(job)
 	s.put(job, outputs)
+	return gone, size
 }

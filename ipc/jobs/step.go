@@ -98,6 +98,11 @@ type (
 	}
 	// cancelAsked: somebody wants the job to end.
 	cancelAsked struct{}
+	// moveAsked: somebody wants a waiting job to be ahead of all others, or behind those of a priority.
+	moveAsked struct {
+		front    bool
+		priority string // as in a record
+	}
 	// retryAsked: somebody wants a job to run again that ended without a result.
 	retryAsked struct{}
 	// overdue: the job has waited until the time in its record, which is its ExpireAt.
@@ -125,6 +130,7 @@ func changes() []change {
 		toldBefore{},
 		abandoned{},
 		cancelAsked{},
+		moveAsked{},
 		retryAsked{},
 		overdue{},
 		hopeless{},
@@ -155,6 +161,7 @@ func (named) from() []message.State        { return finals() }
 func (toldBefore) from() []message.State   { return finals() }
 func (abandoned) from() []message.State    { return []message.State{message.Running} }
 func (cancelAsked) from() []message.State  { return []message.State{message.Queued, message.Running} }
+func (moveAsked) from() []message.State    { return []message.State{message.Queued} }
 func (overdue) from() []message.State      { return []message.State{message.Queued} }
 func (hopeless) from() []message.State     { return []message.State{message.Queued} }
 func (filesDropped) from() []message.State { return finals() }
@@ -175,6 +182,7 @@ func finals() []message.State {
 func (taken) fits(*message.Record) bool            { return true }
 func (answered) fits(*message.Record) bool         { return true }
 func (cancelAsked) fits(*message.Record) bool      { return true }
+func (moveAsked) fits(*message.Record) bool        { return true }
 func (retryAsked) fits(r *message.Record) bool     { return r.Kind == "" }
 func (c overdue) fits(r *message.Record) bool      { return c.expireAt == r.ExpireAt }
 func (hopeless) fits(*message.Record) bool         { return true }
@@ -247,6 +255,14 @@ func (cancelAsked) apply(r *message.Record, at int64, _ rules) effects {
 		return end(r, message.Cancelled, Cancelled(), at)
 	}
 	r.Cancel = true // the job ends when its run has stopped
+	return effects{}
+}
+
+func (c moveAsked) apply(r *message.Record, _ int64, _ rules) effects {
+	if r.Front = c.front; !c.front {
+		r.Priority = c.priority
+	}
+	r.Moves++ // a job at the front may be moved there again
 	return effects{}
 }
 

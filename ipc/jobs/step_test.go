@@ -32,6 +32,8 @@ func examples(r message.Record) []change {
 		toldBefore{attemptOf(&r), 3},
 		abandoned{attemptOf(&r), "it is gone"},
 		cancelAsked{},
+		moveAsked{front: true},
+		moveAsked{priority: "low"},
 		retryAsked{},
 		overdue{r.ExpireAt},
 		hopeless{fault.New(fault.Internal, "its request is gone")},

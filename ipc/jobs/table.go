@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -37,6 +38,9 @@ type Config struct {
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
 	KeepResults time.Duration // files of ended jobs are removed after this long, their records stay. 0: never
 	KeepBytes   int64         // total size of those files; the oldest are removed above it. 0: no limit
+	// a file that is there while the table is paused, so that it is after a restart too; empty: a pause ends with the
+	// process
+	PauseFile string
 }
 
 // Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher
@@ -59,6 +63,7 @@ type Table struct {
 	coming map[string]*arrival // jobs that are being written to the store
 	wake   chan struct{}
 	closed bool
+	paused bool
 }
 
 // arrival is a job that is being written to the store. It counts against its client's limit until done is closed.
@@ -117,6 +122,10 @@ func New(cfg Config) *Table {
 	j := &Table{
 		cfg: cfg, store: cfg.Store, own: &memory{}, rules: rules{cfg.MaxAttempts, durablePauses()},
 		jobs: map[string]*tracked{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
+	}
+	if cfg.PauseFile != "" {
+		_, err := os.Lstat(cfg.PauseFile)
+		j.paused = err == nil
 	}
 	if j.store == nil {
 		j.store, j.rules.pauses = j.own, memoryPauses()
@@ -321,7 +330,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
-	was, end, back := e.rec.State, e.rec.EndSeq, r.HandedBack > e.rec.HandedBack
+	was, end, back, moved := e.rec.State, e.rec.EndSeq, r.HandedBack > e.rec.HandedBack, r.Moves != e.rec.Moves
 	// a job whose end was lost may have ended again with the same number
 	same := end == r.EndSeq && (end == 0 || e.rec.Finished == r.Finished && e.rec.Owner == r.Owner)
 	j.clock(e, r)
@@ -339,7 +348,7 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
 	if r.State == message.Queued {
-		if was != message.Queued && (was != message.Running || back || e.place == (spot{})) {
+		if moved || was != message.Queued && (was != message.Running || back || e.place == (spot{})) {
 			e.place = j.turns.give(&e.rec)
 		}
 		j.insertQueued(e, was)

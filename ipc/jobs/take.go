@@ -70,6 +70,9 @@ const lookAgain = time.Second
 // pick returns the first waiting job that this daemon can run now; if there is none, "" and how long to wait before the
 // next look. The caller must hold j.mu.
 func (j *Table) pick(now time.Time) (string, time.Duration) {
+	if j.paused {
+		return "", lookAgain
+	}
 	if n := len(j.queue); n > 0 && j.turns.unhurriedFirst() {
 		last := j.jobs[j.queue[n-1]].place
 		for _, id := range j.queue {

@@ -20,6 +20,9 @@ const (
 	VerbJobs     = "jobs"
 	VerbCancel   = "cancel"
 	VerbRetry    = "retry"
+	VerbMove     = "move"
+	VerbDelete   = "delete"
+	VerbPause    = "pause"
 	VerbDescribe = "describe"
 	VerbModels   = "models"
 	VerbExec     = "exec"
@@ -148,7 +151,7 @@ type Heartbeat struct {
 	TS   int64  `json:"ts"`
 }
 
-// JobRequest is the body of status, cancel and retry.
+// JobRequest is the body of status, cancel, retry and delete.
 type JobRequest struct {
 	Job     string `json:"job"`
 	Follow  bool   `json:"follow,omitempty"`  // status: stream the events, starting at From
@@ -210,6 +213,43 @@ type RetryReply struct {
 	V     int    `json:"v"`
 	Job   string `json:"job"`
 	State State  `json:"state"`
+}
+
+// MoveRequest is the body of move: one of Front and Priority.
+type MoveRequest struct {
+	Job      string `json:"job"`
+	Front    bool   `json:"front,omitempty"`    // ahead of all waiting jobs
+	Priority string `json:"priority,omitempty"` // behind the waiting jobs of that priority: high, normal or low
+}
+
+// MoveReply answers move.
+type MoveReply struct {
+	V        int    `json:"v"`
+	Job      string `json:"job"`
+	State    State  `json:"state"`
+	Position int    `json:"position"` // jobs ahead in the queue
+}
+
+// DeleteReply answers delete.
+type DeleteReply struct {
+	V     int    `json:"v"`
+	Job   string `json:"job"`
+	State State  `json:"state"`
+	Files int    `json:"files"` // that were removed
+	Bytes int64  `json:"bytes"` // of them
+}
+
+// PauseRequest is the body of pause.
+type PauseRequest struct {
+	Paused bool `json:"paused"` // whether waiting jobs are to stay where they are
+}
+
+// PauseReply answers pause.
+type PauseReply struct {
+	V      int    `json:"v"`
+	Daemon string `json:"daemon"`
+	Paused bool   `json:"paused"`
+	Queued int    `json:"queued"`
 }
 
 // DescribeRequest is the body of describe.

@@ -85,6 +85,7 @@ type Record struct {
 
 	Front    bool   `json:"front,omitempty"`    // ahead of all waiting jobs
 	Priority string `json:"priority,omitempty"` // high or low; empty: normal
+	Moves    int    `json:"moves,omitempty"`    // how often it was moved in the queue
 	// daemon that runs the job or ran it last, and has its files; while queued, the daemon that accepted it
 	Owner     string `json:"owner,omitempty"`
 	Claim     string `json:"claim,omitempty"`      // differs between attempts, so that a daemon knows its own again

@@ -9,7 +9,8 @@ type Stats struct {
 	Since       int64             `json:"since"` // Unix milliseconds
 	Queued      int               `json:"queued"`
 	Running     int               `json:"running"`
-	Jobs        map[State]int     `json:"jobs"` // remembered jobs by state
+	Paused      bool              `json:"paused,omitempty"` // waiting jobs stay where they are
+	Jobs        map[State]int     `json:"jobs"`             // remembered jobs by state
 	Workers     []WorkerStats     `json:"workers"`
 	Devices     []string          `json:"devices"` // of one worker, one for each rank: cuda:0, cuda:1; or cpu
 	WorkerPIDs  []int             `json:"worker_pids"`

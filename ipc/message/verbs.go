@@ -66,6 +66,23 @@ func Verbs() []Verb {
 			Body: "none", Answer: "{v, job, state}; runs a job once more that failed, was cancelled or has expired",
 		},
 		{
+			Name: VerbMove, About: "move a waiting job to the front, or to another priority",
+			PerJob: true, Admin: true, Strict: true, NeedsBody: true, Request: MoveRequest{}, Reply: MoveReply{},
+			Body:   "{front: true} or {priority}",
+			Answer: "{v, job, state, position}; moves a waiting job ahead of all others, or behind those of a priority",
+		},
+		{
+			Name: VerbDelete, About: "remove the files of a job that has ended",
+			PerJob: true, Admin: true, Request: JobRequest{}, Reply: DeleteReply{},
+			Body: "none", Answer: "{v, job, state, files, bytes}; removes the files of a job that has ended, not its record",
+		},
+		{
+			Name: VerbPause, About: "let waiting jobs stay where they are, or go on",
+			Everyone: true, Admin: true, Strict: true, NeedsBody: true, Request: PauseRequest{}, Reply: PauseReply{},
+			Body: "{paused}", Answer: "{v, daemon, paused, queued}; a daemon that is paused begins no job, until it is told " +
+				"paused: false, over restarts too; what runs goes on, and exec, sample and load are answered",
+		},
+		{
 			Name: VerbJobs, About: "list jobs",
 			Everyone: true, Request: JobsRequest{}, Reply: JobsReply{},
 			Body: "none, or {state, limit}", Answer: "{v, jobs: [record], counts: {state: n}}, newest first",

@@ -96,6 +96,7 @@ func (s *Service) handlers() map[string]func(*Call) error {
 	return map[string]func(*Call) error{
 		message.VerbRun: s.run, message.VerbSubmit: s.Once(s.submit), message.VerbStatus: s.status,
 		message.VerbCancel: s.Once(s.cancel), message.VerbRetry: s.Once(s.retry), message.VerbJobs: s.Once(s.jobs),
+		message.VerbMove: s.Once(s.move), message.VerbDelete: s.Once(s.remove), message.VerbPause: s.Once(s.pause),
 		message.VerbDescribe: s.Once(s.describe), message.VerbModels: s.Once(s.models), message.VerbExec: s.exec,
 		message.VerbSample: s.sample, message.VerbLoad: s.load, message.VerbFree: s.free, message.VerbStats: s.Once(s.stats),
 	}

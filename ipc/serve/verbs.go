@@ -207,6 +207,53 @@ func (s *Service) retry(r *Call) (any, error) {
 	return message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}, err
 }
 
+func (s *Service) move(r *Call) (any, error) {
+	var q message.MoveRequest
+	if err := message.BindStrict(r.Fields, &q); err != nil {
+		return nil, wire.BadRequest(err)
+	}
+	if q.Front == (q.Priority != "") || message.PriorityRank(q.Priority) < 0 {
+		return nil, wire.BadRequest(wire.BadField("priority", "%q: want one of %s, or front: true in its place",
+			wire.Shown(q.Priority), strings.Join(message.Priorities(), ", ")))
+	}
+	_, rec, err := s.jobRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithTimeout(s.ctx, jobs.AskTime)
+	defer stop()
+	rec, err = s.cfg.Jobs.Move(ctx, rec.Job, q.Front, q.Priority)
+	return message.MoveReply{V: message.ProtocolVersion, Job: rec.Job, State: rec.State, Position: rec.Position}, err
+}
+
+// remove answers delete.
+func (s *Service) remove(r *Call) (any, error) {
+	q, _, err := s.jobRequest(r)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithTimeout(s.ctx, jobs.AskTime)
+	defer stop()
+	return s.cfg.Jobs.Delete(ctx, s.cfg.Outputs, q.Job)
+}
+
+func (s *Service) pause(r *Call) (any, error) {
+	var q message.PauseRequest
+	if err := message.BindStrict(r.Fields, &q); err != nil {
+		return nil, wire.BadRequest(err)
+	}
+	if _, ok := r.Fields.At("paused").(bool); !ok {
+		return nil, wire.BadRequest(wire.BadField("paused", "is missing: want true or false"))
+	}
+	if err := s.cfg.Jobs.Pause(q.Paused); err != nil {
+		return nil, err
+	}
+	queued, _ := s.cfg.Jobs.Busy()
+	return message.PauseReply{
+		V: message.ProtocolVersion, Daemon: s.cfg.Meter.Stats().Daemon, Paused: s.cfg.Jobs.Paused(), Queued: queued,
+	}, nil
+}
+
 func (s *Service) describe(r *Call) (any, error) { return s.cfg.Reply(r, s.limits()) }
 
 // Reply answers the verb describe; limits are part of it.

@@ -9,6 +9,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
+	"patchbay/node/pyjson"
 )
 
 // The page for people, below /patchbay. It is made here and works without a script; with one, the parts of it that
@@ -68,6 +70,10 @@ func (h *HTTP) pageRoutes() []route {
 		get("/jobs/{id}/thumb", "a small picture of what a job has made", h.thumb),
 		post("/jobs/{id}/cancel", "cancel a job, and show it", h.cancelShown),
 		post("/jobs/{id}/retry", "run a job again that failed, was cancelled or has expired, and show it", h.retryShown),
+		post("/jobs/{id}/move", "move a waiting job: to=front, or a priority; and show it", h.moveShown),
+		post("/jobs/{id}/delete", "remove the files of a job that has ended, and show it", h.deleteShown),
+		post("/pause", "let waiting jobs stay where they are, and show all", h.pauseShown),
+		post("/resume", "let waiting jobs go on, and show all", h.pauseShown),
 		get("/events", "stream of what changes on a page; job, page", h.live),
 		get("/page.css", "style of the page", asset("page.css", "text/css; charset=utf-8")),
 		get("/page.js", "script of the page", asset("page.js", "text/javascript; charset=utf-8")),
@@ -222,7 +228,7 @@ func (h *HTTP) newestPreview(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// cancelShown and retryShown answer the buttons of the page, and lead back to the job.
+// cancelShown, retryShown, moveShown and deleteShown answer the buttons of the page, and lead back to the job.
 func (h *HTTP) cancelShown(w http.ResponseWriter, r *http.Request) error {
 	found := h.find(r.PathValue("id"))
 	if found == nil {
@@ -233,16 +239,43 @@ func (h *HTTP) cancelShown(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *HTTP) retryShown(w http.ResponseWriter, r *http.Request) error {
+	return h.ask(w, r, message.VerbRetry, nil, &message.RetryReply{})
+}
+
+func (h *HTTP) moveShown(w http.ResponseWriter, r *http.Request) error {
+	to := pyjson.NewObject("priority", r.FormValue("to"))
+	if r.FormValue("to") == "front" {
+		to = pyjson.NewObject("front", true)
+	}
+	return h.ask(w, r, message.VerbMove, to, &message.MoveReply{})
+}
+
+func (h *HTTP) deleteShown(w http.ResponseWriter, r *http.Request) error {
+	return h.ask(w, r, message.VerbDelete, nil, &message.DeleteReply{})
+}
+
+// ask asks for something about the job of a request, and leads back to it.
+func (h *HTTP) ask(w http.ResponseWriter, r *http.Request, verb string, fields *pyjson.Object, reply any) error {
 	found := h.find(r.PathValue("id"))
 	if found == nil {
 		return bare(http.StatusNotFound)
 	}
-	var reply message.RetryReply
-	call := &serve.Call{Verb: message.VerbRetry, From: from(r), Job: found.Job}
-	if err := h.svc.Ask(r.Context(), call, &reply); err != nil {
+	call := &serve.Call{Verb: verb, From: from(r), Job: found.Job, Fields: fields}
+	if err := h.svc.Ask(r.Context(), call, reply); err != nil {
 		return err
 	}
 	return h.back(w, r, found)
+}
+
+// pauseShown answers the buttons that pause the queue and let it go on.
+func (h *HTTP) pauseShown(w http.ResponseWriter, r *http.Request) error {
+	fields := pyjson.NewObject("paused", path.Base(r.URL.Path) == "pause")
+	call := &serve.Call{Verb: message.VerbPause, From: from(r), Fields: fields}
+	if err := h.svc.Ask(r.Context(), call, &message.PauseReply{}); err != nil {
+		return err
+	}
+	http.Redirect(w, r, "/patchbay", http.StatusSeeOther)
+	return nil
 }
 
 func (h *HTTP) back(w http.ResponseWriter, r *http.Request, j *jobs.Listed) error {

@@ -27,6 +27,7 @@ type (
 	summaryView struct {
 		Version, Daemon, Rate, Ill string
 		Running, Waiting           int
+		Paused                     bool
 		Store                      *storeView
 	}
 	storeView struct {
@@ -41,7 +42,7 @@ type (
 		Step, Steps                                      int64
 		Preview, Thumb                                   string // URLs
 		Ended                                            time.Time
-		Open, Retry, Workflow, EditorGraph               bool
+		Open, Retry, Move, Delete, Workflow, EditorGraph bool
 		Warnings                                         []string
 	}
 	listView struct {
@@ -123,6 +124,7 @@ func (h *HTTP) boardParts(ctx context.Context, number int) ([]part, error) {
 func (h *HTTP) summaryOf(s *message.Stats, running, waiting int) summaryView {
 	v := summaryView{
 		Version: s.Version, Daemon: s.Daemon, Running: running, Waiting: waiting, Ill: h.illness(),
+		Paused: h.jobs.Paused(),
 	}
 	if s.Rate > 0 {
 		v.Rate = fmt.Sprintf("%.2f", s.Rate)
@@ -182,6 +184,7 @@ func (h *HTTP) viewOf(ctx context.Context, j *jobs.Listed) jobView {
 		ID: rec.Job, About: nameOf(rec), Model: rec.Model, Plan: rec.Plan, Worker: rec.Worker, Attempt: rec.Attempt,
 		Priority: message.OrNormal(rec.Priority), Place: rec.Position + 1, State: string(rec.State),
 		Open: !j.Ended, Retry: j.Ended && len(rec.State.Revived()) > 0, Took: tookOf(rec, h.jobs.Config().Now()),
+		Move: rec.State == message.Queued, Delete: j.Ended && len(rec.Outputs) > 0 && rec.Dropped == 0,
 	}
 	v.Client, _ = rec.Client.(string)
 	v.Client = message.Clipped(cmp.Or(rec.From, v.Client))
@@ -214,6 +217,9 @@ func (h *HTTP) whyWaiting(rec *message.Record) string {
 			return "pauses until " + until.Format("15:04:05") + ", after " + message.Clipped(rec.Causes[n-1])
 		}
 		return "not before " + until.Format("2 Jan 15:04:05")
+	}
+	if h.jobs.Paused() {
+		return "the queue is paused"
 	}
 	if err := h.jobs.Config().Resources.Lacks(rec.Files, rec.Memory); err != nil {
 		return "for another daemon: " + h.cfg.Roots.Publish(fault.From(err)).Text

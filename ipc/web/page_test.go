@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -350,6 +351,46 @@ func TestButtons(t *testing.T) {
 		d.until(func() bool { rec, err := d.Jobs.Get(id); return err == nil && rec.Attempt == 2 })
 		d.page("/patchbay/jobs/"+id).wants(t, "events", "retrying")
 		d.cancelAll()
+		press = func(path string, header ...string) (int, string) {
+			status, _, head := d.ask("POST", "/patchbay/"+path, nil, header...)
+			return status, head.Get("Location")
+		}
+		if status, to := press("pause"); status != http.StatusSeeOther || to != "/patchbay" {
+			t.Errorf("pause: %d to %q", status, to)
+		}
+		first, second := d.post("c", onePicture), d.post("c", onePicture)
+		time.Sleep(time.Hour)
+		p := d.page("/patchbay")
+		p.wants(t, "summary", "0 running, 2 waiting", "The queue is paused.", "Resume the queue")
+		p.wants(t, "waiting", "the queue is paused")
+		if posts := p.posts(); !slices.Contains(posts, "/patchbay/jobs/"+second+"/move") ||
+			slices.Contains(posts, "/patchbay/jobs/"+first+"/move") || !slices.Contains(posts, "/patchbay/resume") {
+			t.Errorf("the forms lead to %v", posts)
+		}
+		for path, want := range map[string]int{
+			"jobs/" + second + "/move": 400, "jobs/" + second + "/move?to=now": 400,
+			"jobs/" + second + "/move?to=front": http.StatusSeeOther, "jobs/none/move?to=front": 404,
+			"jobs/" + second + "/delete": 400,
+		} {
+			if status, _ := press(path); status != want {
+				t.Errorf("POST %s: %d, want %d", path, status, want)
+			}
+		}
+		if rec, err := d.Jobs.Get(second); err != nil || rec.Position != 0 {
+			t.Errorf("the job that was moved to the front is %+v, %v", rec, err)
+		}
+		if status, _ := press("resume", "Origin", "https://evil.example"); status != http.StatusForbidden {
+			t.Errorf("another page resumes: %d", status)
+		}
+		press("resume")
+		d.until(func() bool { return d.find(first).Ended && d.find(second).Ended })
+		if status, to := press("jobs/" + second + "/delete"); status != http.StatusSeeOther ||
+			to != "/patchbay/jobs/"+second {
+			t.Errorf("delete: %d to %q", status, to)
+		}
+		if posts := d.page("/patchbay/jobs/" + second).posts(); slices.Contains(posts, "/patchbay/jobs/"+second+"/delete") {
+			t.Errorf("files that are gone can be deleted: %v", posts)
+		}
 		ipctest.WaitState(t, d.Jobs, id, message.Cancelled)
 		_, _, head := d.ask("GET", "/patchbay", nil)
 		if head.Get("Referrer-Policy") != "same-origin" {
