@@ -51,7 +51,7 @@ func (c client) run(submit step) {
 
 // does does what a step of the plan says.
 func (c client) does(s step) {
-	if !slices.Contains([]string{again, cancels, revives, reads}, s.kind) {
+	if !slices.Contains([]string{again, cancels, revives, reads, moves}, s.kind) {
 		return
 	}
 	c.dice = c.w.plan.dice(s)
@@ -66,6 +66,8 @@ func (c client) does(s step) {
 		c.cancel()
 	case revives:
 		c.retry()
+	case moves:
+		c.move()
 	case reads:
 		c.oracle.reads(c.id, 1)
 		c.w.readers.Go(func() { c.follow(c.id, s.lasts) })
@@ -160,6 +162,26 @@ func (c client) cancel() {
 			if cancelled {
 				c.oracle.cancels(c.id, state)
 			}
+			return
+		}
+		time.Sleep(between(c.dice, 10*time.Millisecond, time.Second))
+	}
+}
+
+// move moves the job to the front or to a priority, unless it waits no more.
+func (c client) move() {
+	to := message.MoveRequest{Front: true}
+	if n := c.dice.IntN(2 * len(message.Priorities())); n < len(message.Priorities()) {
+		to = message.MoveRequest{Priority: message.Priorities()[n]}
+	}
+	c.oracle.moves(c.id)
+	for range 3 {
+		err := c.ask(func(ctx context.Context, conn ipcclient.Client) error {
+			_, err := ipcclient.Move(ctx, conn, c.id, to)
+			return err
+		})
+		c.w.note("move %s to %+v: %v", c.id, to, err)
+		if err == nil {
 			return
 		}
 		time.Sleep(between(c.dice, 10*time.Millisecond, time.Second))

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	ipcclient "patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/tests/bubble"
 )
@@ -43,6 +44,12 @@ func (w *world) harm(s step, nodes []*node) {
 		}
 	case full:
 		w.fill(s)
+	case pauses:
+		n.turn <- struct{}{}
+		n.pause(true)
+		time.Sleep(s.lasts)
+		n.pause(false)
+		<-n.turn
 	case twin:
 		other := w.twin(n)
 		for end := time.Now().Add(s.lasts); time.Now().Before(end) && other.tryStart() != nil; {
@@ -74,6 +81,31 @@ func (w *world) harm(s step, nodes []*node) {
 		w.server.Start()
 		w.note("the server is up again")
 		<-w.turn
+	}
+}
+
+// pause tells the daemon to begin no job, or to go on, as often as it takes.
+func (n *node) pause(paused bool) {
+	for {
+		if !paused {
+			n.setPaused(time.Time{})
+		}
+		conn, err := n.dial()
+		if err == nil {
+			c := ipcclient.NewFrameClient(conn, conn, conn.Close)
+			ctx, cancel := context.WithTimeout(context.Background(), answered)
+			_, err = ipcclient.Pause(ctx, c, paused)
+			cancel()
+			_ = c.Close()
+		}
+		n.w.note("%s is told to pause, %v: %v", n.name, paused, err)
+		if err == nil && paused {
+			n.setPaused(time.Now())
+		}
+		if err == nil {
+			return
+		}
+		time.Sleep(time.Second)
 	}
 }
 

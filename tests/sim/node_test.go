@@ -43,6 +43,8 @@ type node struct {
 	life    context.Context // of that table
 	until   time.Time       // cut off from the server until then
 	dead    bool
+	paused  time.Time     // when it said that it begins no job; zero: it may begin one
+	turn    chan struct{} // semaphore of one: its holder pauses the daemon
 
 	giveUp, end func() // what stops it, and what waits until it has stopped
 	// when its last heartbeat arrived, and when the last one arrived after a long silence
@@ -60,6 +62,25 @@ func (n *node) up() *jobs.Table {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.table
+}
+
+func (n *node) setPaused(since time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.paused = since
+}
+
+// taking bounds how long after it was paused a daemon may begin with a job that it was taking.
+const taking = 5 * time.Second
+
+// pausedFor returns for how long the daemon may have begun no job; 0: it may begin one.
+func (n *node) pausedFor() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.paused.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(n.paused)-taking)
 }
 
 func (n *node) cutOff() bool {
@@ -158,7 +179,7 @@ func (n *node) tryStart() (err error) {
 	closes = append(closes, api.Close)
 	clock := n.clock
 	table := jobs.New(store.On(jobs.Config{
-		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, Keep: 1 << 30,
+		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, Keep: 1 << 30, PauseFile: n.folder("paused"),
 		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient, OnPreview: carrier.Preview,
 		OnEvent:  func(ev message.Event) { carrier.Event(ev); api.Event(ev) },
 		OnForget: func(job string) { outputs.Forget(job); api.Forget(job) },

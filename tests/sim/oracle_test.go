@@ -44,6 +44,7 @@ type seen struct {
 	readers   int            // that have not come to its end
 	reviving  int            // retries by hand that go on
 	revived   int            // retries by hand
+	moved     bool           // a client has asked to move it in the queue
 	attempts  map[int]string // the daemon at which each attempt was run
 	running   map[int]*node  // the attempts that are going on
 	ended     *message.Record
@@ -57,6 +58,13 @@ type seen struct {
 
 func newOracle(w *world) *oracle {
 	return &oracle{w: w, jobs: map[string]*seen{}, ranks: map[int]int{}}
+}
+
+// moves notes that a client asks to move a job in the queue.
+func (o *oracle) moves(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.job(id).moved = true
 }
 
 // job returns what is known of a job. The caller must hold o.mu.

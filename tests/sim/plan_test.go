@@ -71,6 +71,7 @@ const (
 	twin      = "twin"       // another daemon of the same name is started, as from a copy of its store
 	forget    = "forget"     // the server dies, and its disk has lost what was written for a while
 	damage    = "damage"     // the server dies, and its disk has lost the ends of files, or has other bytes in them
+	pauses    = "pause"      // a daemon is told to begin no job for a while
 	submits   = "submit"     // a client submits a job
 	twoBodies = "two bodies" // another client submits another job under its ID, at another daemon
 	again     = "again"      // the client submits it again
@@ -80,6 +81,7 @@ const (
 	fails     = "fails"      // its node fails
 	hangs     = "hangs"      // the worker that runs it does nothing for a while, and is killed then
 	slow      = "slow"       // it takes longer
+	moves     = "move"       // a client moves it in the queue, to the front or to a priority
 	// Of clients, from the beginning:
 	ties  = "tie"   // the job is tied to the client, which leaves after a while
 	hurry = "hurry" // the job expires if it waits too long
@@ -195,7 +197,7 @@ var chances = []struct {
 }
 
 // ofWorld are the kinds of steps that hit no certain job.
-var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, damage}
+var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, damage, pauses}
 
 // ofWorkers are the kinds of steps that hit the worker of a job.
 var ofWorkers = []string{dies, fails, hangs, slow}
@@ -253,7 +255,17 @@ func planOf(seed uint64) plan {
 			}
 		}
 	}
+	managed := p.dice("managed")
+	for range poisson(managed, .5) {
+		p.steps = append(p.steps, step{
+			kind: pauses, at: between(managed, 0, lifetime), lasts: between(managed, 10*time.Second, time.Minute),
+			node: managed.IntN(len(names)),
+		})
+	}
 	for job := 1; job <= jobs; job++ {
+		if managed.IntN(10) == 0 {
+			p.steps = append(p.steps, step{kind: moves, at: between(managed, 0, 2*time.Second), job: job})
+		}
 		submit := step{kind: submits, at: between(r, 0, lifetime), node: r.IntN(len(names)), job: job}
 		if job <= p.crowd {
 			submit.at = submit.at * rush / lifetime

@@ -20,6 +20,14 @@ type plant struct {
 // are not among them.
 var plants = []plant{
 	{
+		3, "a paused daemon begins jobs", "ipc/jobs/take.go",
+		"\tif j.paused {", "\tif false {",
+	},
+	{
+		3, "a pause ends with the process", "ipc/jobs/table.go",
+		"j.paused = err == nil", "j.paused = err == nil && false",
+	},
+	{
 		1, "a websocket is told nothing of its client's jobs", "ipc/web/socket.go",
 		"if s.following[job] || s.ctx.Err() != nil {", "if true {",
 	},

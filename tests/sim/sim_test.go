@@ -150,7 +150,7 @@ func simulate(t *testing.T, p plan) *world {
 	o := newOracle(w)
 	var nodes []*node
 	for _, name := range names {
-		n := &node{w: w, name: name, dir: name, oracle: o}
+		n := &node{w: w, name: name, dir: name, oracle: o, turn: make(chan struct{}, 1)}
 		n.browser = newBrowser(n)
 		n.start()
 		nodes = append(nodes, n)

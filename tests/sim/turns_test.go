@@ -50,15 +50,18 @@ func (o *oracle) inOrder(n *node, id string) {
 	if at := o.notBefore(job); time.Now().Before(at) && !o.w.has(ahead) {
 		o.w.violated("%s begins %s before its not_before", id, time.Until(at))
 	}
+	if long := n.pausedFor(); long > 0 {
+		o.w.violated("%s begins at %s, which has been paused for %s and more", id, n.name, long)
+	}
 	table := n.up()
-	if table == nil {
+	if table == nil || o.job(id).moved {
 		return
 	}
 	now, urgent, from := time.Now().UnixMilli(), o.urgency(job), o.w.plan.from(job)
 	waiting, _ := table.List(message.Queued, every)
 	for _, rec := range waiting {
 		j := o.job(rec.Job)
-		if rec.Job == id || rec.Attempt > 0 || j.revived > 0 || rec.NotBefore > now {
+		if rec.Job == id || rec.Attempt > 0 || j.revived > 0 || j.moved || rec.NotBefore > now {
 			continue
 		}
 		p := j.passed[table]
