@@ -31,7 +31,7 @@ func checkpoint(t testing.TB) *weights.Set {
 
 func open(t testing.TB, ops engine.Ops) *audio.VAE {
 	t.Helper()
-	v, err := audio.Open(ops, checkpoint(t))
+	v, err := audio.Open(ops, checkpoint(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestWideHead(t *testing.T) {
 		wide[name] = weights.Floats(golden.Fill("h3audio-wide/"+name, n, scale, offset), shape...)
 	}
 	for name, ops := range backends(t) {
-		v, err := audio.Open(ops, weights.FromMap(wide))
+		v, err := audio.Open(ops, weights.FromMap(wide), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,14 +190,14 @@ func TestBadInput(t *testing.T) {
 			less[name], _ = set.Get(name)
 		}
 	}
-	if _, err := audio.Open(ops, weights.FromMap(less)); err == nil ||
-		!strings.Contains(err.Error(), "decoder.activation_post.act.beta has 0 values") {
+	if _, err := audio.Open(ops, weights.FromMap(less), nil); err == nil ||
+		!strings.Contains(err.Error(), "activation_post.act.beta has 0 values") {
 		t.Errorf("a file without an activation: %v", err)
 	}
 	if audio.Is(weights.FromMap(map[string]weights.Stored{"decoder.conv_in.weight": weights.Floats(nil, 0)})) {
 		t.Error("an autoencoder of pictures is taken for one of sound")
 	}
-	if unused := audio.Unused(set); len(unused) > 0 {
+	if unused := audio.Unused(set, nil); len(unused) > 0 {
 		t.Errorf("not used: %v", unused)
 	}
 }

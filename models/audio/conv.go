@@ -6,7 +6,7 @@ import (
 )
 
 // slack is how many samples a buffer has behind a sound, so that dilated convolutions find whole rows.
-const slack = 16
+const slack = mostDilation
 
 // buffer is memory for a sound of at most some samples and channels.
 type buffer struct{ memory engine.Tensor }
@@ -49,20 +49,14 @@ func dilated(ops engine.Ops, y, x buffer, n, c int, w *engine.Weight, dilation i
 	ops.Conv2D(out, picture(x, c), w, a)
 }
 
-// transposed returns a transposed convolution [C, N, K] of a level of the decoder as a plain one [rate*N, C, 1, taps]:
-// row r*N+j makes sample r of the rate samples that follow each other for one of the input. But at the first level, the
-// mean over the blocks of the level before is in it.
-func (v *VAE) transposed(t weights.Stored, name string) weights.Stored {
-	at := level(name)
-	rate, c, n, k := rates()[at], t.Shape[0], t.Shape[1], t.Shape[2]
+// transposed returns a transposed convolution [C, N, K] that raises the number of samples by rate as a plain one
+// [rate*N, C, 1, taps]: row r*N+j makes sample r of the rate samples that follow each other for one of the input.
+func transposed(t weights.Stored, rate int) weights.Stored {
+	c, n, k := t.Shape[0], t.Shape[1], t.Shape[2]
 	pad := (k - rate) / 2
 	first, last := reach(rate, k)
 	taps := last - first + 1
 	in, out := t.F32(), make([]float32, rate*n*c*taps)
-	factor := float32(1)
-	if at > 0 {
-		factor = 1.0 / kernels
-	}
 	for r := range rate {
 		for d := first; d <= last; d++ { // the output reads input sample i-d
 			tap := d*rate + r + pad
@@ -71,12 +65,20 @@ func (v *VAE) transposed(t weights.Stored, name string) weights.Stored {
 			}
 			for j := range n {
 				for i := range c {
-					out[((r*n+j)*c+i)*taps+last-d] = factor * in[(i*n+j)*k+tap]
+					out[((r*n+j)*c+i)*taps+last-d] = in[(i*n+j)*k+tap]
 				}
 			}
 		}
 	}
 	return weights.Floats(out, rate*n, c, 1, taps)
+}
+
+// flat returns a convolution over time as one of a picture one row high.
+func flat(t weights.Stored) weights.Stored {
+	if len(t.Shape) == 3 {
+		t.Shape = []int{t.Shape[0], t.Shape[1], 1, t.Shape[2]}
+	}
+	return t
 }
 
 // reach returns the first and the last delay at which an output sample of a transposed convolution reads its input.

@@ -1,37 +1,75 @@
 package audio
 
 import (
+	"fmt"
 	"math"
 	"runtime"
 	"slices"
 	"sync"
 )
 
-// snake writes x + sin(alpha x)^2 / beta, channel by channel, over x [n, c]. factor multiplies x first.
-func snake(x []float32, alpha, beta []float32, factor float32) {
+// snake writes x + sin(alpha x)^2 / beta, channel by channel, over x [n, c].
+func snake(x []float32, alpha, beta []float32) {
 	c := len(alpha)
 	inParallel(len(x)/c, c*snakeCost, func(from, to int) {
 		for i := from * c; i < to*c; i += c {
-			snakeRow(x[i:i+c], alpha, beta, factor)
+			snakeRow(x[i:i+c], alpha, beta)
 		}
 	})
 }
 
-func snakeRow(row, alpha, beta []float32, factor float32) {
+func snakeRow(row, alpha, beta []float32) {
 	for k, f := range row {
-		f *= factor
 		s := float32(math.Sin(float64(alpha[k] * f)))
 		row[k] = f + s*s*(1/(beta[k]+1e-9))
 	}
 }
 
-// smooth writes the activation of x [n, c] without aliases: twice as many samples by a filter, a snake, and half of
-// them by the same filter. Edges are repeated. factor multiplies x first.
-func smooth(x []float32, alpha, beta []float32, factor float32) []float32 {
-	c := len(alpha)
+// activation is a snake without aliases: it has twice as many samples, made by a filter, of which another filter leaves
+// half. Files have exponents of alpha and beta, of which complete makes the factors.
+type activation struct {
+	alpha, beta []float32 // of c channels
+	up, down    []float32 // filters
+}
+
+// complete returns an error unless an activation of that name fits c channels. Without betas they are the alphas, and
+// without filters those that formulas give.
+func (a *activation) complete(name string, c int, betas bool) error {
+	if a == nil {
+		a = &activation{}
+	}
+	if len(a.alpha) != c {
+		return fmt.Errorf("%s.act.alpha has %d values, want %d", name, len(a.alpha), c)
+	}
+	if betas && len(a.beta) != c {
+		return fmt.Errorf("%s.act.beta has %d values, want %d", name, len(a.beta), c)
+	}
+	a.alpha = exp(a.alpha)
+	if betas {
+		a.beta = exp(a.beta)
+	} else {
+		a.beta = a.alpha
+	}
+	for _, f := range []*[]float32{&a.up, &a.down} {
+		if *f == nil {
+			taps := filter()
+			*f = taps[:]
+		}
+		if len(*f) != filterTaps {
+			return fmt.Errorf("%s has a filter of %d taps, want %d", name, len(*f), filterTaps)
+		}
+	}
+	return nil
+}
+
+// filterTaps is how many taps a filter has.
+const filterTaps = 12
+
+// smooth returns the activation of x [n, c]. Edges are repeated.
+func (a *activation) smooth(x []float32) []float32 {
+	c := len(a.alpha)
 	n := len(x) / c
 	out := make([]float32, len(x))
-	taps := filter()
 	inParallel(n, c*(snakeCost+filterTaps)*2, func(from, to int) {
 		// samples [first, last) of the doubled sound
 		first, last := max(0, 2*from-filterTaps/2+1), min(2*n, 2*to+filterTaps/2)
@@ -40,16 +78,16 @@ func smooth(x []float32, alpha, beta []float32, factor float32) []float32 {
 			row := wide[(m-first)*c:][:c]
 			for k := 1 - m%2; k < filterTaps; k += 2 { // every second tap meets a sample
 				at := min(max((m+filterTaps+3-k)/2-filterTaps/2+1, 0), n-1)
-				tap := 2 * taps[k]
+				tap := 2 * a.up[k]
 				for i, f := range x[at*c:][:c] {
 					row[i] += tap * f
 				}
 			}
-			snakeRow(row, alpha, beta, factor)
+			snakeRow(row, a.alpha, a.beta)
 		}
 		for j := from; j < to; j++ {
 			row := out[j*c:][:c]
-			for k, tap := range taps {
+			for k, tap := range a.down {
 				at := min(max(2*j+k-filterTaps/2+1, 0), 2*n-1) - first
 				for i, f := range wide[at*c:][:c] {
 					row[i] += tap * f

@@ -35,10 +35,11 @@ func TestSmooth(t *testing.T) {
 	alpha, beta := []float32{0.5, 1, 2}, []float32{1.5, 0.7, 1}
 	for _, n := range []int{1, 2, 5, 40, 9000} {
 		x := golden.Fill("smooth", n*c, 3, 0)
-		got := smooth(slices.Clone(x), alpha, beta, 0.5)
 		taps := filter()
+		a := activation{alpha: alpha, beta: beta, up: taps[:], down: taps[:]}
+		got := a.smooth(slices.Clone(x))
 		for k := range c {
-			at := func(i int) float64 { return 0.5 * float64(x[min(max(i, 0), n-1)*c+k]) }
+			at := func(i int) float64 { return float64(x[min(max(i, 0), n-1)*c+k]) }
 			wide := make([]float64, 2*n)
 			for m := range wide {
 				for i := max(-8, m/2-8); i < min(n+8, m/2+8); i++ {

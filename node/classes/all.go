@@ -10,6 +10,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		schedulerClasses(), samplerClasses(), transformLatentClasses(), resizeImageClasses(), imageOpClasses(),
 		imageFilterClasses(), maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(),
 		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), boxClasses(),
-		wanClasses(), vaeAudioClasses(), h3Classes(), ltxClasses(), videoClasses(), audioClasses(), extra,
+		wanClasses(), vaeAudioClasses(), h3Classes(), ltxClasses(), videoClasses(), audioClasses(),
+		ltxSoundClasses(), extra,
 	)
 }

@@ -2,7 +2,6 @@ package classes
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"patchbay/fault"
@@ -14,11 +13,8 @@ import (
 	"patchbay/parallel/request"
 )
 
-// The latents of LTX-2: channels, pixels and pictures of a video's, channels, columns and rows a second of its sound's.
-const (
-	ltxChannels, ltxPixels, ltxPictures         = 128, 32, 8
-	ltxSoundChannels, ltxSoundColumns, ltxSound = 8, 16, 25
-)
+// The latents of LTX-2's videos: channels, pixels and pictures.
+const ltxChannels, ltxPixels, ltxPictures = 128, 32, 8
 
 // ltxClasses returns the classes that make, join and mark the latents of videos with sound, and the schedules of LTX.
 func ltxClasses() []graph.Class {
@@ -42,19 +38,6 @@ func ltxClasses() []graph.Class {
 		{
 			Name: "EmptyLTXVLatentVideo", Description: "Zeros for a video; its length is cut to 8k+1 pictures.",
 			Inputs: video(1), Outputs: graph.Slots("LATENT"), Run: emptyLTX,
-		},
-		{
-			Name: "LTXVEmptyLatentAudio", Display: "LTXV Empty Latent Audio", Module: module + "_audio",
-			Description: "Zeros for the sound of a video.",
-			Inputs: []graph.Input{
-				graph.Int("frames_number", "pictures of the video", 97, 1, 1000, 1).With("display", "number"),
-				graph.Number("frame_rate", "FLOAT,INT", "pictures a second", "default", 25.0, "widgetType", "FLOAT",
-					"min", 1.0, "max", 1000.0, "step", 0.01,
-					"display", "number"),
-				graph.Int("batch_size", "sounds made at once", 1, 1, 4096, 0).With("display", "number"),
-				graph.Link("audio_vae", "VAE", "").With("display_name", "Audio VAE"),
-			},
-			Outputs: []graph.Slot{{Name: "Latent", Type: "LATENT"}}, Run: emptyLTXSound,
 		},
 		{
 			Name: "LTXVConcatAVLatent", Display: "Concat AV Latent", Description: "Joins a video and its sound to one latent.",
@@ -150,18 +133,6 @@ func emptyLTX(c *graph.Call) ([]any, error) {
 		out[0].(*value.Latent).Scale = ltxPixels
 	}
 	return out, err
-}
-
-// emptyLTXSound makes as many rows as last as long as the video, half to even as Python rounds.
-func emptyLTXSound(c *graph.Call) ([]any, error) {
-	n := float64(c.Whole("frames_number")) / c.Decimal("frame_rate")
-	rows := int(math.RoundToEven(n * ltxSound))
-	if rows < 1 {
-		return nil, fault.Bad("frames_number", "%d pictures at frame_rate %v are shorter than a row of sound",
-			c.Whole("frames_number"), c.Decimal("frame_rate"))
-	}
-	l := request.NewLatent(c.Whole("batch_size"), ltxSoundChannels, rows, ltxSoundColumns)
-	return []any{&value.Latent{Samples: l}}, nil
 }
 
 // joinSound puts a sound beside a video, in place of one that is there already: it is then cut to the length of that,

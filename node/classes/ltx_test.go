@@ -75,7 +75,7 @@ func (run *ltxRun) compare(t *testing.T, execute func(ltxGraph, map[string]*valu
 	got := map[string]*value.Latent{}
 	g := ltxGraph{newGraph(), map[string]given{
 		"Positive": {"CONDITIONING", run.Positive.conditioning()}, "Negative": {"CONDITIONING", run.Negative.conditioning()},
-		"Sigmas": {"SIGMAS", value.Sigmas(run.Sigmas)}, "AudioVAE": {"VAE", &value.VAE{}},
+		"Sigmas": {"SIGMAS", value.Sigmas(run.Sigmas)}, "AudioVAE": {"VAE", ltxSoundHandle()},
 	}}
 	var width, height, length, batch int64
 	if _, err := fmt.Sscanf(run.Nodes, "EmptyLTXVLatentVideo %d %d %d %d", &width, &height, &length, &batch); err != nil {

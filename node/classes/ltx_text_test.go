@@ -84,7 +84,7 @@ func TestLTXTexts(t *testing.T) {
 			g.add("Keep", "latent", second(apart), "as", "audio")
 			return runLTX(t, g, map[string]given{
 				"Known": {"CONDITIONING", known}, "Sigmas": {"SIGMAS", value.Sigmas{1, 0.6, 0}},
-				"AudioVAE": {"VAE", &value.VAE{}},
+				"AudioVAE": {"VAE", ltxSoundHandle()},
 			}, root)
 		}
 		want := sample(func(g *graphMaker) []any { return g.add("Known") })

@@ -74,7 +74,7 @@ func h3ReferenceToVideo(c *graph.Call) ([]any, error) {
 	var things []referenced
 	var guides []value.Guide
 	sound := func(a any, field string, joined bool) error {
-		s, err := encodeSound(c, c.VAE("audio_vae"), a.(*value.Audio).First(), field)
+		s, err := encodeSound(c, "audio_vae", a.(*value.Audio).First(), field)
 		things = append(things, referenced{"Audio", nil})
 		guides = append(guides, value.Guide{Latent: s, Condition: dit.Condition{Sound: true, Joined: joined}})
 		return err
@@ -217,7 +217,7 @@ func addH3Guide(c *graph.Call) ([]any, error) {
 			return nil, fault.Bad("frame_idx", "%d is behind the end of the sound, which has %d columns", c.Whole("frame_idx"),
 				l.Sound.X)
 		}
-		s, err := encodeSound(c, c.VAE("audio_vae"), graph.Arg[*value.Audio](c, "audio").First(), "audio")
+		s, err := encodeSound(c, "audio_vae", graph.Arg[*value.Audio](c, "audio").First(), "audio")
 		if err != nil {
 			return nil, err
 		}

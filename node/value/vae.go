@@ -21,9 +21,10 @@ type VAE struct {
 	Frames   bool   // a batch of pictures is a video, each picture a frame (Wan 2.1)
 	Clips    bool   // a single picture is a clip too (vae.OnlyClips)
 	Tiled    bool   // it always works in tiles of its own (vae.OnlyTiles)
-	Sound    bool   // it is one of sound, for WithSound alone
-	file     source.File
-	unused   []string
+	// Sound describes an autoencoder of sound, which is for WithSound alone; nil: it is one of pictures.
+	Sound  *audio.Config
+	file   source.File
+	unused []string
 }
 
 // Unused names the tensors in the file that the autoencoder does not know.
@@ -32,19 +33,14 @@ func (v *VAE) Unused() []string { return v.unused }
 // PixelSpace is ComfyUI's built-in autoencoder for models that work on pixels: values in -1..1, no compression.
 const PixelSpace = "pixel_space"
 
-// OpenVAE returns a handle after checking that the file holds an autoencoder.
+// OpenVAE returns a handle after checking that the file holds an autoencoder. In a checkpoint that has one of videos
+// and one of sound it is the former.
 func OpenVAE(h files.Header) (*VAE, error) {
 	set := h.Weights.Set()
-	if audio.Is(set) {
-		c, err := audio.Infer(set)
-		if err != nil {
-			return nil, fault.New(fault.BadCheckpoint, "%s: %v", h.Name, err)
-		}
-		return &VAE{
-			Name: h.Name, Key: h.Key(), Channels: c.Channels, Sound: true, file: h.File, unused: audio.Unused(set),
-		}, nil
-	}
 	channels, err := vae.Latents(set)
+	if err != nil && audio.Is(set) {
+		return OpenSoundVAE(h)
+	}
 	if err != nil {
 		return nil, fault.New(fault.WrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
 			models.GuessKind(set))
@@ -55,6 +51,26 @@ func OpenVAE(h files.Header) (*VAE, error) {
 		unused: vae.Unused(set, files.Config(h.Weights, "vae")),
 	}, nil
 }
+
+// OpenSoundVAE returns a handle after checking that the file holds an autoencoder of sound, alone or in a checkpoint.
+func OpenSoundVAE(h files.Header) (*VAE, error) {
+	set := h.Weights.Set()
+	if !audio.Is(set) {
+		return nil, fault.New(fault.WrongFamily, "%s holds no autoencoder of sound, it looks like %s: take a checkpoint of "+
+			"LTX-2 or 2.3, or a file with audio_vae and vocoder", h.Name, models.GuessKind(set))
+	}
+	config := files.Config(h.Weights, soundPart)
+	c, err := audio.Infer(set, config)
+	if err != nil {
+		return nil, fault.New(fault.BadCheckpoint, "%s: %v", h.Name, err)
+	}
+	return &VAE{
+		Name: h.Name, Key: h.Key(), Channels: c.Channels, Sound: &c, file: h.File, unused: audio.Unused(set, config),
+	}, nil
+}
+
+// soundPart names an autoencoder of sound in the metadata of a file.
+const soundPart = "audio_vae"
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need returns.
 func (v *VAE) With(u Use, need func(vae.Config, engine.DType) (int, error), f func(*vae.VAE, vae.Env) error) error {
@@ -102,24 +118,34 @@ func (v *VAE) WithClips(u Use, f func(*parallel.Workspace, *vae.VAE) error) erro
 
 // sees returns an error if the autoencoder is one of sound.
 func (v *VAE) sees() error {
-	if !v.Sound {
+	if v.Sound == nil {
 		return nil
 	}
 	return fault.Family("vae", "%s is an autoencoder of sound: load one of pictures or videos, or use VAEDecodeAudio and "+
 		"VAEEncodeAudio", v.Name)
 }
 
-// WithSound runs f on the device with the loaded autoencoder of sound.
-func (v *VAE) WithSound(u Use, f func(*parallel.Workspace, audio.Env, *audio.VAE) error) error {
-	if !v.Sound {
-		return fault.Family("vae", "%s is no autoencoder of sound: load one, such as minimax_h3_audio_vae", v.Name)
+// WithSound runs f on the device with the loaded autoencoder of sound, which an input of that name gave.
+func (v *VAE) WithSound(u Use, field string, f func(*parallel.Workspace, audio.Env, *audio.VAE) error) error {
+	if err := v.Sounds(field); err != nil {
+		return err
 	}
 	open := func(l *parallel.Workspace, file *weights.File) (*audio.VAE, error) {
-		return audio.Open(l.Ops, file.Set().For(engine.F32)) // as in ComfyUI, whatever is faster
+		set := file.Set().For(engine.F32) // as in ComfyUI, whatever is faster
+		return audio.Open(l.Ops, set, files.Config(file, soundPart))
 	}
 	return on(u, lazy{v.Name, v.file}, "vae", open, func(l *parallel.Workspace, net *audio.VAE) error {
 		return f(l, audio.Env{Ops: l.Ops, Take: l.Arena, Check: l.Check}, net)
 	})
+}
+
+// Sounds returns an error that names an input unless the autoencoder is one of sound.
+func (v *VAE) Sounds(field string) error {
+	if v.Sound != nil {
+		return nil
+	}
+	return fault.Family(field, "%s is no autoencoder of sound: load one, such as minimax_h3_audio_vae, or with "+
+		"LTXVAudioVAELoader that of LTX-2", v.Name)
 }
 
 // IsClip reports whether a batch of so many pictures is encoded as a clip by this autoencoder.
@@ -143,10 +169,15 @@ func (v *VAE) Taken(im *picture.Image) (*picture.Image, error) {
 }
 
 // Takes returns an error if latents with got channels do not fit an autoencoder of the given channels.
-func (v *VAE) Takes(channels, got int) error {
+func (v *VAE) Takes(channels, got int) error { return v.takes("vae", channels, got) }
+
+// TakesSound is Takes for an autoencoder of sound that an input of that name gave.
+func (v *VAE) TakesSound(field string, got int) error { return v.takes(field, v.Channels, got) }
+
+func (v *VAE) takes(field string, channels, got int) error {
 	if channels == got {
 		return nil
 	}
-	return fault.Family("vae", "%s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name,
+	return fault.Family(field, "%s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name,
 		channels, got)
 }

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 
-def start(tree, *flags, vision=True):
-    """Have the ComfyUI of a tree run on the processor as flags say, without torchaudio, and torchvision unless it is
+def start(tree, *flags, vision=True, sound=False):
+    """Have the ComfyUI of a tree run on the processor as flags say, without torchaudio and torchvision unless they are
     used.
     """
     sys.argv = ["x", "--cpu", *flags]
     sys.path.insert(0, os.path.abspath(tree))
-    unused = ["torchaudio", "torchaudio.transforms", "torchaudio.functional"]
+    unused = [] if sound else ["torchaudio", "torchaudio.transforms", "torchaudio.functional"]
     if not vision:
         unused += ["torchvision", "torchvision.transforms", "torchvision.models"]
     for m in unused:

@@ -6,33 +6,45 @@ import (
 	"patchbay/engine"
 )
 
-// Latents returns how many latents n samples become: the last of them is filled up with silence.
-func (c Config) Latents(n int) int { return (n + c.Hop() - 1) / c.Hop() }
+// encodeBuffers is how many buffers encoding holds at a time.
+const encodeBuffers = 3
 
-// Encode turns a sound [s, n] into a latent [C, s, t] with t = Config.Latents(n): the mean of the posterior. Errors are
-// as for Decode.
-func (v *VAE) Encode(env Env, wave []float32, s, n int) ([]float32, error) {
-	if s < 1 || n < 1 || len(wave) != s*n {
-		return nil, fmt.Errorf("audio vae encode: %d values for a sound [%d, %d]", len(wave), s, n)
+// encoding is one pass over the layers of the encoder.
+type encoding struct {
+	*codec
+	env  Env
+	bufs []buffer
+}
+
+func (v *codec) encoding(env Env, a *engine.Arena, values int) *encoding {
+	w := &encoding{codec: v, env: env}
+	for range encodeBuffers {
+		w.bufs = append(w.bufs, newBuffer(a, values, v.Width))
 	}
-	t := v.Config.Latents(n)
-	most, rest := v.Config.Width, v.Config.Hop()
-	for i, stride := range v.Config.Strides {
-		most, rest = max(most, v.Config.Encoder<<i*rest), rest/stride
+	return w
+}
+
+// encode encodes the channels of a sound one by one.
+func (v *codec) encode(env Env, wave []float32, s, n int) ([]float32, error) {
+	t, hop, c := v.Latents(n), v.Hop(), v.channels
+	most, rest := v.Width, hop
+	for i, stride := range v.Strides {
+		most, rest = max(most, v.Encoder<<i*rest), rest/stride
 	}
-	most = t * max(most, v.Config.Encoder<<len(v.Config.Strides))
-	values := most
-	arena, free, err := env.arena(v.memory(values, encodeBuffers) + v.headMemory(t))
+	values := t * max(most, v.Encoder<<len(v.Strides))
+	sizing := engine.NewMeasuringArena("audio")
+	v.encoding(Env{}, sizing, values)
+	arena, free, err := env.arena(sizing.Peak() + v.headMemory(t))
 	if err != nil {
 		return nil, err
 	}
 	defer free()
-	w, c := v.walk(env, arena, values, encodeBuffers), v.Config.Channels
+	w := v.encoding(env, arena, values)
 	out := make([]float32, c*s*t)
 	for channel := range s {
-		samples := make([]float32, t*v.Config.Hop())
+		samples := make([]float32, t*hop)
 		copy(samples, wave[channel*n:(channel+1)*n])
-		mean, err := w.encode(samples, arena)
+		mean, err := w.channel(samples, arena)
 		if err != nil {
 			return nil, err
 		}
@@ -45,14 +57,14 @@ func (v *VAE) Encode(env Env, wave []float32, s, n int) ([]float32, error) {
 	return out, nil
 }
 
-// encode encodes one channel of whole latents and returns means [t, C].
-func (w *walk) encode(samples []float32, a *engine.Arena) ([]float32, error) {
-	ops, nets, n, c := w.env.Ops, &w.v.nets, len(samples), w.v.Config.Encoder
+// channel encodes one channel of whole latents and returns means [t, C].
+func (w *encoding) channel(samples []float32, a *engine.Arena) ([]float32, error) {
+	ops, nets, n, c := w.env.Ops, &w.nets, len(samples), w.Encoder
 	x, in, out := w.bufs[0], w.bufs[1], w.bufs[2]
 	ops.Upload(in.of(n, 1), samples)
-	conv(ops, x.of(n, c), in.of(n, 1), nets.In, 1, preTaps/2, preTaps/2)
-	apart, _ := dilations()
-	for i, stride := range w.v.Config.Strides {
+	conv(ops, x.of(n, c), in.of(n, 1), nets.In, 1, endTaps/2, endTaps/2)
+	apart := codecDilations()
+	for i, stride := range w.Strides {
 		at := fmt.Sprintf("encoder.down.%d.", i)
 		for k := range blockLayers {
 			u, name := &nets.Down[i].Units[k], fmt.Sprintf("%sunit.%d.", at, k)
@@ -78,20 +90,20 @@ func (w *walk) encode(samples []float32, a *engine.Arena) ([]float32, error) {
 	if err := w.snake(in, x, n, c, "encoder.alpha"); err != nil {
 		return nil, err
 	}
-	conv(ops, out.of(n, w.v.Config.Width), in.of(n, c), nets.Latent, 1, latentTaps/2, latentTaps/2)
+	conv(ops, out.of(n, w.Width), in.of(n, c), nets.Latent, 1, latentTaps/2, latentTaps/2)
 	mark := a.Mark()
 	defer a.Release(mark)
-	return w.head(w.v.headWork(a, n), rows(out.of(n, w.v.Config.Width)).Unsqueeze(0))
+	return w.head(w.headWork(a, n), rows(out.of(n, w.Width)).Unsqueeze(0))
 }
 
 // snake writes the activation of x to y. Both are [n, c].
-func (w *walk) snake(y, x buffer, n, c int, name string) error {
+func (w *encoding) snake(y, x buffer, n, c int, name string) error {
 	v := make([]float32, n*c)
 	if err := w.env.Ops.Download(v, x.of(n, c)).Wait(); err != nil {
 		return err
 	}
-	alpha := w.v.alphas[name]
-	snake(v, alpha, alpha, 1)
+	alpha := w.alphas[name]
+	snake(v, alpha, alpha)
 	w.env.Ops.Upload(y.of(n, c), v)
 	return nil
 }
@@ -99,16 +111,16 @@ func (w *walk) snake(y, x buffer, n, c int, name string) error {
 // headWork is the memory of the encoder's head over t latents, [1, t, columns].
 type headWork struct{ norm, qkv, heads, x, low, gate, up engine.Tensor }
 
-func (v *VAE) headWork(a *engine.Arena, t int) headWork {
+func (v *codec) headWork(a *engine.Arena, t int) headWork {
 	row := func(n int) engine.Tensor { return a.Alloc(engine.F32, 1, t, n) }
-	c, hidden := v.Config.Channels, v.nets.Head.Gate.N()
+	c, hidden := v.channels, v.nets.Head.Gate.N()
 	return headWork{
-		norm: row(v.Config.Width), qkv: row(3 * v.Config.Width), heads: row(v.Config.Width), x: row(c), low: row(c),
+		norm: row(v.Width), qkv: row(3 * v.Width), heads: row(v.Width), x: row(c), low: row(c),
 		gate: row(hidden), up: row(hidden),
 	}
 }
 
-func (v *VAE) headMemory(t int) int {
+func (v *codec) headMemory(t int) int {
 	a := engine.NewMeasuringArena("audio")
 	v.headWork(a, t)
 	return a.Peak()
@@ -118,8 +130,8 @@ func (v *VAE) headMemory(t int) int {
 const headEps = 1e-5
 
 // head computes the means [t, C] of x [1, t, Width].
-func (w *walk) head(m headWork, x engine.Tensor) ([]float32, error) {
-	ops, h, c := w.env.Ops, &w.v.nets.Head, w.v.Config.Channels
+func (w *encoding) head(m headWork, x engine.Tensor) ([]float32, error) {
+	ops, h, c := w.env.Ops, &w.nets.Head, w.channels
 	t, width := x.Dim(1), x.Dim(2)
 	size := width / heads
 	ops.LayerNorm(m.norm, x, h.Norm1.Weight, h.Norm1.Bias, headEps)
@@ -145,7 +157,7 @@ func (w *walk) head(m headWork, x engine.Tensor) ([]float32, error) {
 	ops.Linear(m.up, m.low, h.Up, engine.Epilogue{})
 	ops.ActivateMul(m.gate, m.gate, m.up, engine.GELUTanh)
 	ops.Linear(m.x, m.gate, h.Down, engine.Epilogue{Residual: m.x})
-	ops.Linear(m.low, m.x, w.v.nets.Mean, engine.Epilogue{})
+	ops.Linear(m.low, m.x, w.nets.Mean, engine.Epilogue{})
 	out := make([]float32, t*c)
 	return out, ops.Download(out, m.low).Wait()
 }
