@@ -24,11 +24,13 @@ type Generator struct {
 	Leaky, Betas bool
 }
 
-// Rate returns how many samples a column becomes.
+// Rate returns how many samples a column becomes, or a number above mostRate if they are more than that.
 func (g Generator) Rate() int {
 	n := 1
 	for _, r := range g.Rates {
-		n *= r
+		if n *= r; n > mostRate {
+			break
+		}
 	}
 	return n
 }
@@ -46,7 +48,7 @@ func (g Generator) check() error {
 		return len(v) >= 1 && len(v) <= mostLevels && slices.Min(v) >= low && slices.Max(v) <= high
 	}
 	switch {
-	case !within(g.Rates, 1, mostRate) || g.Rate() > mostRate || g.Rate() < 1:
+	case !within(g.Rates, 1, mostRate) || g.Rate() > mostRate:
 		return fmt.Errorf("levels raise the number of samples by %v: want 1 to %d levels, a product of 1..%d", g.Rates,
 			mostLevels, mostRate)
 	case g.Width>>len(g.Rates) < 1 || g.Width > mostChannels:

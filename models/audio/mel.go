@@ -42,6 +42,9 @@ const (
 	melFactor = 1 << (melLevels - 1)
 )
 
+// mostWindow bounds the samples of a row of a spectrogram, whose waves are a matrix of as many rows and columns.
+const mostWindow = 1 << 12
+
 // RowsPerSecond returns how many rows of a latent last a second.
 func (m Mel) RowsPerSecond() float64 { return float64(m.Rate) / float64(m.Hop) / melFactor }
 
@@ -236,9 +239,9 @@ func inferMel(set *weights.Set, config []byte) (Config, error) {
 	if err := s.check(a.Model.Params.Decoder); err != nil {
 		return c, fmt.Errorf("load audio vae: audio_vae of the metadata's config: %w", err)
 	}
-	if m.Rate < 1 || m.Hop < 1 || m.Window < m.Hop || m.Window%2 != 0 || max(m.Rate, m.Window) > 1<<18 {
+	if m.Rate < 1 || m.Rate > 1<<18 || m.Hop < 1 || m.Window < m.Hop || m.Window%2 != 0 || m.Window > mostWindow {
 		return c, fmt.Errorf("load audio vae: audio_vae of the metadata's config: %d samples a second, %d between rows of a "+
-			"spectrogram, which has %d: want an even number not below that between rows", m.Rate, m.Hop, m.Window)
+			"spectrogram, which have %d: want an even number from that between rows to %d", m.Rate, m.Hop, m.Window, mostWindow)
 	}
 	if err := m.vocoders(f, &c.Out); err != nil {
 		return c, fmt.Errorf("load audio vae: vocoder of the metadata's config: %w", err)
@@ -299,10 +302,11 @@ func (m *Mel) vocoders(f melFile, out *int) (err error) {
 	if err != nil {
 		return fmt.Errorf("bwe: %w", err)
 	}
-	if w.From < 1 || w.To%w.From != 0 || w.Hop < 1 || w.Window < w.Hop || w.Window > 1<<18 || w.Window%2 != 0 ||
+	if w.From < 1 || w.To%w.From != 0 || w.Hop < 1 || w.Window < w.Hop || w.Window > mostWindow || w.Window%2 != 0 ||
 		w.Bands < 1 || w.Bands > 1<<12 || g.Rate() != w.Hop*(w.To/w.From) {
 		return fmt.Errorf("bwe: from %d to %d samples a second, %d of them for a row of %d bands, which come every %d "+
-			"samples and have %d: want a multiple, and as many as last as long", w.From, w.To, g.Rate(), w.Bands, w.Hop, w.Window)
+			"samples and have %d: want a multiple, and as many as last as long", w.From, w.To, g.Rate(), w.Bands, w.Hop,
+			w.Window)
 	}
 	m.Wider = &Wider{Generator: g, Hop: w.Hop, Window: w.Window, Ratio: w.To / w.From}
 	*out = w.To

@@ -36,16 +36,20 @@ func (v *melCodec) most(t int) (most int) {
 	return most
 }
 
+// sideBytes returns the memory of a pass over a side.
+func (v *melCodec) sideBytes(t int) int {
+	a := engine.NewMeasuringArena("audio")
+	newSpectral(Env{}, a, v.most(t))
+	return a.Peak()
+}
+
 // side takes an arena for a pass over a side.
 func (v *melCodec) side(env Env, t int) (*spectral, func(), error) {
-	values := v.most(t)
-	sizing := engine.NewMeasuringArena("audio")
-	newSpectral(Env{}, sizing, values)
-	arena, free, err := env.arena(sizing.Peak())
+	arena, free, err := env.arena(v.sideBytes(t))
 	if err != nil {
 		return nil, nil, err
 	}
-	return newSpectral(env, arena, values), free, nil
+	return newSpectral(env, arena, v.most(t)), free, nil
 }
 
 // in returns buffer i as a spectrogram.

@@ -191,7 +191,16 @@ func TestLTXSoundBesideVideo(t *testing.T) {
 
 // TestLTXWrongSounds checks what the nodes of sound refuse, with the field and what is allowed.
 func TestLTXWrongSounds(t *testing.T) {
-	runner := ltxSoundRunner(t)
+	silent := map[string]given{"Silent": {"AUDIO", (*value.Audio)(nil)}}
+	runner := ltxSoundRunner(t, giving(silent, map[string]*value.Latent{})...)
+	g := newGraph()
+	g.add("Keep", "latent", g.add("LTXVAudioVAEEncode", "audio", g.add("Silent"), "audio_vae",
+		g.add("LTXVAudioVAELoader", "ckpt_name", "ltxaudio-a.safetensors")), "as", "sound")
+	_, err := runner.Run(context.Background(), graph.Job{ID: "silent", Workflow: g.workflow(t)}, nil)
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Field != "audio" || !strings.Contains(f.Text, "has no audio track") {
+		t.Errorf("the sound of a silent video: got %#v", err)
+	}
 	load := func(class, field, name string) any {
 		return exec(t, runner, class, map[string]any{field: name + ".safetensors"})
 	}
@@ -223,7 +232,7 @@ func TestLTXWrongSounds(t *testing.T) {
 		},
 		{"LTXVAudioVAEEncode", sound, map[string]any{"audio": wave(4095, 44100)}, "audio", "less than the 4096"},
 		{"LTXVAudioVAEEncode", sound, map[string]any{"audio": wave(1400, 16000)}, "audio", "3859 samples, at 44100"},
-		{"LTXVAudioVAEEncode", sound, map[string]any{"audio": nil}, "audio", ""},
+		{"LTXVAudioVAEEncode", sound, map[string]any{"audio": wave(0, 44100)}, "audio", "0 samples, at 44100"},
 		{
 			"LTXVAudioVAELoader", nil,
 			map[string]any{"ckpt_name": "silent.safetensors"},

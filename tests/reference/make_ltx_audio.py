@@ -48,7 +48,8 @@ MODELS = {
     "ltxaudio-a": {
         "audio_vae": autoencoder(2, 2),
         "vocoder": {
-            "upsample_initial_channel": 64, "upsample_rates": [6, 5, 2, 2, 2], "upsample_kernel_sizes": [16, 15, 8, 4, 4],
+            "upsample_initial_channel": 64, "upsample_rates": [6, 5, 2, 2, 2],
+            "upsample_kernel_sizes": [16, 15, 8, 4, 4],
             "resblock_kernel_sizes": [3, 7, 11], "resblock_dilation_sizes": [[1, 3, 5]] * 3, "stereo": True,
             "resblock": "1",
         },
