@@ -234,3 +234,41 @@ func TestStoredFilters(t *testing.T) {
 		t.Error("stored filters are not read")
 	}
 }
+
+// TestMelsOfNarrowFiles checks that files of bfloat16, as the released ones are, give what their numbers give in
+// float32.
+func TestMelsOfNarrowFiles(t *testing.T) {
+	for name, ops := range backends(t) {
+		for _, model := range mels() {
+			set, config, err := goldenweights.Set(model)
+			if err != nil {
+				t.Fatal(err)
+			}
+			narrow, wide := set.For(engine.BF16), map[string]weights.Stored{}
+			for _, n := range narrow.Names() {
+				s, _ := narrow.Get(n)
+				wide[n] = weights.Floats(s.F32(), s.Shape...)
+			}
+			var got [2][]float32
+			for i, s := range []*weights.Set{narrow, weights.FromMap(wide)} {
+				v, err := audio.Open(ops, s, config)
+				if err != nil {
+					t.Fatal(err)
+				}
+				env := audio.Env{Ops: ops}
+				wave, err := v.Decode(env, golden.Input("latent", 8*2*16), 2, 16)
+				if err != nil {
+					t.Fatal(err)
+				}
+				latent, err := v.Encode(env, golden.Fill("wave", v.Config.Step*v.Config.Sounds(), 1, 0), v.Config.Sounds(),
+					v.Config.Step)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[i] = slices.Concat(wave, latent)
+				v.Close()
+			}
+			compare(t, name+" "+model, got[0], got[1])
+		}
+	}
+}
