@@ -166,6 +166,7 @@ func TestMelsRefused(t *testing.T) {
 			`"filter_length": 1024`, `"filter_length": 8192`, `"filter_length":1024`,
 			`"filter_length":8192`,
 		}, "which have 8192: want an even number from that between rows to 4096"},
+		{"ltxaudio-b", "", []string{`"n_fft": 32`, `"n_fft": 8192`, `"n_fft":32`, `"n_fft":8192`}, "samples and have 8192"},
 		{"ltxaudio-b", "stft_fn.forward_basis", nil, "wide.basis"},
 		{"ltxaudio-b", "bwe_generator.act_post.act.beta", nil, "activation_post.act.beta has 0 values, want 4"},
 		{"ltxaudio-b", ".std-of-means", nil, "0 deviations of latents, want 128"},
