@@ -309,7 +309,7 @@ func allCarriers(t *testing.T, program string) {
 }
 
 // BenchmarkQuickWorkflow measures the time from the request to the terminal event of a workflow that computes nothing:
-// transport, graph, file.
+// transport, graph, file; and the processor time of the daemon's own process, in which the NATS server is.
 func BenchmarkQuickWorkflow(b *testing.B) {
 	program := harness.Build(b)
 	s := harness.Start(b, program, "")
@@ -324,6 +324,7 @@ func BenchmarkQuickWorkflow(b *testing.B) {
 		c    client.Client
 	}{{"nats", c}, {"socket", socket}} {
 		b.Run(way.name, func(b *testing.B) {
+			before := harness.Census(s.Cmd.Process.Pid).CPU
 			for b.Loop() {
 				end, err := client.Run(context.Background(), way.c, &message.RunRequest{Workflow: harness.Quick},
 					&client.Collector{})
@@ -331,6 +332,8 @@ func BenchmarkQuickWorkflow(b *testing.B) {
 					b.Fatalf("%+v %v", end, err)
 				}
 			}
+			took := harness.Census(s.Cmd.Process.Pid).CPU - before
+			b.ReportMetric(took.Seconds()*1000/float64(b.N), "daemon-cpu-ms/op")
 		})
 	}
 }
