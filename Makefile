@@ -56,7 +56,7 @@ clients:
 # Client packages of ComfyUI, unchanged, over HTTP: needs pip. COMFYUI=~/ComfyUI COMFYUI_PYTHON=its-python compares.
 http-clients: build
 	@COMFYUI="$(COMFYUI)" COMFYUI_PYTHON="$(COMFYUI_PYTHON)" tests/clients/http/run.sh
-# OpenAI's and other clients of what --templates serves, unchanged: needs pip, and npm for those in JavaScript.
+# Clients of OpenAI's API, of the Model Context Protocol and of webhooks, unchanged: needs pip, and npm for JavaScript.
 served-clients: build
 	@tests/clients/served/run.sh
 # Of packages that have other tests too, only those that the tag adds: the others need no second run.

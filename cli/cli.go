@@ -16,6 +16,7 @@ import (
 
 	"patchbay/cli/bench"
 	"patchbay/cli/console"
+	"patchbay/cli/mcp"
 	"patchbay/cli/plan"
 	"patchbay/cli/settings"
 	"patchbay/cli/top"
@@ -56,8 +57,8 @@ Environment:
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
 	root.AddCommand(serveCmd(version), workerCmd(version), hostCmd(version), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
-		retryCmd(), moveCmd(), deleteCmd(), pauseCmd(), resumeCmd(), freeCmd(), top.Command(), nodesCmd(), modelsCmd(),
-		pullCmd(),
+		retryCmd(), moveCmd(), deleteCmd(), pauseCmd(), resumeCmd(), freeCmd(), mcp.Command(version), top.Command(),
+		nodesCmd(), modelsCmd(), pullCmd(),
 		demoCmd(), plan.Command(), bench.Command(version), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }

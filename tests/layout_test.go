@@ -31,7 +31,7 @@ var leaves = []string{"array", "fault"}
 // it. "." is the folder of the layer itself.
 func rooms() map[string][]string {
 	return map[string][]string{
-		"cli":    {"console", "settings", "workflow", "download", "plan", "bench", "top", "."},
+		"cli":    {"console", "settings", "workflow", "download", "plan", "bench", "top", "mcp", "."},
 		"daemon": {"."},
 		"node": {
 			"pyjson", "pyregex", "lru", "picture/resample", "picture", "editor", "files", "value", "media", "graph", "template",

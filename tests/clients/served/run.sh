@@ -1,6 +1,7 @@
 #!/bin/bash
-# Clients of OpenAI's image API, unchanged, against a daemon with templates, and the library that verifies webhooks
-# against one that is killed (make served-clients): needs pip and npm. CACHE names the folder for packages.
+# Clients of OpenAI's image API and of the Model Context Protocol, unchanged, against a daemon with templates, and the
+# library that verifies webhooks against one that is killed (make served-clients): needs pip and npm. CACHE names the
+# folder for packages.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -18,7 +19,7 @@ trap finish EXIT
 python=$cache/venv/bin/python
 if [ ! -x "$cache/done" ]; then
   "${PYTHON:-python3}" -m venv "$cache/venv"
-  "$python" -m pip install -q openai litellm standardwebhooks
+  "$python" -m pip install -q openai litellm standardwebhooks mcp
   (cd "$cache" && npm install --silent --no-fund --no-audit openai)
   printf '#!/bin/sh\n' >"$cache/done" && chmod +x "$cache/done"
 fi
@@ -36,5 +37,7 @@ for _ in $(seq 1 600); do
 done
 base=http://$address/v1
 "$python" "$here/drive.py" "$base" "$token"
+nats=$("$python" -c "import json; print(json.load(open('$work/store/daemon.json'))['nats'])")
+"$python" "$here/tools.py" "${PATCHBAY:-$top/bin/patchbay}" "$top/examples/templates" "$nats" "$work/p.sock"
 "$python" "$here/webhooks.py" "$work/hooks" "${PATCHBAY:-$top/bin/patchbay}"
 cp "$here/drive.mjs" "$cache/" && (cd "$cache" && node drive.mjs "$base" "$token")
