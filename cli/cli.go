@@ -55,7 +55,7 @@ Environment:
 		SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
-	root.AddCommand(serveCmd(version), workerCmd(version), hostCmd(version), rankCmd(),
+	root.AddCommand(serveCmd(version), configCmd(), workerCmd(version), hostCmd(version), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
 		retryCmd(), moveCmd(), deleteCmd(), pauseCmd(), resumeCmd(), freeCmd(), mcp.Command(version), top.Command(),
 		nodesCmd(), modelsCmd(), pullCmd(),

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
@@ -15,7 +16,7 @@ import (
 
 func serveCmd(version string) *cobra.Command {
 	var cfg daemon.Config
-	var permissions string
+	var permissions, file string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
@@ -27,6 +28,7 @@ is run after the next start, what ran goes on where it was, nothing is recorded 
 Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or
 folder that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
+  patchbay serve --config /etc/patchbay.yaml
   patchbay serve --http 127.0.0.1:8188 --templates examples/templates
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
@@ -38,34 +40,33 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 			if permissions != "" {
 				return printPermissions(cmd, permissions)
 			}
-			listen := cmd.Flags().Changed("listen")
-			if cmd.Flags().Changed("nats") && cfg.NATS != "" && listen {
-				return console.BadInput(errors.New("--nats uses another NATS server and --listen one inside: they exclude " +
-					"each other"))
-			}
-			if listen {
-				cfg.NATS = "" // --listen overrides PATCHBAY_NATS_URL
-			}
-			if err := cfg.CompleteDaemon(); err != nil {
+			if _, err := loadSettings(cmd.Flags(), &cfg, file); err != nil {
 				return err
 			}
 			return daemon.Run(cmd.Context(), &cfg, console.Logger(cmd.ErrOrStderr(), cfg.Log), version)
 		},
 	}
 	f := cmd.Flags()
-	settings.NATS(f, &cfg, "URL of an external NATS server")
-	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
-	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
-	f.StringVar(&cfg.UsersFile, "users-file", "",
-		"nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
+	f.StringVar(&file, "config", "", "YAML file of settings, whose keys are the names of these flags (patchbay config)")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // it exists
 	f.StringVar(&permissions, "print-permissions", "",
 		"print the rights of these users (client=NAME, daemon=NAME, admin=NAME) for a NATS server, and end; without a "+
 			"value those of examples/nats-server.conf")
 	f.Lookup("print-permissions").NoOptDefVal = "example"
+	serveSettings(f, &cfg)
+	return cmd
+}
+
+// serveSettings adds the flags that are settings of a daemon. A file of settings may have all of them.
+func serveSettings(f *pflag.FlagSet, cfg *daemon.Config) {
+	settings.NATS(f, cfg, "URL of an external NATS server")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
+	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
+	f.StringVar(&cfg.UsersFile, "users-file", "",
+		"nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
 	settings.Access(f, &cfg.Access)
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
-	f.StringVar(&cfg.Socket, "socket", "",
-		"unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
+	settings.Socket(f, cfg)
 	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time (see --schedule)")
 	f.StringVar(&cfg.Metrics, "metrics", "",
 		"host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
@@ -86,13 +87,35 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 	f.StringArrayVar(&cfg.WebhookHosts, "webhook-host", nil, "HOST[:PORT] to which ends may be reported; may be given "+
 		"several times (default: every host with a public address)")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
-	settings.Folders(f, &cfg)
-	settings.Hosts(f, &cfg)
-	settings.Schedule(f, &cfg)
-	settings.Jobs(f, &cfg)
+	settings.Folders(f, cfg)
+	settings.Hosts(f, cfg)
+	settings.Schedule(f, cfg)
+	settings.Jobs(f, cfg)
 	settings.Limits(f, &cfg.Limits)
 	settings.QueueLimits(f, &cfg.Limits)
-	return cmd
+}
+
+// loadSettings completes the settings of a daemon from its command line, the environment and a file ("": none), in this
+// order of precedence, and checks them all. The file is nil if there is none.
+func loadSettings(f *pflag.FlagSet, cfg *daemon.Config, path string) (file *settings.File, err error) {
+	if path != "" {
+		file, err = settings.ReadFile(path)
+		if file != nil { // what can be read of it
+			err = errors.Join(err, file.Apply(f))
+		}
+		if err != nil {
+			return nil, console.BadInput(err)
+		}
+	}
+	listen, nats := file.Rank(f, "listen"), file.Rank(f, "nats")
+	switch {
+	case listen > 0 && listen == nats && cfg.NATS != "":
+		return nil, file.Located(f, &daemon.InputError{Err: errors.New("--nats uses another NATS server and --listen one " +
+			"inside: they exclude each other")})
+	case listen > nats:
+		cfg.NATS = ""
+	}
+	return file, file.Located(f, cfg.CompleteDaemon())
 }
 
 // defaultUsers are those of examples/nats-server.conf.

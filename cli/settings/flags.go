@@ -1,11 +1,10 @@
 // Package settings holds the flags and environment variables that several commands share: folders, how jobs are kept,
-// limits, and the daemon to talk to.
+// limits, and the daemon to talk to. Reading order: flags, environment, file (of settings), target.
 package settings
 
 import (
+	"cmp"
 	"fmt"
-	"os"
-	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -62,8 +61,9 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
-	f.StringVar(&c.CUDALibs, "cuda-libs", os.Getenv("PATCHBAY_CUDA_LIBS"), "folders where the driver, cuBLASLt, "+
-		"cuDNN and NCCL are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
+	f.StringVar(&c.CUDALibs, "cuda-libs", "", "folders where the driver, cuBLASLt, cuDNN and NCCL are looked for first, "+
+		"as in A:B; off: NVIDIA's libraries but the driver are not used")
+	_ = environment(f, "cuda-libs", "PATCHBAY_CUDA_LIBS")
 	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
 		"children, a process for each")
 	f.StringVar(&c.Transport, "transport", daemon.TransportAuto, "how ranks on GPUs exchange: nccl, local (copies of our "+
@@ -105,14 +105,14 @@ func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 // NATS adds the flag of the NATS server of a daemon or host. Help does not show what the environment has, which may
 // contain a password.
 func NATS(f *pflag.FlagSet, c *daemon.Config, usage string) {
-	f.StringVar(&c.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), usage+" (default $PATCHBAY_NATS_URL)")
-	f.Lookup("nats").DefValue = ""
+	f.StringVar(&c.NATS, "nats", "", usage)
+	_ = environment(f, "nats", "PATCHBAY_NATS_URL")
 }
 
 // ClusterKey adds the flags of the secret that hosts and their leaders share, and of a trusted network between them.
 func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.ClusterKey, "cluster-key", os.Getenv("PATCHBAY_CLUSTER_KEY"),
-		"file with the secret that all hosts share, which only you may read")
+	f.StringVar(&c.ClusterKey, "cluster-key", "", "file with the secret that all hosts share, which only you may read")
+	_ = environment(f, "cluster-key", "PATCHBAY_CLUSTER_KEY")
 	f.BoolVar(&c.TrustedNetwork, "trusted-network", false, "let GPUs of several machines exchange by NCCL, which neither "+
 		"encrypts nor authenticates; else through host memory over TLS")
 }
@@ -120,6 +120,7 @@ func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
 // Models adds the flags that say where models are.
 func Models(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
+	annotate(f.Lookup("models"), modelsVariable) // read only where no folder is given, see daemon.Config.Complete
 	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are "+
 		"used, and the folders of its extra_model_paths.yaml")
 	f.BoolVar(&c.StrictLinks, "strict-links", false, "follow no link that leads out of the models folders, also none of "+
@@ -147,34 +148,24 @@ func Jobs(f *pflag.FlagSet, c *daemon.Config) {
 
 // Limits adds the flags of the limits that daemon and worker share.
 func Limits(f *pflag.FlagSet, l *daemon.Limits) {
-	f.StringVar(&l.Message, "max-message", os.Getenv("PATCHBAY_MAX_MESSAGE"),
+	f.StringVar(&l.Message, "max-message", "",
 		"largest request, as in 16M (default 64M on NATS, 256M on socket and stdio)")
-	f.IntVar(&l.Depth, "max-depth", envNumber(l, "PATCHBAY_MAX_DEPTH", 64),
-		"how deep lists and maps of a request may be nested")
-	f.StringVar(&l.Pixels, "max-pixels", os.Getenv("PATCHBAY_MAX_PIXELS"),
+	f.IntVar(&l.Depth, "max-depth", 64, "how deep lists and maps of a request may be nested")
+	f.StringVar(&l.Pixels, "max-pixels", "",
 		"largest picture or latent: width x height x batch, as in 4M (default: any, within the limits of the classes)")
-	f.IntVar(&l.Steps, "max-steps", envNumber(l, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
+	f.IntVar(&l.Steps, "max-steps", 10000, "most steps of one sampling run")
+	l.Err = cmp.Or(l.Err, environment(f, "max-message", "PATCHBAY_MAX_MESSAGE"),
+		environment(f, "max-depth", "PATCHBAY_MAX_DEPTH"), environment(f, "max-pixels", "PATCHBAY_MAX_PIXELS"),
+		environment(f, "max-steps", "PATCHBAY_MAX_STEPS"))
 }
 
 // QueueLimits adds the flags of the limits on the daemon's queue.
 func QueueLimits(f *pflag.FlagSet, l *daemon.Limits) {
 	l.Queued = true
-	f.IntVar(&l.Queue, "max-queue", envNumber(l, "PATCHBAY_MAX_QUEUE", 10000), "most jobs that wait")
-	f.IntVar(&l.Client, "max-client-jobs", envNumber(l, "PATCHBAY_MAX_CLIENT_JOBS", 0),
-		"most jobs of one client that have not ended; 0: any number")
-}
-
-// envNumber reads a number from an environment variable. It notes a bad one in l, whose Check reports it.
-func envNumber(l *daemon.Limits, variable string, preset int) int {
-	text := os.Getenv(variable)
-	if text == "" {
-		return preset
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil && l.Err == nil {
-		l.Err = fmt.Errorf("%s: %q is no number", variable, text)
-	}
-	return n
+	f.IntVar(&l.Queue, "max-queue", 10000, "most jobs that wait")
+	f.IntVar(&l.Client, "max-client-jobs", 0, "most jobs of one client that have not ended; 0: any number")
+	l.Err = cmp.Or(l.Err, environment(f, "max-queue", "PATCHBAY_MAX_QUEUE"),
+		environment(f, "max-client-jobs", "PATCHBAY_MAX_CLIENT_JOBS"))
 }
 
 // Pixels parses a --size, WIDTHxHEIGHT with sides of least to most pixels.
@@ -187,12 +178,26 @@ func Pixels(size string, least, most int) (w, h int, err error) {
 
 // Access adds the flags of the credentials and trusted authorities of NATS connections.
 func Access(f *pflag.FlagSet, a *wire.Access) {
-	f.StringVar(&a.Creds, "creds", os.Getenv("PATCHBAY_NATS_CREDS"), "NATS credentials file (JWT and seed of a user)")
-	f.StringVar(&a.NKey, "nkey", os.Getenv("PATCHBAY_NATS_NKEY"), "file with the seed of a NATS NKey")
-	f.StringVar(&a.CA, "tls-ca", os.Getenv("PATCHBAY_NATS_CA"), "PEM file of the authorities to trust in NATS connections")
-	f.StringVar(&a.Cert, "tls-cert", os.Getenv("PATCHBAY_NATS_CERT"),
-		"PEM file of the certificate to show in NATS connections")
-	f.StringVar(&a.Key, "tls-key", os.Getenv("PATCHBAY_NATS_KEY"), "PEM file of its private key")
-	f.StringVar(&a.Inbox, "inbox-prefix", os.Getenv("PATCHBAY_NATS_INBOX"),
-		"subject below which NATS replies come (default _INBOX.<user>)")
+	f.StringVar(&a.Creds, "creds", "", "NATS credentials file (JWT and seed of a user)")
+	f.StringVar(&a.NKey, "nkey", "", "file with the seed of a NATS NKey")
+	f.StringVar(&a.CA, "tls-ca", "", "PEM file of the authorities to trust in NATS connections")
+	f.StringVar(&a.Cert, "tls-cert", "", "PEM file of the certificate to show in NATS connections")
+	f.StringVar(&a.Key, "tls-key", "", "PEM file of its private key")
+	f.StringVar(&a.Inbox, "inbox-prefix", "", "subject below which NATS replies come (default _INBOX.<user>)")
+	for _, of := range [][2]string{
+		{"creds", "PATCHBAY_NATS_CREDS"},
+		{"nkey", "PATCHBAY_NATS_NKEY"},
+		{"tls-ca", "PATCHBAY_NATS_CA"},
+		{"tls-cert", "PATCHBAY_NATS_CERT"},
+		{"tls-key", "PATCHBAY_NATS_KEY"},
+		{"inbox-prefix", "PATCHBAY_NATS_INBOX"},
+	} {
+		_ = environment(f, of[0], of[1])
+	}
+}
+
+// Socket adds the flag of the daemon's socket.
+func Socket(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Socket, "socket", "", "unix socket, or off (default $XDG_RUNTIME_DIR/patchbay.sock)")
+	_ = environment(f, "socket", "PATCHBAY_SOCKET")
 }

@@ -2,16 +2,19 @@ package graph
 
 import "strings"
 
-// Similar returns the class whose name is nearest to name, "" if none is near: at most a quarter of its letters are to
-// be inserted, left out or replaced (Levenshtein distance), case aside. Of equally near ones it is the first.
-func (c *Catalogue) Similar(name string) string {
+// Similar returns the class whose name is nearest to name, "" if none is near.
+func (c *Catalogue) Similar(name string) string { return Nearest(name, c.order) }
+
+// Nearest returns the nearest of several names, "" if none is near: at most a quarter of the letters of name are to be
+// inserted, left out or replaced (Levenshtein distance), case aside. Of equally near ones it is the first.
+func Nearest(name string, names []string) string {
 	if len(name) > 100 {
 		return ""
 	}
 	best, least := "", len(name)/4+1
-	for _, class := range c.order {
-		if d := levenshtein(strings.ToLower(name), strings.ToLower(class)); d < least {
-			best, least = class, d
+	for _, one := range names {
+		if d := levenshtein(strings.ToLower(name), strings.ToLower(one)); d < least {
+			best, least = one, d
 		}
 	}
 	return best
