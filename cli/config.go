@@ -9,7 +9,7 @@ import (
 )
 
 func configCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	return console.Group(&cobra.Command{
 		Use:   "config",
 		Short: "Check a daemon's file of settings, or show what is in effect",
 		Long: `A file of settings (serve --config FILE) is YAML whose keys are the names of the flags of serve:
@@ -21,11 +21,7 @@ func configCmd() *cobra.Command {
 The command line goes before the environment, that before the file, and that before the defaults.`,
 		Example: `  patchbay config check patchbay.yaml
   patchbay config show --config patchbay.yaml --workers 2`,
-		Args: console.Args(cobra.NoArgs), // a script that misspells check must not go on
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(configCheckCmd(), configShowCmd())
-	return cmd
+	}, configCheckCmd(), configShowCmd())
 }
 
 func configCheckCmd() *cobra.Command {

@@ -44,7 +44,7 @@ func (f *timing) command(cmd *cobra.Command, warmup, runs int, measure func(cont
 
 // Command returns `patchbay bench` with a subcommand for each benchmark.
 func Command(version string) *cobra.Command {
-	cmd := &cobra.Command{
+	return console.Group(&cobra.Command{
 		Use:   "bench",
 		Short: "Measure this machine",
 		Long: `bench measures on this machine, and between hosts. It prints median, 95th percentile and spread (median
@@ -52,9 +52,7 @@ absolute deviation), with a line that says what is inside the time and what is n
 		Example: `  patchbay bench comm --ranks 4 --save here.json
   patchbay bench step --plan ulysses=2 --warmup 1 --runs 5
   patchbay bench plan --model flux-dev --devices 8xL40-pcie`,
-	}
-	cmd.AddCommand(commCmd(version), stepCmd(), planCmd(), vaeCmd(), textCmd())
-	return cmd
+	}, commCmd(version), stepCmd(), planCmd(), vaeCmd(), textCmd())
 }
 
 // sample is one measured quantity. Times are seconds.

@@ -95,6 +95,14 @@ var ErrInterrupted = errors.New("interrupted")
 // ExactArgs requires exactly n arguments; anything else is bad input.
 func ExactArgs(n int) cobra.PositionalArgs { return Args(cobra.ExactArgs(n)) }
 
+// Group makes cmd a command of the given ones, which shows help by itself. A script that misspells one must not go on.
+func Group(cmd *cobra.Command, of ...*cobra.Command) *cobra.Command {
+	cmd.Args = Args(cobra.NoArgs)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(of...)
+	return cmd
+}
+
 // Args wraps check so that the arguments that it refuses are bad input.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
