@@ -16,11 +16,9 @@ import (
 	"patchbay/parallel/request"
 )
 
-// TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, also
-// where another file takes the name in the middle of a run, since the one that was opened stays. For a file that is
-// written to or cut there is the error file_changed, which names the file and where it ends, after which the pool runs
-// other requests.
-func TestStreamsReadTheirFile(t *testing.T) {
+// modelFiles returns a function that writes a checkpoint of the tiny flux model and describes it.
+func modelFiles(t *testing.T) func() (path string, m request.Model) {
+	t.Helper()
 	set, metadata, err := tiny.Checkpoint("flux")
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +29,7 @@ func TestStreamsReadTheirFile(t *testing.T) {
 		data := datafile.Of(w.Elements(0, w.Len()))
 		entries = append(entries, safetensors.Tensor{Name: name, DType: w.DType, Shape: w.Shape, Data: data})
 	}
-	written := func() (path string, m request.Model) {
+	return func() (path string, m request.Model) {
 		path = filepath.Join(t.TempDir(), "model.safetensors")
 		out, err := os.Create(path)
 		if err != nil {
@@ -53,6 +51,14 @@ func TestStreamsReadTheirFile(t *testing.T) {
 		w := source.Weights{Model: source.Model{File: f}, Loader: &source.Loader{}}
 		return path, request.Model{Key: w.Key(), Weights: w, WeightBytes: w.Bytes()}
 	}
+}
+
+// TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, also
+// where another file takes the name in the middle of a run, since the one that was opened stays. For a file that is
+// written to or cut, or replaced by one of equal size and time, there is the error file_changed, which names the file
+// and where it ends, after which the pool runs other requests.
+func TestStreamsReadTheirFile(t *testing.T) {
+	written := modelFiles(t)
 	e, r := newEngine(t), tinyRequest(t, "flux", 1, 9, 8, 3)
 	sample := func(m request.Model, plan string, observe request.Observe) (*request.Result, error) {
 		m.Spec = r.Model.Spec
@@ -76,6 +82,23 @@ func TestStreamsReadTheirFile(t *testing.T) {
 		},
 		"touch": func(path string) error { return os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour)) },
 		"cut":   func(path string) error { return os.Truncate(path, 5000) },
+		"header": func(path string) error { // a model in other words, of the same size and time
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			out, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			if _, err := out.WriteAt([]byte{'!'}, 9); err != nil {
+				return err
+			}
+			if err := out.Close(); err != nil {
+				return err
+			}
+			return os.Chtimes(path, time.Time{}, info.ModTime())
+		},
 	} {
 		for _, plan := range []string{"stream=on", "ulysses=2,stream=4", "ulysses=2,shard=on,stream=on"} {
 			path, m := written()

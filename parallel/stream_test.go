@@ -230,6 +230,34 @@ func TestStreamsByDefault(t *testing.T) {
 	}
 }
 
+// TestTwoBlocksMustFit checks that a device, or processors, with less memory than what stays and two blocks take is
+// refused, with what is needed and what there is, although the host has memory for everything.
+func TestTwoBlocksMustFit(t *testing.T) {
+	r := tinyRequest(t, "flux", 1, 9, 8, 1)
+	r.Model.WeightBytes = 4 * r.Model.Spec.Params
+	little := r.Model.WeightBytes / 4
+	for what, c := range map[string]Config{
+		"needs 3.40 MB a rank (weights 3.14 MB, kept keys and values 0.00 MB, activations, exchanges and workspaces 0.26 " +
+			"MB), 1.68 MB are free on cpu; blocks that come from host memory take 6.25 MB there": {
+			DeviceOf: func(int) string { return "d0" }, DeviceMemory: little, MemoryBytes: 2 * r.Model.WeightBytes,
+		},
+		"activations and buffers beside them 2 MB, without 5 MB that come from host memory, 1 MB are allowed": {
+			MemoryBytes: little,
+		},
+	} {
+		c.NewOps, c.Streams = testOps, true
+		e, err := NewPool(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = e.Sample(context.Background(), r, nil)
+		if !fault.Is(err, fault.OutOfMemory) || !strings.Contains(err.Error(), what) {
+			t.Errorf("got %v, want out_of_memory with %q", err, what)
+		}
+		e.Close()
+	}
+}
+
 // TestModelsInTurn runs two models one after the other in memory that holds one of them, or only a part of one: bits
 // stay the same, and what is resident stays within the budget.
 func TestModelsInTurn(t *testing.T) {

@@ -6,8 +6,11 @@
 package datafile
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"time"
@@ -18,9 +21,17 @@ import (
 // File is an open file. Its methods may be called from several goroutines. The zero value holds nothing.
 type File struct {
 	path    string
-	fd      *os.File
+	fd      handle // nil: nothing is open
 	size    int64
 	changed time.Time
+	header  header
+}
+
+// handle is what File needs of an *os.File.
+type handle interface {
+	io.ReaderAt
+	io.Closer
+	Stat() (os.FileInfo, error)
 }
 
 // Changed returns the error, with code file_changed, for a file that was fine when it was opened, but was changed or
@@ -59,7 +70,7 @@ func Open(path string) (*File, error) {
 		_ = fd.Close()
 		return nil, err
 	}
-	return &File{path, fd, info.Size(), info.ModTime()}, nil
+	return &File{path: path, fd: fd, size: info.Size(), changed: info.ModTime()}, nil
 }
 
 // Size returns the length of the file in bytes when it was opened.
@@ -78,6 +89,49 @@ func (f *File) Unchanged() error {
 	return nil
 }
 
+// HeaderUnchanged returns the error of Changed if what was read of the file to parse it has other bytes now: another
+// file was written over it, also where its size and time are as before.
+func (f *File) HeaderUnchanged() (err error) {
+	defer Catch(&err)
+	sum, piece := sha256.New(), make([]byte, 64<<10)
+	for _, r := range f.header.ranges {
+		for at := r.lo; at < r.hi; {
+			b := piece[:min(int64(len(piece)), r.hi-at)]
+			f.read(b, at)
+			sum.Write(b)
+			at += int64(len(b))
+		}
+	}
+	if !bytes.Equal(sum.Sum(nil), f.header.sum) {
+		return Changed(f.path, errors.New("its header was changed while it was read"))
+	}
+	return nil
+}
+
+// header is the ranges of a file that were read to parse it, in that order, with the SHA-256 of their bytes.
+type header struct {
+	reading hash.Hash // nil: the file is not being parsed
+	ranges  []extent
+	sum     []byte
+}
+
+// extent is the bytes [lo, hi) of a file.
+type extent struct{ lo, hi int64 }
+
+// add notes what was read at an offset, if the file is being parsed.
+func (h *header) add(b []byte, at int64) {
+	if h.reading == nil {
+		return
+	}
+	h.reading.Write(b)
+	end := at + int64(len(b))
+	if n := len(h.ranges); n > 0 && h.ranges[n-1].hi == at {
+		h.ranges[n-1].hi = end
+		return
+	}
+	h.ranges = append(h.ranges, extent{at, end})
+}
+
 // Close closes the file. A second Close does nothing.
 func (f *File) Close() error {
 	if f.fd == nil {
@@ -93,6 +147,7 @@ func (f *File) Close() error {
 func (f *File) read(dst []byte, offset int64) {
 	n, err := f.fd.ReadAt(dst, offset)
 	if n == len(dst) {
+		f.header.add(dst, offset)
 		return
 	}
 	if errors.Is(err, io.EOF) {

@@ -2,10 +2,13 @@ package datafile
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"patchbay/fault"
 )
@@ -55,6 +58,92 @@ func TestCutFile(t *testing.T) {
 	})
 	if !fault.Is(err, fault.FileChanged) {
 		t.Errorf("header of a file that is cut meanwhile: %v", err)
+	}
+}
+
+// failing is a handle whose reads fail from a byte on, of a disk with a bad sector there.
+type failing struct {
+	handle
+	at  int64
+	err error
+}
+
+func (f *failing) ReadAt(dst []byte, offset int64) (int, error) {
+	if f.err == nil || offset+int64(len(dst)) <= f.at {
+		return f.handle.ReadAt(dst, offset)
+	}
+	n, _ := f.handle.ReadAt(dst[:max(0, f.at-offset)], offset)
+	return n, f.err
+}
+
+// TestFailingDisk checks that a disk that cannot read some bytes is an error that names file, byte and cause, that
+// ranges before them can be read, and that the file can be used again once the disk works.
+func TestFailingDisk(t *testing.T) {
+	path := written(t, "0123456789")
+	f, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	disk := &failing{f.fd, 6, syscall.EIO}
+	f.fd = disk
+	read := func(lo, hi int) (got string, err error) {
+		defer Catch(&err)
+		return string(f.All().Slice(lo, hi).Bytes()), nil
+	}
+	for _, c := range []struct {
+		lo, hi int
+		want   string
+	}{
+		{0, 6, ""}, {2, 5, ""}, {4, 8, "at byte 6: input/output error"}, {7, 9, "at byte 7: input/output error"},
+	} {
+		switch got, err := read(c.lo, c.hi); {
+		case c.want == "" && (err != nil || got != "0123456789"[c.lo:c.hi]):
+			t.Errorf("bytes [%d, %d): %q, %v", c.lo, c.hi, got, err)
+		case c.want != "" && (!fault.Is(err, fault.FileChanged) || !errors.Is(err, syscall.EIO) ||
+			!strings.Contains(err.Error(), path+": "+c.want)):
+			t.Errorf("bytes [%d, %d): %v, want file_changed with %s: %s", c.lo, c.hi, err, path, c.want)
+		}
+	}
+	disk.err = nil
+	if got, err := read(4, 8); got != "4567" || err != nil {
+		t.Errorf("on a disk that works again: %q, %v", got, err)
+	}
+}
+
+// TestHeaderUnchanged writes over a file, of which some bytes were read to parse it, and restores its time: the change
+// is noticed if it touches those bytes.
+func TestHeaderUnchanged(t *testing.T) {
+	path := written(t, "0123456789")
+	var f *File
+	_, err := Parsed(path, func(s Span) (*struct{ Table[int] }, error) {
+		s.Slice(0, 2).Bytes() // two ranges that are one, and another one
+		s.Slice(2, 3).Bytes()
+		s.Slice(6, 8).Bytes()
+		f = s.File()
+		return &struct{ Table[int] }{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	f.All().Bytes() // of data, when it has been parsed
+	if n := len(f.header.ranges); n != 2 {
+		t.Errorf("%d ranges are kept, want 2", n)
+	}
+	for at := range 10 {
+		data := []byte("0123456789")
+		if data[at]++; os.WriteFile(path, data, 0o600) != nil || os.Chtimes(path, time.Time{}, f.changed) != nil {
+			t.Fatal("the file cannot be written")
+		}
+		if err := f.Unchanged(); err != nil {
+			t.Fatalf("size and time are as before: %v", err)
+		}
+		err := f.HeaderUnchanged()
+		if changed := at < 3 || at == 6 || at == 7; changed != fault.Is(err, fault.FileChanged) ||
+			changed && !strings.Contains(err.Error(), path) || !changed && err != nil {
+			t.Errorf("byte %d was changed: %v", at, err)
+		}
 	}
 }
 

@@ -23,12 +23,14 @@ func Parsed[T interface{ hold(*File) }](path string, parse func(Span) (T, error)
 		}
 	}()
 	defer Catch(&err)
+	f.header.reading = sha256.New()
 	if out, err = parse(f.All()); err != nil {
 		if !fault.Is(err, fault.FileChanged) {
 			err = fmt.Errorf("read checkpoint %s: %w", path, err)
 		}
 		return out, err
 	}
+	f.header.sum, f.header.reading = f.header.reading.Sum(nil), nil
 	out.hold(f)
 	return out, nil
 }

@@ -198,7 +198,8 @@ func (p *Parts) Shards(view func(slots [2]engine.Buf) (dit.Model, func(unit int,
 	return &out
 }
 
-// reader implements dit.Shards.Reader.
+// reader implements dit.Shards.Reader. A unit that is not behind the one before it begins another evaluation: then the
+// headers of the files must be those that were parsed.
 func (p *Parts) reader(
 	beside func() (engine.Ops, error),
 ) (func(unit int, dst []byte, at int) error, error) {
@@ -210,12 +211,24 @@ func (p *Parts) reader(
 			return nil, err
 		}
 	}
+	last := len(p.units)
 	return func(unit int, dst []byte, at int) error {
 		if packed := p.host[unit]; packed != nil {
 			copy(dst, packed[at:])
 			return nil
 		}
-		return f.reading(func() error { return p.units[unit].read(&f, engine.Buf{Host: dst}, f.opt.Part) })
+		begins := unit <= last
+		last = unit
+		return f.reading(func() error {
+			if begins {
+				for file := range f.files {
+					if err := file.HeaderUnchanged(); err != nil {
+						return err
+					}
+				}
+			}
+			return p.units[unit].read(&f, engine.Buf{Host: dst}, f.opt.Part)
+		})
 	}, nil
 }
 
