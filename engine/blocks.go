@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 )
@@ -15,6 +16,9 @@ type Blocks struct {
 	Widen func(dst []float32, src []byte)
 }
 
+// f8Blocks is the name of F8Blocks.
+const f8Blocks = "f8_e4m3 in blocks"
+
 // formsOfGGUF is how many of the forms are those of GGUF files.
 const formsOfGGUF = 5
 
@@ -25,12 +29,21 @@ func (b *Blocks) Form() int {
 		return 0
 	}
 	return 1 + slices.Index([]string{
-		"Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "f8_e4m3", "f8_e5m2", "nvfp4", "mxfp8", "i8",
+		"Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "f8_e4m3", "f8_e5m2", "nvfp4", "mxfp8", "i8", f8Blocks,
 	}, b.Name)
 }
 
-// Factors reports whether a matrix in this format may have a Scale or Scales: GPUs have room for them behind its rows.
+// Factors reports whether a matrix in this format may have a Scale or Scales: processors have room for them in front of
+// a panel, GPUs behind each row.
 func (b *Blocks) Factors() bool { return b.Form() > formsOfGGUF }
+
+// OnGPUs reports whether GPUs keep a matrix in this format too; the others become bf16 there.
+func (b *Blocks) OnGPUs() bool { return b.Form() > 0 && b.Name != f8Blocks }
+
+// narrow reports whether m is in a form other than I8 that may have Scales.
+func (m *Matrix) narrow() bool {
+	return m.DType == F8E4M3 || m.DType == F8E5M2 || m.Blocks.Factors()
+}
 
 // NVFP4 returns the format of two groups of 16 numbers of E2M1: an E4M3 scale for each group, then the numbers, two in
 // a byte, the first one in the high half. A number times its scale is exact in bf16.
@@ -61,6 +74,20 @@ func MXFP8() *Blocks {
 	}}
 }
 
+// F8Blocks returns the format of 128 numbers of E4M3 behind a scale in f32, which a number is multiplied with: rows of
+// files with a scale for each block of 128 x 128 (arXiv:2412.19437, sec. 3.3.1), or for each 128 inputs of a row.
+func F8Blocks() *Blocks {
+	return &Blocks{Name: f8Blocks, Elements: 128, Bytes: 132, Widen: func(dst []float32, src []byte) {
+		for len(dst) >= 128 {
+			scale := math.Float32frombits(binary.LittleEndian.Uint32(src))
+			for i, b := range src[4:132] {
+				dst[i] = F32FromF8E4M3(b) * scale
+			}
+			dst, src = dst[128:], src[132:]
+		}
+	}}
+}
+
 const (
 	// narrowUnit is the number of neighboring inputs of which backends widen fp8 and int8 at a time.
 	narrowUnit = 8
@@ -74,8 +101,9 @@ func StaysNarrow(d DType, k, rotated int) bool {
 	return (d == F8E4M3 || d == F8E5M2 || d == I8) && k%narrowUnit == 0 && rotated <= narrowGroup
 }
 
-// Blocked returns m with fp8 and unrounded int8 as blocks of one element that become bf16, and widened to bf16 if int8
-// does not stay narrow. Other matrices, and fp8 of convolutions (c > 0 channels), are returned unchanged.
+// Blocked returns m with fp8 and unrounded int8 as blocks of one element that become bf16, and widened to bf16 if int8,
+// or fp8 with factors of rows, does not stay narrow. Other matrices, and fp8 of convolutions (c > 0 channels), are
+// returned unchanged.
 func (m Matrix) Blocked(c int) Matrix {
 	d := m.DType
 	switch {
@@ -85,7 +113,7 @@ func (m Matrix) Blocked(c int) Matrix {
 		m.Blocks = &Blocks{
 			Name: d.String(), Elements: 1, Bytes: 1, Widen: func(dst []float32, src []byte) { Widen(dst, src, d) },
 		}
-	case d == I8:
+	case m.Scales != nil:
 		return m.Widened(BF16)
 	}
 	return m

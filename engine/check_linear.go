@@ -25,8 +25,12 @@ func CheckPack(m Matrix, c int) error {
 	case m.DType == I8 && m.Scale != 0 && m.Scale != 1:
 		return fmt.Errorf("pack: matrix [%d, %d] of i8 has Scale %g (allowed: 0 or 1, its rows have Scales)", m.N, m.K,
 			m.Scale)
-	case m.DType != I8 && (m.Scales != nil || m.Rotated != 0 || m.Unrounded):
-		return fmt.Errorf("pack: only i8 has factors of rows and rotations, not %s", m.DType)
+	case m.DType != I8 && (m.Rotated != 0 || m.Unrounded):
+		return fmt.Errorf("pack: only i8 has rotations, not %s", m.DType)
+	case m.DType != I8 && m.Scales != nil &&
+		(!m.narrow() || len(m.Scales) != m.N || c != 0 || m.Scale != 0 && m.Scale != 1):
+		return fmt.Errorf("pack: matrix [%d, %d] of %s has %d factors, Scale %g and %d channels: only narrow forms have "+
+			"factors, one for each row, and then no Scale and no channels", m.N, m.K, m.DType, len(m.Scales), m.Scale, c)
 	case m.N < 0 || m.K < 0 || row < m.K:
 		return fmt.Errorf("pack: matrix [%d, %d] with rows %d elements apart", m.N, m.K, row)
 	case c < 0 || c > 0 && m.K%c != 0:

@@ -8,12 +8,12 @@ type Matrix struct {
 	DType DType
 	N, K  int
 	Row   int     // elements between the starts of two rows; 0 means K
-	Scale float32 // factor of scaled fp8 files; 0 means 1, as it must be with I8
+	Scale float32 // factor of scaled fp8 files; 0 means 1, as it must be with Scales
 
-	// For I8: the scale of each row, and the size of the groups of inputs that were rotated before the weight was
-	// rounded (see Rotate; 0: none). Linear rotates the rows of x likewise and rounds them to 8 bits (see
-	// ref.QuantiseRow).
-	Scales  []float32
+	// Scales has the factor of each row: always of I8; of fp8 and Blocks with Factors nil if all are Scale.
+	Scales []float32
+	// For I8: the size of the groups of inputs that were rotated before the weight was rounded (see Rotate; 0: none).
+	// Linear rotates the rows of x likewise and rounds them to 8 bits (see ref.QuantiseRow).
 	Rotated int
 	// Unrounded: Linear multiplies such a matrix, rounded to bf16, with x as it is.
 	Unrounded bool

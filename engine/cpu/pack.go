@@ -61,7 +61,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Blocks != nil {
 		piece = o.nr * (m.K / m.Blocks.Elements * m.Blocks.Bytes)
 	}
-	if m.Scales != nil && m.Blocks != nil {
+	if m.Blocks.Factors() {
 		piece += 4 * o.nr
 	}
 	buf, err := o.Alloc(headerBytes + panels*piece)

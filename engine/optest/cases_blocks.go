@@ -72,6 +72,10 @@ func narrowCases() []testCase {
 		scale := float32(i%3) * 0.37
 		for _, stored := range []engine.DType{engine.F8E4M3, engine.F8E5M2} {
 			add(stored.String(), i, s, scale, func(r *rig) *engine.Packed { return r.pack(s[1], s[2], 0, stored, scale) })
+			add(stored.String()+" of rows", i, s, 1, func(r *rig) *engine.Packed {
+				r.scaled = true
+				return r.pack(s[1], s[2], 0, stored, 0)
+			})
 		}
 		add("unrounded i8", i, s, 0, func(r *rig) *engine.Packed {
 			r.unrounded = true
@@ -82,6 +86,10 @@ func narrowCases() []testCase {
 		for _, form := range []*engine.Blocks{engine.NVFP4(), engine.MXFP8()} {
 			scale := float32(i%2) * 0.37
 			add(form.Name, i, s, scale, func(r *rig) *engine.Packed { return r.packNarrow(form, s[1], s[2], scale) })
+			add(form.Name+" of rows", i, s, 1, func(r *rig) *engine.Packed {
+				r.scaled = true
+				return r.packNarrow(form, s[1], s[2], 0)
+			})
 		}
 		for _, group := range []int{16, 64} {
 			add(fmt.Sprintf("unrounded i8 in groups of %d", group), i, s, 0, func(r *rig) *engine.Packed {
@@ -114,6 +122,7 @@ func (r *rig) packNarrow(form *engine.Blocks, n, k int, scale float32) *engine.P
 		data[1+i] = code
 	}
 	m := engine.Matrix{Data: data[1:], DType: engine.BF16, N: n, K: k, Row: row, Blocks: form, Scale: scale}
+	m.Scales = r.factors(n)
 	p, err := r.ops.Pack(m, 0)
 	if err != nil {
 		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, form.Name, err)

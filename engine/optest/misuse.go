@@ -76,6 +76,9 @@ func runMisuse(t testing.TB, ops engine.Ops) {
 		{Data: make([]byte, 16), DType: engine.F32, N: 2, K: 2, Row: 1},
 		{Data: make([]byte, 16), DType: engine.F32, N: -2, K: -2},
 		{Data: make([]byte, 4), DType: engine.I8, N: 2, K: 2, Scales: []float32{1, 1}, Scale: 2},
+		{Data: make([]byte, 16), DType: engine.F8E4M3, N: 2, K: 8, Scales: []float32{1, 1}, Scale: 2},
+		{Data: make([]byte, 16), DType: engine.F8E4M3, N: 2, K: 8, Scales: []float32{1}},
+		{Data: make([]byte, 32), DType: engine.BF16, N: 2, K: 8, Scales: []float32{1, 1}},
 	} {
 		if _, err := ops.Pack(m, 0); err == nil {
 			t.Errorf("Pack of [%d, %d] %s, row %d, %d bytes: no error", m.N, m.K, m.DType, m.Row, len(m.Data))

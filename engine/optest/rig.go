@@ -23,6 +23,7 @@ type rig struct {
 	rotated int // rotation group of the i8 weights that pack makes
 	// i8 weights that pack makes are multiplied by x as it is
 	unrounded bool
+	scaled    bool // the next matrix has factors of rows
 	rng       *rand.Rand
 	slabs     []*slab
 	other     []engine.Buf // memory that is neither checked nor compared: weights, scratch
@@ -207,6 +208,18 @@ func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks .
 	return w
 }
 
+// factors returns n factors of rows if the next matrix has them, else nil.
+func (r *rig) factors(n int) (out []float32) {
+	if !r.scaled {
+		return nil
+	}
+	r.scaled = false
+	for range n {
+		out = append(out, 0.25+r.rng.Float32())
+	}
+	return out
+}
+
 // pack packs a random matrix. scale is that of engine.Matrix.
 func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engine.Packed {
 	r.t.Helper()
@@ -233,6 +246,7 @@ func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engi
 		}
 	} else {
 		engine.Narrow(m.Data, values, stored)
+		m.Scales = r.factors(n)
 	}
 	p, err := r.ops.Pack(m, channels)
 	if err != nil {

@@ -112,30 +112,28 @@ func joinBlocks(pieces []Stored) *blocks {
 }
 
 // blocks returns what c selects of s, k columns, as blocks: a view or a copy. See matrix.
-func (c *selection) blocks(s Stored, k int, scratch *[]byte) engine.Matrix {
+func (c *selection) blocks(s Stored, k int, scratch *[]byte) []byte {
 	b := s.packed
-	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Blocks: b.form}
 	all := len(c.cols) == 1 && k == c.k
 	if c.order == nil && all {
 		if r := b.rows(c.first, c.count); len(r.pieces) == 1 {
-			m.Data = r.pieces[0].view(scratch, b.rowBytes())
-			return m
+			return r.pieces[0].view(scratch, b.rowBytes())
 		}
 	}
 	var read []byte
-	m.Data = (*scratch)[:0]
+	data := (*scratch)[:0]
 	for i := 0; i < c.count; {
 		n := c.run(i)
 		for _, piece := range b.rows(c.row(i), n).pieces {
 			for p := piece.view(&read, b.rowBytes()); len(p) > 0; p = p[b.rowBytes():] {
 				for _, span := range c.cols {
 					per, size := b.form.Elements, b.form.Bytes
-					m.Data = append(m.Data, p[span.lo/per*size:span.hi/per*size]...)
+					data = append(data, p[span.lo/per*size:span.hi/per*size]...)
 				}
 			}
 		}
 		i += n
 	}
-	*scratch = m.Data
-	return m
+	*scratch = data
+	return data
 }

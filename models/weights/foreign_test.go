@@ -100,12 +100,11 @@ func TestOtherProgramsQuantisations(t *testing.T) {
 			"x.weight._data": of(i8, 4, 16), "x.weight._scale": of(bf16, 4, 1), "x.input_scale": of(bf16),
 			"x.output_scale": of(bf16),
 		},
-		"f8_e4m3 with a scale for each row": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 4, 1)},
-		"layer x is quantised as f8_e4m3 with a scale for each row": {
-			"x.weight": of(f8, 4, 16), "x.scale_weight": of(f32, 4), "scaled_fp8": of(f8, 2),
+		"f8_e4m3 [4 16] with scales of f32 [2 2 2]": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 2, 2, 2)},
+		"layer x is quantised as f8_e4m3 [4 16] with scales of i8 [4]": {
+			"x.weight": of(f8, 4, 16), "x.scale_weight": of(i8, 4), "scaled_fp8": of(f8, 2),
 		},
-		"f8_e4m3 with a scale for each block": {"x.weight": of(f8, 4, 16), "x.weight_scale": of(f32, 2, 2, 2)},
-		"fp8 with a scale for each block":     {"x.weight": of(f8, 4, 16), "x.weight_scale_inv": of(f32, 1, 1)},
+		"f8_e4m3 [4 16] with scales of f32 [2 1]": {"x.weight": of(f8, 4, 16), "x.weight_scale_inv": of(f32, 2, 1)},
 		"GPTQ or AWQ": {
 			"x.qweight": of(i8, 4, 8), "x.qzeros": of(i8, 1, 2), "x.scales": of(bf16, 1, 4),
 		},

@@ -2,9 +2,11 @@ package weights
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +63,6 @@ var foreign = []struct{ part, name string }{
 	{".SCB", "LLM.int8 by bitsandbytes"},
 	{".wscales", "SVDQuant by Nunchaku"},
 	{".weight._data", "8 or 4 bits by quanto"},
-	{".weight_scale_inv", "fp8 with a scale for each block"},
 	{".scaled_zeros", "AWQ"},
 	{".qzeros", "GPTQ or AWQ"},
 }
@@ -286,6 +287,48 @@ func eachBF16(read func(lo, hi int) (value func(i int) float32)) func(dst []byte
 	}
 }
 
+// scaledFP8 returns an fp8 matrix with its scales: one for each row, or of E4M3 one for each block of 128 x 128 or for
+// each 128 inputs of a row. ok is false for others.
+func (s Stored) scaledFP8(scale Stored) (_ Stored, ok bool) {
+	const block = 128
+	n, k, tiles := s.Shape[0], s.Shape[1], (s.Shape[1]+block-1)/block
+	rows := block // that share a scale
+	switch {
+	case scale.DType > engine.F64 || s.DType != engine.F8E4M3 && s.DType != engine.F8E5M2:
+		return s, false
+	case scale.Len() == n && scale.Shape[0] == n:
+		s.Scales = scale.F32()
+		return s, true
+	case s.DType == engine.F8E5M2 || !slices.Equal(scale.Shape, []int{n, tiles}) &&
+		!slices.Equal(scale.Shape, []int{(n + block - 1) / block, tiles}):
+		return s, false
+	case scale.Shape[0] == n:
+		rows = 1
+	}
+	data, scales, form := s.raw(), scale.F32(), engine.F8Blocks()
+	s.DType, s.Data, s.span = engine.BF16, nil, datafile.Span{}
+	s.make = eachBF16(func(lo, hi int) func(i int) float32 {
+		codes := data.Slice(lo, hi).Bytes()
+		return func(i int) float32 {
+			return engine.F32FromF8E4M3(codes[i-lo]) * scales[i/k/rows*tiles+i%k/block]
+		}
+	})
+	if k%block != 0 {
+		return s, true
+	}
+	s.packed = &blocks{form: form, k: k, pieces: []lines{{count: n, make: func(dst []byte, first, count int) {
+		codes := data.Slice(first*k, (first+count)*k).Bytes()
+		for row := first; row < first+count; row++ {
+			for t := range tiles {
+				binary.LittleEndian.PutUint32(dst, math.Float32bits(scales[row/rows*tiles+t]))
+				copy(dst[4:form.Bytes], codes[:block])
+				dst, codes = dst[form.Bytes:], codes[block:]
+			}
+		}
+	}}}}
+	return s, true
+}
+
 // joinMXFP8 joins E4M3 numbers with a power of two per 32 inputs; the product is exact in bf16.
 func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	w := s.tensors[x+".weight"]
@@ -352,8 +395,8 @@ func (s Stored) within(shape []int) Stored {
 	return out
 }
 
-// wide8 is wide for i8: row scales are applied and rotations undone.
-func (s Stored) wide8(dst []float32, lo int) {
+// wideRows is wide for a matrix with scales of rows: these are applied and rotations undone.
+func (s Stored) wideRows(dst []float32, lo int) {
 	k, group := s.Len()/s.Shape[0], max(s.Rotated, 1)
 	var line []float32
 	var scratch []byte
@@ -362,7 +405,7 @@ func (s Stored) wide8(dst []float32, lo int) {
 		to := min(k, from+len(dst)-at)
 		a, b := from/group*group, (to+group-1)/group*group
 		line = slices.Grow(line[:0], b-a)[:b-a]
-		engine.Widen(line, s.elements(&scratch, row*k+a, row*k+b), engine.I8)
+		engine.Widen(line, s.elements(&scratch, row*k+a, row*k+b), s.DType)
 		for i := range line {
 			line[i] *= s.Scales[row]
 		}

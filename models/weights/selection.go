@@ -99,14 +99,20 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 		s = s.as(engine.BF16)
 	}
 	size, k := s.DType.Size(), c.width()
-	if s.packed != nil && c.wholeGroups(s.packed.form.Elements) {
-		return c.blocks(s, k, scratch)
-	}
 	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Rotated: s.Rotated, Unrounded: s.unrounded}
 	if s.Scales != nil {
 		m.Scales = make([]float32, c.count)
 		for i := range m.Scales {
 			m.Scales[i] = s.Scales[c.row(i)]
+		}
+	}
+	if s.packed != nil {
+		if c.wholeGroups(s.packed.form.Elements) {
+			m.Data, m.Blocks = c.blocks(s, k, scratch), s.packed.form
+			return m
+		}
+		if s.Scales != nil { // bf16 has no room for them
+			return c.matrix(s.as(engine.F32), scratch)
 		}
 	}
 	// Elements that are computed on demand are not computed for columns that are then dropped.

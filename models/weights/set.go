@@ -129,7 +129,7 @@ func (s *Set) WideBytes() int64 {
 	for _, t := range s.tensors {
 		size := t.DType.Size()
 		switch {
-		case t.packed != nil:
+		case t.packed != nil && t.packed.form.OnGPUs():
 			n += int64(t.Shape[0] * ((t.packed.rowBytes() + 15) / 16 * 16))
 			if t.packed.form.Factors() {
 				n += int64(16 * t.Shape[0])
@@ -192,15 +192,18 @@ func (s *Set) Form() (name string, quantised bool) {
 
 func (s *Set) index() { s.names = slices.Sorted(maps.Keys(s.tensors)) }
 
-// joinOldFP8 moves the scales of scaled fp8 files into their weights, in both spellings in use: `X.scale_weight` with
-// `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` (ComfyUI QUANTIZATION.md). It
-// returns an error for 8-bit weights with more scales.
+// joinOldFP8 moves the scales of scaled fp8 files into their weights, in the spellings in use: `X.scale_weight` with
+// `X.scale_input` and the marker `scaled_fp8`, `X.weight_scale` with `X.input_scale` (ComfyUI QUANTIZATION.md), and
+// `X.weight_scale_inv`, which in spite of its name is multiplied with too (transformers, FineGrainedFP8Config). It
+// returns an error for 8-bit weights whose scales are not those of scaledFP8.
 func (s *Set) joinOldFP8() error {
 	for _, name := range slices.Sorted(maps.Keys(s.tensors)) {
 		t := s.tensors[name]
 		stem, isScale := strings.CutSuffix(name, ".scale_weight")
-		if !isScale {
-			stem, isScale = strings.CutSuffix(name, ".weight_scale")
+		for _, end := range []string{".weight_scale", ".weight_scale_inv"} {
+			if !isScale {
+				stem, isScale = strings.CutSuffix(name, end)
+			}
 		}
 		if !isScale {
 			if marksFP8(name) {
@@ -211,11 +214,12 @@ func (s *Set) joinOldFP8() error {
 		w, ok := s.tensors[stem+".weight"]
 		switch {
 		case ok && t.Len() != 1 && w.DType.Size() == 1 && len(w.Shape) == 2:
-			per := "row"
-			if t.Len() != w.Shape[0] {
-				per = "block"
+			if w, ok = w.scaledFP8(t); !ok {
+				return notRead(stem, fmt.Sprintf("%s %v with scales of %s %v", w.DType, w.Shape, t.DType, t.Shape))
 			}
-			return notRead(stem, fmt.Sprintf("%s with a scale for each %s", w.DType, per))
+			s.tensors[stem+".weight"] = w
+			delete(s.tensors, name)
+			continue
 		case !ok || t.Len() != 1 || t.DType > engine.F64:
 			continue // reported as unexpected by Load
 		}

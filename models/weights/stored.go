@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -17,7 +18,7 @@ type Stored struct {
 	Shape []int
 	Data  []byte  // in memory; nil: read or computed on demand
 	Scale float32 // scale of the whole tensor (fp8, nvfp4); 0 means 1
-	// For i8, as in engine.Matrix: the scale of every row, and the size of the groups of inputs that were rotated.
+	// As in engine.Matrix: the scale of every row, and of i8 the size of the groups of inputs that were rotated.
 	Scales  []float32
 	Rotated int
 
@@ -119,7 +120,7 @@ const wideChunk = 1 << 16
 // wide writes len(dst) elements from lo on as f32, Scale applied.
 func (s Stored) wide(dst []float32, lo int) {
 	if s.Scales != nil {
-		s.wide8(dst, lo)
+		s.wideRows(dst, lo)
 		return
 	}
 	var scratch []byte
@@ -223,7 +224,7 @@ func (s Stored) halved(heads int) (Stored, error) {
 }
 
 // Concat stacks the rows of the pieces without reading them. All dimensions but the outermost must agree. If element
-// types, scales or rotations differ, the result is f32.
+// types, rotations, or scales that the form has no room for differ, the result is f32.
 func Concat(pieces ...Stored) (Stored, error) {
 	if len(pieces) == 0 || len(pieces[0].Shape) == 0 {
 		return Stored{}, fmt.Errorf("nothing to join")
@@ -234,6 +235,8 @@ func Concat(pieces ...Stored) (Stored, error) {
 	}
 	out.Shape[0] = 0
 	same := true
+	pieces = apart(pieces)
+	out.Scale = pieces[0].Scale
 	for _, p := range pieces {
 		if len(p.Shape) != len(out.Shape) || !slices.Equal(p.Shape[1:], out.Shape[1:]) {
 			return Stored{}, fmt.Errorf("rows of shape %v do not fit below rows of shape %v", p.Shape, pieces[0].Shape)
@@ -265,4 +268,36 @@ func Concat(pieces ...Stored) (Stored, error) {
 		}
 	}
 	return out, nil
+}
+
+// apart returns the pieces of a matrix with their scales as those of rows, if these differ and the form of the pieces
+// has room for them.
+func apart(pieces []Stored) []Stored {
+	differ := false
+	form := func(p Stored) string {
+		if p.packed != nil && p.packed.form.Factors() {
+			return p.packed.form.Name
+		}
+		if p.packed == nil && p.narrow() {
+			return p.DType.String()
+		}
+		return ""
+	}
+	for _, p := range pieces {
+		if f := form(p); f == "" || f != form(pieces[0]) {
+			return pieces
+		}
+		differ = differ || p.Scale != pieces[0].Scale || p.Scales != nil
+	}
+	if !differ {
+		return pieces
+	}
+	pieces = slices.Clone(pieces)
+	for i, p := range pieces {
+		if p.Scales == nil {
+			pieces[i].Scales = slices.Repeat([]float32{cmp.Or(p.Scale, 1)}, p.Shape[0])
+		}
+		pieces[i].Scale = 0
+	}
+	return pieces
 }

@@ -10,18 +10,20 @@
 // bf16 are a vector of words, each a column. Codes that need no rounding are four bytes of a column
 // at a time, and a lane is a column (fp8.h).
 
-enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K, PB_F8_E4M3, PB_F8_E5M2, PB_NVFP4, PB_MXFP8, PB_INT8 };
+enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K, PB_F8_E4M3, PB_F8_E5M2, PB_NVFP4, PB_MXFP8, PB_INT8,
+       PB_F8_BLOCKS };
 
 typedef uint8_t vb8 __attribute__((vector_size(VW), aligned(1), may_alias));
 
 // block_form tells how the file stores a block: elements, bytes, where factors and codes lie, how
-// many factors there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
+// many of them there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
 // lanes: a lane has four bytes of a column, in their order or, of fp8, in that of fp8.h. A panel of
-// rows with factors begins with these, a float a column.
+// rows with factors begins with these, a float a column: they are multiplied into words as these are
+// made, or into sums.
 typedef struct {
     int64_t size, bytes, half, halves, head, heads, codes, turn;
     enum { OF_GGUF, IN_ORDER, OF_FP8 } lanes;
-    int factors;
+    enum { NO_FACTORS, OF_WORDS, OF_SUMS } factors;
 } block_form;
 
 static block_form form_of(int kind) {
@@ -32,11 +34,12 @@ static block_form form_of(int kind) {
         {256, 144, .halves = 2, .head = 4, .heads = 12, .codes = 16},
         {256, 176, .halves = 2, .head = 4, .heads = 12, .codes = 16},
         {256, 210, .half = 208, .halves = 1, .head = 192, .heads = 16},
-        {8, 8, .lanes = OF_FP8},
-        {8, 8, .lanes = OF_FP8},
-        {32, 18, .heads = 2, .codes = 2, .lanes = IN_ORDER},
-        {64, 66, .heads = 2, .codes = 2, .lanes = OF_FP8},
-        {8, 8, .lanes = IN_ORDER, .factors = 1},
+        {8, 8, .lanes = OF_FP8, .factors = OF_SUMS},
+        {8, 8, .lanes = OF_FP8, .factors = OF_SUMS},
+        {32, 18, .heads = 2, .codes = 2, .lanes = IN_ORDER, .factors = OF_SUMS},
+        {64, 66, .heads = 2, .codes = 2, .lanes = OF_FP8, .factors = OF_SUMS},
+        {8, 8, .lanes = IN_ORDER, .factors = OF_WORDS},
+        {128, 132, .heads = 4, .codes = 4, .lanes = OF_FP8, .factors = OF_SUMS},
     };
     return forms[kind];
 }
@@ -71,8 +74,11 @@ VI void set_factors(const int AT, vf scale, vf low, factors* f) {
     twice(low, f->low);
 }
 
+// head_bytes returns the bytes of a column before its blocks.
+VI int64_t head_bytes(block_form f) { return f.factors ? 4 : 0; }
+
 // panel_bytes returns the bytes of a panel of c inputs.
-VI int64_t panel_bytes(block_form f, int64_t c) { return (c / f.size * f.bytes + 4 * f.factors) * NR; }
+VI int64_t panel_bytes(block_form f, int64_t c) { return (c / f.size * f.bytes + head_bytes(f)) * NR; }
 
 // sink takes words in the order of inputs: it stores them, or adds their products with a row of x.
 typedef struct {
@@ -302,6 +308,25 @@ VI void widen_mxfp8(const int DOT, const uint8_t* s, sink* o) {
     }
 }
 
+// widen_f8_blocks rounds: the scale of a block is any number.
+VI void widen_f8_blocks(const int DOT, const uint8_t* s, sink* o) {
+    ahead(s + 132 * NR, 132);
+    UNROLLED(h, 2) {
+        const uint8_t* d = s + h * VW;
+        const vf scale = (vf)(vbyte(d, 0) | vbyte(d, 1) << 8 | vbyte(d, 2) << 16 | vbyte(d, 3) << 24);
+        for (int64_t t = 0; t < 32; t++) {
+            const vu c = lane_codes(s + 4 * NR, t, h);
+            UNROLLED(i, 2) {
+                const vu w = f8_words(0, i, c);
+                const vh even = vnarrow((vf)(w << 16) * scale);
+                const vh odd = vnarrow((vf)(w & 0xffff0000u) * scale);
+                const vu low = __builtin_convertvector(even, vu);
+                give(DOT, low | __builtin_convertvector(odd, vu) << 16, o, h, 2 * t + i);
+            }
+        }
+    }
+}
+
 // rotate_back is engine.Rotate of n vectors of inputs, before the norm.
 static void rotate_back(float* v, int64_t n, int64_t group) {
     for (int64_t s = 1; s < group; s *= 4) {
@@ -348,6 +373,15 @@ VI void widen_int8(const int DOT, const uint8_t* s, int64_t n, sink* o) {
         s += bytes, o.to += words, o.x += words / NR;                                              \
     }
 
+// scale_columns multiplies the sums of a tile and panel with the factors of columns.
+static void scale_columns(const float* head, int64_t rows, float* c) {
+    for (int64_t j = 0; j < 2; j++) {
+        const vf by = vload(head + j * VW);
+        for (int64_t i = 0; i < rows; i++, c += VW)
+            vstore(c, vload(c) * by);
+    }
+}
+
 // take_blocks widens n blocks of all columns of a panel.
 VI void take_blocks(const int DOT, int kind, const uint8_t* s, int64_t n, sink* to) {
     const block_form form = form_of(kind);
@@ -381,6 +415,9 @@ VI void take_blocks(const int DOT, int kind, const uint8_t* s, int64_t n, sink* 
     case PB_MXFP8:
         WIDEN_ALL(widen_mxfp8(DOT, s, &o));
         break;
+    case PB_F8_BLOCKS:
+        WIDEN_ALL(widen_f8_blocks(DOT, s, &o));
+        break;
     case PB_INT8:
         for (int64_t i = 0; i < n * 8; i += WIDE_INPUTS) {
             const int64_t inputs = imin(WIDE_INPUTS, n * 8 - i);
@@ -406,11 +443,13 @@ static void dot_blocks(int kind, const uint8_t* s, int64_t n, sink o, float* c, 
 // pack_blocks writes one panel of rows of a->k bytes.
 static void pack_blocks(const pb_pack* a, int64_t p) {
     const block_form f = form_of((int)a->c);
-    const int64_t cols = imin(NR, a->n - p * NR), panel = (a->k + 4 * f.factors) * NR;
+    const int64_t cols = imin(NR, a->n - p * NR), panel = (a->k + head_bytes(f)) * NR;
     uint8_t* to = (uint8_t*)a->dst + p * panel;
     if (cols < NR) memset(to, 0, (size_t)panel);
     if (f.factors) {
-        memcpy(to, (const float*)a->scales + p * NR, (size_t)cols * 4);
+        float* head = (float*)to;
+        for (int64_t j = 0; j < cols; j++)
+            head[j] = a->scales ? ((const float*)a->scales)[p * NR + j] : 1;
         to += 4 * NR;
     }
     for (int64_t i = 0; i < a->k; i += f.bytes, to += f.bytes * NR) {

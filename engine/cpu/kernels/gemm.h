@@ -99,7 +99,7 @@ static void run_panels(const pb_gemm* g, const tile* ts, int64_t nt, const facto
         const int64_t inputs = f->kind == UKR_DOT ? 2 : 1, n = (c1 - c0) * inputs / b.size;
         const uint8_t* from = (const uint8_t*)f->w + p * panel_bytes(b, f->c * inputs);
         sink to = {.to = (uint32_t*)g->wide, .scale = (const float*)from, .rotated = f->rotated};
-        from += (c0 * inputs / b.size * b.bytes + 4 * b.factors) * NR;
+        from += (c0 * inputs / b.size * b.bytes + head_bytes(b)) * NR;
         if (row_of_words(f, ts, nt)) {
             to.x = ts->a[s] + c0;
             dot_blocks(f->blocks, from, n, to, acc, add);
@@ -142,6 +142,14 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
                 add = 1;
                 c0 = c1;
             } while (c0 < f->c);
+            if (f->blocks && form_of(f->blocks).factors == OF_SUMS) {
+                const int64_t panel =
+                    panel_bytes(form_of(f->blocks), f->c * (f->kind == UKR_DOT ? 2 : 1));
+                for (int64_t p = p0; p < p1; p++)
+                    for (int64_t i = 0; i < nt; i++)
+                        scale_columns((const float*)(f->w + p * panel), ts[i].rows,
+                                      acc + (p - p0) * per + i * 2 * MR * VW);
+            }
             if (f->kind != UKR_I8) continue;
             for (int64_t p = p0; p < p1; p++) {
                 const char* head = f->w + (p * f->rows - I8_HEAD) * NR * 4;

@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     uint64_t src, dst;    // dst: first panel
     uint64_t lut;         // 256 bf16 values for fp8 sources
-    uint64_t scales;      // factors of the rows of i8, and of blocks with factors
+    uint64_t scales;      // factors of the rows of i8, and of blocks with factors (0: all 1)
     int64_t n, k, c, row; // row: elements between source rows
     int64_t p0, p1;       // panels of this call
     int32_t src_dtype, dst_dtype;
