@@ -93,6 +93,7 @@ func TestEncodersBringLayersOnFakeGPUs(t *testing.T) {
 		t.Skip("long: whole encoders on the fake device; TestPlansOnFakeGPUs brings blocks there")
 	}
 	encodersBringLayers(t, newFakeEngine(t, 1), 4, "t5")
+	visionTowersBringBlocks(t, newFakeEngine(t, 1), 8)
 }
 
 // TestPlansOnFakeGPUs checks that every kind of plan on two to four ranks, on one device and on two with and without

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,95 @@ func tall(t *testing.T, name, list string, layers int) *weights.Set {
 func TestEncodersBringLayers(t *testing.T) {
 	encodersBringLayers(t, newEngine(t), 8, "qwen3")
 	encodersBringLayers(t, newEngine(t), 8, "t5")
+	encodersBringLayers(t, newEngine(t), 8, "clip_l")
+}
+
+// countReads counts the reads of each layer that bring brings.
+func countReads(counts map[int]int, bring func(*dit.Shards) (func(int) error, func(), error),
+) func(*dit.Shards) (func(int) error, func(), error) {
+	return func(shards *dit.Shards) (func(int) error, func(), error) {
+		counted := *shards
+		counted.Reader = func(beside func() (engine.Ops, error)) (func(int, []byte, int) error, error) {
+			read, err := shards.Reader(beside)
+			return func(unit int, dst []byte, at int) error {
+				if at == 0 { // one at a time, of a device piece by piece
+					counts[unit]++
+				}
+				return read(unit, dst, at)
+			}, err
+		}
+		return bring(&counted)
+	}
+}
+
+// TestVisionTowersBringBlocks checks that vision towers which may take less than their weights keep no more, and give
+// the rows of whole ones, bit by bit, of pictures of different sizes. Each block is read once for each picture.
+func TestVisionTowersBringBlocks(t *testing.T) { visionTowersBringBlocks(t, newEngine(t), 8) }
+
+func visionTowersBringBlocks(t *testing.T, e *Pool, blocks int) {
+	t.Helper()
+	for _, c := range []struct {
+		name, config string
+		unit         int // pixels of a merged patch
+	}{
+		{"qwen25vl-a", "", 28}, {"krea2-qwen3vl-a", `, "deepstack_visual_indexes": [0, 3, 6]`, 32},
+	} {
+		set := tall(t, c.name, "visual.blocks", blocks)
+		err := e.Do(t.Context(), "vision", func(l *Workspace) error {
+			open := func(room int64) text.VisionTower {
+				eyes, err := text.OpenVisionTower(l.Ops, set, []byte(`{"vision": {"num_heads": 2`+c.config+`}}`), room)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(eyes.Close)
+				return eyes
+			}
+			whole, counts := open(0), map[int]int{}
+			if whole.Brings() || open(whole.Bytes()).Brings() {
+				t.Errorf("%s: blocks are brought although all fit", c.name)
+			}
+			for _, room := range []int64{whole.Bytes() * 2 / 3, whole.Bytes() / 2, 1} {
+				part := open(room)
+				for _, size := range [][2]int{{2, 3}, {5, 4}} {
+					p := text.Picture{Y: size[0] * c.unit, X: size[1] * c.unit}
+					p.Data = golden.Fill("picture", p.Y*p.X*3, 1, 0.5)
+					want, _, _, err := whole.See(text.Env{Ops: l.Ops}, p)
+					if err != nil {
+						return err
+					}
+					clear(counts)
+					got, y, x, err := part.See(text.Env{Ops: l.Ops, Bring: countReads(counts, l.Bring(l.Ops))}, p)
+					if err != nil {
+						return err
+					}
+					flat, all := slices.Concat(got...), slices.Concat(want...)
+					if at := firstDifference(flat, all); at >= 0 || len(all) == 0 || y != size[0] || x != size[1] {
+						t.Errorf("%s in %d bytes: %d x %d rows, element %d of %d differs from the whole tower", c.name, room, y, x,
+							at, len(all))
+					}
+					total := 0
+					for _, n := range counts {
+						total += n
+					}
+					if kept := part.Bytes(); !part.Brings() || kept > room && len(counts) < blocks {
+						t.Errorf("%s: keeps %d bytes in %d, and brings only %d blocks", c.name, kept, room, len(counts))
+					}
+					if n := len(counts); n == 0 || total < n || total > n+1 {
+						t.Errorf("%s in %d bytes: reads by block %v, want one of each and one ahead", c.name, room, counts)
+					}
+				}
+				if _, _, _, err := part.See(text.Env{Ops: l.Ops}, text.Picture{
+					Y: c.unit, X: c.unit, Data: make([]float32, 3*c.unit*c.unit),
+				}); err == nil {
+					t.Errorf("%s: blocks came from nowhere", c.name)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
@@ -63,6 +153,7 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 	}{
 		{"qwen3", "qwen3-a", "model.layers", "self_attn.q_proj", text.Form{Taps: []int{0, 3, layers}}},
 		{"t5", "t5-tiny", "encoder.block", "layer.0.SelfAttention.q", text.Form{}},
+		{"clip_l", "clip-l-tiny", "text_model.encoder.layers", "self_attn.q_proj", text.Form{Layer: -2, Project: true}},
 	} {
 		if c.kind != kind {
 			continue
@@ -78,19 +169,7 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 				return parts[0]
 			}
 			counts := map[int]int{} // of reads, by layer
-			env := text.Env{Ops: l.Ops, Bring: func(shards *dit.Shards) (func(int) error, func(), error) {
-				counted := *shards
-				counted.Reader = func(beside func() (engine.Ops, error)) (func(int, []byte, int) error, error) {
-					read, err := shards.Reader(beside)
-					return func(unit int, dst []byte, at int) error {
-						if at == 0 { // one at a time, of a device piece by piece
-							counts[unit]++
-						}
-						return read(unit, dst, at)
-					}, err
-				}
-				return l.Bring(l.Ops)(&counted)
-			}}
+			env := text.Env{Ops: l.Ops, Bring: countReads(counts, l.Bring(l.Ops))}
 			adapt := func(n text.Net) text.Net {
 				name := fmt.Sprintf("%s.3.%s", c.list, c.matrix)
 				rows, columns := set.Dim(name+".weight", 0), set.Dim(name+".weight", 1)
@@ -121,7 +200,8 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 						if err != nil {
 							return err
 						}
-						if at := firstDifference(got.Context.Data, want.Context.Data); at >= 0 || len(want.Context.Data) == 0 {
+						if at := firstDifference(got.Context.Data, want.Context.Data); at >= 0 || len(want.Context.Data) == 0 ||
+							!slices.Equal(got.Pooled, want.Pooled) {
 							t.Errorf("%s in %d bytes, case %d: element %d of %d differs from the whole encoder", c.kind, room, i,
 								at, len(want.Context.Data))
 						}

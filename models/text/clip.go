@@ -91,6 +91,12 @@ type affine struct {
 // JSON of the file's metadata entry "config", empty if there is none; it overrides what names and shapes imply. The
 // caller must close the result.
 func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
+	return openCLIP(ops, set, config, 0)
+}
+
+// openCLIP is OpenCLIP with the room of OpenParts.
+func openCLIP(ops engine.Ops, set *weights.Set, config []byte, room int64) (*CLIP, error) {
+	const layers = "text_model.encoder.layers"
 	part, set, err := findPart(set, "clip_l", "clip_g")
 	if err != nil {
 		return nil, err
@@ -102,7 +108,7 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 		c.Config.Act, c.Config.Pad = "gelu", 0
 	}
 	c.Config, err = c.Config.infer(set, words, "text_model.embeddings.position_embedding.weight",
-		"text_model.encoder.layers", "mlp.fc1.weight", config)
+		layers, "mlp.fc1.weight", config)
 	if err != nil {
 		return nil, err
 	}
@@ -110,10 +116,12 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 		return nil, err
 	}
 	c.weights.Layer = make([]clipLayer, c.Config.Layers)
-	return c, c.load(ops, set, weights.Options{
+	opt := weights.Options{
 		Spare: true, Model: part.Kind, Dims: c.Config.dims(),
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
-	})
+	}
+	within(&opt, set, layers, c.Config.Layers, room)
+	return c, c.load(ops, set, opt)
 }
 
 func (c CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
@@ -124,6 +132,12 @@ func (c CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err err
 // Encode encodes chunks of at most Positions tokens. It returns an error if a token id is outside the vocabulary, and
 // errors of Check and of the device.
 func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
+	view, env, end, err := c.brought(env)
+	if err != nil {
+		return Encoding{}, err
+	}
+	defer end()
+	c = &CLIP{view, c.Config, c.act}
 	n := c.Config.network("clip")
 	n.memory = func(a *engine.Arena, dtype engine.DType, b, l int) { c.work(a, dtype, b, l) }
 	n.run = func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {

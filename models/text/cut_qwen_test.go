@@ -58,7 +58,7 @@ func TestCutQwen(t *testing.T) {
 		t.Fatalf("%d cases are recorded, %d are compared", len(recorded), len(cases))
 	}
 	for name, ops := range backends(t) {
-		eyes, err := text.OpenVisionTower(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`))
+		eyes, err := text.OpenVisionTower(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -100,13 +100,13 @@ func kinds() []Kind {
 	return []Kind{
 		{
 			Name: "clip_g", Prompt: "clip_g", Vocabularies: []string{"clip_g", "clip_l", "clip"}, ComfyUI: "sd1_tokenizer",
-			anchor: clip, open: opener(kept(OpenCLIP)), is: func(set *weights.Set, p string) bool {
+			anchor: clip, open: opener(openCLIP), is: func(set *weights.Set, p string) bool {
 				return set.Has(p + "text_model.encoder.layers.30.mlp.fc1.weight")
 			},
 		},
 		{
 			Name: "clip_l", Prompt: "clip_l", Vocabularies: []string{"clip_l", "clip"}, ComfyUI: "sd1_tokenizer",
-			anchor: clip, open: opener(kept(OpenCLIP)),
+			anchor: clip, open: opener(openCLIP),
 		},
 		{
 			Name: "bert", Prompt: "bert", Vocabularies: []string{"bert"}, ComfyUI: "text_encoders/hydit_clip_tokenizer",
@@ -223,7 +223,7 @@ func KindOf(name string) Kind {
 // close the parts.
 //
 // If the weights of a part would take more than room bytes (0: any number), as few layers as necessary of a language
-// model or T5 are not kept, but read from the file before each use (Net.Brings, Env.Bring).
+// model, T5 or CLIP are not kept, but read from the file before each use (Net.Brings, Env.Bring).
 func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte, room int64) ([]Net, error) {
 	k := KindOf(kind)
 	if k.open == nil {

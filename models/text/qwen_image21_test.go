@@ -38,7 +38,7 @@ func TestQwenImage21(t *testing.T) {
 	reader := qwenimage21.Family().Text
 	as, _ := reader.Encoder("qwen3vl_8b")
 	for name, ops := range backends(t) {
-		eyes, err := text.OpenVisionTower(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`))
+		eyes, err := text.OpenVisionTower(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,14 +25,17 @@ type VisionTower interface {
 	See(env Env, p Picture) (rows [][]float32, y, x int, err error)
 	// Bytes returns the bytes of the weights as far as the backend reports them.
 	Bytes() int64
+	// Brings reports whether blocks are read from the file before each use, so that it must stay open.
+	Brings() bool
 	// Close frees the weights.
 	Close()
 }
 
 // OpenVisionTower loads the vision tower of the language model in set, whose names may have one of the usual
 // prefixes. config is the JSON of the file's metadata entry "config", which may set vision.num_heads (16) and, for
-// Qwen3-VL, vision.deepstack_visual_indexes. The caller must close the result.
-func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte) (VisionTower, error) {
+// Qwen3-VL, vision.deepstack_visual_indexes. If the weights would take more than room bytes (0: any number), blocks are
+// read before each use, as OpenParts does with layers. The caller must close the result.
+func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte, room int64) (VisionTower, error) {
 	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b")
 	if err != nil {
 		return nil, err
@@ -63,9 +66,9 @@ func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte) (VisionTow
 			c.Vision.Taps, blocks-1)
 	}
 	if deep {
-		return openDeepVision(ops, set, c.Vision)
+		return openDeepVision(ops, set, c.Vision, room)
 	}
-	return openVision(ops, set, c.Vision)
+	return openVision(ops, set, c.Vision, room)
 }
 
 // visionConfig is what a file's metadata may say about its vision tower.
@@ -119,15 +122,17 @@ type visionBlock struct {
 }
 
 // openVision loads the vision tower of Qwen2.5-VL.
-func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (VisionTower, error) {
+func openVision(ops engine.Ops, set *weights.Set, c visionConfig, room int64) (VisionTower, error) {
 	m := &vision{visionConfig: c}
 	m.weights.Blocks = make([]visionBlock, set.Count("blocks"))
-	return m, m.load(ops, set, weights.Options{
+	opt := weights.Options{
 		Model: "vision", Perms: map[string][]int{"qkv": c.order()},
 		Dims: map[string]int{
 			"E": c.width, "T": set.Dim("merger.mlp.2.weight", 0), "F": set.Dim("blocks.0.mlp.gate_proj.weight", 0),
 		},
-	})
+	}
+	within(&opt, set, "blocks", len(m.weights.Blocks), room)
+	return m, m.load(ops, set, opt)
 }
 
 // visionGrid is a picture cut into merged patches (2 x 2 patches): their rows and columns, and their order by windows.
@@ -288,6 +293,12 @@ func (m *vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error)
 		w.gate = a.Alloc(env.DType, 1, w.x.Dim(1), f)
 		return w
 	}
+	view, env, end, err := m.brought(env)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	defer end()
+	m = &vision{view, m.visionConfig}
 	return see(env, g, memory, func(env Env, w eyeWork) error { return m.run(env, w, g, p) })
 }
 

@@ -55,7 +55,7 @@ const deepPatch = 16
 const deepKey = "visual.deepstack_merger_list.0.norm.weight"
 
 // openDeepVision loads the vision tower of Qwen3-VL.
-func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (VisionTower, error) {
+func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig, room int64) (VisionTower, error) {
 	m := &deepVision{visionConfig: c}
 	table, ok := set.Get("pos_embed.weight")
 	for m.side*m.side < set.Dim("pos_embed.weight", 0) {
@@ -68,12 +68,14 @@ func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (VisionTow
 	m.table = table.F32()
 	m.weights.Blocks = make([]deepBlock, set.Count("blocks"))
 	m.weights.Taps = make([]tapMerger, len(c.Taps))
-	return m, m.load(ops, set, weights.Options{
+	opt := weights.Options{
 		Model: "vision", Perms: map[string][]int{"qkv": c.order()}, Ignore: []string{"pos_embed."},
 		Dims: map[string]int{
 			"E": c.width, "T": set.Dim("merger.linear_fc2.weight", 0), "F": set.Dim("blocks.0.mlp.linear_fc1.weight", 0),
 		},
-	})
+	}
+	within(&opt, set, "blocks", len(m.weights.Blocks), room)
+	return m, m.load(ops, set, opt)
 }
 
 // positions returns the learned positions of the patches [L, E]: the table is resized bilinearly to the picture,
@@ -111,6 +113,12 @@ func (m *deepVision) See(env Env, p Picture) (rows [][]float32, y, x int, err er
 		w.joined = a.Alloc(env.DType, 1, len(g.order), 4*m.width)
 		return w
 	}
+	view, env, end, err := m.brought(env)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	defer end()
+	m = &deepVision{view, m.visionConfig, m.table, m.side}
 	return see(env, g, memory, func(env Env, w eyeWork) error { return m.run(env, w, g, p) })
 }
 

@@ -44,7 +44,7 @@ func TestVision(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ops := range backends(t) {
-		eyes, err := text.OpenVisionTower(ops, set, config)
+		eyes, err := text.OpenVisionTower(ops, set, config, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,11 +116,11 @@ func TestVisionRefusals(t *testing.T) {
 			blind[name], _ = set.Get(name)
 		}
 	}
-	_, err = text.OpenVisionTower(nil, weights.FromMap(blind), config)
+	_, err = text.OpenVisionTower(nil, weights.FromMap(blind), config, 0)
 	if err == nil || !strings.Contains(err.Error(), "cannot look at pictures") {
 		t.Errorf("a file without eyes: got error %v", err)
 	}
-	if _, err = text.OpenVisionTower(nil, set, []byte(`{"vision": {"num_heads": 5}}`)); err == nil ||
+	if _, err = text.OpenVisionTower(nil, set, []byte(`{"vision": {"num_heads": 5}}`), 0); err == nil ||
 		!strings.Contains(err.Error(), "num_heads is 5") {
 		t.Errorf("five heads: got error %v", err)
 	}
@@ -139,7 +139,7 @@ func TestVisionRefusals(t *testing.T) {
 		if changed[table] = weights.Floats(make([]float32, shape[0]*shape[1]), shape...); shape[0] == 0 {
 			delete(changed, table)
 		}
-		eyes, err := text.OpenVisionTower(ref.New(), weights.FromMap(changed), deepConfig)
+		eyes, err := text.OpenVisionTower(ref.New(), weights.FromMap(changed), deepConfig, 0)
 		if err == nil {
 			eyes.Close()
 		}
@@ -148,7 +148,7 @@ func TestVisionRefusals(t *testing.T) {
 		}
 	}
 	for _, taps := range []string{"[-1, 2, 3]", "[0, 2, 4]"} {
-		_, err = text.OpenVisionTower(ref.New(), deep, []byte(`{"vision": {"deepstack_visual_indexes": `+taps+`}}`))
+		_, err = text.OpenVisionTower(ref.New(), deep, []byte(`{"vision": {"deepstack_visual_indexes": `+taps+`}}`), 0)
 		if err == nil || !strings.Contains(err.Error(), "deepstack_visual_indexes is") {
 			t.Errorf("states behind layers %s: got error %v", taps, err)
 		}
@@ -160,13 +160,13 @@ func TestVisionRefusals(t *testing.T) {
 				bare[name], _ = with.Get(name)
 			}
 		}
-		_, err = text.OpenVisionTower(ref.New(), weights.FromMap(bare), config)
+		_, err = text.OpenVisionTower(ref.New(), weights.FromMap(bare), config, 0)
 		if err == nil || !strings.Contains(err.Error(), "without layers") {
 			t.Errorf("no layers: got error %v", err)
 		}
 	}
 	ops := ref.New()
-	eyes, err := text.OpenVisionTower(ops, set, config)
+	eyes, err := text.OpenVisionTower(ops, set, config, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestDeepVision(t *testing.T) {
 	p := text.Picture{Y: 16 * c.Grid[1], X: 16 * c.Grid[2]}
 	p.Data = golden.Fill("input:krea2-qwen3vl-a/picture/64x96", p.Y*p.X*3, 1, 0.5)
 	for name, ops := range backends(t) {
-		eyes, err := text.OpenVisionTower(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`))
+		eyes, err := text.OpenVisionTower(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

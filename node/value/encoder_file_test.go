@@ -61,10 +61,10 @@ func TestEncodersReadTheirFile(t *testing.T) {
 				return err
 			}
 			defer parts.Close()
-			if brings := room > 0; brings != isOpen() || brings != parts.encoderParts[0].Brings() {
+			if brings := room > 0; brings != isOpen() || brings != parts.net[0].Brings() {
 				t.Errorf("in %d bytes: the file is open: %v", room, isOpen())
 			}
-			got, err := parts.encoderParts[0].Encode(envOf(l), chunks, text.Form{})
+			got, err := parts.net[0].Encode(envOf(l), chunks, text.Form{})
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func TestEncodersReadTheirFile(t *testing.T) {
 				return err
 			}
 			defer func() { _ = os.Chtimes(path, time.Time{}, time.Unix(0, file.Changed)) }()
-			_, err = parts.encoderParts[0].Encode(envOf(l), chunks, text.Form{})
+			_, err = parts.net[0].Encode(envOf(l), chunks, text.Form{})
 			if changed := fault.Is(err, fault.FileChanged) && strings.Contains(err.Error(), path); changed != (room > 0) {
 				t.Errorf("in %d bytes, of a file that was written to: %v", room, err)
 			}

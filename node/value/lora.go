@@ -46,6 +46,9 @@ func (p encoderParts) Close() {
 	}
 }
 
+// Brings reports whether layers are read from the file before each use.
+func (p encoderParts) Brings() bool { return p[0].Brings() }
+
 // adaptedEncoder is a text encoder in the store that may share its base weights with others.
 type adaptedEncoder struct {
 	parts encoderParts
@@ -65,18 +68,18 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
 	uses := source.ForPart(e.kind, clip.Loras)
 	adapted, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
-		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (*openedEncoder, error) {
+		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (*opened[encoderParts], error) {
 			return openEncoder(ops, e, l.DType, l.Room())
 		})
 		if err != nil {
 			return nil, err
 		}
 		if len(uses) == 0 {
-			return &adaptedEncoder{base.encoderParts, base.Bytes(), release}, nil
+			return &adaptedEncoder{base.net, base.Bytes(), release}, nil
 		}
 		var parts encoderParts
 		err = source.WithLowRank(e.kind, uses, func(list []weights.LowRank) error {
-			for i, part := range base.encoderParts {
+			for i, part := range base.net {
 				net, err := part.Adapt(ops[i], list)
 				if err != nil {
 					return err
@@ -98,39 +101,54 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 	return adapted.parts, nil
 }
 
-// openEncoder loads an encoder in as many parts as ops allow. Its file stays open if it does not keep all layers within
-// room bytes.
-func openEncoder(ops []engine.Ops, e *encoder, dtype engine.DType, room int64) (*openedEncoder, error) {
-	file, err := e.file.Hold()
+// openEncoder loads an encoder in as many parts as ops allow, within room bytes.
+func openEncoder(ops []engine.Ops, e *encoder, dtype engine.DType, room int64) (*opened[encoderParts], error) {
+	return openNet(e.file, "clip", func(file *weights.File) (encoderParts, error) {
+		return text.OpenParts(ops, e.kind, e.set(file, dtype), e.config, room)
+	})
+}
+
+// bringing is a network that may read layers from its file before each use.
+type bringing interface {
+	resident
+	Brings() bool
+}
+
+// opened is a network and the file that it reads layers from before each use; nil: it keeps all.
+type opened[T bringing] struct {
+	net  T
+	file *weights.File
+}
+
+// openNet opens a network of a file, which stays open if the network does not keep all layers. field is the input that
+// the file came from.
+func openNet[T bringing](f source.File, field string, open func(*weights.File) (T, error)) (*opened[T], error) {
+	file, err := f.Hold()
 	if err != nil {
-		return nil, fault.Wrap(fault.BadCheckpoint, "clip", err)
+		return nil, fault.Wrap(fault.BadCheckpoint, field, err)
 	}
-	out := &openedEncoder{}
+	out := &opened[T]{}
 	err = func() (err error) {
 		defer datafile.Catch(&err)
-		out.encoderParts, err = text.OpenParts(ops, e.kind, e.set(file, dtype), e.config, room)
+		out.net, err = open(file)
 		return err
 	}()
 	if err != nil {
 		_ = file.Close() // the first error is the one to report
-		return nil, fault.Wrap(fault.BadCheckpoint, "clip", fmt.Errorf("load %s: %w", e.file.Path, err))
+		return nil, fault.Wrap(fault.BadCheckpoint, field, fmt.Errorf("load %s: %w", f.Path, err))
 	}
-	if out.encoderParts[0].Brings() {
+	if out.net.Brings() {
 		out.file = file
 		return out, nil
 	}
 	return out, file.Close()
 }
 
-// openedEncoder is an encoder and the file that it reads layers from before each use; nil: it keeps all.
-type openedEncoder struct {
-	encoderParts
-	file *weights.File
-}
+func (o *opened[T]) Bytes() int64 { return o.net.Bytes() }
 
 // Close frees the weights and closes the file.
-func (o *openedEncoder) Close() {
-	o.encoderParts.Close()
+func (o *opened[T]) Close() {
+	o.net.Close()
 	if o.file != nil {
 		_ = o.file.Close() // only read from
 	}

@@ -82,8 +82,10 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 	if len(c.pictures) == 0 {
 		return chunks, nil
 	}
-	eyes, err := cachedFrom(u, "vision "+e.key(), "clip", e.file, func(file *weights.File) (text.VisionTower, error) {
-		return text.OpenVisionTower(l.Ops, e.set(file, l.DType), e.config)
+	eyes, err := cached(u, "vision "+e.key(), func() (*opened[text.VisionTower], error) {
+		return openNet(e.file, "clip", func(file *weights.File) (text.VisionTower, error) {
+			return text.OpenVisionTower(l.Ops, e.set(file, l.DType), e.config, l.Room())
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -95,7 +97,7 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 				out[i] = append(out[i], t)
 				continue
 			}
-			rows, y, x, err := eyes.See(envOf(l), left[0])
+			rows, y, x, err := eyes.net.See(envOf(l), left[0])
 			if err != nil {
 				return nil, err
 			}
