@@ -31,6 +31,9 @@ func CheckPack(m Matrix, c int) error {
 		(!m.narrow() || len(m.Scales) != m.N || c != 0 || m.Scale != 0 && m.Scale != 1):
 		return fmt.Errorf("pack: matrix [%d, %d] of %s has %d factors, Scale %g and %d channels: only narrow forms have "+
 			"factors, one for each row, and then no Scale and no channels", m.N, m.K, m.DType, len(m.Scales), m.Scale, c)
+	case m.Inputs != nil && (!m.Blocks.Factors() || len(m.Inputs) != m.K || c != 0):
+		return fmt.Errorf("pack: matrix [%d, %d] of %s has %d factors of inputs and %d channels: only narrow blocks have "+
+			"factors, one for each input, and then no channels", m.N, m.K, m.DType, len(m.Inputs), c)
 	case m.N < 0 || m.K < 0 || row < m.K:
 		return fmt.Errorf("pack: matrix [%d, %d] with rows %d elements apart", m.N, m.K, row)
 	case c < 0 || c > 0 && m.K%c != 0:

@@ -76,4 +76,7 @@ func (m Matrix) dequantise(line []float32, n int) {
 	if m.Rotated > 0 {
 		Rotate(line, m.Rotated)
 	}
+	for i, by := range m.Inputs {
+		line[i] *= by
+	}
 }

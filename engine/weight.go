@@ -12,6 +12,9 @@ type Matrix struct {
 
 	// Scales has the factor of each row: always of I8; of fp8 and Blocks with Factors nil if all are Scale.
 	Scales []float32
+	// Inputs has the factor of each input, by which Linear multiplies x first, rounded to its type (nvfp4 files with
+	// pre_quant_scale); nil: none. Only for Blocks with Factors.
+	Inputs []float32
 	// For I8: the size of the groups of inputs that were rotated before the weight was rounded (see Rotate; 0: none).
 	// Linear rotates the rows of x likewise and rounds them to 8 bits (see ref.QuantiseRow).
 	Rotated int
@@ -41,7 +44,7 @@ type Packed struct {
 	Rotated int     // as in Matrix; of I8, and of blocks of it
 	Blocks  *Blocks // as in Matrix
 	Layout  string  // name of the backend's layout
-	// Buf starts with Head bytes, which depend only on type, scale and channel count. PieceBytes for every PieceRows
+	// Buf starts with Head bytes, which depend only on type, scale, channel count and factors of inputs. PieceBytes for every PieceRows
 	// rows follow, the last piece padded. Packing rows from i*PieceRows on by themselves gives the same pieces, so a
 	// matrix can be assembled from parts that were packed in different places.
 	Head, PieceRows, PieceBytes int

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"unsafe"
 
 	"patchbay/engine"
 )
@@ -19,6 +20,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	defer o.done()
 	o.wantLayout("Linear", w, w.K())
+	in := o.weighed(x, w.Base)
 	rows := rowsOfProduct(x, y, e.Residual, e.Gate)
 	g := C.pb_gemm{
 		batch: C.int64_t(rows.batch), rows: C.int64_t(rows.rows), n: C.int64_t(w.N()),
@@ -39,12 +41,14 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 		}
 	}
 	o.segs[0] = C.pb_seg{
-		x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
+		x: o.addr("Linear", in), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
 		x_dtype: C.int32_t(x.DType), blocks: C.int64_t(w.Base.Blocks.Form()),
 		rotated: C.int64_t(w.Base.Rotated),
 	}
-	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
+	o.segs[0].bs, o.segs[0].ls = rows.strides(in)
 	o.down[0] = o.segs[0]
+	o.down[0].x = o.addr("Linear", x)
+	o.down[0].bs, o.down[0].ls = rows.strides(x)
 	if w.Base.DType == engine.I8 {
 		g.scales = o.rounded(&o.segs[0], rows, w.Base.Rotated)
 	}
@@ -57,6 +61,31 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 		o.linear(d, o.innerFactor(a))
 	})
 	o.linear(g, o.segs[:g.nseg])
+}
+
+// weighed returns x times the factors of inputs of p in scratch memory, or x itself if it has none.
+func (o *Ops) weighed(x engine.Tensor, p *engine.Packed) engine.Tensor {
+	if p.Head == headerBytes || x.Len() == 0 {
+		return x
+	}
+	shape := make([]int, x.Dims())
+	for i := range shape {
+		shape[i] = x.Dim(i)
+	}
+	memory := func(b *block, bytes int) engine.Buf {
+		return engine.Buf{Host: unsafe.Slice((*byte)(b.need(bytes)), bytes)}
+	}
+	size, k := x.DType.Size(), x.Dim(-1)
+	y := engine.NewTensor(memory(&o.mem.words, x.Len()*size), x.DType, shape...)
+	for i := range shape[:len(shape)-1] {
+		shape[i] = 1
+	}
+	zero := engine.NewTensor(memory(&o.mem.zeros, k*size), x.DType, shape...)
+	by := engine.NewTensor(engine.Buf{Host: p.Buf.Host[headerBytes:]}, engine.F32, k)
+	e, s := o.into("Linear", C.PB_GATED_ADD, y, 1) // zero + by*x
+	e.a, e.b, e.c = s.view(zero), s.view(x), s.vector(by)
+	o.rowWise(e, s)
+	return y
 }
 
 // leading describes the rows of a product as [batch, rows].

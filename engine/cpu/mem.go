@@ -87,7 +87,8 @@ func (b *block) free() {
 type scratch struct {
 	worker []workerScratch
 	small  block // results of adapters, group norm tables
-	words  block // rows of 8 bits and their scales
+	words  block // rows of 8 bits and their scales, or rows times factors of inputs
+	zeros  block // never written
 	kv     block // packed keys and values
 }
 
@@ -100,7 +101,7 @@ type workerScratch struct {
 
 func newScratch(workers int, l *engine.Ledger) *scratch {
 	none := block{ledger: l}
-	s := &scratch{worker: make([]workerScratch, workers), small: none, words: none, kv: none}
+	s := &scratch{worker: make([]workerScratch, workers), small: none, words: none, zeros: none, kv: none}
 	for i := range s.worker {
 		s.worker[i].a, s.worker[i].c, s.worker[i].wide = none, none, none
 	}
@@ -115,6 +116,7 @@ func (s *scratch) free() {
 	}
 	s.small.free()
 	s.words.free()
+	s.zeros.free()
 	s.kv.free()
 }
 

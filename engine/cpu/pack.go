@@ -14,7 +14,8 @@ import (
 	"patchbay/engine"
 )
 
-// packedHeader precedes the panels: one cache line, so that panels stay aligned.
+// packedHeader precedes the panels, or the factors of inputs as f32 before these: one cache line, so that panels stay
+// aligned.
 type packedHeader struct {
 	scale    float32 // factor of scaled fp8 files
 	channels int32   // per tap
@@ -64,7 +65,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Blocks.Factors() {
 		piece += 4 * o.nr
 	}
-	buf, err := o.Alloc(headerBytes + panels*piece)
+	head := headerBytes + roundUp(4*len(m.Inputs), headerBytes)
+	buf, err := o.Alloc(head + panels*piece)
 	if err != nil {
 		return nil, fmt.Errorf("pack: %w", err)
 	}
@@ -74,7 +76,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		h.scale = 1
 	}
 	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout(), Rotated: m.Rotated}
-	p.Head, p.PieceRows, p.PieceBytes, p.Blocks = headerBytes, o.nr, piece, m.Blocks
+	p.Head, p.PieceRows, p.PieceBytes, p.Blocks = head, o.nr, piece, m.Blocks
+	engine.Narrow(buf.Host[headerBytes:], m.Inputs, engine.F32)
 	if m.N == 0 || m.K == 0 {
 		return p, nil
 	}
@@ -117,7 +120,7 @@ func (o *Ops) table(d engine.DType) C.uint64_t {
 
 // panelAddr returns the address of the first panel.
 func panelAddr(p *engine.Packed) C.uint64_t {
-	return C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))) + C.uint64_t(headerBytes)
+	return C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))) + C.uint64_t(p.Head)
 }
 
 func headerOf(p *engine.Packed) *packedHeader {

@@ -53,7 +53,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	switch { // there are no kernels for these
 	case m.Rotated > C.PB_MAX_GROUP:
 		m = m.Widened(engine.BF16)
-	case m.Blocks != nil && (!m.Blocks.OnGPUs() || m.DType != engine.BF16 || m.Rotated > 0 ||
+	case m.Blocks != nil && (!m.Blocks.OnGPUs() || m.Inputs != nil || m.DType != engine.BF16 || m.Rotated > 0 ||
 		scaled && !m.Blocks.Factors()):
 		m = m.Widened(m.DType)
 	}

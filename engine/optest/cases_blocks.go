@@ -86,6 +86,10 @@ func narrowCases() []testCase {
 		for _, form := range []*engine.Blocks{engine.NVFP4(), engine.MXFP8()} {
 			scale := float32(i%2) * 0.37
 			add(form.Name, i, s, scale, func(r *rig) *engine.Packed { return r.packNarrow(form, s[1], s[2], scale) })
+			add(form.Name+" of inputs", i, s, scale+1, func(r *rig) *engine.Packed {
+				r.weighed = true
+				return r.packNarrow(form, s[1], s[2], scale)
+			})
 			add(form.Name+" of rows", i, s, 1, func(r *rig) *engine.Packed {
 				r.scaled = true
 				return r.packNarrow(form, s[1], s[2], 0)
@@ -123,6 +127,10 @@ func (r *rig) packNarrow(form *engine.Blocks, n, k int, scale float32) *engine.P
 	}
 	m := engine.Matrix{Data: data[1:], DType: engine.BF16, N: n, K: k, Row: row, Blocks: form, Scale: scale}
 	m.Scales = r.factors(n)
+	if r.weighed {
+		r.scaled, r.weighed = true, false
+		m.Inputs = r.factors(k)
+	}
 	p, err := r.ops.Pack(m, 0)
 	if err != nil {
 		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, form.Name, err)

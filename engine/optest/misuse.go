@@ -79,6 +79,7 @@ func runMisuse(t testing.TB, ops engine.Ops) {
 		{Data: make([]byte, 16), DType: engine.F8E4M3, N: 2, K: 8, Scales: []float32{1, 1}, Scale: 2},
 		{Data: make([]byte, 16), DType: engine.F8E4M3, N: 2, K: 8, Scales: []float32{1}},
 		{Data: make([]byte, 32), DType: engine.BF16, N: 2, K: 8, Scales: []float32{1, 1}},
+		{Data: make([]byte, 36), DType: engine.BF16, N: 2, K: 32, Blocks: engine.NVFP4(), Inputs: []float32{1, 1}},
 	} {
 		if _, err := ops.Pack(m, 0); err == nil {
 			t.Errorf("Pack of [%d, %d] %s, row %d, %d bytes: no error", m.N, m.K, m.DType, m.Row, len(m.Data))

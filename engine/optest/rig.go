@@ -24,6 +24,7 @@ type rig struct {
 	// i8 weights that pack makes are multiplied by x as it is
 	unrounded bool
 	scaled    bool // the next matrix has factors of rows
+	weighed   bool // the next narrow matrix has factors of inputs
 	rng       *rand.Rand
 	slabs     []*slab
 	other     []engine.Buf // memory that is neither checked nor compared: weights, scratch

@@ -79,7 +79,7 @@ func (s Stored) withColumns(columns int) (Stored, error) {
 	if len(s.Shape) != 2 || s.Shape[1] > columns {
 		return s, fmt.Errorf("it has shape %v and cannot get %d columns", s.Shape, columns)
 	}
-	if s.Scales != nil {
+	if s.Scales != nil || s.inputs != nil {
 		s = s.as(engine.BF16) // groups of rotated inputs need not align with those of the wide matrix
 	}
 	out, width, size := s, s.Shape[1], s.DType.Size()

@@ -157,3 +157,93 @@ func TestUnequalScalesStayNarrow(t *testing.T) {
 		})
 	}
 }
+
+// TestFactorsOfInputsStayNarrow checks nvfp4 with pre_quant_scale, whole, cut for two ranks by rows and by columns, and
+// joined: the weights stay as in the file, and products are those of the values, up to the rounding of x times its
+// factors to bf16.
+func TestFactorsOfInputsStayNarrow(t *testing.T) {
+	x := golden.Input("blocks", 7*512)
+	tensors, pre := narrowTensors("nvfp4"), golden.Fill("narrow/pre", 512, 1.5, 1)
+	for _, layer := range []string{"qkv", "out", "head"} {
+		tensors[layer+".pre_quant_scale"] = weights.Floats(pre, 512)
+	}
+	set := weights.FromMap(tensors)
+	file, wide := set.Bytes(), map[string]weights.Stored{}
+	for _, name := range set.Names() {
+		s, _ := set.Get(name)
+		wide[name] = weights.Floats(s.F32(), s.Shape...)
+	}
+	whole, _ := set.Get("qkv.weight")
+	var rows []weights.Stored
+	for i := range 3 {
+		part, err := whole.Rows(512*i, 512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, part)
+	}
+	joined, err := weights.Concat(rows...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(joined.F32(), whole.F32()) || joined.Bytes() != whole.Bytes() {
+		t.Errorf("joined again: %d bytes, of %d, or other values", joined.Bytes(), whole.Bytes())
+	}
+	goldenrun.EachOps(t, func(t *testing.T, ops engine.Ops) {
+		for _, ranks := range []int{1, 2} {
+			for rank := range ranks {
+				var got, want packed
+				load := func(set *weights.Set, p *packed) *weights.Loaded {
+					loaded, err := weights.Load(ops, set, p, packedOptions(rank, ranks))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return loaded
+				}
+				a, b := load(set, &got), load(weights.FromMap(wide), &want)
+				if took := float64(a.Bytes()) / float64(file); ranks == 1 && !(took <= 1.05) {
+					t.Errorf("weights take %.3f of the file", took)
+				}
+				as := []*engine.Weight{want.Q, want.V, want.Out, want.Perm}
+				for i, w := range []*engine.Weight{got.Q, got.V, got.Out, got.Perm} {
+					if w.Base.Blocks == nil {
+						t.Fatalf("rank %d of %d: matrix %d does not stay as it is", rank, ranks, i)
+					}
+					k := w.K()
+					for _, d := range []engine.DType{engine.F32, engine.BF16} {
+						tol := 5e-6
+						if d == engine.BF16 {
+							tol = 1.0 / 100
+						}
+						what := fmt.Sprintf("rank %d of %d: matrix %d, %s", rank, ranks, i, d)
+						near(t, what, multiplied(t, ops, w, d, x[:7*k]), multiplied(t, ops, as[i], d, x[:7*k]), tol)
+					}
+				}
+				a.Close()
+				b.Close()
+			}
+		}
+	})
+}
+
+// multiplied returns seven rows of activations in d times a weight.
+func multiplied(t *testing.T, ops engine.Ops, w *engine.Weight, d engine.DType, x []float32) []float32 {
+	t.Helper()
+	tensor := func(n int) engine.Tensor {
+		buf, err := ops.Alloc(7 * n * d.Size())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return engine.NewTensor(buf, d, 7, n)
+	}
+	in, y := tensor(w.K()), tensor(w.N())
+	ops.Upload(in, x)
+	ops.Linear(y, in, w, engine.Epilogue{})
+	out := make([]float32, y.Len())
+	if err := ops.Download(out, y).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	ops.Free(in.Buf)
+	ops.Free(y.Buf)
+	return out
+}

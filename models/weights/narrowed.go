@@ -29,7 +29,7 @@ func (s *Set) Rounded(d engine.DType) *Set {
 
 // Plain reports whether the numbers of s are stored one by one, without scales.
 func (s Stored) Plain() bool {
-	return s.packed == nil && s.Scales == nil && (s.Scale == 0 || s.Scale == 1)
+	return s.packed == nil && s.Scales == nil && s.inputs == nil && (s.Scale == 0 || s.Scale == 1)
 }
 
 // Unrounded returns the same tensors for models that multiply i8 matrices, as bf16, by activations that are not

@@ -358,7 +358,7 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 }
 
 // store replaces the weight of a layer by the joined one, which may be padded with zeros. Input scales that belong to
-// the weights themselves (AWQ) are multiplied into its columns.
+// the weights themselves (AWQ) become factors of its columns.
 func (s *Set) store(x string, w Stored) error {
 	w.padded = true
 	pre, ok := s.take(x + ".pre_quant_scale")
@@ -370,16 +370,7 @@ func (s *Set) store(x string, w Stored) error {
 		return fmt.Errorf("pre_quant_scale is %s %v, want at most %d numbers", pre.DType, pre.Shape, w.Shape[1])
 	}
 	w = w.within([]int{w.Shape[0], pre.Len()})
-	from, by, k := w, pre.F32(), w.Shape[1]
-	w.DType, w.Scale, w.packed = engine.F32, 0, nil
-	w.make = func(dst []byte, lo, hi int) {
-		v := make([]float32, hi-lo)
-		from.wide(v, lo)
-		for i := range v {
-			v[i] *= by[(lo+i)%k]
-		}
-		engine.Narrow(dst, v, engine.F32)
-	}
+	w.inputs = pre.F32()
 	s.tensors[x+".weight"] = w
 	return nil
 }
@@ -392,6 +383,9 @@ func (s Stored) within(shape []int) Stored {
 	wide := s.Shape[1]
 	out := s.gathered(slices.Clone(shape), shape[1], func(row int) int { return row * wide })
 	out.packed = s.packed.rows(0, shape[0]).columns(shape[1])
+	if s.inputs != nil {
+		out.inputs = s.inputs[:shape[1]]
+	}
 	return out
 }
 
@@ -420,7 +414,7 @@ func (s Stored) wideRows(dst []float32, lo int) {
 func (s Stored) as(d engine.DType) Stored {
 	from := s
 	s.DType, s.Data, s.span, s.Scale, s.Scales, s.Rotated, s.packed = d, nil, datafile.Span{}, 0, nil, 0, nil
-	s.unrounded = false
+	s.unrounded, s.inputs = false, nil
 	s.make = func(dst []byte, lo, hi int) {
 		v := make([]float32, min(hi-lo, wideChunk))
 		for at := lo; at < hi; at += len(v) {

@@ -109,11 +109,16 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	if s.packed != nil {
 		if c.wholeGroups(s.packed.form.Elements) {
 			m.Data, m.Blocks = c.blocks(s, k, scratch), s.packed.form
+			for _, span := range c.cols {
+				if s.inputs != nil {
+					m.Inputs = append(m.Inputs, s.inputs[span.lo:span.hi]...)
+				}
+			}
 			return m
 		}
-		if s.Scales != nil { // bf16 has no room for them
-			return c.matrix(s.as(engine.F32), scratch)
-		}
+	}
+	if s.inputs != nil || s.packed != nil && s.Scales != nil { // bf16 has no room for them
+		return c.matrix(s.as(engine.F32), scratch)
 	}
 	// Elements that are computed on demand are not computed for columns that are then dropped.
 	whole := s.make == nil || k == c.k

@@ -129,7 +129,7 @@ func (s *Set) WideBytes() int64 {
 	for _, t := range s.tensors {
 		size := t.DType.Size()
 		switch {
-		case t.packed != nil && t.packed.form.OnGPUs():
+		case t.packed != nil && t.packed.form.OnGPUs() && t.inputs == nil:
 			n += int64(t.Shape[0] * ((t.packed.rowBytes() + 15) / 16 * 16))
 			if t.packed.form.Factors() {
 				n += int64(16 * t.Shape[0])

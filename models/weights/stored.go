@@ -22,6 +22,9 @@ type Stored struct {
 	Scales  []float32
 	Rotated int
 
+	// factors of the columns of a matrix in blocks, which belong to its values (engine.Matrix.Inputs)
+	inputs []float32
+
 	unrounded bool // i8 whose values are multiplied by x as it is (engine.Matrix.Unrounded)
 
 	packed *blocks // the same elements in the blocks of the file; nil: not in blocks, or not as whole rows
@@ -119,6 +122,15 @@ const wideChunk = 1 << 16
 
 // wide writes len(dst) elements from lo on as f32, Scale applied.
 func (s Stored) wide(dst []float32, lo int) {
+	if s.inputs != nil {
+		by := s.inputs
+		s.inputs = nil
+		s.wide(dst, lo)
+		for i := range dst {
+			dst[i] *= by[(lo+i)%len(by)]
+		}
+		return
+	}
 	if s.Scales != nil {
 		s.wideRows(dst, lo)
 		return
@@ -231,7 +243,7 @@ func Concat(pieces ...Stored) (Stored, error) {
 	}
 	out := Stored{
 		DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape),
-		Rotated: pieces[0].Rotated, unrounded: pieces[0].unrounded, file: pieces[0].file,
+		Rotated: pieces[0].Rotated, unrounded: pieces[0].unrounded, file: pieces[0].file, inputs: pieces[0].inputs,
 	}
 	out.Shape[0] = 0
 	same := true
@@ -245,13 +257,14 @@ func Concat(pieces ...Stored) (Stored, error) {
 			return Stored{}, fmt.Errorf("element type of shape %v is not supported", p.Shape)
 		}
 		out.Shape[0] += p.Shape[0]
-		same = same && p.DType == out.DType && p.Scale == out.Scale && p.Rotated == out.Rotated
+		same = same && p.DType == out.DType && p.Scale == out.Scale && p.Rotated == out.Rotated &&
+			slices.Equal(p.inputs, out.inputs)
 		out.Scales = append(out.Scales, p.Scales...)
 	}
 	if same {
 		out.packed = joinBlocks(pieces)
 	} else {
-		out.DType, out.Scale, out.Scales, out.Rotated = engine.F32, 0, nil, 0
+		out.DType, out.Scale, out.Scales, out.Rotated, out.inputs = engine.F32, 0, nil, 0, nil
 		pieces = slices.Clone(pieces)
 		for i, p := range pieces {
 			pieces[i] = p.as(engine.F32)
