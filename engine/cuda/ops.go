@@ -113,14 +113,19 @@ type chosen struct {
 }
 
 func (o *Ops) Chosen() map[string]int64 {
+	pageable := o.Pageable()
+	if o.fetches != nil {
+		pageable += o.fetches.Pageable()
+	}
 	return map[string]int64{
 		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.kernels,
 		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
 		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedKernels,
-		"shapes that cuBLASLt fails on":  o.chosen.unplannedProducts,
-		"shapes without a plan of cuDNN": o.chosen.unplanned,
-		"shapes that cuDNN gets wrong":   o.chosen.attentionMismatches,
-		"evaluations by graphs":          o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
+		"shapes that cuBLASLt fails on":            o.chosen.unplannedProducts,
+		"shapes without a plan of cuDNN":           o.chosen.unplanned,
+		"shapes that cuDNN gets wrong":             o.chosen.attentionMismatches,
+		"copies through memory that is not pinned": pageable,
+		"evaluations by graphs":                    o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
 	}
 }
 

@@ -117,6 +117,60 @@ func TestLongUploadsPassInPieces(t *testing.T) {
 	o.Free(x.Buf)
 }
 
+// TestPinnedMemoryIsRefused checks that copies pass through pageable memory, and that Chosen counts them, where the
+// system has no page-locked memory for them: uploads of several pieces, downloads, and weights that are fetched.
+func TestPinnedMemoryIsRefused(t *testing.T) {
+	t.Setenv("FAKEGPU_PINNED", "4096") // enough for marks
+	o := openOps(t)
+	if o.dev.Name != "Fake GPU" {
+		t.Skip("NOT RUN: only the fake device refuses pinned memory")
+	}
+	const way = "copies through memory that is not pinned"
+	n := driver.SlotBytes/4*2 + 1000
+	x, y := vector(t, o, n), vector(t, o, n)
+	src, got := make([]float32, n), make([]float32, n)
+	for i := range src {
+		src[i] = float32(i)
+	}
+	data := make([]byte, 4*n)
+	engine.Narrow(data, src, engine.F32)
+	for range 3 {
+		o.Fill(x, 7)
+		o.Upload(x, src)
+		fetch := o.Fetch(y, func(piece []byte, at int) error {
+			copy(piece, data[at:])
+			return nil
+		})
+		if err := fetch(); err != nil {
+			t.Fatal(err)
+		}
+		o.Fetched()
+		o.Add(x, x, y)
+		if err := o.Download(got, x).Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range got {
+			if got[i] != 2*src[i] {
+				t.Fatalf("element %d is %g, want %g", i, got[i], 2*src[i])
+			}
+		}
+	}
+	if count := o.Chosen()[way]; count != 3*(3+3+1) {
+		t.Errorf("%d %s, want 21", count, way)
+	}
+	o.Free(x.Buf)
+	o.Free(y.Buf)
+	t.Setenv("FAKEGPU_PINNED", "")
+	plain := openOps(t)
+	z := vector(t, plain, 64)
+	plain.Upload(z, filled(64, 3))
+	wantAll(t, plain, z, 3)
+	if count := plain.Chosen()[way]; count != 0 {
+		t.Errorf("%d %s although there is enough", count, way)
+	}
+	plain.Free(z.Buf)
+}
+
 func TestFreeWaits(t *testing.T) {
 	o := openOps(t)
 	x, y := vector(t, o, 64), vector(t, o, 64)

@@ -13,15 +13,19 @@ import (
 func runPieces(t *testing.T, ops engine.Ops) {
 	for _, s := range [][3]int{{1, 1, 0}, {7, 5, 0}, {16, 12, 0}, {33, 17, 0}, {50, 9, 3}, {65, 64, 16}, {50, 24, 0}} {
 		n, k, c := s[0], s[1], s[2]
-		for i, stored := range []engine.DType{engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.I8, engine.I8} {
-			unrounded := i == 5
+		for i, stored := range []engine.DType{
+			engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.I8, engine.I8, engine.F8E4M3,
+		} {
+			unrounded, ofRows := i == 5, stored == engine.I8 || i == 6
 			for _, scale := range []float32{0, 0.37} {
-				if stored == engine.I8 && (c != 0 || scale != 0) {
+				if ofRows && (c != 0 || scale != 0) {
 					continue
 				}
 				name := fmt.Sprintf("%d x %d, %d channels, %s, scale %g", n, k, c, stored, scale)
 				if unrounded {
 					name += ", unrounded"
+				} else if ofRows {
+					name += " of rows"
 				}
 				t.Run(name, func(t *testing.T) {
 					data := make([]byte, n*k*stored.Size())
@@ -33,7 +37,7 @@ func runPieces(t *testing.T, ops engine.Ops) {
 							Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo,
 							K: k, Scale: scale, Unrounded: unrounded,
 						}
-						if stored == engine.I8 {
+						if ofRows {
 							m.Scales = []float32{}
 							for i := lo; i < hi; i++ {
 								m.Scales = append(m.Scales, float32(i))

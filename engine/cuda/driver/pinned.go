@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"errors"
+	"runtime"
 	"unsafe"
 
 	"patchbay/engine"
@@ -21,7 +22,26 @@ type Pinned struct {
 	event C.uint64_t // recorded after the last copy
 	used  bool       // the event was recorded
 
-	ledger *engine.Ledger // that counts it; nil: it is not counted
+	ledger   *engine.Ledger  // that counts it; nil: it is not counted
+	pageable *runtime.Pinner // of memory of the Go heap, see newHost; nil: it is page-locked
+}
+
+// newHost takes memory for copies: pinned, or pageable if the system has no more page-locked memory for this process.
+// The driver copies from pageable memory before a call returns, so nothing runs beside such copies.
+func (dev *Device) newHost(bytes int) (*Pinned, error) {
+	p, err := dev.newPinned(bytes)
+	var refused *Error
+	if !errors.As(err, &refused) || !errors.Is(err, engine.ErrOutOfMemory) {
+		return p, err
+	}
+	p = &Pinned{Bytes: make([]byte, bytes), pageable: new(runtime.Pinner)}
+	p.at = unsafe.Pointer(unsafe.SliceData(p.Bytes))
+	p.pageable.Pin(p.at)
+	if p.event, err = dev.newEvent(); err != nil {
+		p.pageable.Unpin()
+		return nil, err
+	}
+	return p, nil
 }
 
 // newPinned takes pinned memory and an event.
@@ -55,12 +75,16 @@ func (dev *Device) wait(p *Pinned) error {
 
 // release frees pinned memory.
 func (dev *Device) release(p *Pinned) error {
+	if p.pageable != nil {
+		defer p.pageable.Unpin()
+		return errors.Join(dev.wait(p), dev.freeEvent(p.event))
+	}
 	defer p.ledger.Give(int64(len(p.Bytes)))
 	return errors.Join(dev.wait(p), dev.freeEvent(p.event),
 		try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
 }
 
-// ring is pinned memory that uploads pass through: two buffers, so that one is filled while the other is copied.
+// ring is memory of newHost that uploads pass through: two buffers, so that one is filled while the other is copied.
 type ring struct {
 	dev  *Device
 	slot [2]*Pinned
@@ -74,7 +98,7 @@ const SlotBytes = 8 << 20
 func (r *ring) fill() error {
 	for i := range r.slot {
 		if r.slot[i] == nil {
-			p, err := r.dev.newPinned(SlotBytes)
+			p, err := r.dev.newHost(SlotBytes)
 			if err != nil {
 				return err
 			}
@@ -96,7 +120,7 @@ func (r *ring) free() error {
 	return errors.Join(errs...)
 }
 
-// Slot returns the least recently used of the buffers for uploads, SlotBytes of pinned memory, once its copy is done.
+// Slot returns the least recently used of the buffers for uploads, SlotBytes of memory of newHost, once its copy is done.
 // The caller must call Send before the next Slot.
 func (s *Stream) Slot() (*Pinned, error) {
 	r := &s.up
@@ -117,8 +141,15 @@ func (s *Stream) Send(dst uint64, p *Pinned, bytes int) {
 	s.record(p)
 }
 
+// Pageable returns how many copies passed through memory that is not page-locked, because there was no more. It is safe
+// for concurrent use.
+func (s *Stream) Pageable() int64 { return s.pageable.Load() }
+
 // record marks p as in use until the stream gets here.
 func (s *Stream) record(p *Pinned) {
 	s.do(func(e *C.pb_error) { C.pb_event_record(s.dev.c, p.event, s.at, e) })
 	p.used = true
+	if p.pageable != nil {
+		s.pageable.Add(1)
+	}
 }

@@ -34,6 +34,8 @@ type Stream struct {
 	clock   clock
 	inbox   inbox
 
+	pageable atomic.Int64 // see Pageable
+
 	broken atomic.Pointer[error] // see Break
 }
 

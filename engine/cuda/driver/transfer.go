@@ -105,7 +105,7 @@ func (s *Stream) receiver(bytes int) (*Pinned, error) {
 			return p, nil
 		}
 	}
-	return s.dev.newPinned(receiverBytes(bytes))
+	return s.dev.newHost(receiverBytes(bytes))
 }
 
 // receiverBytes returns the size of the pinned memory for a download of the given size.

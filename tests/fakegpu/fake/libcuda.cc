@@ -10,7 +10,8 @@
 // last for all that follow, FAKEGPU_LINKS (GB/s of copies between two devices on that clock, as in 0-1:100,0-2:10; others take the time of an operation),
 // FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE, FAKEGPU_HANG,
 // FAKEGPU_REFUSE_CAPTURE and FAKEGPU_FULL (files: while there is one, the next launch breaks its device, is refused or never ends, the next capture does not
-// begin, or the next allocation finds no memory, and takes it away).
+// begin, or the next allocation finds no memory, and takes it away), FAKEGPU_PINNED (bytes of the largest page-locked piece; copies of pageable memory, which
+// are an error otherwise, are then done as the driver does them).
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -580,9 +581,13 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   return give(p, false);
 }
 
+// pageable reports whether a copy may use memory that is not page-locked.
+static bool pageable(uintptr_t at) { return getenv("FAKEGPU_PINNED") && !around(at); }
+
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned) {
   ENTER;
   if (CUresult bad = unsafe("an allocation")) return bad;
+  if (bytes > fake::setting("FAKEGPU_PINNED", SIZE_MAX)) return trouble(PB_OUT_OF_MEMORY, "no page-locked memory");
   *out = take(bytes, true);
   return PB_SUCCESS;
 }
@@ -596,6 +601,10 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstre
   ENTER;
   CHECK(s);
   if (!inside(dst, n, false)) return trouble(PB_INVALID_VALUE, "a copy to memory that is not of the device");
+  if (pageable((uintptr_t)src)) {  // staged at once
+    auto staged = std::make_shared<std::vector<char>>((const char *)src, (const char *)src + n);
+    return submit(s, "copy in", [=] { memcpy((void *)dst, staged->data(), n); });
+  }
   if (!inside((uintptr_t)src, n, true)) return trouble(PB_INVALID_VALUE, "an asynchronous copy from memory that is not pinned");
   return submit(s, "copy in", [=] { memcpy((void *)dst, src, n); });
 }
@@ -604,6 +613,11 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s) 
   ENTER;
   CHECK(s);
   if (!inside(src, n, false)) return trouble(PB_INVALID_VALUE, "a copy from memory that is not of the device");
+  if (pageable((uintptr_t)dst)) {  // done when the call returns
+    if (s->captured) return spoil(s->captured, PB_CAPTURE_UNSUPPORTED, "a copy to pageable memory in a stream that is captured");
+    if (CUresult bad = submit(s, "copy out", [=] { memcpy(dst, (void *)src, n); })) return bad;
+    return run_until([s] { return s->queue.empty(); });
+  }
   if (!inside((uintptr_t)dst, n, true)) return trouble(PB_INVALID_VALUE, "an asynchronous copy to memory that is not pinned");
   return submit(s, "copy out", [=] { memcpy(dst, (void *)src, n); });
 }
