@@ -44,9 +44,9 @@ type Packed struct {
 	Rotated int     // as in Matrix; of I8, and of blocks of it
 	Blocks  *Blocks // as in Matrix
 	Layout  string  // name of the backend's layout
-	// Buf starts with Head bytes, which depend only on type, scale, channel count and factors of inputs. PieceBytes for every PieceRows
-	// rows follow, the last piece padded. Packing rows from i*PieceRows on by themselves gives the same pieces, so a
-	// matrix can be assembled from parts that were packed in different places.
+	// Buf starts with Head bytes, which depend only on type, scale, channel count and factors of inputs. PieceBytes for
+	// every PieceRows rows follow, the last piece padded. Packing rows from i*PieceRows on by themselves gives the same
+	// pieces, so a matrix can be assembled from parts that were packed in different places.
 	Head, PieceRows, PieceBytes int
 }
 

@@ -125,7 +125,8 @@ func (o *Ops) Chosen() map[string]int64 {
 		"shapes without a plan of cuDNN":           o.chosen.unplanned,
 		"shapes that cuDNN gets wrong":             o.chosen.attentionMismatches,
 		"copies through memory that is not pinned": pageable,
-		"evaluations by graphs":                    o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
+		"evaluations by graphs":                    o.graphs.count.launched,
+		"graphs that CUDA refuses":                 o.graphs.count.refused,
 	}
 }
 

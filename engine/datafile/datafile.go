@@ -21,14 +21,14 @@ import (
 // File is an open file. Its methods may be called from several goroutines. The zero value holds nothing.
 type File struct {
 	path    string
-	fd      handle // nil: nothing is open
+	fd      reader // nil: nothing is open
 	size    int64
 	changed time.Time
 	header  header
 }
 
-// handle is what File needs of an *os.File.
-type handle interface {
+// reader is what File needs of an *os.File.
+type reader interface {
 	io.ReaderAt
 	io.Closer
 	Stat() (os.FileInfo, error)

@@ -61,18 +61,18 @@ func TestCutFile(t *testing.T) {
 	}
 }
 
-// failing is a handle whose reads fail from a byte on, of a disk with a bad sector there.
+// failing is a reader whose reads fail from a byte on, of a disk with a bad sector there.
 type failing struct {
-	handle
+	reader
 	at  int64
 	err error
 }
 
 func (f *failing) ReadAt(dst []byte, offset int64) (int, error) {
 	if f.err == nil || offset+int64(len(dst)) <= f.at {
-		return f.handle.ReadAt(dst, offset)
+		return f.reader.ReadAt(dst, offset)
 	}
-	n, _ := f.handle.ReadAt(dst[:max(0, f.at-offset)], offset)
+	n, _ := f.reader.ReadAt(dst[:max(0, f.at-offset)], offset)
 	return n, f.err
 }
 

@@ -47,7 +47,8 @@ func (*Ops) Free(engine.Buf) {}
 func (*Ops) Sync() error { return nil }
 
 // Pack copies the rows of m without their gaps. Weights keep their dtype, except that fp8 becomes bf16, which holds
-// every fp8 value, a matrix with a scale, with factors of inputs, or with scales of rows unless it is i8, becomes f32, and blocks are widened.
+// every fp8 value, a matrix with a scale, with factors of inputs, or with scales of rows unless it is i8, becomes f32,
+// and blocks are widened.
 func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("ref %w", err)

@@ -94,8 +94,8 @@ func TestFP8OfSeveralScales(t *testing.T) {
 	}
 }
 
-// TestUnequalScalesStayNarrow joins narrow matrices of unequal scales, as models join queries, keys and values: they stay
-// as in the file, and the products of their rows, whole and cut for two ranks, are those of the values.
+// TestUnequalScalesStayNarrow joins narrow matrices of unequal scales, as models join queries, keys and values: they
+// stay as in the file, and the products of their rows, whole and cut for two ranks, are those of the values.
 func TestUnequalScalesStayNarrow(t *testing.T) {
 	x := golden.Input("blocks", 7*512)
 	for _, format := range []string{"float8_e4m3fn", "float8_e5m2", "nvfp4", "mxfp8"} {

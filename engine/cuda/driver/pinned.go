@@ -120,7 +120,7 @@ func (r *ring) free() error {
 	return errors.Join(errs...)
 }
 
-// Slot returns the least recently used of the buffers for uploads, SlotBytes of memory of newHost, once its copy is done.
+// Slot returns the least recently used of the buffers for uploads, SlotBytes each, once its copy is done.
 // The caller must call Send before the next Slot.
 func (s *Stream) Slot() (*Pinned, error) {
 	r := &s.up
