@@ -21,14 +21,18 @@ type rules struct {
 }
 
 // durablePauses are those of a store that outlives workers and daemons, and a full disk may get room again. With jobs
-// in memory nothing outlives the daemon, so only the loss of a worker allows another attempt.
+// in memory nothing outlives the daemon. A model file that was written to is read anew, once somebody may be done with
+// it.
 func durablePauses() map[string]time.Duration {
 	return map[string]time.Duration{
 		fault.WorkerLost: 200 * time.Millisecond, fault.DiskFull: 2 * time.Second, fault.Draining: 0,
+		fault.FileChanged: 2 * time.Second,
 	}
 }
 
-func memoryPauses() map[string]time.Duration { return map[string]time.Duration{fault.WorkerLost: 0} }
+func memoryPauses() map[string]time.Duration {
+	return map[string]time.Duration{fault.WorkerLost: 0, fault.FileChanged: 2 * time.Second}
+}
 
 // maxHandedBack is how often a job may lose its daemon before it fails: the job itself may be what kills them.
 const maxHandedBack = 20

@@ -23,6 +23,7 @@ func serverRules() rules { return rules{attempts: 3, pauses: durablePauses()} }
 func examples(r message.Record) []change {
 	failures := []*fault.Error{
 		nil, fault.New(fault.WorkerLost, "it died"), fault.New(fault.Draining, "the daemon stops"),
+		fault.New(fault.FileChanged, "somebody wrote to it"),
 		fault.New(fault.BadRequest, "no such node"), fault.New(fault.DiskFull, "no room"), Cancelled(),
 	}
 	out := []change{
@@ -222,6 +223,7 @@ func TestHandBacksAreNoAttempts(t *testing.T) {
 		{"only lost", []string{fault.WorkerLost}, 3, 3, 0},
 		{"only handed back", []string{fault.Draining}, 21, 1, 20},
 		{"handed back between", []string{fault.Draining, fault.Draining, fault.WorkerLost}, 9, 3, 6},
+		{"file changed", []string{fault.FileChanged}, 3, 3, 0},
 		{"handed back after", []string{fault.WorkerLost, fault.WorkerLost, fault.Draining, fault.Draining}, 5, 3, 2},
 	} {
 		r := message.Record{State: message.Queued}
@@ -234,7 +236,7 @@ func TestHandBacksAreNoAttempts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if pauses := r.NotBefore > 0; r.State == message.Queued && pauses != (code == fault.WorkerLost) {
+			if pauses := r.NotBefore > 0; r.State == message.Queued && pauses == (code == fault.Draining) {
 				t.Errorf("%s: a pause after attempt %d, which ended with %s: %v", c.name, r.Attempt, code, pauses)
 			}
 		}
