@@ -38,24 +38,52 @@ type headWeights struct {
 // OpenHead loads the embedding table of the language model in set as the output matrix (tied embeddings). The caller
 // must close the result.
 func OpenHead(ops engine.Ops, set *weights.Set) (*Head, error) {
-	part, set, err := findPart(set, generators()...)
+	var writers []string
+	for _, k := range kinds() {
+		if k.Chat != nil {
+			writers = append(writers, k.Name)
+		}
+	}
+	part, set, err := findPart(set, writers...)
 	if err != nil {
 		return nil, err
 	}
 	const table = "model.embed_tokens.weight"
 	h := &Head{}
 	return h, h.load(ops, set, weights.Options{
-		Model: part.Kind, Ignore: []string{"lm_head.", "visual.", "tekken_model", "model.layers.", lastNorm},
+		Model: part.Kind, Ignore: []string{""}, // the rest of the file is the model's
 		Dims: map[string]int{"V": set.Dim(table, 0), "E": set.Dim(table, 1)},
 	})
 }
 
-// generators lists the kinds that can generate text: their final norm is loaded, and their output matrix is the
-// embedding table.
-func generators() []string { return []string{"qwen3vl_4b"} }
+// Chat says how a language model whose output matrix is its embedding table is asked to write a text.
+type Chat struct {
+	Turn     string   // a turn begins with it; words that do are the whole prompt
+	Template string   // is put around other words, in place of "{}"; empty: the template of the family
+	Pictures string   // Template for words about pictures, each of which is one PictureInText in place of "[]"
+	Quiet    string   // ends a prompt for a model that is not to think first
+	Stop     []string // tokens that end the text
+}
 
-// Generates reports whether encoders of a kind can generate text.
-func Generates(kind string) bool { return slices.Contains(generators(), kind) }
+// PictureInText is the placeholder of a picture in a prompt of Qwen.
+const PictureInText = "<|vision_start|><|image_pad|><|vision_end|>"
+
+// qwenChat returns how Qwen3-VL is asked.
+func qwenChat() *Chat {
+	return &Chat{
+		Turn: "<|im_start|>", Pictures: "<|im_start|>user\n[]{}<|im_end|>\n<|im_start|>assistant\n",
+		Quiet: "<think>\n\n</think>\n\n", Stop: []string{"<|endoftext|>", "<|im_end|>"},
+	}
+}
+
+// gemmaChat returns how Gemma 3 is asked, about words alone.
+func gemmaChat() *Chat {
+	return &Chat{
+		Turn: "<start_of_turn>", Stop: []string{"<end_of_turn>"},
+		Template: "<start_of_turn>system\nYou are a helpful assistant.<end_of_turn>\n<start_of_turn>user\n{}" +
+			"<end_of_turn>\n<start_of_turn>model\n",
+	}
+}
 
 // past is the KV cache of one layer, [1, capacity, K*D] each; at is the number of tokens in it.
 type past struct {
@@ -79,7 +107,7 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 	}
 	defer end()
 	m = &LM{view, m.Config}
-	if m.weights.Final == nil {
+	if m.weights.Final == nil && m.weights.Last == nil {
 		return nil, fmt.Errorf("the file lacks %s: it encodes, and writes no texts", lastNorm)
 	}
 	env, free, err := env.holding("generate text", func(a *engine.Arena) {

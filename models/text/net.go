@@ -79,7 +79,9 @@ type Kind struct {
 	layers int
 	// Of is the kind of language model whose states the encoder reads, all of them (Form.All) as vectors, in place of a
 	// prompt's tokens; empty: it reads a prompt.
-	Of     string
+	Of string
+	// Chat says how it is asked to write a text; nil: it only reads.
+	Chat   *Chat
 	lm     bool   // a language model, which can be split over several Ops
 	anchor string // tensor name by which it is recognized
 	is     func(set *weights.Set, prefix string) bool
@@ -131,7 +133,7 @@ func kinds() []Kind {
 		},
 		{
 			Name: "gemma3_12b", Prompt: "gemma3_12b", Vocabularies: []string{"gemma3"}, anchor: queryNorm, open: openLM,
-			lm: true, is: isGemma3,
+			lm: true, is: isGemma3, Chat: gemmaChat(),
 		},
 		{Name: "projection", Of: "gemma3_12b", anchor: oneProjection, open: opener(kept(openProjection))},
 		{Name: "projection", Of: "gemma3_12b", anchor: twoProjections, open: opener(kept(openProjection))},
@@ -143,7 +145,7 @@ func kinds() []Kind {
 		{
 			Name: "qwen3vl_4b", Prompt: "qwen3vl_4b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
-			Unit: deepPatch * visionMerge,
+			Unit: deepPatch * visionMerge, Chat: qwenChat(),
 			is: func(set *weights.Set, p string) bool {
 				return set.Has(p+deepKey) && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
 			},

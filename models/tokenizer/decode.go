@@ -1,10 +1,17 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
-// Decode returns the text of ids of a byte-level vocabulary ("qwen2-bpe"). Special tokens (<|...|>) and ids outside the
-// vocabulary are skipped, invalid UTF-8 becomes U+FFFD.
+// Decode returns the text of ids of a byte-level vocabulary ("qwen2-bpe") or of SentencePiece's BPE. Special tokens
+// (<|...|> of the first, control pieces of the second) and ids outside the vocabulary are skipped, invalid UTF-8
+// becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
+	if s, ok := t.model.(*spBPE); ok {
+		return s.decode(ids)
+	}
 	pieces, bytes := map[int]string{}, map[rune]byte{}
 	for piece, id := range t.pieces {
 		pieces[int(id)] = piece
@@ -33,4 +40,43 @@ func (t *Tokenizer) Decode(ids []int) string {
 		}
 	}
 	return strings.ToValidUTF8(out.String(), "\uFFFD")
+}
+
+// decode returns what SentencePiece's DecodeIds does (src/sentencepiece_processor.cc), for vocabularies that put no
+// space in front of a text: every byte of a run of byte pieces that is no UTF-8 becomes one U+FFFD.
+func (s *spBPE) decode(ids []int) string {
+	bytes := map[int32]byte{}
+	if s.bytes != nil {
+		for b, id := range s.bytes {
+			bytes[id] = byte(b)
+		}
+	}
+	var out strings.Builder
+	var run []byte
+	flush := func() {
+		for len(run) > 0 {
+			r, n := utf8.DecodeRune(run)
+			out.WriteRune(r)
+			run = run[n:]
+		}
+	}
+	for _, id := range ids {
+		if id < 0 || id >= len(s.pieces) {
+			continue
+		}
+		if b, ok := bytes[int32(id)]; ok {
+			run = append(run, b)
+			continue
+		}
+		flush()
+		switch p := s.pieces[id]; p.kind {
+		case pieceControl:
+		case pieceUnknown:
+			out.WriteString(" \u2047 ")
+		default:
+			out.WriteString(strings.ReplaceAll(p.piece, spaceMark, " "))
+		}
+	}
+	flush()
+	return out.String()
 }

@@ -114,6 +114,71 @@ func TestLTXTexts(t *testing.T) {
 	}
 }
 
+// TestLTXTextsAreWritten compares the texts that a small Gemma 3 writes with ComfyUI's: with the template and without,
+// with the likeliest tokens and with sampled ones, from prompts that pads in front fill up and from a longer one. The
+// class of LTX-2 writes what that one does when it is told LTX-2's words, less what it thought.
+func TestLTXTextsAreWritten(t *testing.T) {
+	var cases map[string]struct {
+		Prompt, Text string
+		Bare         bool
+		Sampling     map[string]any
+		Most         int `json:"max_length"`
+	}
+	check(t, golden.JSON("ltx/generate.json", &cases))
+	for _, encoder := range []string{"gemma3-a", "gemma3-b"} {
+		network := "ltx-" + strings.TrimPrefix(encoder, "gemma3-")
+		runner, err := graph.NewRunner(graph.Config{
+			Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{ltxTextRoot(t, encoder, network)}},
+			Catalogue: All(),
+		})
+		check(t, err)
+		defer runner.Close()
+		clip := exec(t, runner, "LTXAVTextEncoderLoader", map[string]any{
+			"text_encoder": "gemma.safetensors", "ckpt_name": "ltx.safetensors", "device": "default",
+		})
+		write := func(class, prompt string, bare bool, most int, sampling map[string]any) string {
+			in := map[string]any{
+				"clip": clip, "prompt": prompt, "max_length": most, "sampling_mode": "off", "use_default_template": !bare,
+			}
+			for name, v := range sampling {
+				in["sampling_mode"], in["sampling_mode."+name] = "on", v
+			}
+			return exec(t, runner, class, in).(string)
+		}
+		for key, c := range cases {
+			if !strings.HasPrefix(key, encoder) || testing.Short() && strings.HasSuffix(key, "/long") {
+				continue
+			}
+			if got := write("TextGenerate", c.Prompt, c.Bare, c.Most, c.Sampling); got != c.Text {
+				t.Errorf("%s: %q, want %q", key, got, c.Text)
+			}
+		}
+		const turns = "<start_of_turn>system\n" + describeVideo + "<end_of_turn>\n<start_of_turn>user\nPrompt: the sea" +
+			"<end_of_turn>\n<start_of_turn>model\n"
+		drawn := cases[encoder+"/hot"].Sampling
+		got := write("TextGenerateLTX2Prompt", "the sea", false, 12, drawn)
+		want := write("TextGenerate", turns, false, 12, drawn)
+		if got != strings.TrimSpace(want) || got == "" {
+			t.Errorf("%s writes %q, want %q", encoder, got, want)
+		}
+		_, err = runner.Exec(t.Context(), graph.ExecRequest{Class: "TextGenerateLTX2Prompt", Inputs: map[string]any{
+			"clip": clip, "prompt": "", "max_length": 1, "sampling_mode": "off",
+			"image": exec(t, runner, "EmptyImage", map[string]any{"width": 32, "height": 32, "batch_size": 1, "color": 0}),
+		}}, nil)
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Field != "image" || !strings.Contains(f.Text, "about words alone") {
+			t.Errorf("a prompt about a picture: got %v", err)
+		}
+	}
+	for written, want := range map[string]string{
+		"<think>a\nb</think> c ": "c", "a<think>b": "a", "<think>never ends": "the sea", "  ": "the sea",
+	} {
+		if got := answer(written, "the sea"); got != want {
+			t.Errorf("%q becomes %q, want %q", written, got, want)
+		}
+	}
+}
+
 // TestLTXTextRefusals checks the errors for an encoder without its projection, a checkpoint without one, and the CLIP
 // of a checkpoint that has no encoder, which is loaded like ComfyUI's and encodes nothing.
 func TestLTXTextRefusals(t *testing.T) {

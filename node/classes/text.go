@@ -222,7 +222,7 @@ const (
 		"objects, background), then explain how the user's text instruction should alter or modify the image. Generate a " +
 		"new image that meets the user's requirements while maintaining consistency with the original input where " +
 		"appropriate.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-	pictureInText = value.PictureInText
+	pictureInText = text.PictureInText
 )
 
 // editTextClasses returns the classes that encode prompts about pictures.
@@ -368,35 +368,48 @@ func generateClasses() []graph.Class {
 	part := func(name, tip string, preset, lo, hi float64) graph.Input {
 		return graph.Float(name, tip, preset, lo, hi, 0.01)
 	}
-	return []graph.Class{{
-		Name: "TextGenerate", Display: "Generate Text", Module: "comfy_extras.nodes_textgen", Category: "text",
-		Aliases: "LLM, gemma", Phase: graph.PhaseText,
-		Description: "Has the language model of an encoder write a text; Krea 2's can.",
-		Inputs: []graph.Input{
-			graph.Link("clip", "CLIP", ""),
-			graph.Number("prompt", "STRING", "", "default", "", "multiline", true, "dynamicPrompts", true),
-			graph.Int("max_length", "tokens at most", 512, 1, 32768, 0),
-			graph.Branch("sampling_mode", "", graph.Alternative{Key: "on", Inputs: []graph.Input{
-				graph.Float("temperature", "", 0.7, 0.01, 2, 1e-6),
-				graph.Int("top_k", "drawn from so many of the likeliest; 0: all", 64, 0, 1000, 0), part("top_p", "", 0.95, 0, 1),
-				part("min_p", "", 0.05, 0, 1), part("repetition_penalty", "", 1.05, 0, 5),
-				graph.Number("seed", "INT", "", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1)),
-				part("presence_penalty", "", 0, 0, 5).AsOptional(),
-			}}, graph.Alternative{Key: "off"}).With("display_name", "Sampling Mode"),
-			graph.Link("image", "IMAGE", "").AsOptional(), graph.Link("video", "IMAGE", "not supported").AsOptional(),
-			graph.Link("audio", "AUDIO", "not supported").AsOptional(),
-			graph.Bool("thinking", "lets the model think first", false).AsOptional(),
-			graph.Bool("use_default_template", "", true).AsOptional().AsAdvanced(),
+	inputs := []graph.Input{
+		graph.Link("clip", "CLIP", ""),
+		graph.Number("prompt", "STRING", "", "default", "", "multiline", true, "dynamicPrompts", true),
+		graph.Int("max_length", "tokens at most", 512, 1, 32768, 0),
+		graph.Branch("sampling_mode", "", graph.Alternative{Key: "on", Inputs: []graph.Input{
+			graph.Float("temperature", "", 0.7, 0.01, 2, 1e-6),
+			graph.Int("top_k", "drawn from so many of the likeliest; 0: all", 64, 0, 1000, 0), part("top_p", "", 0.95, 0, 1),
+			part("min_p", "", 0.05, 0, 1), part("repetition_penalty", "", 1.05, 0, 5),
+			graph.Number("seed", "INT", "", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1)),
+			part("presence_penalty", "", 0, 0, 5).AsOptional(),
+		}}, graph.Alternative{Key: "off"}).With("display_name", "Sampling Mode"),
+		graph.Link("image", "IMAGE", "").AsOptional(), graph.Link("video", "IMAGE", "not supported").AsOptional(),
+		graph.Link("audio", "AUDIO", "not supported").AsOptional(),
+		graph.Bool("thinking", "lets the model think first", false).AsOptional(),
+		graph.Bool("use_default_template", "", true).AsOptional().AsAdvanced(),
+	}
+	return graph.Rows(graph.Class{
+		Module: "comfy_extras.nodes_textgen", Category: "text", Phase: graph.PhaseText,
+		Outputs: []graph.Slot{{Name: "generated_text", Type: "STRING"}},
+	}, []graph.Class{
+		{
+			Name: "TextGenerate", Display: "Generate Text", Aliases: "LLM, gemma",
+			Description: "Has the language model of an encoder write a text; those of Krea 2 and LTX-2 can.",
+			Inputs:      inputs, Run: func(c *graph.Call) ([]any, error) {
+				out, err := written(c, c.Str("prompt"))
+				return []any{out}, err
+			},
 		},
-		Outputs: []graph.Slot{{Name: "generated_text", Type: "STRING"}}, Run: generateText,
-	}}
+		{
+			Name: "TextGenerateLTX2Prompt", Display: "Generate LTX2 Prompt", Aliases: "prompt enhance, LLM, gemma",
+			Description: "Has LTX-2's language model describe a video at length from a short prompt.",
+			Inputs:      inputs, Run: longerPrompt,
+		},
+	})
 }
 
-func generateText(c *graph.Call) ([]any, error) {
+// written returns what the clip input writes when it is asked words, as the other inputs say.
+func written(c *graph.Call, words string) (string, error) {
 	clip, most := graph.Arg[*value.Clip](c, "clip"), c.Whole("max_length")
 	for _, name := range []string{"video", "audio"} {
 		if c.Given(name) {
-			return nil, fault.Bad(name, "not supported, only words and image")
+			return "", fault.Bad(name, "not supported, only words and image")
 		}
 	}
 	d := text.Sampling{MaxTokens: most, Greedy: c.Chosen("sampling_mode") == "off"}
@@ -419,22 +432,18 @@ func generateText(c *graph.Call) ([]any, error) {
 		return preset
 	}
 	a := value.Ask{
-		Words: c.Str("prompt"), Bare: !flag("use_default_template", true), Thinking: flag("thinking", false),
+		Words: words, Bare: !flag("use_default_template", true), Thinking: flag("thinking", false),
 	}
 	if c.Given("image") {
 		im := c.Image("image").First(3)
 		y, x := visionSides(im.Y, im.X, clip.Unit())
 		sized, err := resizedImage(im, x, y, "bilinear", "disabled", "image")
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		for b := range sized.B {
 			a.Pictures = append(a.Pictures, text.Picture{Y: y, X: x, Data: sized.Items(b, 1).Data})
 		}
 	}
-	out, err := clip.Write(c.Use(), a, d)
-	if err != nil {
-		return nil, err
-	}
-	return []any{out}, nil
+	return clip.Write(c.Use(), a, d)
 }

@@ -1,6 +1,8 @@
 package value
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"patchbay/engine"
@@ -118,19 +120,19 @@ type Ask struct {
 	Pictures []text.Picture
 }
 
-// PictureInText is the placeholder of a picture in a prompt.
-const PictureInText = "<|vision_start|><|image_pad|><|vision_end|>"
-
-// template returns the text to put around the words; base is the encoder's, for prompts without pictures.
-func (a Ask) template(base string) string {
+// template returns the text to put around the words for a model that is asked like that; base is the family's, for
+// prompts without pictures.
+func (a Ask) template(base string, as *text.Chat) string {
 	switch {
-	case a.Bare || strings.HasPrefix(a.Words, "<|im_start|>"):
+	case a.Bare || strings.HasPrefix(a.Words, as.Turn):
 		return "{}"
 	case len(a.Pictures) > 0:
-		base = "<|im_start|>user\n" + strings.Repeat(PictureInText, len(a.Pictures)) + "{}<|im_end|>\n<|im_start|>assistant\n"
+		base = strings.Replace(as.Pictures, "[]", strings.Repeat(text.PictureInText, len(a.Pictures)), 1)
+	case as.Template != "":
+		base = as.Template
 	}
 	if !a.Thinking {
-		base += "<think>\n\n</think>\n\n"
+		base += as.Quiet
 	}
 	return base
 }
@@ -139,17 +141,22 @@ func (a Ask) template(base string) string {
 func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 	var e *encoder
 	for i := range c.parts {
-		if text.Generates(c.parts[i].kind) {
+		if text.KindOf(c.parts[i].kind).Chat != nil {
 			e = &c.parts[i]
 		}
 	}
 	if e == nil {
-		return "", fault.Family("clip", "%s has no encoder that writes texts: load that of Krea 2 (Qwen3-VL-4B)", c.Name)
+		return "", fault.Family("clip", "%s has no encoder that writes texts: load that of Krea 2 (Qwen3-VL-4B) or LTX-2 "+
+			"(Gemma 3 12B)", c.Name)
+	}
+	kind := text.KindOf(e.kind)
+	if len(a.Pictures) > 0 && kind.Unit == 0 {
+		return "", fault.Bad("image", "%s writes about words alone, not about pictures: leave image unconnected", e.name)
 	}
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(e.kind)
 	asked := *c
-	asked.seeing = seeing{template: a.template(as.Layout.Template), pictures: a.Pictures}
+	asked.seeing = seeing{template: a.template(as.Layout.Template, kind.Chat), pictures: a.Pictures}
 	prompts, _, err := asked.prompts(u.Store, func(string) (string, bool) { return a.Words, true })
 	if err != nil {
 		return "", err
@@ -158,17 +165,27 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, stop := range []string{"<|endoftext|>", "<|im_end|>"} {
-		if id, ok := vocab.ID(stop); ok {
+	for _, stop := range kind.Chat.Stop {
+		id, ok := as.Layout.Marks[stop]
+		if !ok {
+			id, ok = vocab.ID(stop)
+		}
+		if ok {
 			d.Stop = append(d.Stop, id)
 		}
 	}
+	chunks := prompts[e.kind].Chunks
+	if len(chunks) == 1 && len(chunks[0]) < as.Form.Behind { // here ComfyUI's model attends to the pads in front
+		pads := slices.Repeat([]tokenizer.Token{{ID: as.Layout.Pad, Weight: 1}}, as.Form.Behind-len(chunks[0]))
+		chunks = [][]tokenizer.Token{append(pads, chunks[0]...)}
+	}
 	var ids []int
 	err = u.do("text by "+e.name, func(l *parallel.Workspace) error {
-		ids, err = asked.write(u, l, e, prompts[e.kind].Chunks, d)
+		ids, err = asked.write(u, l, e, chunks, d)
 		return err
 	})
-	return vocab.Decode(ids), err
+	marks := slices.Collect(maps.Values(as.Layout.Marks))
+	return vocab.Decode(slices.DeleteFunc(ids, func(id int) bool { return slices.Contains(marks, id) })), err
 }
 
 // write runs the language model on the device.

@@ -1,5 +1,6 @@
-"""Makes tests/golden/ltx/text.*, tokens.json, weights_text.json and spiece_synthetic.model: the text encoder of LTX-2
-as ComfyUI 0.33.0 loads and runs it, with small random weights. Running the tests does not need this script.
+"""Makes tests/golden/ltx/text.*, tokens.json, generate.json, weights_text.json and spiece_synthetic.model: the text
+encoder of LTX-2 as ComfyUI 0.33.0 loads and runs it, with small random weights, and what it writes as TextGenerate asks
+it. Running the tests does not need this script.
 
     python tests/reference/make_gemma3.py COMFYUI_TREE tests/golden/ltx
 
@@ -75,6 +76,17 @@ MODELS = {
 }  # fmt: skip
 ENCODED = {"gemma3-a": ["p0", "p1", "p2", "long"], "gemma3-b": ["p0", "p1", "p3"], "bf16/gemma3-a": ["p0"],
            "bf16/gemma3-b": ["p0"]}  # fmt: skip
+TURNS = "<start_of_turn>system\nBe brief.<end_of_turn>\n<start_of_turn>user\nPrompt: the sea<end_of_turn>\n"
+SAMPLED = {"temperature": 0.7, "top_k": 64, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.05,
+           "presence_penalty": 0.0, "seed": 5}  # fmt: skip
+HOT = {**SAMPLED, "temperature": 2.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "repetition_penalty": 1.3,
+       "presence_penalty": 0.5, "seed": 123456789012}  # fmt: skip
+# prompt, without the template, how tokens are sampled (None: the likeliest one)
+WRITTEN = {
+    "words": ("a cat walks", False, None), "bare": ("a cat walks", True, HOT), "turns": (TURNS, False, HOT),
+    "sampled": ("the sea", False, {**SAMPLED, "repetition_penalty": 5.0}), "hot": ("the sea", False, HOT),
+    "long": (PROMPTS["long"], False, HOT),
+}  # fmt: skip
 EYES = {"num_channels": 3, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 16, "image_size": 28,
         "intermediate_size": 16, "model_type": "siglip_vision_model", "num_attention_heads": 1,
         "num_hidden_layers": 1, "patch_size": 14}  # fmt: skip
@@ -124,7 +136,7 @@ path = f"{out}/spiece_synthetic.model"
 words = open(path, "rb").read() if os.path.exists(path) else vocabulary()
 rows = sentencepiece.SentencePieceProcessor(model_proto=words).get_piece_size()
 print("pieces", rows)
-weights, cases, recorded, tokens = {}, {}, {}, {}
+weights, cases, recorded, tokens, texts = {}, {}, {}, {}, {}
 for model, (sizes, projection) in MODELS.items():
     made = tensors(model, sizes, projection, rows)
     config = {**sizes, "vocab_size": rows}
@@ -157,9 +169,18 @@ for model, (sizes, projection) in MODELS.items():
                 recorded[key + "#states"] = states[0, :, -n:].float().contiguous()
             print(key, list(cond.shape), float(cond.pow(2).mean().sqrt()))
         comfy.model_management.should_use_bf16 = on_card
+        if folder:
+            continue
+        for name, (text, bare, drawn) in WRITTEN.items():
+            pairs = clip.tokenize(text, image=None, skip_template=bare, min_length=1, thinking=False)
+            most = 64 if name == "long" else 12
+            ids = clip.generate(pairs, do_sample=drawn is not None, max_length=most, **(drawn or SAMPLED))
+            texts[f"{model}/{name}"] = {"prompt": text, "bare": bare, "sampling": drawn, "max_length": most, "ids": ids,
+                                        "text": clip.decode(ids)}  # fmt: skip
+            print(model, name, len(pairs["gemma3_12b"][0]), ids, repr(clip.decode(ids)))
 with open(path, "wb") as f:
     f.write(words)
-for name, data in (("tokens", tokens), ("text", cases), ("weights_text", weights)):
+for name, data in (("tokens", tokens), ("text", cases), ("weights_text", weights), ("generate", texts)):
     with open(f"{out}/{name}.json", "w") as f:
         f.write("{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in data.items()) + "\n}\n")
 save_file(recorded, f"{out}/text.safetensors")
