@@ -211,6 +211,19 @@ const (
 	chainStd  = "per_channel_statistics.std-of-means"
 )
 
+// Statistics returns the mean and the deviation of every channel of latents that an autoencoder in set, as Open takes
+// it, keeps; nil if it keeps none.
+func Statistics(set *weights.Set) (mean, std []float32) {
+	for _, prefix := range prefixes() {
+		m, has := set.Get(prefix + chainMean)
+		s, both := set.Get(prefix + chainStd)
+		if has && both {
+			return m.F32(), s.F32()
+		}
+	}
+	return nil, nil
+}
+
 // fromChain returns the tensors of such an autoencoder under the names used here: each tap of a convolution over time
 // has one of its own, the convolution to the latent has the rows of the mean alone, shortcuts are matrices, and the
 // statistics are the 1x1 convolutions next to the latent.

@@ -6,6 +6,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/models/sampling"
+	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
@@ -71,6 +72,19 @@ func ltxClasses() []graph.Class {
 			},
 			Outputs: []graph.Slot{{Name: "latent", Type: "LATENT"}}, Run: ltxImageInPlace,
 		},
+		loader(graph.Class{
+			Name: "LatentUpscaleModelLoader", Display: "Load Latent Upscale Model", Module: "comfy_extras.nodes_hunyuan",
+			Category: "model/loaders", Outputs: graph.Slots("LATENT_UPSCALE_MODEL"),
+		}, files.KindLatentUp, "model_name", value.OpenLatentUpscaler),
+		{
+			Name: "LTXVLatentUpsampler", Module: module + "_upsampler", Phase: graph.PhaseVAE, Experimental: true,
+			Description: "Enlarges the latent of a video.",
+			Inputs: []graph.Input{
+				graph.Link("samples", "LATENT", ""), graph.Link("upscale_model", "LATENT_UPSCALE_MODEL", ""),
+				graph.Link("vae", "VAE", ""),
+			},
+			Outputs: graph.Slots("LATENT"), Run: ltxUpscale,
+		},
 		{
 			Name: "LTXVDualCFGGuider", Display: "LTXV Dual CFG Guider", Category: "model/sampling/guiders",
 			Description: "Guides a video and its sound with scales of their own.",
@@ -125,6 +139,32 @@ func ltxShift(c *graph.Call) float64 {
 		tokens = l.Y * l.X
 	}
 	return sampling.LTXVShift(c.Decimal("max_shift"), c.Decimal("base_shift"), tokens)
+}
+
+// ltxUpscale enlarges videos; their masks, which are of another size then, are left out.
+func ltxUpscale(c *graph.Call) ([]any, error) {
+	l, ae, net := c.Layers("samples"), c.VAE("vae"), graph.Arg[*value.LatentUpscaler](c, "upscale_model")
+	s := l.Samples
+	if s.T == 0 {
+		return nil, fault.Bad("samples", "%v is the latent of a picture: want one of a video", s.Shape())
+	}
+	if s.C != net.Config.Channels || s.C != ae.Channels {
+		return nil, fault.Family("samples", "has %d channels, upscale_model reads %d and vae makes %d: load those of one "+
+			"family", s.C, net.Config.Channels, ae.Channels)
+	}
+	t, y, x := net.Config.Size(s.T, s.Y/s.T, s.X)
+	if err := checkSize("samples", s.B, s.C, t, y, x); err != nil {
+		return nil, err
+	}
+	larger, err := net.Upscale(c.Use(), s, ae, func(items int) {
+		c.Emit(graph.Event{Type: "progress", Data: map[string]any{"value": items, "max": s.B, "node": c.ID}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := l.With(larger)
+	out.NoiseMask = nil
+	return []any{out}, nil
 }
 
 func emptyLTX(c *graph.Call) ([]any, error) {

@@ -41,6 +41,7 @@ const (
 	KindControl     = "controlnet"
 	KindUpscale     = "upscale_models"
 	KindModelPatch  = "model_patches"
+	KindLatentUp    = "latent_upscale_models"
 	KindEmbedding   = "embeddings" // of prompts, not of an input
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
@@ -57,7 +58,7 @@ func IsInput(kind string) bool {
 func Kinds() []string {
 	return []string{
 		KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindClipVision, KindStyle, KindControl, KindUpscale,
-		KindModelPatch,
+		KindModelPatch, KindLatentUp,
 	}
 }
 
