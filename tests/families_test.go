@@ -32,7 +32,7 @@ var namedAnyway = map[string]string{
 	"node/classes/qwen_image21.go": aClass, "node/classes/boxes.go": aClass,
 	"node/classes/text.go": aClass, "node/classes/mask.go": aClass, "node/classes/wan.go": aClass,
 	"node/classes/minimaxh3.go": aClass, "node/classes/ltx.go": aClass, "node/classes/ltx_text.go": aClass,
-	"node/classes/ltx_sound.go": aClass, "node/classes/all.go": aClass,
+	"node/classes/ltx_sound.go": aClass, "node/classes/ltx_guides.go": aClass, "node/classes/all.go": aClass,
 }
 
 const (

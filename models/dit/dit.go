@@ -89,6 +89,9 @@ type Entry struct {
 	Frames, SoundRows []float32
 	// FrameRate is how many pictures of the video last a second; 0: the network's default (Spec.FrameRate).
 	FrameRate float64
+	// Keyframes are the last frames of the latent, in order, which guide the video and are no part of it
+	// (Spec.Keyframes).
+	Keyframes []Keyframes
 	// Connected says that Context is not what the text encoder wrote, but what the network has made of it
 	// (Spec.Connected).
 	Connected bool
@@ -116,6 +119,29 @@ type Entry struct {
 	// Other models ignore both.
 	Hint Array
 	Mode int
+}
+
+// Keyframes are frames of a latent that guide a video.
+type Keyframes struct {
+	// Spans has, for each of these frames, the first picture of the video that it stands for, and the one after the last.
+	Spans [][2]float32
+	// Weight is the factor of attention, finite and at least 0, that tokens of the video pay to them and they to those.
+	Weight float32
+}
+
+// KeyframesOf returns how many frames of the latent are keyframes.
+func (e *Entry) KeyframesOf() (frames int) {
+	for _, k := range e.Keyframes {
+		frames += len(k.Spans)
+	}
+	return frames
+}
+
+// SameKeyframes reports whether two entries have the same keyframes.
+func (e *Entry) SameKeyframes(other *Entry) bool {
+	return slices.EqualFunc(e.Keyframes, other.Keyframes, func(a, b Keyframes) bool {
+		return a.Weight == b.Weight && slices.Equal(a.Spans, b.Spans)
+	})
 }
 
 // Bias is added to the attention scores that image tokens, and text tokens before Rows, have with keys in Rows of
@@ -218,6 +244,8 @@ type Spec struct {
 	Sound  Sound // that the network reads and writes beside a video, in latents that have it
 	// FrameRate is what the network takes for Entry.FrameRate 0; 0: it reads none.
 	FrameRate float64
+	// Keyframes: the network knows frames of the latent that guide a video (Entry.Keyframes).
+	Keyframes bool
 	// Connected is the number of columns of an entry's Context that is Connected; 0: none is.
 	Connected int
 	// Prefix: the network takes rows in front of its text that are not embedded (Entry.Prefix).

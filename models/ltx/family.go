@@ -46,7 +46,7 @@ const textRows = 1024
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "ltx", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.TextDim,
-		Frames: true, FrameRate: frameRate, Connected: c.Hidden + c.Sound,
+		Frames: true, Keyframes: true, FrameRate: frameRate, Connected: c.Hidden + c.Sound,
 		Sound:  dit.Sound{Channels: c.SoundFeatures / soundColumns, Patch: soundColumns, Width: c.Sound, Heads: c.SoundHeads},
 		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross}),
 	}

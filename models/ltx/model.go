@@ -38,8 +38,11 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		case !slices.Equal(e.SoundRows, first.SoundRows) || e.SoundRows != nil && len(e.SoundRows) != grid.SoundY:
 			return nil, fmt.Errorf("ltx: entry %d: timesteps of %d rows of sound, want those of %d, the same in all entries",
 				i, len(e.SoundRows), grid.SoundY)
-		case e.FrameRate != first.FrameRate || e.Connected != first.Connected:
-			return nil, fmt.Errorf("ltx: entry %d: another frame rate than the first one's, or another kind of text", i)
+		case e.FrameRate != first.FrameRate || e.Connected != first.Connected || !e.SameKeyframes(first):
+			return nil, fmt.Errorf("ltx: entry %d: another frame rate than the first one's, other keyframes, or another kind "+
+				"of text", i)
+		case e.KeyframesOf() >= max(1, grid.T):
+			return nil, fmt.Errorf("ltx: entry %d: %d frames that guide a video, the latent has %d", i, e.KeyframesOf(), grid.T)
 		}
 	}
 	if grid.Sound > 0 && grid.SoundX != soundColumns {

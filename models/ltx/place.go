@@ -30,28 +30,41 @@ func (m *Model) place(env dit.Env, p *dit.Prepared) {
 	video, sound := c.Hidden/2, c.Sound/2
 	inverse := float32(1 / cmp.Or(p.Entries[0].FrameRate, frameRate))
 	longest := max(c.MaxPos[0], c.SoundMaxPos[0])
-	line := func(n, most int, middles bool, start func(int) float32, of func(token int) int) axis {
+	line := func(n, most int, middles bool, span func(int) (start, end float32), of func(token int) int) axis {
 		a := axis{of: of}
 		for i := range n {
-			at := start(i)
+			at, end := span(i)
 			if middles {
-				at = (at + start(i+1)) / 2
+				at = (at + end) / 2
 			}
 			a.at = append(a.at, at/float32(most)*2-1)
 		}
 		return a
 	}
-	second := func(i int) float32 {
-		if c.Causal { // the first frame is one picture
-			return float32(max(0, cellFrames*i+1-cellFrames)) * inverse
+	between := func(start func(int) float32) func(int) (start, end float32) {
+		return func(i int) (float32, float32) { return start(i), start(i + 1) }
+	}
+	var given [][2]float32
+	for _, k := range p.Entries[0].Keyframes {
+		given = append(given, k.Spans...)
+	}
+	first := max(1, g.T) - len(given) // the first keyframe
+	second := func(i int) (start, end float32) {
+		if i >= first {
+			return given[i-first][0] * inverse, given[i-first][1] * inverse
 		}
-		return float32(cellFrames*i) * inverse
+		return between(func(i int) float32 {
+			if c.Causal { // the first frame is one picture
+				return float32(max(0, cellFrames*i+1-cellFrames)) * inverse
+			}
+			return float32(cellFrames*i) * inverse
+		})(i)
 	}
 	seconds := func(most int, middles bool) axis {
 		return line(max(1, g.T), most, middles, second, func(token int) int { return token / (frame.Y * frame.X) })
 	}
 	pixels := func(n, most int, of func(token int) int) axis {
-		return line(n, most, c.Middles, func(i int) float32 { return float32(cellPixels * i) }, of)
+		return line(n, most, c.Middles, between(func(i int) float32 { return float32(cellPixels * i) }), of)
 	}
 	p.RoPE = layers.UploadRotation(env, g.Y*g.X, video+sound, func() layers.Rotation {
 		return c.tables(g.Y*g.X, video, []axis{
@@ -64,9 +77,9 @@ func (m *Model) place(env dit.Env, p *dit.Prepared) {
 		return
 	}
 	rows := func(most int, middles bool) axis {
-		return line(g.Sound, most, middles, func(i int) float32 {
+		return line(g.Sound, most, middles, between(func(i int) float32 {
 			return float32(max(0, soundRows*i+1-soundRows)) * soundHop / soundRate
-		}, func(token int) int { return token })
+		}), func(token int) int { return token })
 	}
 	p.SoundRoPE = layers.UploadRotation(env, g.Sound, sound+sound, func() layers.Rotation {
 		return c.tables(g.Sound, sound, []axis{rows(c.SoundMaxPos[0], c.Middles)}, sound, []axis{rows(longest, true)})

@@ -1,13 +1,15 @@
 package classes
 
 import (
-	"cmp"
+	"math/big"
 	"slices"
+	"strconv"
 
 	"patchbay/fault"
 	"patchbay/models/sampling"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/media"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
@@ -71,6 +73,34 @@ func ltxClasses() []graph.Class {
 				graph.Bool("bypass", "leave the latent as it is", false),
 			},
 			Outputs: []graph.Slot{{Name: "latent", Type: "LATENT"}}, Run: ltxImageInPlace,
+		},
+		{
+			Name: "LTXVPreprocess", Display: "LTXV Preprocess", Category: "video/preprocessors",
+			Description: "Compresses pictures as a video, so that they look like frames of one.",
+			Inputs: []graph.Input{
+				graph.Link("image", "IMAGE", ""),
+				graph.Int("img_compression", "higher is more; 0: leave them as they are", 35, 0, 100, 0),
+			},
+			Outputs: []graph.Slot{{Name: "output_image", Type: "IMAGE"}}, Check: needsFFmpeg("image", nil), Run: ltxCompress,
+		},
+		{
+			Name: "LTXVAddGuide", Category: "model/conditioning/ltxv", Phase: graph.PhaseVAE,
+			Description: "Adds pictures that guide a video at some of its frames.",
+			Inputs: slices.Concat(sides, []graph.Input{
+				graph.Link("vae", "VAE", ""), graph.Link("latent", "LATENT", ""),
+				graph.Link("image", "IMAGE", "a picture or a video, cut to 8k+1 pictures"),
+				graph.Int("frame_idx", "where it begins; of videos 8k+1 or 0; below 0: from the end", 0, -9999, 9999, 0),
+				graph.Float("strength", "above 1 for more attention to it", 1, 0, 10, 0.01),
+				graph.Link("attention_mask", "MASK", "not supported").AsOptional(),
+				graph.Link("iclora_parameters", "IC_LORA_PARAMETERS", "not supported").AsOptional(),
+			}),
+			Outputs: append(slices.Clone(both), graph.Slot{Name: "latent", Type: "LATENT"}), Run: ltxAddGuide,
+		},
+		{
+			Name: "LTXVCropGuides", Category: "model/conditioning/ltxv",
+			Description: "Takes the frames that guide a video off it.",
+			Inputs:      append(slices.Clone(sides), graph.Link("latent", "LATENT", "")),
+			Outputs:     append(slices.Clone(both), graph.Slot{Name: "latent", Type: "LATENT"}), Run: ltxCropGuides,
 		},
 		loader(graph.Class{
 			Name: "LatentUpscaleModelLoader", Display: "Load Latent Upscale Model", Module: "comfy_extras.nodes_hunyuan",
@@ -139,6 +169,39 @@ func ltxShift(c *graph.Call) float64 {
 		tokens = l.Y * l.X
 	}
 	return sampling.LTXVShift(c.Decimal("max_shift"), c.Decimal("base_shift"), tokens)
+}
+
+// ltxCompress encodes each picture as a video of its own, with sides that are cut to even numbers, and decodes it.
+func ltxCompress(c *graph.Call) ([]any, error) {
+	im, crf := c.Image("image"), c.Whole("img_compression")
+	if crf == 0 {
+		return []any{im}, nil
+	}
+	out := &picture.Image{B: im.B, Y: im.Y / 2 * 2, X: im.X / 2 * 2, C: im.C}
+	if im.C != 3 || out.Y == 0 || out.X == 0 {
+		return nil, fault.Bad("image", "%d channels of %d x %d pixels: want 3 (SplitImageWithAlpha takes alpha off) of at "+
+			"least 2 x 2", im.C, im.Y, im.X)
+	}
+	row := 3 * out.X
+	pictures := media.Pictures{N: im.B, Y: out.Y, X: out.X, Rate: big.NewRat(1, 1), Frame: func(i int) []byte {
+		levels := make([]byte, 0, out.Y*row)
+		for y := range out.Y {
+			for _, v := range im.Data[(i*im.Y+y)*3*im.X:][:row] {
+				levels = append(levels, byte(min(max(v, 0), 1)*255))
+			}
+		}
+		return levels
+	}}
+	levels, err := pictures.Recoded(c.Context, "-c:v", "libx264", "-crf", strconv.Itoa(crf), "-preset", "veryfast",
+		"-pix_fmt", "yuv420p", "-f", "mp4")
+	if err != nil {
+		return nil, err
+	}
+	out.Data = make([]float32, len(levels))
+	for i, v := range levels {
+		out.Data[i] = float32(v) / 255
+	}
+	return []any{out}, nil
 }
 
 // ltxUpscale enlarges videos; their masks, which are of another size then, are left out.
@@ -278,36 +341,24 @@ func givenFrames(c *graph.Call, l *value.Latent) error {
 		return fault.Family("vae", "%s makes latents of %d channels, latent has %d: load the autoencoder of its family",
 			ae.Name, ae.Channels, s.C)
 	}
-	scale, err := scaleOf(c, ae)
-	if err != nil {
-		return err
-	}
-	y, x := s.Y/t, s.X
-	im, err := resizedImage(c.Image("image"), x*scale, y*scale, resample.Bilinear, resample.CropCenter, "image")
-	if err != nil {
-		return err
-	}
-	encoded, err := encodeImage(c, ae, im)
+	y, x, im := s.Y/t, s.X, c.Image("image")
+	encoded, err := encodedTo(c, ae, im, y, x)
 	if err != nil {
 		return err
 	}
 	given := max(1, encoded.T)
-	if given > t || encoded.X != x || encoded.Y != given*y {
-		return fault.Bad("image", "%d pictures become %d latent frames of %d x %d, the latent has %d of %d x %d", im.B, given,
-			encoded.Y/given, encoded.X, t, y, x)
+	if given > t {
+		return fault.Bad("image", "%d pictures become %d latent frames, the latent has %d", im.B, given, t)
 	}
 	for i := range s.B * s.C {
 		copy(s.Data[i*s.Y*x:], encoded.Data[i%s.C*given*y*x:][:given*y*x])
 	}
-	mask := cmp.Or(l.NoiseMask, &picture.Mask{B: 1, Y: 1, X: 1, Data: []float32{1}})
-	if mask.B != 1 && mask.B != t {
-		return fault.Bad("latent", "has a mask for %d frames, it has %d", mask.B, t)
+	if l.NoiseMask, err = frameMask(l); err != nil {
+		return err
 	}
-	out := &picture.Mask{B: t, Y: mask.Y, X: mask.X, Data: slices.Repeat(mask.Data, t/mask.B)}
 	part := 1 - float32(c.Decimal("strength"))
-	for i := range given * mask.Y * mask.X {
-		out.Data[i] = part
+	for i := range given * l.NoiseMask.Y * l.NoiseMask.X {
+		l.NoiseMask.Data[i] = part
 	}
-	l.NoiseMask = out
 	return nil
 }

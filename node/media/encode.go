@@ -138,3 +138,38 @@ func (t Texts) encode() []byte {
 	}
 	return b
 }
+
+// Recoded returns what is left of 8-bit pictures of red, green and blue, [N, Y, X, 3], after ffmpeg has encoded each by
+// itself as options say and decoded it again. Colours are scaled as PyAV does.
+func (p *Pictures) Recoded(ctx context.Context, options ...string) (out []byte, err error) {
+	const scale = "scale=flags=bilinear"
+	for i := range p.N {
+		one := Pictures{N: 1, Y: p.Y, X: p.X, Pixels: "rgb24", Rate: p.Rate, Frame: func(int) []byte { return p.Frame(i) }}
+		data, err := Encode(ctx, &one, nil, nil, slices.Concat([]string{"-vf", scale}, options)...)
+		if err != nil {
+			return nil, err
+		}
+		if out, err = decoded(ctx, out, data, p.Y*p.X*3, "-vf", scale, "-pix_fmt", "rgb24"); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// decoded appends the bytes of the only picture in a file, of which there must be n.
+func decoded(ctx context.Context, to, data []byte, n int, options ...string) (_ []byte, err error) {
+	file, err := memory("recoded", data)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	at := len(to)
+	to = slices.Grow(to, n)[:at+n]
+	c := child{program: "ffmpeg", take: func(r io.Reader) error {
+		_, err := io.ReadFull(r, to[at:])
+		return err
+	}}
+	c.args = slices.Concat(quiet(), []string{"-i", c.file(file)}, options,
+		[]string{"-fps_mode", "passthrough", "-f", "rawvideo", "pipe:1"})
+	return to, c.run(ctx)
+}

@@ -208,6 +208,9 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, latent *Latent, hint Hi
 		if m.Spec.FrameRate == 0 {
 			e.FrameRate = 0 // others ignore it, as in ComfyUI
 		}
+		if !m.Spec.Keyframes {
+			e.Keyframes = nil
+		}
 		if noise != nil && m.Traits.FrameTimes {
 			mask := m.frameMask(noise, l)
 			e.Frames = meansOfFrames(mask)

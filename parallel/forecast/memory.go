@@ -207,7 +207,7 @@ func (w *Workload) entry(i int) dit.Entry {
 	}
 	e := dit.Entry{
 		Context2: undefined(w.Text[i]-first, spec.Context2Dim), Prefix: undefined(w.Prefix, spec.Width), Frames: w.Frames,
-		SoundRows: w.SoundRows, Connected: w.Connected,
+		SoundRows: w.SoundRows, Connected: w.Connected, Keyframes: w.Keyframes,
 	}
 	e.Context = undefined(first, spec.TextColumns(&e))
 	if spec.VisionDim > 0 {

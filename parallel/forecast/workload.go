@@ -38,7 +38,8 @@ type Workload struct {
 	// timestep that each frame has in all entries (dit.Entry.Frames), SoundRows that of each row of the sound.
 	Vision            int
 	Frames, SoundRows []float32
-	Connected         bool // of all entries (dit.Entry.Connected)
+	Connected         bool            // of all entries (dit.Entry.Connected)
+	Keyframes         []dit.Keyframes // of all entries (dit.Entry.Keyframes)
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device has the rates of one rank, by which stages are balanced. The zero Device counts multiply-adds alone. It

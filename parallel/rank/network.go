@@ -197,10 +197,15 @@ func (n *network) heads() int {
 // biases makes the table of an entry whose keys are attended to in the given order, nil if it has none. Entries that
 // are evaluated as one batch have the same biases.
 func (n *network) biases(e *sessionEntry, keys []dit.Rows) *biasTable {
-	if !n.model.Spec().Biases || len(e.p.Entries[0].Biases) == 0 {
+	spec := n.model.Spec()
+	if !spec.Biases && !spec.Keyframes { // the hint of a patch, for one, is no entry
 		return nil
 	}
-	return newBiasTable(n.env, e.p.Entries[0].Biases, e.size, keys)
+	first := &e.p.Entries[0]
+	if (!spec.Biases || len(first.Biases) == 0) && (!spec.Keyframes || !weighs(first)) {
+		return nil
+	}
+	return newBiasTable(n.env, first, e.grid.Frame().Y*e.grid.X, e.size, keys)
 }
 
 // pass returns how an evaluation goes through this rank.

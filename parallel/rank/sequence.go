@@ -82,7 +82,7 @@ func (s *sequence) scores(o, q, k, v engine.Tensor, key int, args engine.Attenti
 		})
 	})
 	for _, r := range todo {
-		if args.Bias = (engine.Tensor{}); r.row < len(s.bias.starts) {
+		if args.Bias = (engine.Tensor{}); r.row >= 0 {
 			row := s.bias.rows.Slice(0, r.row, r.row+1).Slice(1, key, key+keys).Unsqueeze(0)
 			args.Bias = row.Broadcast(0, q.Dim(2)).Broadcast(1, r.hi-r.lo)
 		}

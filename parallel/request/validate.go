@@ -124,6 +124,16 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case e.SoundRows != nil && len(e.SoundRows) != r.Latent.Sound.Y:
 		return fault.Bad(branch, "entry %d has timesteps of %d rows of sound, the latent has %d", i, len(e.SoundRows),
 			r.Latent.Sound.Y)
+	case len(e.Keyframes) > 0 && !spec.Keyframes:
+		return fault.Bad(branch, "entry %d has frames that guide a video, which %s models do not take", i, spec.Family)
+	case !e.SameKeyframes(&r.Branches[0].Entries[0].Entry):
+		return fault.Bad(branch, "entry %d has other frames that guide the video (LTXVAddGuide) than the first one: want "+
+			"the same for positive and negative", i)
+	case len(e.Keyframes) > 0 && e.KeyframesOf() >= r.Latent.T:
+		return fault.Bad(branch, "entry %d has %d frames that guide the video (LTXVAddGuide), the latent has %d: sample the "+
+			"latent that the guides were added to", i, e.KeyframesOf(), r.Latent.T)
+	case slices.ContainsFunc(e.Keyframes, func(k dit.Keyframes) bool { return !(k.Weight >= 0) || !finite(k.Weight) }):
+		return fault.Bad(branch, "entry %d has frames that guide the video with weights that are no numbers from 0 on", i)
 	case e.FrameRate != 0 && spec.FrameRate == 0:
 		return fault.Bad(branch, "entry %d has a frame rate, which %s models do not take", i, spec.Family)
 	case !(e.FrameRate >= 0 && e.FrameRate <= maxFrameRate):

@@ -1,0 +1,160 @@
+package classes
+
+import (
+	"cmp"
+	"slices"
+
+	"patchbay/fault"
+	"patchbay/models/dit"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
+	"patchbay/node/value"
+	"patchbay/parallel/request"
+)
+
+// ltxAddGuide appends encoded pictures to a latent, as frames that are no part of the video, and says on both sides
+// which of its pictures they stand for. A video that begins later than the first picture is encoded with its first
+// picture twice, whose frame of the latent is left out: each frame then stands for eight pictures.
+func ltxAddGuide(c *graph.Call) ([]any, error) {
+	for _, name := range []string{"attention_mask", "iclora_parameters"} {
+		if c.Given(name) {
+			return nil, fault.Bad(name, "not supported: leave it unconnected")
+		}
+	}
+	l, ae, im, at := c.Layers("latent"), c.VAE("vae"), c.Image("image").First(3), c.Whole("frame_idx")
+	positive := c.Conditioning("positive")
+	s, t := l.Samples, max(1, l.Samples.T)
+	if err := ae.Takes(s.C, ae.Channels); err != nil || s.C != ltxChannels {
+		return nil, fault.Family("vae", "%s makes latents of %d channels, latent has %d: want %d for both", ae.Name,
+			ae.Channels, s.C, ltxChannels)
+	}
+	if at < 0 {
+		at = max((t-keyframesOf(positive)-1)*ltxPictures+1+at, 0)
+	}
+	cut := func(n int) int { return (n-1)/ltxPictures*ltxPictures + 1 }
+	first := at == 0 || cut(im.B) == 1 // its first frame stands for one picture
+	if !first {
+		im = &picture.Image{B: im.B + 1, Y: im.Y, X: im.X, C: im.C, Data: slices.Concat(im.Items(0, 1).Data, im.Data)}
+	}
+	im = im.Items(0, cut(im.B))
+	encoded, err := encodedTo(c, ae, im, s.Y/t, s.X)
+	if err != nil {
+		return nil, err
+	}
+	frames := max(1, encoded.T)
+	if !first {
+		encoded, frames = framesFrom(encoded, 1), frames-1
+		if im.B > 2 {
+			at = (at-1)/ltxPictures*ltxPictures + 1
+		}
+	}
+	if (at+ltxPictures-1)/ltxPictures+frames > t {
+		return nil, fault.Bad("frame_idx", "%d pictures from %d on go beyond the latent's %d frames", im.B, at, t)
+	}
+	guide := dit.Keyframes{Weight: float32(c.Decimal("strength"))}
+	for i := range frames {
+		from, to := i*ltxPictures, (i+1)*ltxPictures
+		if first {
+			from, to = max(0, from+1-ltxPictures), to+1-ltxPictures
+		}
+		guide.Spans = append(guide.Spans, [2]float32{float32(at + from), float32(at + to)})
+	}
+	out := l.With(joinedFrames(s, encoded, frames))
+	mask, err := frameMask(l)
+	if err != nil {
+		return nil, err
+	}
+	part := max(0, 1-guide.Weight)
+	mask.Data = append(mask.Data, slices.Repeat([]float32{part}, frames*mask.Y*mask.X)...)
+	mask.B += frames
+	out.NoiseMask = mask
+	add := func(e *value.Cond) { e.Keyframes = append(slices.Clone(e.Keyframes), guide) }
+	return []any{positive.Each(add), c.Conditioning("negative").Each(add), out}, nil
+}
+
+// keyframesOf returns how many frames of a latent guide it, as the first entry that knows says.
+func keyframesOf(list value.Conditioning) int {
+	for i := range list {
+		if n := list[i].KeyframesOf(); n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// encodedTo encodes pictures that are cut and scaled to a latent of y x x pixels.
+func encodedTo(c *graph.Call, ae *value.VAE, im *picture.Image, y, x int) (request.Latent, error) {
+	scale, err := scaleOf(c, ae)
+	if err != nil {
+		return request.Latent{}, err
+	}
+	if im, err = resizedImage(im, x*scale, y*scale, resample.Bilinear, resample.CropCenter, "image"); err != nil {
+		return request.Latent{}, err
+	}
+	encoded, err := encodeImage(c, ae, im)
+	if t := max(1, encoded.T); err == nil && (encoded.X != x || encoded.Y != t*y) {
+		err = fault.Bad("image", "becomes latent frames of %d x %d, the latent has %d x %d", encoded.Y/t, encoded.X, y, x)
+	}
+	return encoded, err
+}
+
+// framesFrom returns the frames of a latent from some on; those before -from if it is below 0.
+func framesFrom(l request.Latent, from int) request.Latent {
+	n, lo, hi := l.Y*l.X, from*(l.Y/l.T)*l.X, l.Y*l.X
+	if from < 0 {
+		lo, hi = 0, n+lo
+	}
+	out := l
+	out.T, out.Y, out.Data = l.T*(hi-lo)/n, (hi-lo)/l.X, make([]float32, 0, l.B*l.C*(hi-lo))
+	for i := range l.B * l.C {
+		out.Data = append(out.Data, l.Data[i*n+lo:i*n+hi]...)
+	}
+	return out
+}
+
+// joinedFrames returns every video of l with so many frames of another latent behind it.
+func joinedFrames(l, more request.Latent, frames int) request.Latent {
+	out, y := l, l.Y/max(1, l.T)
+	out.T = max(1, l.T) + frames
+	out.Y, out.Data = out.T*y, nil
+	n, added := l.Y*l.X, frames*y*l.X
+	for i := range l.B * l.C {
+		out.Data = append(out.Data, l.Data[i*n:(i+1)*n]...)
+		out.Data = append(out.Data, more.Data[i%l.C*added:][:added]...)
+	}
+	return out
+}
+
+// ltxCropGuides takes off a latent the frames that guide it, and off both sides what says so. Without guides it only
+// gives the latent a mask, as ComfyUI does.
+func ltxCropGuides(c *graph.Call) ([]any, error) {
+	l, positive := c.Layers("latent"), c.Conditioning("positive")
+	mask, err := frameMask(l)
+	if err != nil {
+		return nil, err
+	}
+	out, n := l.With(l.Samples), keyframesOf(positive)
+	if n > 0 {
+		if l.Samples.T <= n {
+			return nil, fault.Bad("latent", "has %d frames, positive says that %d guide it: want the latent that they were "+
+				"added to", max(1, l.Samples.T), n)
+		}
+		out.Samples = framesFrom(l.Samples, -n)
+		mask.B -= n
+		mask.Data = mask.Data[:mask.B*mask.Y*mask.X]
+	}
+	out.NoiseMask = mask
+	none := func(e *value.Cond) { e.Keyframes = nil }
+	return []any{positive.Each(none), c.Conditioning("negative").Each(none), out}, nil
+}
+
+// frameMask returns the mask of a latent with a part of its own for every frame; without one all may change.
+func frameMask(l *value.Latent) (*picture.Mask, error) {
+	t := max(1, l.Samples.T)
+	mask := cmp.Or(l.NoiseMask, &picture.Mask{B: 1, Y: 1, X: 1, Data: []float32{1}})
+	if mask.B != 1 && mask.B != t {
+		return nil, fault.Bad("latent", "has a mask for %d frames, it has %d", mask.B, t)
+	}
+	return &picture.Mask{B: t, Y: mask.Y, X: mask.X, Data: slices.Repeat(mask.Data, t/mask.B)}, nil
+}
