@@ -74,10 +74,16 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *request.Reque
 	})
 }
 
-// biased adds attention biases to the entries of models that accept them, except entries with reference latents.
+// biased adds attention biases to the entries of models that accept them, except entries with reference latents, and
+// makes the last frames of three guide the video in models that know that.
 func biased(r *request.Request) *request.Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {
+			if r.Model.Spec.Keyframes && r.Latent.T == 3 {
+				b.Entries[i].Keyframes = []dit.Keyframes{
+					{Spans: [][2]float32{{9, 17}}, Weight: 0.6}, {Spans: [][2]float32{{0, 1}}, Weight: 1},
+				}
+			}
 			if e := &b.Entries[i]; r.Model.Spec.Biases && e.References == nil {
 				e.Biases = []dit.Bias{
 					{Rows: dit.Range{Start: 1, End: 3}, Value: 0.7},
