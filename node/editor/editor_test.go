@@ -59,8 +59,8 @@ func compare(t *testing.T, graph string, want map[string]string) {
 }
 
 // TestWidgetsGetTheirNames checks that widget values get the names of the class's inputs in order, without
-// control_after_generate and the upload button, that a linked widget becomes the link, and that comments and choices
-// in a prompt are resolved.
+// control_after_generate and the upload button, that a linked widget becomes the link, that comments and choices in a
+// prompt are resolved, and that a number stored as "auto" has its default, but not one with another text.
 func TestWidgetsGetTheirNames(t *testing.T) {
 	compare(t, `{"nodes": [
 		{"id": 1, "type": "CLIPLoader", "widgets_values": ["t5.safetensors", "flux"]},
@@ -73,7 +73,9 @@ func TestWidgetsGetTheirNames(t *testing.T) {
 			{"name": "steps", "type": "INT", "link": 4, "widget": {"name": "steps"}}, {"name": "model", "type": "MODEL",
 				"link": 99}]},
 		{"id": 5, "type": "LoadImageMask", "widgets_values": ["x.png", "red", "image"]},
-		{"id": 6, "type": "KSamplerAdvanced", "widgets_values": {"noise_seed": 3, "steps": 5}}],
+		{"id": 6, "type": "KSamplerAdvanced", "widgets_values": {"noise_seed": 3, "steps": 5}},
+		{"id": 8, "type": "EmptyImage", "widgets_values": [64, "auto", "many", 0]},
+		{"id": 9, "type": "PrimitiveString", "widgets_values": ["auto"]}],
 		"links": [[1, 1, 0, 2, 0, "CLIP"], [2, 2, 0, 4, 0, "CONDITIONING"], [3, 3, 0, 4, 1, "LATENT"],
 			[4, 7, 0, 4, 2, "INT"]]}`,
 		map[string]string{
@@ -83,6 +85,8 @@ func TestWidgetsGetTheirNames(t *testing.T) {
 			"7": `PrimitiveInt {"value": 9}`,
 			"4": `KSampler {"seed": 42, "steps": ["7", 0], "cfg": 1.5, "sampler_name": "euler", "scheduler": "simple", ` +
 				`"denoise": 0.5, "positive": ["2", 0], "latent_image": ["3", 0]}`,
+			"9": `PrimitiveString {"value": "auto"}`,
+			"8": `EmptyImage {"width": 64, "height": 512, "batch_size": "many", "color": 0}`,
 			"5": `LoadImageMask {"image": "x.png", "channel": "red"}`,
 			"6": `KSamplerAdvanced {"add_noise": "enable", "noise_seed": 3, "steps": 5, "cfg": 8.0, "sampler_name": "euler", ` +
 				`"scheduler": "simple", "start_at_step": 0, "end_at_step": 10000, "return_with_leftover_noise": "disable"}`,

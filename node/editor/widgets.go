@@ -28,7 +28,8 @@ type reader struct {
 }
 
 // widgetsOf returns the values of a node's widgets by name, in the order of its object_info entry. Widgets without a
-// stored value, because the class got them after the graph was saved, have their defaults.
+// stored value, because the class got them after the graph was saved, have their defaults, and so have numbers that are
+// stored as "auto".
 func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
 	r := &reader{values: list(n.values), named: n.named, out: pyjson.NewObject()}
 	uploads := false
@@ -136,7 +137,7 @@ func (r *reader) take(name string, spec any) {
 		return
 	}
 	value, stored := r.next(name)
-	if !stored {
+	if !stored || value == auto && (kind == "INT" || kind == "FLOAT") {
 		if value = initial(kind, spec, options); value == nil {
 			return
 		}
@@ -149,6 +150,9 @@ func (r *reader) take(name string, spec any) {
 		r.takeChoice(name, value, options)
 	}
 }
+
+// auto is what newer versions store for numbers that the program chooses (bit_depth of CreateVideo).
+const auto = "auto"
 
 // next returns the stored value of a widget. Values by name are complete except for the inputs of choices: any other
 // widget without a name among them has no place in the list either.
