@@ -223,6 +223,7 @@ func TestGuessKindFindsModelAndPrefix(t *testing.T) {
 		"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight": "a LoRA file",
 		"encoder.block.0.layer.0.SelfAttention.q.weight":          "a T5 text encoder",
 		"model.layers.0.self_attn.q_proj.weight":                  "a language model",
+		"vision_model.encoder.layers.0.mlp.fc1.weight":            "a picture encoder (CLIP vision or SigLIP)",
 		"something":                                               "no kind of file that is known",
 	} {
 		if got := models.GuessKind(weights.FromMap(map[string]weights.Stored{name: one})); got != want {

@@ -75,7 +75,8 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *request.Reque
 }
 
 // biased adds attention biases to the entries of models that accept them, except entries with reference latents, and
-// makes the last frames of three guide the video in models that know that.
+// makes the last frames of three guide the video in models that know that. Models that look at pictures get the states of
+// one.
 func biased(r *request.Request) *request.Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {
@@ -83,6 +84,9 @@ func biased(r *request.Request) *request.Request {
 				b.Entries[i].Keyframes = []dit.Keyframes{
 					{Spans: [][2]float32{{9, 17}}, Weight: 0.6}, {Spans: [][2]float32{{0, 1}}, Weight: 1},
 				}
+			}
+			if n := r.Model.Spec.VisionDim; n > 0 {
+				b.Entries[i].Vision = dit.Array{Rows: 8, Cols: n, Data: golden.Input("vision", 8*n)}
 			}
 			if e := &b.Entries[i]; r.Model.Spec.Biases && e.References == nil {
 				e.Biases = []dit.Bias{

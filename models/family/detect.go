@@ -77,6 +77,8 @@ func GuessKind(all []Family, set *weights.Set) string {
 			return "a language model (Gemma 3), of which that of 12 billion parameters is read"
 		case strings.HasSuffix(name, "model.layers.0.self_attn.q_proj.weight"):
 			return "a language model"
+		case strings.HasPrefix(name, "vision_model."):
+			return "a picture encoder (CLIP vision or SigLIP)"
 		case strings.HasSuffix(name, "self_attn.q_proj.weight"):
 			return "a CLIP text encoder"
 		}

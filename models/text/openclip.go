@@ -23,9 +23,28 @@ var openNames = [2][]string{
 	},
 }
 
+// openPictures are OpenCLIP's names of a picture encoder, below openPicturesAt, in place of openNames[0].
+var openPictures = []string{
+	"class_embedding", classAt, "conv1.", visionAt + "embeddings.patch_embedding.",
+	"positional_embedding", positionAt, "ln_pre.", visionAt + "pre_layrnorm.", "ln_post.", visionAt + "post_layernorm.",
+	"transformer.resblocks.", visionAt + "encoder.layers.",
+}
+
+const openPicturesAt = "visual."
+
+// pictureNames gives a picture encoder with OpenCLIP's names those of Hugging Face.
+func pictureNames(set *weights.Set) *weights.Set {
+	if !set.Has(openPicturesAt + openAnchor) {
+		return set
+	}
+	return renamedOpenCLIP(set.Prefix(openPicturesAt), openPictures)
+}
+
 // fromOpenCLIP gives encoders with OpenCLIP's names those of Hugging Face, as full checkpoints of SDXL need: queries,
 // keys and values are rows of one matrix there, and text_projection is transposed. Other tensors stay as they are.
-func fromOpenCLIP(set *weights.Set) *weights.Set {
+func fromOpenCLIP(set *weights.Set) *weights.Set { return renamedOpenCLIP(set, openNames[0]) }
+
+func renamedOpenCLIP(set *weights.Set, outer []string) *weights.Set {
 	var prefixes []string
 	for _, name := range set.Names() {
 		if p, ok := strings.CutSuffix(name, openAnchor); ok {
@@ -39,7 +58,7 @@ func fromOpenCLIP(set *weights.Set) *weights.Set {
 	for _, name := range set.Names() {
 		all[name], _ = set.Get(name)
 	}
-	outside, inside := strings.NewReplacer(openNames[0]...), strings.NewReplacer(openNames[1]...)
+	outside, inside := strings.NewReplacer(outer...), strings.NewReplacer(openNames[1]...)
 	for _, p := range prefixes {
 		part := set.Prefix(p)
 		for _, name := range part.Names() {

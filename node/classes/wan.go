@@ -209,7 +209,7 @@ func seenBy(c *graph.Call, fields ...string) (func(*value.Cond), error) {
 		if !c.Given(field) {
 			continue
 		}
-		one, err := graph.Arg[value.VisionOutput](c, field).Before(field)
+		one, err := graph.Arg[value.VisionOutput](c, field).Before(field, c.Whole("batch_size"))
 		if err != nil {
 			return nil, err
 		}

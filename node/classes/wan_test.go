@@ -35,7 +35,10 @@ type wanRun struct {
 	Negative  wanText
 	Start     *wanInput `json:"start_image"`
 	End       *wanInput `json:"end_image"`
-	Clip      *struct{} `json:"clip_vision"`
+	Clip      *struct { // what an encoder saw
+		Input string `json:"penultimate_hidden_states"`
+		Shape []int
+	} `json:"clip_vision"`
 }
 
 type wanText struct {
@@ -66,13 +69,13 @@ func (i *wanInput) picture() *picture.Image {
 }
 
 // TestWanRuns compares whole runs with ComfyUI's: text to video, two experts in one workflow, first picture, first and
-// last picture, an image-to-video network without a picture, and the 5B model, whose first frame keeps timestep 0. The
+// last picture, pictures with what an encoder saw in one, an image-to-video network without a picture, and the 5B model, whose first frame keeps timestep 0. The
 // videos beside the latent and their masks are compared too. Plans that split a run give the same.
 func TestWanRuns(t *testing.T) {
 	var runs map[string]wanRun
 	check(t, golden.JSON("wan/e2e.json", &runs))
 	root := t.TempDir()
-	for _, m := range []string{"wan-t2v-a", "wan-t2v-b", "wan-i2v22-a", "wan-i2v22-b", "wan-ti2v-a"} {
+	for _, m := range []string{"wan-t2v-a", "wan-t2v-b", "wan-i2v21-a", "wan-i2v22-a", "wan-i2v22-b", "wan-ti2v-a"} {
 		writeGoldenModel(t, m, "", filepath.Join(root, "diffusion_models", m+".safetensors"))
 	}
 	for _, m := range []string{"wan21vae-a", "wan22vae-a"} {
@@ -80,9 +83,6 @@ func TestWanRuns(t *testing.T) {
 	}
 	engine, n := engineOf(t, fastOps), 0
 	for name, run := range runs {
-		if run.Clip != nil {
-			continue // the states of its encoder are recorded, not made
-		}
 		n++
 		t.Run(name, func(t *testing.T) {
 			for _, plan := range []string{"", "ulysses=2,tensor=2"} {
@@ -93,8 +93,8 @@ func TestWanRuns(t *testing.T) {
 			}
 		})
 	}
-	if n != 8 {
-		t.Errorf("%d runs were compared, want 8", n)
+	if n != 9 {
+		t.Errorf("%d runs were compared, want 9", n)
 	}
 }
 
@@ -138,6 +138,13 @@ func (run *wanRun) compare(t *testing.T, engine *parallel.Pool, root, name, plan
 			values[field] = given{"IMAGE", im.picture()}
 			inputs = append(inputs, field, g.add(field))
 		}
+	}
+	if run.Clip != nil {
+		rows, cols := run.Clip.Shape[1], run.Clip.Shape[2]
+		values["Seen"] = given{"CLIP_VISION_OUTPUT", value.VisionOutput{
+			Rows: rows, Cols: cols, Pictures: 1, Deep: golden.Input(strings.TrimPrefix(run.Clip.Input, "input:"), rows*cols),
+		}}
+		inputs = append(inputs, "clip_vision_output", g.add("Seen"))
 	}
 	if words[0] == "WanImageToVideo" || words[0] == "WanFirstLastFrameToVideo" {
 		inputs = append(inputs, "positive", positive, "negative", negative)
@@ -209,7 +216,7 @@ func (run *wanRun) compare(t *testing.T, engine *parallel.Pool, root, name, plan
 	}
 	node := map[string]string{
 		"wan22/i2v-two-experts": "wan-i2v22-a/i2v/node", "wan22/flf-two-experts": "wan-i2v22-a/flf/node",
-		"wan22/ti2v-picture": "wan-ti2v-a/ti2v/node",
+		"wan22/ti2v-picture": "wan-ti2v-a/ti2v/node", "wan21/i2v-clip": "wan-i2v21-a/i2v21/node",
 	}[name]
 	switch {
 	case node == "":

@@ -32,23 +32,27 @@ type Style struct {
 }
 
 // VisionOutput is a CLIP_VISION_OUTPUT: Data holds the final states of all pictures, [Rows, Cols] with Rows counting
-// those of all pictures, and Deep, for each picture, the states after the layers text.Deep; nil if the encoder has
-// fewer layers.
+// those of all pictures, and Deep, for each picture, the states after the layers text.Deep, without those that the
+// encoder does not have.
 type VisionOutput struct {
 	Rows, Cols int
 	Data, Deep []float32
 	Pictures   int
 }
 
-// Before returns the states of one picture after the last layer but one. It returns an error that names the input field
-// if there are several pictures, or if the encoder has too few layers.
-func (o VisionOutput) Before(field string) (dit.Array, error) {
-	if o.Pictures != 1 || o.Deep == nil {
-		return dit.Array{}, fault.Bad(field, "%d pictures, or an encoder of fewer than %d layers: want one picture",
-			o.Pictures, -text.Deep()[0])
+// Before returns the states after the last layer but one that a batch of videos reads, of one picture. Like ComfyUI it
+// takes the first picture for a single video; for more videos it returns an error that names the input field, unless
+// there is one picture. It returns one too if the encoder has a single layer.
+func (o VisionOutput) Before(field string, batch int) (dit.Array, error) {
+	switch {
+	case o.Pictures > 1 && batch > 1:
+		return dit.Array{}, fault.Bad(field, "%d pictures for %d videos: want one picture (ImageFromBatch takes one out "+
+			"of several), or a batch_size of 1, which reads the first", o.Pictures, batch)
+	case o.Pictures < 1 || len(o.Deep) < o.Rows*o.Cols:
+		return dit.Array{}, fault.Bad(field, "has no states before those of the last layer: its encoder has one layer")
 	}
-	n := o.Rows * o.Cols
-	return dit.Array{Rows: o.Rows, Cols: o.Cols, Data: o.Deep[len(o.Deep)-n:]}, nil
+	rows, end := o.Rows/o.Pictures, len(o.Deep)/o.Pictures
+	return dit.Array{Rows: rows, Cols: o.Cols, Data: o.Deep[end-rows*o.Cols : end]}, nil
 }
 
 // lazy is a file with a small network that is loaded on demand.
@@ -57,9 +61,10 @@ type lazy struct {
 	file source.File
 }
 
-// OpenVisionEncoder returns a handle after checking that the file holds a supported picture encoder (SigLIP).
+// OpenVisionEncoder returns a handle after checking that the file holds a supported picture encoder (CLIP vision or
+// SigLIP).
 func OpenVisionEncoder(h files.Header) (*VisionEncoder, error) {
-	if err := text.CheckSigLIP(h.Weights.Set()); err != nil {
+	if err := text.CheckPictureEncoder(h.Weights.Set()); err != nil {
 		return nil, fault.New(fault.WrongFamily, "%s %v: it looks like %s", h.Name, err,
 			models.GuessKind(h.Weights.Set()))
 	}
@@ -104,14 +109,22 @@ func taskEnv(l *parallel.Workspace) dit.TaskEnv {
 	return dit.TaskEnv{Ops: l.Ops, Take: l.Arena, Check: l.Check}
 }
 
-// See encodes every picture of a batch. crop cuts pictures to squares; otherwise they are squeezed.
+// See encodes every picture of a batch. crop cuts pictures to squares; otherwise they are squeezed. It returns an error
+// for pictures of fewer than three channels, and for such long ones that scaling them would take too much memory.
 func (e *VisionEncoder) See(u Use, im *picture.Image, crop bool) (out VisionOutput, err error) {
-	open := func(l *parallel.Workspace, file *weights.File) (*text.SigLIP, error) {
-		return text.OpenSigLIP(l.Ops, file.Set().For(l.DType), files.Config(file, "clip_vision"))
+	if im.C < 3 {
+		return out, fault.Bad("image", "%d channels, picture encoders read red, green and blue", im.C)
 	}
-	err = on(u, e.lazy, "clip_vision", open, func(l *parallel.Workspace, net *text.SigLIP) error {
+	open := func(l *parallel.Workspace, file *weights.File) (*text.PictureEncoder, error) {
+		return text.OpenPictureEncoder(l.Ops, file.Set().For(l.DType), files.Config(file, "clip_vision"))
+	}
+	err = on(u, e.lazy, "clip_vision", open, func(l *parallel.Workspace, net *text.PictureEncoder) error {
 		for b := range im.B {
-			states, deep, err := net.See(envOf(l), visionInput(im, b, net.Size, crop))
+			pixels, err := visionInput(im, b, net, crop)
+			if err != nil {
+				return err
+			}
+			states, deep, err := net.See(envOf(l), pixels)
 			if err != nil {
 				return err
 			}
@@ -124,9 +137,10 @@ func (e *VisionEncoder) See(u Use, im *picture.Image, crop bool) (out VisionOutp
 	return out, err
 }
 
-// visionInput returns picture b as SigLIP expects it: [3, size, size] in -1..1, with values quantized to 8 bits first
-// (ComfyUI comfy/clip_model.py, clip_preprocess).
-func visionInput(im *picture.Image, b, size int, crop bool) []float32 {
+// visionInput returns picture b as the encoder expects it: [3, Size, Size], with values quantized to 8 bits before they
+// are normalized (ComfyUI comfy/clip_model.py, clip_preprocess).
+func visionInput(im *picture.Image, b int, net *text.PictureEncoder, crop bool) ([]float32, error) {
+	size := net.Size
 	m := resample.Image{B: 1, C: 3, Y: im.Y, X: im.X, Data: make([]float32, 0, 3*im.Y*im.X)}
 	for c := range 3 {
 		for i := range im.Y * im.X {
@@ -139,15 +153,19 @@ func visionInput(im *picture.Image, b, size int, crop bool) []float32 {
 			scale := float64(size) / float64(min(im.Y, im.X))
 			y, x = int(math.RoundToEven(scale*float64(im.Y))), int(math.RoundToEven(scale*float64(im.X)))
 		}
+		if 3*float64(y)*float64(x) > MaxValues {
+			return nil, fault.Bad("image", "%d x %d pixels become %d x %d before they are cropped, more than this program "+
+				"holds: want crop none, or a picture that is less long", im.X, im.Y, x, y)
+		}
 		m = resample.Smooth(m, x, y)
 	}
 	out, top, left := make([]float32, 0, 3*size*size), (m.Y-size)/2, (m.X-size)/2
 	for i := range 3 * size * size {
 		c, y, x := i/(size*size), i/size%size, i%size
 		v := min(max(255*m.Data[(c*m.Y+top+y)*m.X+left+x], 0), 255)
-		out = append(out, (float32(math.RoundToEven(float64(v)))/255-0.5)/0.5)
+		out = append(out, (float32(math.RoundToEven(float64(v)))/255-net.Mean[c])/net.Deviation[c])
 	}
-	return out
+	return out, nil
 }
 
 // Rows turns picture encoder states into text rows.
@@ -172,7 +190,7 @@ func (p *ModelPatch) Show(u Use, m *Model, seen VisionOutput) error {
 	switch s := p.sizes; {
 	case s == nil:
 		return fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)
-	case seen.Deep == nil:
+	case len(seen.Deep) < len(text.Deep())*seen.Rows*seen.Cols:
 		return fault.Bad("clip_vision_output", "its encoder has fewer than %d layers: use sigclip_vision_patch14_384",
 			-text.Deep()[0])
 	case seen.Rows != s.Tokens || seen.Cols != s.Width:
