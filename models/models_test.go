@@ -224,7 +224,7 @@ func TestGuessKindFindsModelAndPrefix(t *testing.T) {
 		"encoder.block.0.layer.0.SelfAttention.q.weight":          "a T5 text encoder",
 		"model.layers.0.self_attn.q_proj.weight":                  "a language model",
 		"vision_model.encoder.layers.0.mlp.fc1.weight":            "a picture encoder (CLIP vision or SigLIP)",
-		"something":                                               "no kind of file that is known",
+		"something": "no kind of file that is known",
 	} {
 		if got := models.GuessKind(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
 			t.Errorf("%s: looks like %s, want %s", name, got, want)
