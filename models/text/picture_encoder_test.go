@@ -63,7 +63,10 @@ func TestCLIPVisionMatchesComfyUI(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	for _, c := range []struct{ model, picture string }{
-		{"clipvision-a", "same"}, {"clipvision-b", "seen"}, {"clipvision-l", "small"}, {"clipvision-h", "small"},
+		{"clipvision-a", "same"},
+		{"clipvision-b", "seen"},
+		{"clipvision-l", "small"},
+		{"clipvision-h", "small"},
 		{"clipvision-g", "small"},
 	} {
 		set, config, err := goldenweights.Set(c.model)

@@ -69,8 +69,9 @@ func (i *wanInput) picture() *picture.Image {
 }
 
 // TestWanRuns compares whole runs with ComfyUI's: text to video, two experts in one workflow, first picture, first and
-// last picture, pictures with what an encoder saw in one, an image-to-video network without a picture, and the 5B model, whose first frame keeps timestep 0. The
-// videos beside the latent and their masks are compared too. Plans that split a run give the same.
+// last picture, pictures with what an encoder saw in one, an image-to-video network without a picture, and the 5B
+// model, whose first frame keeps timestep 0. The videos beside the latent and their masks are compared too. Plans that
+// split a run give the same.
 func TestWanRuns(t *testing.T) {
 	var runs map[string]wanRun
 	check(t, golden.JSON("wan/e2e.json", &runs))

@@ -4,8 +4,9 @@ Wan 2.1 that begin and end with what they see, in ComfyUI 0.33.0. Running the te
     python tests/reference/make_clip_vision.py COMFYUI_TREE tests/golden/wan
 
 Weights and inputs are by the formula of tests/golden/README.md section 1; pictures are `input:clip_vision/NAME` (scale
-1, offset 0.5). `ENCODER/CASE` are the states after the last layer, `#penultimate` those before it; `NETWORK/ROWS` is what a network makes of states. Runs go through
-CLIPVisionEncode, WanImageToVideo or WanFirstLastFrameToVideo with the autoencoder wan21vae-a, and KSampler.
+1, offset 0.5). `ENCODER/CASE` are the states after the last layer, `#penultimate` those before it; `NETWORK/ROWS` is
+what a network makes of states. Runs go through CLIPVisionEncode, WanImageToVideo or WanFirstLastFrameToVideo with the
+autoencoder wan21vae-a, and KSampler.
 """
 
 import json
@@ -131,8 +132,8 @@ with torch.inference_mode():
         made = getattr(nodes_wan, node).execute(*sides, vae=vae, width=64, height=48, length=5, batch_size=1, **args)
         positive, negative, latent = made.args
         got = nodes.KSampler().sample(network, 5, 3, 4.0, "euler", "simple", positive, negative, latent, 1.0)[0]
-        keep(name, got["samples"], model=model, node=node, inputs={k: list(v) for k, v in inputs.items()}, seed=5, steps=3,
-            cfg=4.0, context=[1, 11, 4096])
+        keep(name, got["samples"], model=model, node=node, inputs={k: list(v) for k, v in inputs.items()}, seed=5,
+            steps=3, cfg=4.0, context=[1, 11, 4096])
 
 for file, what in {"clip_vision": CASES, "weights_clip_vision": WEIGHTS}.items():
     with open(f"{out}/{file}.json", "w") as f:
