@@ -20,7 +20,7 @@ type File struct {
 func FileOf(o files.Output) File {
 	return File{
 		Ref: OutputRef{
-			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext,
+			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext, Bare: o.Bare,
 			Width: o.Width, Height: o.Height, Bytes: len(o.Data), CRC32C: Checksum(o.Data),
 		},
 		Data: o.Data,
@@ -31,7 +31,7 @@ func FileOf(o files.Output) File {
 func (f File) Output() files.Output {
 	r := f.Ref
 	return files.Output{
-		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext,
+		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext, Bare: r.Bare,
 		Data: f.Data, Width: r.Width, Height: r.Height,
 	}
 }

@@ -117,6 +117,7 @@ type OutputRef struct {
 	Type      string `json:"type"` // "output" or "temp"
 	Prefix    string `json:"prefix,omitempty"`
 	Ext       string `json:"ext"`
+	Bare      bool   `json:"bare,omitempty"` // see files.Output
 	Filename  string `json:"filename,omitempty"`
 	Subfolder string `json:"subfolder,omitempty"`
 	Width     int    `json:"width,omitempty"`

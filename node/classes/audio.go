@@ -295,7 +295,7 @@ func saveAudio(c *graph.Call, prefix, folder, format, quality string) ([]any, er
 		if err != nil {
 			return nil, err
 		}
-		c.Save(files.Output{Kind: files.KindAudio, Prefix: p, Type: folder, Ext: "." + format, Data: data})
+		c.Save(files.Output{Kind: files.KindAudio, Prefix: p, Type: folder, Ext: "." + format, Bare: true, Data: data})
 	}
 	return []any{a}, nil
 }

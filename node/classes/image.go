@@ -44,7 +44,7 @@ func imageClasses() []graph.Class {
 					"default", "ComfyUI"),
 			},
 			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Check: checkSavePrefix,
-			Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
+			Run: func(c *graph.Call) ([]any, error) { return saveImages(c, saved(c)) },
 		},
 		{
 			Name: "PreviewImage", Display: "Preview Image",
@@ -52,7 +52,7 @@ func imageClasses() []graph.Class {
 			Output: true, Description: "Saves the pictures to the temp folder.",
 			Inputs: []graph.Input{graph.Bare("images", "IMAGE")}, Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}},
 			Hidden: workflowTexts(),
-			Run:    func(c *graph.Call) ([]any, error) { return saveImages(c, tempPrefix(), "temp") },
+			Run:    func(c *graph.Call) ([]any, error) { return saveImages(c, shown()) },
 		},
 		{
 			Name: "SaveImageWebsocket", Display: "Save Image (Websocket)", Module: "custom_nodes.websocket_image_save",
@@ -155,16 +155,23 @@ func savePrefix(preset string) graph.Input {
 		"multiline", false)
 }
 
-func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
-	im := c.Image("images")
-	return []any{im}, saveAs(c, im, prefix, kind, "images")
+// saved and shown say how pictures are handed to the caller that go to the output folder, and those that are shown.
+func saved(c *graph.Call) files.Output {
+	return files.Output{Kind: "images", Prefix: c.Str("filename_prefix"), Type: "output"}
 }
 
-// saveAs hands pictures to the caller as PNG; key is where the editor looks for them.
-func saveAs(c *graph.Call, im *picture.Image, prefix, kind, key string) error {
+func shown() files.Output { return files.Output{Kind: "images", Prefix: tempPrefix(), Type: "temp"} }
+
+func saveImages(c *graph.Call, as files.Output) ([]any, error) {
+	im := c.Image("images")
+	return []any{im}, saveAs(c, im, as)
+}
+
+// saveAs hands pictures to the caller as PNG, with what as says.
+func saveAs(c *graph.Call, im *picture.Image, as files.Output) error {
 	texts := metadataOf(c)
 	for i := range im.B {
-		p, err := files.CheckPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
+		p, err := files.CheckPrefix(strings.ReplaceAll(as.Prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
 		if err != nil {
 			return err
 		}
@@ -172,7 +179,9 @@ func saveAs(c *graph.Call, im *picture.Image, prefix, kind, key string) error {
 			return err
 		}
 		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C, texts...)
-		c.Save(files.Output{Kind: key, Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
+		c.Save(files.Output{
+			Kind: as.Kind, Prefix: p, Type: as.Type, Ext: ".png", Bare: as.Bare, Data: data, Width: im.X, Height: im.Y,
+		})
 	}
 	return nil
 }
@@ -363,7 +372,9 @@ func saveAdvanced(c *graph.Call) ([]any, error) {
 	if kind, depth := c.Chosen("format"), c.Str("format.bit_depth"); kind != "png" || depth != "8-bit" {
 		return nil, fault.Bad("format", "%s of %s is not supported, only png of 8-bit", kind, depth)
 	}
-	return saveImages(c, c.Str("filename_prefix"), "output")
+	as := saved(c)
+	as.Bare = true
+	return saveImages(c, as)
 }
 
 // compareImages returns both inputs as temporary files, under a_images and b_images, where the editor looks for them.
@@ -374,7 +385,9 @@ func compareImages(c *graph.Call) ([]any, error) {
 			continue
 		}
 		im := c.Image("image_" + side)
-		if err := saveAs(c, im, "comfy.compare."+side, "temp", side+"_images"); err != nil {
+		if err := saveAs(c, im, files.Output{
+			Kind: side + "_images", Prefix: "comfy.compare." + side, Type: "temp",
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -384,7 +397,7 @@ func compareImages(c *graph.Call) ([]any, error) {
 // saveTemp shows pictures in the way of classes other than PreviewImage.
 func saveTemp(c *graph.Call, im *picture.Image) error {
 	c.Show("animated", []any{false})
-	return saveAs(c, im, tempPrefix(), "temp", "images")
+	return saveAs(c, im, shown())
 }
 
 // cropRegion crops to a region that the editor draws.

@@ -472,3 +472,20 @@ func TestLoadedVideosAreCopied(t *testing.T) {
 		}
 	}
 }
+
+// TestPicturesAreNamed checks the names that ComfyUI 0.33.0 gives the files of its two classes that save pictures.
+func TestPicturesAreNamed(t *testing.T) {
+	im, _ := recordedClip()
+	for class, want := range map[string]string{"SaveImage": "n_00001_.png", "SaveImageAdvanced": "n_00001.png"} {
+		in := map[string]any{"images": im, "filename_prefix": "n"}
+		if class == "SaveImageAdvanced" {
+			in["format"], in["format.bit_depth"], in["format.input_color_space"] = "png", "8-bit", "sRGB"
+		}
+		_, result, err := onValues(t, files.Roots{}, class, in)
+		check(t, err)
+		out := t.TempDir()
+		if ref, err := files.Commit(out, result.Outputs[0]); err != nil || ref.Filename != want {
+			t.Errorf("%s saves %v, %v, want %s", class, ref, err, want)
+		}
+	}
+}

@@ -191,7 +191,7 @@ func makeBelow(dir, folder string) (inside bool, err error) {
 func publishNext(folder, sub, name, temp string, out Output, publish func(temp, final string) error) (FileRef, error) {
 	for counter := nextCounter(folder, name); ; counter++ {
 		file := fmt.Sprintf("%s_%05d_%s", name, counter, out.Ext)
-		if out.Kind == KindAudio { // ComfyUI's names of sounds end with the number
+		if out.Bare {
 			file = fmt.Sprintf("%s_%05d%s", name, counter, out.Ext)
 		}
 		err := publish(temp, filepath.Join(folder, file))
@@ -290,6 +290,7 @@ type Output struct {
 	Prefix string // filename_prefix, variables replaced, checked to stay in the folder
 	Type   string // "output" or "temp"
 	Ext    string // with the dot
+	Bare   bool   // the name ends with the number, in other names an underscore follows it: both are ComfyUI's
 	Data   []byte
 	Width  int // pixels; 0 for latents
 	Height int

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -120,5 +121,21 @@ func TestPrefixVariables(t *testing.T) {
 	want := fmt.Sprintf("%d/640x480_%%foo%%", time.Now().Year())
 	if err != nil || got != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+// TestBareNames checks the names that end with the number, and that both kinds of names have one counter, as ComfyUI's.
+func TestBareNames(t *testing.T) {
+	folder := t.TempDir()
+	var names []string
+	for _, bare := range []bool{true, false, true} {
+		ref, err := Commit(folder, Output{Prefix: "a", Type: "output", Ext: ".png", Bare: bare, Data: []byte("x")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, ref.Filename)
+	}
+	if want := []string{"a_00001.png", "a_00002_.png", "a_00003.png"}; !slices.Equal(names, want) {
+		t.Errorf("the names are %v, want %v", names, want)
 	}
 }
