@@ -11,6 +11,6 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		imageFilterClasses(), maskClasses(), styleClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(),
 		stringClasses(), expressionClasses(), generateClasses(), referenceClasses(), boxClasses(),
 		wanClasses(), vaeAudioClasses(), h3Classes(), ltxClasses(), videoClasses(), audioClasses(),
-		ltxSoundClasses(), extra,
+		ltxSoundClasses(), cameraClasses(), extra,
 	)
 }

@@ -14,6 +14,7 @@ import (
 var widgetTypes = map[string]bool{
 	"INT": true, "FLOAT": true, "STRING": true, "BOOLEAN": true, "COMBO": true, dynamicCombo: true,
 	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true, "BOUNDING_BOXES": true, "IMAGECOMPARE": true,
+	"CAMERA_ANGLE_VIEW": true,
 }
 
 // dynamicCombo is the type of a choice that adds inputs of its own, named "choice.input".

@@ -9,6 +9,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/node/picture"
+	"patchbay/node/pyjson"
 	"patchbay/parallel/request"
 )
 
@@ -103,6 +104,9 @@ type Boxes []any
 
 // Array is a list of JSON values.
 type Array []any
+
+// Camera is a camera in a scene, in JSON: position, target, zoom, cameraType and fov in degrees.
+type Camera struct{ Info *pyjson.Object }
 
 // Noise makes the noise that a run starts from.
 type Noise struct {

@@ -99,6 +99,8 @@ func Export(v any) (any, bool) {
 			list = append(list, x[i].export())
 		}
 		return list, true
+	case Camera:
+		return x.Info, true
 	case string, bool, int64, uint64, float64:
 		return v, true
 	}
