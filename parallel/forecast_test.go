@@ -76,7 +76,7 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *request.Reque
 
 // biased adds attention biases to the entries of models that accept them, except entries with reference latents, and
 // makes the last frames of three guide the video in models that know that. Models that look at pictures get the states of
-// one.
+// one. The first entry has a reference sound where sound is a stream of its own.
 func biased(r *request.Request) *request.Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {
@@ -87,6 +87,10 @@ func biased(r *request.Request) *request.Request {
 			}
 			if n := r.Model.Spec.VisionDim; n > 0 {
 				b.Entries[i].Vision = dit.Array{Rows: 8, Cols: n, Data: golden.Input("vision", 8*n)}
+			}
+			if s := r.Model.Spec.Sound; s.Width > 0 && r.Latent.Sound.Len() > 0 && b.Name == "positive" && i == 0 {
+				cols := s.Channels * s.Patch
+				b.Entries[i].SoundReference = dit.Array{Rows: 4, Cols: cols, Data: golden.Input("voice", 4*cols)}
 			}
 			if e := &b.Entries[i]; r.Model.Spec.Biases && e.References == nil {
 				e.Biases = []dit.Bias{

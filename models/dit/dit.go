@@ -92,6 +92,9 @@ type Entry struct {
 	// Keyframes are the last frames of the latent, in order, which guide the video and are no part of it
 	// (Spec.Keyframes).
 	Keyframes []Keyframes
+	// SoundReference is rows of sound [rows, Sound.Channels*Sound.Patch] that the sound of the latent follows, at time 0,
+	// in networks in which that is a stream of its own (Sound.Width).
+	SoundReference Array
 	// Connected says that Context is not what the text encoder wrote, but what the network has made of it
 	// (Spec.Connected).
 	Connected bool
@@ -434,6 +437,7 @@ type Prepared struct {
 	RoPE engine.RoPE
 	// SoundRoPE is the tables of the sound that every rank computes, of the shapes that the family says.
 	SoundRoPE engine.RoPE
+	Sound     engine.Tensor // [n, rows, C*p] of env.DType, Entry.SoundReference; absent: there is none
 	Concat    engine.Tensor // [n, Li, C*p*p] f32, appended by Embed to the features of image tokens; absent: nothing
 	Pos       engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
 	// [n, Li, E] of env.DType: the embedded hint of a control net, added by Embed, or of a Patch; absent: none.
@@ -501,7 +505,8 @@ type State struct {
 	M    *Modulation
 	Step int         // index of the timestep in M
 	RoPE engine.RoPE // tables of Wide, set by NewState
-	// Sound [B, Ls, Sound.Width] is the rows of sound that every rank computes; absent: there are none.
+	// Sound [B, Ls, Sound.Width] is the rows of sound that every rank computes, after those of a reference
+	// (Prepared.Sound); absent: there are none.
 	Sound engine.Tensor
 	// First holds the image rows that a control net starts with, where all its blocks start from them.
 	First engine.Tensor
@@ -545,7 +550,7 @@ type Model interface {
 func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows, wide Rows) *State {
 	s := &State{B: b, Rows: rows, Wide: wide, P: p, M: m, Step: step}
 	s.X = env.Arena.Alloc(env.DType, b, rows.Len(), spec.Width)
-	if n := spec.Alike(p.Grid); n > 0 {
+	if n := spec.AlikeOf(p.Grid, p.Entries); n > 0 {
 		s.Sound = env.Arena.Alloc(env.DType, b, n, spec.Sound.Width)
 	}
 	s.RoPE = p.Tables(env, wide)

@@ -26,6 +26,15 @@ func (s *Spec) Alike(g Grid) int {
 	return g.Sound
 }
 
+// AlikeOf is Alike with the rows of Entry.SoundReference, of which all entries have equally many.
+func (s *Spec) AlikeOf(g Grid, entries []Entry) int {
+	n := s.Alike(g)
+	if n > 0 {
+		n += entries[0].SoundReference.Rows
+	}
+	return n
+}
+
 // Split returns how many tokens of g plans split over ranks.
 func (s *Spec) Split(g Grid) int { return g.Tokens() - s.Alike(g) }
 

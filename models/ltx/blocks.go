@@ -1,6 +1,8 @@
 package ltx
 
 import (
+	"slices"
+
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/layers"
@@ -32,9 +34,23 @@ func (m *Model) streams(env dit.Env, s *dit.State, video, sound engine.Tensor) (
 		return v, a
 	}
 	a.rope = s.P.SoundRoPE
-	a.of = segments(s.P.N, all, e.SoundRows, 1, dit.Range{End: grid.Sound}, sound)
+	a.of = segments(s.P.N, all, soundTimes(e, grid.Sound), 1, dit.Range{End: a.x.Dim(1)}, sound)
 	a.h = layers.Scratch(env, a.x, a.x.Shape()...)
 	return v, a
+}
+
+// soundTimes returns the part of the timestep of every row of sound, where those of a reference have 0; nil: 1
+// everywhere.
+func soundTimes(e *dit.Entry, rows int) []float32 {
+	n := e.SoundReference.Rows
+	if n == 0 {
+		return e.SoundRows
+	}
+	own := e.SoundRows
+	if own == nil {
+		own = slices.Repeat([]float32{1}, rows)
+	}
+	return append(make([]float32, n), own...)
 }
 
 // segments returns the runs within rows, where each of times is the part that so many rows have; nil: 1 everywhere. mod
@@ -273,7 +289,14 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	}
 	if !s.Sound.IsZero() {
 		sound := x.Slice(1, rows.Len(), x.Dim(1)).Slice(2, 0, m.cfg.SoundFeatures)
-		env.Ops.Linear(s.Sound, sound, n.SoundPatch, engine.Epilogue{})
+		before := s.Sound.Dim(1) - sound.Dim(1)
+		env.Ops.Linear(s.Sound.Slice(1, before, s.Sound.Dim(1)), sound, n.SoundPatch, engine.Epilogue{})
+		for i := 0; i < s.P.N && before > 0; i++ {
+			for b := i * s.B / s.P.N; b < (i+1)*s.B/s.P.N; b++ {
+				to := s.Sound.Slice(0, b, b+1).Slice(1, 0, before)
+				env.Ops.Linear(to, s.P.Sound.Slice(0, i, i+1), n.SoundPatch, engine.Epilogue{})
+			}
+		}
 	}
 }
 
@@ -292,8 +315,13 @@ func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 		for _, s := range t.of {
 			layers.AdaLN(env, s.of(t.h), s.of(t.x), layers.Chunk(s.mod, t.e, 0), layers.Chunk(s.mod, t.e, 1), eps)
 		}
-		if l := t.x.Dim(1); l > 0 {
-			env.Ops.Linear(out.Slice(1, at, at+l).Slice(2, 0, t.by.N()), t.h, t.by, engine.Epilogue{})
+		before := 0 // rows of a reference
+		if t.stream == &a && !s.P.Sound.IsZero() {
+			before = s.P.Sound.Dim(1)
+		}
+		if l := t.x.Dim(1) - before; l > 0 {
+			rows := t.h.Slice(1, before, before+l)
+			env.Ops.Linear(out.Slice(1, at, at+l).Slice(2, 0, t.by.N()), rows, t.by, engine.Epilogue{})
 			at += l
 		}
 	}

@@ -41,6 +41,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		case e.FrameRate != first.FrameRate || e.Connected != first.Connected || !e.SameKeyframes(first):
 			return nil, fmt.Errorf("ltx: entry %d: another frame rate than the first one's, other keyframes, or another kind "+
 				"of text", i)
+		case e.SoundReference.Rows != first.SoundReference.Rows:
+			return nil, fmt.Errorf("ltx: entry %d: %d rows of a reference sound, want %d as the first one has", i,
+				e.SoundReference.Rows, first.SoundReference.Rows)
 		case e.KeyframesOf() >= max(1, grid.T):
 			return nil, fmt.Errorf("ltx: entry %d: %d frames that guide a video, the latent has %d", i, e.KeyframesOf(), grid.T)
 		}
@@ -49,6 +52,12 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		return nil, fmt.Errorf("ltx: sound of %d columns, want %d", grid.SoundX, soundColumns)
 	}
 	m.place(env, p)
+	if n := first.SoundReference.Rows; n > 0 && grid.Sound > 0 {
+		p.Sound = env.Arena.Alloc(env.DType, p.N, n, m.cfg.SoundFeatures)
+		for i := range entries {
+			env.Ops.Upload(p.Sound.Slice(0, i, i+1), entries[i].SoundReference.Data)
+		}
+	}
 	p.CrossKV = make([]engine.Tensor, m.cfg.Depth)
 	rows := first.Context.Rows
 	if !first.Connected {
@@ -233,6 +242,9 @@ func parts(e *dit.Entry) []float32 {
 	out := slices.Concat(e.Frames, e.SoundRows)
 	if e.Frames == nil || e.SoundRows == nil {
 		out = append(out, 1)
+	}
+	if e.SoundReference.Rows > 0 {
+		out = append(out, 0)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

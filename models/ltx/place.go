@@ -76,13 +76,21 @@ func (m *Model) place(env dit.Env, p *dit.Prepared) {
 	if g.Sound == 0 {
 		return
 	}
-	rows := func(most int, middles bool) axis {
-		return line(g.Sound, most, middles, between(func(i int) float32 {
-			return float32(max(0, soundRows*i+1-soundRows)) * soundHop / soundRate
-		}), func(token int) int { return token })
+	reference := p.Entries[0].SoundReference.Rows
+	moment := func(i int) float32 { return float32(max(0, soundRows*i+1-soundRows)) * soundHop / soundRate }
+	earlier := float32(float64(moment(reference)) + 1./soundRate*soundRows*soundHop) // it ends a row before the sound
+	at := func(i int) (start, end float32) {
+		if i < reference {
+			return moment(i) - earlier, moment(i+1) - earlier
+		}
+		return moment(i - reference), moment(i - reference + 1)
 	}
-	p.SoundRoPE = layers.UploadRotation(env, g.Sound, sound+sound, func() layers.Rotation {
-		return c.tables(g.Sound, sound, []axis{rows(c.SoundMaxPos[0], c.Middles)}, sound, []axis{rows(longest, true)})
+	n := reference + g.Sound
+	rows := func(most int, middles bool) axis {
+		return line(n, most, middles, at, func(token int) int { return token })
+	}
+	p.SoundRoPE = layers.UploadRotation(env, n, sound+sound, func() layers.Rotation {
+		return c.tables(n, sound, []axis{rows(c.SoundMaxPos[0], c.Middles)}, sound, []axis{rows(longest, true)})
 	})
 }
 

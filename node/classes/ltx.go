@@ -97,6 +97,20 @@ func ltxClasses() []graph.Class {
 			Outputs: append(slices.Clone(both), graph.Slot{Name: "latent", Type: "LATENT"}), Run: ltxAddGuide,
 		},
 		{
+			Name: "LTXVReferenceAudio", Display: "LTXV Reference Audio (ID-LoRA)", Category: "model/conditioning/ltxv",
+			Phase:       graph.PhaseVAE,
+			Description: "Has the sound of a video continue another one, with the voice of that.",
+			Inputs: slices.Concat([]graph.Input{graph.Link("model", "MODEL", "")}, sides, []graph.Input{
+				graph.Link("reference_audio", "AUDIO", "with the voice; about 5 seconds"),
+				graph.Link(ltxSoundVAE, "VAE", "the autoencoder of sound").With("display_name", "Audio VAE"),
+				graph.Float("identity_guidance_scale", "how much of what the voice changes is added; 0: no extra evaluation", 3, 0,
+					100, 0.01).With("round", 0.01),
+				graph.Float("start_percent", "from where on", 0, 0, 1, 0.001).AsAdvanced(),
+				graph.Float("end_percent", "until where", 1, 0, 1, 0.001).AsAdvanced(),
+			}),
+			Outputs: append([]graph.Slot{{Name: "MODEL", Type: "MODEL"}}, both...), Run: ltxReferenceSound,
+		},
+		{
 			Name: "LTXVCropGuides", Category: "model/conditioning/ltxv",
 			Description: "Takes the frames that guide a video off it.",
 			Inputs:      append(slices.Clone(sides), graph.Link("latent", "LATENT", "")),

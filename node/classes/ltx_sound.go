@@ -2,8 +2,10 @@ package classes
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/fault"
+	"patchbay/models/dit"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -73,4 +75,32 @@ func emptyLTXSound(c *graph.Call) ([]any, error) {
 	}
 	l := request.NewLatent(c.Whole("batch_size"), v.Channels, rows, v.Sound.Mel.Columns())
 	return []any{&value.Latent{Samples: l}}, nil
+}
+
+// ltxReferenceSound encodes a sound, of which each row becomes a token in front of the sound that is made, and adds
+// guidance that moves a video away from what it would be without.
+func ltxReferenceSound(c *graph.Call) ([]any, error) {
+	a := graph.Arg[*value.Audio](c, "reference_audio")
+	l, err := encodeSound(c, ltxSoundVAE, a, "reference_audio")
+	if err != nil {
+		return nil, err
+	}
+	if l.B != 1 {
+		return nil, fault.Bad("reference_audio", "has %d sounds: want one", l.B)
+	}
+	rows := dit.Array{Rows: l.Y, Cols: l.C * l.X, Data: make([]float32, 0, len(l.Data))}
+	for y := range l.Y {
+		for channel := range l.C {
+			rows.Data = append(rows.Data, l.Data[(channel*l.Y+y)*l.X:][:l.X]...)
+		}
+	}
+	m := *c.Model("model")
+	if scale := c.Float("identity_guidance_scale"); scale != 0 {
+		m.Identity = append(slices.Clone(m.Identity), request.Identity{
+			Scale: float32(scale), Start: m.Sampling.PercentToSigma(c.Decimal("start_percent")),
+			End: m.Sampling.PercentToSigma(c.Decimal("end_percent")),
+		})
+	}
+	add := func(e *value.Cond) { e.SoundReference = rows }
+	return []any{&m, c.Conditioning("positive").Each(add), c.Conditioning("negative").Each(add)}, nil
 }

@@ -74,6 +74,13 @@ func Lower(r Lowering) (*request.Request, error) {
 		}
 		req.Branches = append(req.Branches, branch)
 	}
+	if req.Guider.Identity = m.Identity; len(m.Identity) > 0 && len(req.Branches) > 0 {
+		without := request.Branch{Name: req.Branches[0].Name, Entries: slices.Clone(req.Branches[0].Entries)}
+		for i := range without.Entries {
+			without.Entries[i].SoundReference = dit.Array{}
+		}
+		req.Branches = append(req.Branches, without)
+	}
 	return req, nil
 }
 
@@ -207,6 +214,9 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, latent *Latent, hint Hi
 		}
 		if m.Spec.FrameRate == 0 {
 			e.FrameRate = 0 // others ignore it, as in ComfyUI
+		}
+		if m.Spec.Sound.Width == 0 {
+			e.SoundReference = dit.Array{}
 		}
 		if !m.Spec.Keyframes {
 			e.Keyframes = nil

@@ -27,6 +27,8 @@ type Model struct {
 	Norm *float32
 	// Rescale is RescaleCFG's multiplier (request.Guider.Rescale); nil: guidance is not mixed.
 	Rescale *float32
+	// Identity is LTXVReferenceAudio's guidance (request.Guider.Identity).
+	Identity []request.Identity
 	// Patches are layers that run behind its blocks, in the order in which they were added.
 	Patches []*Control
 	// Prefix holds rows that go in front of the text of every entry.

@@ -77,7 +77,7 @@ type Guide struct {
 // Bytes returns the host memory of the data that an entry refers to.
 func (c *Cond) Bytes() int64 {
 	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data) +
-		len(c.Vision.Data) + len(c.ConcatGiven.Data)
+		len(c.Vision.Data) + len(c.ConcatGiven.Data) + len(c.SoundReference.Data)
 	for _, l := range c.Latents {
 		n += len(l.Data)
 	}

@@ -90,9 +90,9 @@ func Export(v any) (any, bool) {
 		return o, true
 	case Conditioning:
 		if slices.ContainsFunc(x, func(c Cond) bool {
-			return len(c.Controls)+len(c.Guides)+len(c.Keyframes)+len(c.Pictures) > 0
+			return len(c.Controls)+len(c.Guides)+len(c.Keyframes)+len(c.Pictures)+c.SoundReference.Rows > 0
 		}) {
-			return nil, false // control nets, their VAEs, and what guides a video have no wire form
+			return nil, false // control nets, their VAEs, and what guides a video or its sound have no wire form
 		}
 		list := []any{}
 		for i := range x {

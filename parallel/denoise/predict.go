@@ -29,6 +29,12 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 		x0, uncond = mix(d.req.Guider, len(x), branches, func(negative, positive []float32, cfg float32) []float32 {
 			return s.normed(s.guided(negative, positive, cfg, in, sigma), positive)
 		})
+		if scale := d.req.Guider.At(sigma); scale != 0 {
+			x0 = slices.Clone(x0)
+			for i, without := range branches[len(branches)-1] {
+				x0[i] += float32((branches[0][i] - without) * scale)
+			}
+		}
 		if a.cached == cachedGuided {
 			s.keep(guidedKey, in, x0)
 			s.uncond = append(s.uncond[:0], uncond...)
@@ -165,6 +171,9 @@ func (s *latentPart) maskAt(sigma float32) []float32 {
 func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
 	needed := needed(d.req.Guider, len(d.req.Branches), d.sampler.NeedsUncond)
+	if d.req.Guider.At(sigma) != 0 {
+		needed[len(needed)-1] = true
+	}
 	q := question{x: x, input: x, sigma: sigma}
 	if !d.req.Sampling.IsFlow() {
 		q.input = make([]float32, len(x))

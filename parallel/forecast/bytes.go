@@ -58,11 +58,12 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 }
 
 // block adds what rank c sends in block i for the rows of one entry with b items.
-func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows []dit.Rows, b int) {
+// sound is how many rows of sound all ranks have alike.
+func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows []dit.Rows, b, sound int) {
 	spec := o.Spec.Blocks[i]
 	plan.EachAttention(spec, func(imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	mine := rows[c.SequenceRank(o.plan)]
-	o.alikeBytes(v, c, rows, b)
+	o.alikeBytes(v, c, rows, b, sound)
 	if o.plan.Tensor == 1 {
 		return
 	}
@@ -82,10 +83,19 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, rows [
 	}
 }
 
+// alike returns how many rows of sound all ranks have alike for entry i.
+func (o *Partition) alike(i int) int {
+	n := o.Spec.Alike(o.grid())
+	if n > 0 {
+		n += valueOf(o.SoundReferences, i)
+	}
+	return n
+}
+
 // alikeBytes adds what rank c sends for an attention whose queries all ranks have alike (dit.Env.AttendAlike): results
 // with their log-sum-exp in f32, or where keys must be in order, keys and values.
-func (o *Partition) alikeBytes(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int) {
-	queries, u, r := int64(b*o.Spec.Alike(o.grid())), int64(o.plan.Ulysses), int64(o.plan.Ring)
+func (o *Partition) alikeBytes(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b, sound int) {
+	queries, u, r := int64(b*sound), int64(o.plan.Ulysses), int64(o.plan.Ring)
 	if queries == 0 {
 		return
 	}
@@ -135,11 +145,11 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 	}
 	b := o.batch[c.Data].Len()
 	for _, i := range o.entries[c.CFG] {
-		rows := o.rows(m, i)
+		rows, sound := o.rows(m, i), o.alike(i)
 		for _, k := range o.lanesOf(c) {
 			for _, n := range o.kinds[k] {
 				var one [plan.AxisCount]volume
-				o.block(&one, c, n.block, rows, b)
+				o.block(&one, c, n.block, rows, b, sound)
 				for a := range v {
 					v[a].add(int64(n.count)*one[a].calls, int64(n.count)*one[a].values)
 					v[a].stats += int64(n.count) * one[a].stats
@@ -148,8 +158,8 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 			}
 			if o.sends(k) {
 				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.SequenceRank(o.plan)], c.Tensor).Len()*o.Spec.Width))
-				if n := o.Spec.Alike(o.grid()); n > 0 {
-					v[plan.AxisPipe].add(1, int64(b*n*o.Spec.Sound.Width))
+				if sound > 0 {
+					v[plan.AxisPipe].add(1, int64(b*sound*o.Spec.Sound.Width))
 				}
 			}
 		}

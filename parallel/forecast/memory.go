@@ -210,6 +210,7 @@ func (w *Workload) entry(i int) dit.Entry {
 		SoundRows: w.SoundRows, Connected: w.Connected, Keyframes: w.Keyframes,
 	}
 	e.Context = undefined(first, spec.TextColumns(&e))
+	e.SoundReference = undefined(valueOf(w.SoundReferences, i), spec.Sound.Channels*spec.Sound.Patch)
 	if spec.VisionDim > 0 {
 		e.Vision = undefined(w.Vision, spec.VisionDim)
 	}

@@ -163,7 +163,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, rows []dit.Rows, entry, 
 	}
 	l.launches += streams * launches
 	plan.EachAttention(blk, func(imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
-	c.addExchanges(l, at, n, rows, b)
+	c.addExchanges(l, at, n, rows, b, c.alike(entry))
 }
 
 // addAttention adds one attention over the whole sequence.
@@ -191,9 +191,9 @@ func (c *costs) padding(d *hardware.Device) float64 {
 }
 
 // addExchanges adds the exchanges of rank at in block n.
-func (c *costs) addExchanges(l *load, at plan.Coord, n int, rows []dit.Rows, b int) {
+func (c *costs) addExchanges(l *load, at plan.Coord, n int, rows []dit.Rows, b, sound int) {
 	var sent [plan.AxisCount]volume
-	c.block(&sent, at, n, rows, b)
+	c.block(&sent, at, n, rows, b, sound)
 	for a, v := range sent {
 		hops, w := v.calls, c.wires[a]
 		if plan.Axis(a) == plan.AxisRing && c.stored() { // one gather takes R-1 hops around the ring

@@ -40,6 +40,8 @@ type Workload struct {
 	Frames, SoundRows []float32
 	Connected         bool            // of all entries (dit.Entry.Connected)
 	Keyframes         []dit.Keyframes // of all entries (dit.Entry.Keyframes)
+	// SoundReferences is the rows of each entry's reference sound (dit.Entry.SoundReference); nil: there are none.
+	SoundReferences []int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device has the rates of one rank, by which stages are balanced. The zero Device counts multiply-adds alone. It
@@ -121,6 +123,9 @@ func (w Workload) merged(p plan.Plan) Workload {
 	}
 	if w.Biases != nil {
 		w.Biases = w.Biases[:p.CFG]
+	}
+	if w.SoundReferences != nil {
+		w.SoundReferences = w.SoundReferences[:p.CFG]
 	}
 	return w
 }
@@ -307,7 +312,8 @@ func (o *Partition) setLanes(lanes []dit.Range) {
 func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
 		for _, i := range o.entries[group] {
-			out = append(out, o.Text[i], valueOf(o.References, i), valueOf(o.Biases, i))
+			out = append(out, o.Text[i], valueOf(o.References, i), valueOf(o.Biases, i),
+				valueOf(o.SoundReferences, i))
 			for k := range o.Nets {
 				for j, e := range o.Nets[k].Entries {
 					if e == i {

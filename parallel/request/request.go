@@ -157,8 +157,28 @@ type Guider struct {
 	// velocities if the model is no flow model (ComfyUI's RescaleCFG; arXiv:2305.08891, section 3.4). It comes before
 	// Norm. nil: no mixing.
 	Rescale *float32
+	// Identity moves what all of this gives away from the prediction of one more branch, the last: that of the first one
+	// without its reference sound (ComfyUI's LTXVReferenceAudio).
+	Identity []Identity
 	// NoShortcut evaluates the negative branch even if CFG is 1 (samplers that need uncond do so anyway).
 	NoShortcut bool
+}
+
+// Identity adds, while Start >= sigma >= End, Scale times what a reference changes in the prediction of the first
+// branch.
+type Identity struct {
+	Scale      float32
+	Start, End float64
+}
+
+// At returns the sum of the scales that act at sigma.
+func (g *Guider) At(sigma float32) (scale float32) {
+	for _, i := range g.Identity {
+		if s := float64(sigma); s <= i.Start && s >= i.End {
+			scale += i.Scale
+		}
+	}
+	return scale
 }
 
 // GuiderKind selects the rule of a Guider.

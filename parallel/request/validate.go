@@ -73,6 +73,18 @@ func (r *Request) validateGuidance() error {
 	if want == 0 {
 		return fault.Bad("guider", "unknown kind %d", r.Guider.Kind)
 	}
+	if len(r.Guider.Identity) > 0 {
+		want++
+		if r.Guider.Kind == GuideDual {
+			return fault.Bad("guider", "DualCFGGuider takes no identity guidance (LTXVReferenceAudio): set "+
+				"identity_guidance_scale to 0, or use CFGGuider")
+		}
+	}
+	for _, i := range r.Guider.Identity {
+		if !finite(i.Scale) {
+			return fault.Bad("guider", "has identity guidance of scale %v: want a finite number", i.Scale)
+		}
+	}
 	if len(r.Branches) != want {
 		return fault.Bad("branches", "this guider takes %d, got %d", want, len(r.Branches))
 	}
@@ -124,6 +136,14 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case e.SoundRows != nil && len(e.SoundRows) != r.Latent.Sound.Y:
 		return fault.Bad(branch, "entry %d has timesteps of %d rows of sound, the latent has %d", i, len(e.SoundRows),
 			r.Latent.Sound.Y)
+	case e.SoundReference.Rows > 0 && (spec.Sound.Width == 0 || r.Latent.Sound == (Sound{})):
+		return fault.Bad(branch, "entry %d has a reference sound (LTXVReferenceAudio), for which it takes an LTX-2 model "+
+			"and a latent with sound (LTXVConcatAVLatent)", i)
+	case e.SoundReference.Rows > 0 && e.SoundReference.Cols != spec.Sound.Channels*spec.Sound.Patch,
+		len(e.SoundReference.Data) != e.SoundReference.Rows*e.SoundReference.Cols:
+		return fault.Bad(branch, "entry %d has a reference sound of [%d, %d] with %d values, the %s model takes rows of %d",
+			i, e.SoundReference.Rows, e.SoundReference.Cols, len(e.SoundReference.Data), spec.Family,
+			spec.Sound.Channels*spec.Sound.Patch)
 	case len(e.Keyframes) > 0 && !spec.Keyframes:
 		return fault.Bad(branch, "entry %d has frames that guide a video, which %s models do not take", i, spec.Family)
 	case !e.SameKeyframes(&r.Branches[0].Entries[0].Entry):

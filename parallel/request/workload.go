@@ -33,7 +33,7 @@ func (r *Request) Workload() forecast.Workload {
 			w.Prefix, w.Vision, w.Frames = e.Prefix.Rows, max(w.Vision, e.Vision.Rows), e.Frames
 			w.SoundRows, w.Connected, w.Keyframes = e.SoundRows, e.Connected, e.Keyframes
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
-			w.Biases = append(w.Biases, len(e.Biases))
+			w.Biases, w.SoundReferences = append(w.Biases, len(e.Biases)), append(w.SoundReferences, e.SoundReference.Rows)
 		}
 	}
 	w.Unlike = r.unlike()
@@ -84,6 +84,7 @@ func sameShapes(a, b *dit.Entry) bool {
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
 		a.Vision.Rows == b.Vision.Rows && slices.Equal(a.Frames, b.Frames) && slices.Equal(a.SoundRows, b.SoundRows) &&
+		a.SoundReference.Rows == b.SoundReference.Rows &&
 		a.FrameRate == b.FrameRate && a.SameKeyframes(b) && a.Connected == b.Connected && slices.Equal(a.Slots, b.Slots) &&
 		slices.Equal(a.Biases, b.Biases) && slices.Equal(a.Pictures, b.Pictures) &&
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return x.Like(&y) })
