@@ -43,7 +43,8 @@ func formOf(name string) (bytes float64, err error) {
 func cardSizes() []int64 { return []int64{8, 12, 16, 24, 32, 48, 80, 96} }
 
 // fits prints, as a Markdown table, what the devices do with every released model by form of its file and memory of a
-// card, the rows of each model as soon as they are known. Forms with equal cells share a row.
+// card, the rows of each model as soon as they are known: those of a picture of --size, then those of a usual video if
+// the model makes one. Forms with equal cells share a row.
 func (f *Flags) fits(out io.Writer) error {
 	models := published.Names()
 	if f.Model != "" {
@@ -55,37 +56,53 @@ func (f *Flags) fits(out io.Writer) error {
 	}
 	console.Printf(out, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
 	for _, model := range models {
-		search, err := f.of(model).Search()
+		of := *f
+		of.Model = model
+		if err := of.rows(out, model); err != nil {
+			return err
+		}
+		m, err := of.open()
 		if err != nil {
 			return console.BadInput(err)
 		}
-		if search.Cluster.Mixed != nil {
-			return console.BadInput(fmt.Errorf("--fits --devices %s: want one kind of card", f.Devices))
-		}
-		var bits, cells []string
-		row := func() {
-			if bits != nil {
-				console.Printf(out, "| %s | %s | %s |\n", model, strings.Join(bits, ", "), strings.Join(cells, " | "))
+		if c := m.Clip; c.Pictures > 0 {
+			of.frames, of.Size = c.Pictures, fmt.Sprintf("%dx%d", c.Width, c.Height)
+			if err := of.rows(out, fmt.Sprintf("%s%s%d of %s", model, videoMark, of.frames, of.Size)); err != nil {
+				return err
 			}
 		}
-		for _, form := range fileForms() {
-			next := fitting(search, form.bytes)
-			if !slices.Equal(next, cells) {
-				row()
-				bits, cells = nil, next
-			}
-			bits = append(bits, form.bits)
-		}
-		row()
 	}
 	return nil
 }
 
-// of returns the flags for another model.
-func (f *Flags) of(model string) *Flags {
-	out := *f
-	out.Model = model
-	return &out
+// videoMark stands between the name of a model and the size of its video.
+const videoMark = ", video: "
+
+// rows prints the rows of one model, whose first cell is name.
+func (f *Flags) rows(out io.Writer, name string) error {
+	search, err := f.Search()
+	if err != nil {
+		return console.BadInput(err)
+	}
+	if search.Cluster.Mixed != nil {
+		return console.BadInput(fmt.Errorf("--fits --devices %s: want one kind of card", f.Devices))
+	}
+	var bits, cells []string
+	row := func() {
+		if bits != nil {
+			console.Printf(out, "| %s | %s | %s |\n", name, strings.Join(bits, ", "), strings.Join(cells, " | "))
+		}
+	}
+	for _, form := range fileForms() {
+		next := fitting(search, form.bytes)
+		if !slices.Equal(next, cells) {
+			row()
+			bits, cells = nil, next
+		}
+		bits = append(bits, form.bits)
+	}
+	row()
+	return nil
 }
 
 // fitting returns a cell for each size of a card: "yes" if one card keeps all weights, how many times as long the run

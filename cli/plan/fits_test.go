@@ -17,7 +17,8 @@ const (
 )
 
 // TestFits compares docs/parallel.md with what the command prints, and the table with the released numbers of
-// parameters: a card holds no more than it has, and a model that card and host memory hold together runs.
+// parameters: a card holds no more than it has, a model that card and host memory hold together runs, and a video needs
+// no smaller card than a picture.
 func TestFits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long: it plans for every model; TestFitsSeveralCards for two")
@@ -47,15 +48,34 @@ func TestFits(t *testing.T) {
 		t.Errorf("%s has\n%s\nthe command prints\n%s", path, documented, out.String())
 	}
 	forms := map[string]float64{"16": 2, "8": 1, "4": 0.5}
-	seen := map[string]bool{} // models and bits
+	seen, pictures, want := map[string]bool{}, map[string][]string{}, 0 // models and bits; cells of pictures
+	for _, name := range published.Names() {
+		m, err := published.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want += len(fileForms()); m.Clip.Pictures > 0 {
+			want += len(fileForms())
+		}
+	}
 	for line := range strings.Lines(out.String()) {
 		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
-		m, err := published.Find(cells[0])
+		model, _, video := strings.Cut(cells[0], videoMark)
+		m, err := published.Find(model)
 		if err != nil {
 			continue // head and rule
 		}
 		for bits := range strings.SplitSeq(cells[1], ", ") {
 			seen[cells[0]+"/"+bits] = true
+			if key := model + "/" + bits; !video {
+				pictures[key] = cells
+			} else {
+				for i, cell := range cells {
+					if of := pictures[key][i]; i > 1 && (cell == "yes" && of != "yes" || cell != "-" && of == "-") {
+						t.Errorf("%s in %s bits on %d GB: %s, a picture %s", cells[0], bits, cardSizes()[i-2], cell, of)
+					}
+				}
+			}
 			bytes := forms[bits] * 1e9 * m.Billions // a little less than there are
 			for i, cell := range cells[2:] {
 				card := float64(cardSizes()[i] << 30)
@@ -72,8 +92,8 @@ func TestFits(t *testing.T) {
 			}
 		}
 	}
-	if n := len(published.Names()) * len(fileForms()); len(seen) != n {
-		t.Errorf("%d rows of models and forms, want %d:\n%s", len(seen), n, out.String())
+	if len(seen) != want {
+		t.Errorf("%d rows of models, videos and forms, want %d:\n%s", len(seen), want, out.String())
 	}
 }
 

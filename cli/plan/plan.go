@@ -19,6 +19,7 @@ import (
 	"patchbay/daemon"
 	"patchbay/fault"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/published"
 	"patchbay/node/files"
 	"patchbay/node/value"
@@ -35,7 +36,7 @@ type Flags struct {
 	file                       string
 	Steps, Batch, Warmup       int
 	text, entries, jobs        int
-	layers                     int
+	layers, frames             int
 	exact, json, all, blocking bool
 	table, checks              bool
 	controls, patches          []string
@@ -65,6 +66,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
   patchbay plan --model flux-dev --devices 2x4090-pcie --control 5+10
   patchbay plan --model qwen-image --devices 4xL40-pcie --patch blocks
   patchbay plan --model qwen-image-layered --size 640x640 --layers 3 --devices 4xL40-pcie
+  patchbay plan --model wan2.2-ti2v-5b --size 1280x704 --frames 121 --devices 1x3060 --host-memory 32G
   patchbay plan --model qwen-image --file int8 --devices 1x3060 --host-memory 32G
   patchbay plan --fits --host-memory 32G
   patchbay plan --fits --exact --devices 4xL40-pcie
@@ -86,6 +88,8 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 	fl.IntVar(&f.Steps, "steps", 0, "evaluations of the network (default: those of the release; 20 for files)")
 	fl.IntVar(&f.Batch, "batch", 1, "pictures at once")
 	fl.IntVar(&f.layers, "layers", 0, "layers beside the whole picture, as Qwen-Image-Layered makes them")
+	fl.IntVar(&f.frames, "frames", 0, "length of a video in pictures, whose sound is counted in models that make one "+
+		"(default: one frame of the latent)")
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0,
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
@@ -135,6 +139,10 @@ func (f *Flags) run(cmd *cobra.Command) error {
 		return console.BadInput(errors.New("--check runs the model alone: leave out --control and --patch"))
 	case f.layers != 0 && (f.checks || f.table):
 		return console.BadInput(errors.New("--check and --fits are for pictures without layers: leave out --layers"))
+	case f.frames != 0 && f.checks:
+		return console.BadInput(errors.New("--check is for pictures: leave out --frames"))
+	case f.frames != 0 && f.table:
+		return console.BadInput(errors.New("--fits has rows for the usual video of each model: leave out --frames"))
 	}
 	if f.checks {
 		return f.check(cmd.Context(), cmd.OutOrStdout())
@@ -226,6 +234,10 @@ func (f *Flags) Search() (forecast.Search, error) {
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
 	switch {
+	case f.frames != 0:
+		if err := f.video(&s.Workload, m.Video); err != nil {
+			return s, err
+		}
 	case f.layers == 0:
 	case f.layers < 0 || f.layers > 64 || !m.Spec.Frames:
 		return s, fmt.Errorf("--layers %d: want 1 to 64 of a model that takes layers, 0 of others", f.layers)
@@ -246,6 +258,26 @@ func (f *Flags) Search() (forecast.Search, error) {
 	return s, f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
 }
 
+// video makes the latent of w, which is one frame, that of --frames pictures, with its sound.
+func (f *Flags) video(w *forecast.Workload, v family.Video) error {
+	const most = 16384 // of ComfyUI's nodes
+	switch {
+	case v.Step == 0:
+		return fmt.Errorf("--frames %d: %s makes no videos: leave it out", f.frames, f.Model)
+	case f.layers != 0 || len(f.netNames()) > 0:
+		return errors.New("--frames is for videos alone: leave out --layers, --control and --patch")
+	case f.frames > most || !v.Makes(f.frames):
+		return fmt.Errorf("--frames %d: want %d, %d, %d and so on, at most %d", f.frames, v.First, v.First+v.Step,
+			v.First+2*v.Step, most)
+	}
+	w.T = v.Latent(f.frames)
+	w.Y *= w.T
+	if v.Sound != nil {
+		w.SoundY, w.SoundX = v.Sound(f.frames)
+	}
+	return nil
+}
+
 // onThisMachine reports whether devices names GPUs of this machine by number, as for serve.
 func onThisMachine(devices string) bool { return strings.HasPrefix(devices, "cuda:") }
 
@@ -256,8 +288,7 @@ func (f *Flags) open() (*published.Model, error) {
 		var spec *dit.Spec
 		var stored string
 		if spec, stored, err = f.describeFile(f.Model); err == nil {
-			m = &published.Model{Spec: spec, Scale: 8}
-			m.Name, m.Steps, m.Text, m.Entries = f.Model+stored, 20, 256, 2
+			m = published.Of(family.Release{Name: f.Model + stored, Steps: 20, Text: 256, Entries: 2}, spec, f.opened.Format)
 			if spec.TakesGuidance {
 				m.Entries = 1
 			}
@@ -310,8 +341,12 @@ func writeTimeline(path string, s *forecast.Simulation) error {
 // show prints a choice for people.
 func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	r := f.report(s, c)
-	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n",
-		strings.Join(append([]string{r.Model}, r.Nets...), " with "), r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0],
+	made := fmt.Sprintf("%d picture(s)", s.Batch)
+	if r.Frames > 0 {
+		made = fmt.Sprintf("%d video(s) of %d pictures", s.Batch, r.Frames)
+	}
+	console.Printf(out, "%s, %s px, %s, %d evaluations, %d entries of %d text tokens on %s\n",
+		strings.Join(append([]string{r.Model}, r.Nets...), " with "), r.Size, made, s.Evaluations, len(s.Text), s.Text[0],
 		r.Devices)
 	console.Printf(out, "rates     %s\n", r.Rates)
 	note := "the picture of one rank"

@@ -11,6 +11,7 @@ type report struct {
 	Model          string              `json:"model"`
 	Nets           []string            `json:"nets,omitempty"` // control nets and model patches
 	Size           string              `json:"size"`
+	Frames         int                 `json:"frames,omitempty"` // pictures of a video
 	Devices        string              `json:"devices"`
 	Rates          string              `json:"rates"` // where they come from
 	Plan           string              `json:"plan"`
@@ -71,8 +72,9 @@ func (f *Flags) rated(c hardware.Cluster) string {
 
 func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 	r := report{
-		Model: f.Model, Nets: f.netNames(), Size: f.Size, Devices: s.Cluster.String(), Rates: f.rated(s.Cluster),
-		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
+		Model: f.Model, Nets: f.netNames(), Size: f.Size, Frames: f.frames,
+		Devices: s.Cluster.String(), Rates: f.rated(s.Cluster), Plan: c.Best.Plan.String(), Exact: c.Best.Exact,
+		Seconds:     c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
 		FreeBytes: c.Best.On.Free(), Ranks: c.Simulation.Ranks, Idle: c.Idle,

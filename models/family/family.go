@@ -26,6 +26,7 @@ type Family struct {
 	Names   weights.Names // what adapters and other layouts call its tensors
 	Control *Control      // nil: no control nets of the family are known
 	Patch   *Patch        // nil: no model patches of the family are known
+	Video   Video         // what latents its videos have
 	// Releases are the published models, for plans made before any weight is on disk.
 	Releases []Release
 	Tiny     Config // a small model with every optional part, for tests
@@ -59,7 +60,9 @@ type Release struct {
 	// Entries is how many conditioning entries an evaluation has: 2 with classifier-free guidance, 1 for distilled
 	// models.
 	Entries int
-	Config  Config
+	// Clip is a usual video: presets of ComfyUI's nodes, or of its template. Zero for models of pictures.
+	Clip   Clip
+	Config Config
 }
 
 // Text says how prompts become entries.

@@ -1,6 +1,8 @@
 package ltx
 
 import (
+	"math"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/weights"
@@ -20,6 +22,7 @@ func Family() family.Family {
 		Width: 4096, SoundWidth: 2048, Depth: 8, Registers: 128, HeadDim: 128, SoundHeadDim: 64, Gated: true, Project: None,
 	}
 	later.TextDim = later.Hidden + later.Sound
+	usual := family.Clip{Width: 768, Height: 512, Pictures: 121}
 	tiny := later
 	tiny.Hidden, tiny.Sound, tiny.Depth, tiny.Heads, tiny.SoundHeads, tiny.Keyframes = 96, 48, 4, 4, 4, true
 	tiny.TextDim = 56
@@ -31,9 +34,13 @@ func Family() family.Family {
 		Forms:  []family.Form{{Has: sounds}},
 		Detect: Detect,
 		Text:   prompts(),
+		Video: family.Video{First: 1, Lead: 1, Step: cellFrames, Frames: 1, Sound: func(pictures int) (y, x int) {
+			rows := float64(soundRate) / soundHop / soundRows // a second
+			return int(math.RoundToEven(float64(pictures) / frameRate * rows)), soundColumns
+		}},
 		Releases: []family.Release{
-			{Name: "ltx-2-19b", Billions: 19.4, Steps: 20, Text: textRows, Entries: 2, Config: two},
-			{Name: "ltx-2.3-22b", Billions: 21.0, Steps: 8, Text: textRows, Entries: 1, Config: later},
+			{Name: "ltx-2-19b", Billions: 19.4, Steps: 20, Text: textRows, Entries: 2, Clip: usual, Config: two},
+			{Name: "ltx-2.3-22b", Billions: 21.0, Steps: 8, Text: textRows, Entries: 1, Clip: usual, Config: later},
 		},
 		Tiny: tiny,
 	}

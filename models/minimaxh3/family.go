@@ -1,6 +1,8 @@
 package minimaxh3
 
 import (
+	"math"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -17,6 +19,7 @@ func Family() family.Family {
 	}
 	full := pruned
 	full.TimeDim, full.TimeHidden, full.Table = 2688, 5376, 0
+	usual := family.Clip{Width: 1344, Height: 768, Pictures: 124} // 5 seconds, the presets of the nodes
 	return family.Family{
 		Name:   "minimaxh3",
 		Forms:  []family.Form{{Has: anchor}},
@@ -24,9 +27,12 @@ func Family() family.Family {
 		Text: family.Text{Types: []string{"minimax"}, Encoders: []family.Encoder{{
 			Kind: "qwen3vl_32b", Layout: bare(), Under: func(string) bool { return true },
 		}}},
+		Video: family.Video{First: 5, Lead: 2, Step: 17, Frames: 5, Sound: func(pictures int) (y, x int) {
+			return 2, int(math.RoundToEven(float64(pictures) / 24 * 40)) // 24 pictures and 40 columns a second
+		}},
 		Releases: []family.Release{
-			{Name: "minimax-h3", Billions: 20.1, Steps: 20, Text: 300, Entries: 1, Config: pruned},
-			{Name: "minimax-h3-full", Billions: 33.1, Steps: 20, Text: 300, Entries: 1, Config: full},
+			{Name: "minimax-h3", Billions: 20.1, Steps: 20, Text: 300, Entries: 1, Clip: usual, Config: pruned},
+			{Name: "minimax-h3-full", Billions: 33.1, Steps: 20, Text: 300, Entries: 1, Clip: usual, Config: full},
 		},
 		Tiny: Config{
 			Hidden: 96, Heads: 7, HeadDim: 16, Depth: 4, Refiners: 1, MLPHidden: 128, Channels: 24, Sound: 32, ContextDim: 40,

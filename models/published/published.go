@@ -12,6 +12,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/family"
+	"patchbay/models/latent"
 	"patchbay/models/weights"
 )
 
@@ -20,6 +21,7 @@ type Model struct {
 	family.Release
 	Spec  *dit.Spec
 	Scale int // image pixels along the side of a latent pixel
+	Video family.Video
 }
 
 // Names returns the names of all released models.
@@ -54,7 +56,13 @@ func Find(name string) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	return &Model{r, &d.Spec, d.Latent.Pixels()}, nil
+	return Of(r, &d.Spec, d.Latent), nil
+}
+
+// Of returns the model of a release, or of a file, for a plan.
+func Of(r family.Release, spec *dit.Spec, format latent.Format) *Model {
+	f, _ := models.Named(spec.Family)
+	return &Model{r, spec, format.Pixels(), f.Video}
 }
 
 // Random returns the model of that name with random weights, which needs no file. If the name is that of a family and

@@ -18,6 +18,8 @@ func Family() family.Family {
 	small.Hidden, small.Heads, small.Depth, small.MLPHidden = 1536, 12, 30, 8960
 	ti2v.Hidden, ti2v.Heads, ti2v.Depth, ti2v.MLPHidden, ti2v.Channels, ti2v.In = 3072, 24, 30, 14336, 48, 48
 	beside22.In, pictures.In, pictures.VisionDim = 36, 36, 1280
+	usual := family.Clip{Width: 832, Height: 480, Pictures: 81}
+	later := family.Clip{Width: 1280, Height: 704, Pictures: 121}
 	ends := pictures
 	ends.PictureRows = 514
 	return family.Family{
@@ -34,14 +36,15 @@ func Family() family.Family {
 			}},
 		},
 		Names: names(),
+		Video: family.Video{First: 1, Lead: 1, Step: 4, Frames: 1},
 		Releases: []family.Release{
-			{Name: "wan2.1-t2v-1.3b", Billions: 1.419, Steps: 30, Text: 512, Entries: 2, Config: small},
-			{Name: "wan2.1-t2v-14b", Billions: 14.29, Steps: 30, Text: 512, Entries: 2, Config: large},
-			{Name: "wan2.1-i2v-14b", Billions: 16.40, Steps: 20, Text: 512, Entries: 2, Config: pictures},
-			{Name: "wan2.1-flf2v-14b", Billions: 16.40, Steps: 20, Text: 512, Entries: 2, Config: ends},
-			{Name: "wan2.2-t2v-14b", Billions: 14.29, Steps: 20, Text: 512, Entries: 2, Config: large},
-			{Name: "wan2.2-i2v-14b", Billions: 14.29, Steps: 20, Text: 512, Entries: 2, Config: beside22},
-			{Name: "wan2.2-ti2v-5b", Billions: 5.0, Steps: 20, Text: 512, Entries: 2, Config: ti2v},
+			{Name: "wan2.1-t2v-1.3b", Billions: 1.419, Steps: 30, Text: 512, Entries: 2, Clip: usual, Config: small},
+			{Name: "wan2.1-t2v-14b", Billions: 14.29, Steps: 30, Text: 512, Entries: 2, Clip: usual, Config: large},
+			{Name: "wan2.1-i2v-14b", Billions: 16.40, Steps: 20, Text: 512, Entries: 2, Clip: usual, Config: pictures},
+			{Name: "wan2.1-flf2v-14b", Billions: 16.40, Steps: 20, Text: 512, Entries: 2, Clip: usual, Config: ends},
+			{Name: "wan2.2-t2v-14b", Billions: 14.29, Steps: 20, Text: 512, Entries: 2, Clip: usual, Config: large},
+			{Name: "wan2.2-i2v-14b", Billions: 14.29, Steps: 20, Text: 512, Entries: 2, Clip: usual, Config: beside22},
+			{Name: "wan2.2-ti2v-5b", Billions: 5.0, Steps: 20, Text: 512, Entries: 2, Clip: later, Config: ti2v},
 		},
 		Tiny: Config{ // first-last frame
 			Hidden: 112, Heads: 7, Depth: 4, MLPHidden: 224, ContextDim: 56, Channels: 16, In: 36, VisionDim: 48, PictureRows: 9,

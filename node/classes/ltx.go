@@ -245,7 +245,7 @@ func ltxUpscale(c *graph.Call) ([]any, error) {
 }
 
 func emptyLTX(c *graph.Call) ([]any, error) {
-	out, err := emptyLatent(c, ltxChannels, ltxPixels, (c.Whole("length")-1)/ltxPictures+1)
+	out, err := emptyLatent(c, ltxChannels, ltxPixels, videoOf("ltx").Latent(c.Whole("length")))
 	if err == nil {
 		out[0].(*value.Latent).Scale = ltxPixels
 	}

@@ -1,7 +1,6 @@
 package classes
 
 import (
-	"math"
 	"slices"
 
 	"patchbay/fault"
@@ -108,25 +107,18 @@ const (
 	h3Channels = 24
 	h3Sound    = 32
 	h3Rate     = 24 // pictures a second
-	h3Columns  = 40 // columns of a sound a second
 )
 
 // h3Pictures rounds a number of pictures up to the next that MiniMax-H3 makes: 5, 22, 39 and so on.
 func h3Pictures(n int) int { return 5 + (max(0, n-5)+16)/17*17 }
 
-// h3Frames returns the latent frames of so many pictures.
-func h3Frames(pictures int) int { return (pictures-5)/17*5 + 2 }
-
-// h3SoundColumns returns the columns of the sound beside so many pictures.
-func h3SoundColumns(pictures int) int {
-	return int(math.RoundToEven(float64(pictures) / h3Rate * h3Columns))
-}
-
 // emptyH3 returns zeros for the video that width, height and length describe, and its number of pictures.
 func emptyH3(c *graph.Call) (*value.Latent, int, error) {
 	n := h3Pictures(c.Whole("length"))
-	t, y, x := h3Frames(n), c.Whole("height")/h3Scale, c.Whole("width")/h3Scale
-	sound := request.Sound{C: h3Sound, Y: 2, X: h3SoundColumns(n)}
+	video := videoOf("minimaxh3")
+	t, y, x := video.Latent(n), c.Whole("height")/h3Scale, c.Whole("width")/h3Scale
+	sound := request.Sound{C: h3Sound}
+	sound.Y, sound.X = video.Sound(n)
 	if int64(h3Channels)*int64(t)*int64(y)*int64(x) > value.MaxValues {
 		return nil, n, fault.Bad("length", "%d latent frames of %d x %d are more than this program holds (%d values)", t, x,
 			y, value.MaxValues)

@@ -163,7 +163,9 @@ func TestH3Lengths(t *testing.T) {
 		n, err := strconv.Atoi(length)
 		check(t, err)
 		pictures := h3Pictures(n)
-		if got := [3]int{pictures, h3Frames(pictures), h3SoundColumns(pictures)}; got != want {
+		video := videoOf("minimaxh3")
+		_, columns := video.Sound(pictures)
+		if got := [3]int{pictures, video.Latent(pictures), columns}; got != want || !video.Makes(pictures) {
 			t.Errorf("%d pictures: %v, want %v", n, got, want)
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"slices"
 
 	"patchbay/fault"
+	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -57,7 +59,13 @@ func wanClasses() []graph.Class {
 }
 
 // latentFrames returns the latent frames of a video of so many pictures, which ComfyUI cuts to 4k+1.
-func latentFrames(pictures int) int { return (pictures-1)/4 + 1 }
+func latentFrames(pictures int) int { return videoOf("wan").Latent(pictures) }
+
+// videoOf says what latents the videos of a family have.
+func videoOf(name string) family.Video {
+	f, _ := models.Named(name)
+	return f.Video
+}
 
 // clip is a video of grey pictures [length, height, width, 3] some of which are given.
 type clip struct {
@@ -131,9 +139,9 @@ func imageToVideo(c *graph.Call) ([]any, error) {
 		}
 		mask := request.NewLatent(1, 1, l.Samples.T*(video.Y/max(1, video.T)), video.X)
 		mask.T = l.Samples.T
-		frame := len(mask.Data) / mask.T
+		frame, first := len(mask.Data)/mask.T, latentFrames(n)
 		for i := range mask.Data {
-			if i/frame >= latentFrames(n) {
+			if i/frame >= first {
 				mask.Data[i] = 1
 			}
 		}
