@@ -112,9 +112,9 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					t.Helper()
 					for rank, bytes := range forecast.WeightsByRank(w, p, 4) {
 						key := plan.HeldKey("", p.Held(lanes, plan.Mesh{Plan: p}.At(rank)))
-						// packing fills up panels: nothing in released models, up to a seventh in slices of tiny ones
-						if off := float64(bytes)/float64(l.peak[key]) - 1; !near(off, 0, 0.15) {
-							t.Errorf("%s, rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", p, rank,
+						// packing fills up panels: nothing in released models, up to 16 % in slices of tiny ones
+						if off := float64(bytes)/float64(l.peak[key]) - 1; !near(off, 0, 0.16) {
+							t.Errorf("%s, rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 16 %%", p, rank,
 								bytes, key, l.peak[key], 100*off)
 						}
 					}

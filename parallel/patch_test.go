@@ -306,8 +306,8 @@ func forecastOfPatches(t *testing.T, e *Pool, r, plain *request.Request) {
 	}
 }
 
-// weightsOfPatches returns the bytes of an entry's patches on one rank: in a tensor group only a share of the matrices
-// of attention and MLP.
+// weightsOfPatches returns the bytes of an entry's patches on the rank that holds most: in a tensor group of two only
+// half of the matrices of MLPs, and the larger half of the heads.
 func weightsOfPatches(t *testing.T, r *request.Request) (n int64) {
 	t.Helper()
 	for _, c := range r.Branches[0].Entries[0].Control {
@@ -317,10 +317,13 @@ func weightsOfPatches(t *testing.T, r *request.Request) (n int64) {
 		}
 		for _, name := range set.Names() {
 			w, _ := set.Get(name)
-			shared := strings.Contains(name, "feed_forward.") || strings.Contains(name, "attention.qkv") ||
-				strings.Contains(name, "attention.out")
-			if n += int64(4 * w.Len()); shared && strings.HasPrefix(r.Plan, "tensor") {
+			n += int64(4 * w.Len())
+			switch heads := c.Net.Spec.Groups(); {
+			case !strings.HasPrefix(r.Plan, "tensor"):
+			case strings.Contains(name, "feed_forward."):
 				n -= int64(2 * w.Len())
+			case strings.Contains(name, "attention.qkv"), strings.Contains(name, "attention.out"):
+				n -= int64(4 * w.Len() / heads * (heads / 2))
 			}
 		}
 	}

@@ -140,3 +140,30 @@ func TestStagesWithTheirWeightsAreForecast(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) { compareRecorded(t, e, *r, "pipe=2,patches=3,shard=on", engine.BF16) })
 	}
 }
+
+// TestUnevenTensorGroupsAreForecast compares the bytes that the ranks of a tensor group read from host memory with the
+// planner's for every family, where heads and MLP columns do not divide evenly.
+func TestUnevenTensorGroupsAreForecast(t *testing.T) {
+	uneven := 0
+	for _, f := range families(t) {
+		e := newRecordingEngine(t)
+		for _, text := range []string{"tensor=3,stream=on", "tensor=5,stream=3", "tensor=4,form=scatter,stream=2"} {
+			r := tinyRequest(t, f.name, 2, f.y, f.x, 2)
+			p, err := plan.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := workloadOf(r)
+			if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
+				continue // refused, or fewer heads
+			}
+			if w.Spec.Groups()%p.Tensor > 0 {
+				uneven++
+			}
+			t.Run(f.name+"/"+text, func(t *testing.T) { compareRecorded(t, e, *r, text, engine.BF16) })
+		}
+	}
+	if uneven < 20 {
+		t.Errorf("%d plans divide heads unevenly, want at least 20", uneven)
+	}
+}

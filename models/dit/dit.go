@@ -298,7 +298,8 @@ type BlockSpec struct {
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, a whole network: 0, others 1).
 	Attends int
 	Params  int64 // number of parameters
-	Split   int64 // those that a tensor group divides
+	// Split are those that a tensor group divides, for each number of units: heads and columns of MLPs.
+	Split [2]Split
 }
 
 // Blocks returns n copies of b, each of which attends once and takes no skip input.

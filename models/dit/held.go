@@ -54,6 +54,21 @@ func (h Held) Share(n int) Range {
 	return Range{n * h.Rank / h.Ranks, n * (h.Rank + 1) / h.Ranks}
 }
 
+// Split is parameters that the ranks of a tensor group share in whole units (Held.Share), such as heads.
+type Split struct {
+	Units  int
+	Params int64 // of one unit
+}
+
+// HeldParams returns how many parameters of the block a rank of a tensor group holds.
+func (b BlockSpec) HeldParams(h Held) int64 {
+	n := b.Params
+	for _, s := range b.Split {
+		n -= int64(s.Units-h.Share(s.Units).Len()) * s.Params
+	}
+	return n
+}
+
 // Streamed reports for every block of a model with n of them whether it is brought from host memory. Those blocks are
 // spread evenly over the held ones, so that each has as much time to arrive as the others.
 func (h Held) Streamed(n int) []bool {

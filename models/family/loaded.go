@@ -2,7 +2,9 @@ package family
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"patchbay/engine"
@@ -85,7 +87,9 @@ func Describe[N any](
 	if err != nil {
 		return nil, err
 	}
-	count(&spec, declared)
+	if err := count(&spec, declared); err != nil {
+		return nil, err
+	}
 	load := func(ops engine.Ops, set *weights.Set, held dit.Held) (l Loaded[N], err error) {
 		o := options
 		o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
@@ -151,8 +155,9 @@ func outlines[N any](
 	}
 }
 
-// count sets the numbers of parameters.
-func count(s *dit.Spec, declared []weights.Declared) {
+// count sets the numbers of parameters. It refuses blocks that a tensor group divides by more numbers of units than
+// dit.BlockSpec.Split has room for.
+func count(s *dit.Spec, declared []weights.Declared) error {
 	for _, d := range declared {
 		n := d.Params()
 		s.Params += n
@@ -163,12 +168,19 @@ func count(s *dit.Spec, declared []weights.Declared) {
 			s.HeadParams += n
 		}
 		if d.Block >= 0 {
-			s.Blocks[d.Block].Params += n
-			if d.Split {
-				s.Blocks[d.Block].Split += n
+			b := &s.Blocks[d.Block]
+			b.Params += n
+			for _, split := range d.Split {
+				at := slices.IndexFunc(b.Split[:], func(s dit.Split) bool { return s.Units == 0 || s.Units == split.Units })
+				if at < 0 {
+					return fmt.Errorf("block %d of %s is split by more than %d numbers of units", d.Block, s.Family, len(b.Split))
+				}
+				b.Split[at].Units = split.Units
+				b.Split[at].Params += split.Params
 			}
 		}
 	}
+	return nil
 }
 
 // Spec describes the whole model.

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/ref"
+	"patchbay/models/dit"
 )
 
 // f32 returns a stored tensor whose element i is base+i.
@@ -210,28 +211,39 @@ func TestMistakesInTagsAreErrors(t *testing.T) {
 	}
 }
 
-// TestDeclaredSplits checks which tensors are declared as divided by a tensor group: matrices split by rows with their
-// biases, matrices split by columns without.
+// TestDeclaredSplits checks what is declared as divided by a tensor group: of matrices split by rows with their biases,
+// of matrices split by columns without, and of each field that shares a matrix.
 func TestDeclaredSplits(t *testing.T) {
 	var net struct {
 		Up    *engine.Weight `weight:"up" shape:"F,E" split:"rows F"`
 		Down  *engine.Weight `weight:"down" shape:"E,F" split:"cols F"`
 		Whole *engine.Weight `weight:"whole" shape:"E,E"`
 		Norm  engine.Tensor  `weight:"norm" shape:"E"`
+		QKV   *engine.Weight `weight:"fused" shape:"3E+F,E" rows:"0:3E" split:"rows 3E"`
+		MLP   *engine.Weight `weight:"fused" shape:"3E+F,E" rows:"3E:3E+F" split:"rows F"`
+		Twice *engine.Weight `weight:"fused" shape:"3E+F,E" rows:"3E:3E+F" split:"rows F"`
+		Again *engine.Weight `weight:"up" shape:"F,E" split:"rows F"`
+		Both  *engine.Weight `weight:"both,nobias" shape:"E,E+F" split:"cols E+F"`
 	}
-	declared, err := Declare(&net, Options{Dims: map[string]int{"E": 4, "F": 8}})
+	declared, err := Declare(&net, Options{
+		Dims: map[string]int{"E": 6, "F": 8}, Units: map[string]int{"E": 2},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]bool{
-		"up.weight": true, "up.bias": true, "down.weight": true, "down.bias": false, "whole.weight": false,
-		"whole.bias": false, "norm": false,
+	heads := func(params int64) dit.Split { return dit.Split{Units: 3, Params: params} }
+	columns := func(params int64) dit.Split { return dit.Split{Units: 8, Params: params} }
+	want := map[string][]dit.Split{
+		"up.weight": {columns(6)}, "up.bias": {columns(1)}, "down.weight": {columns(6)}, "down.bias": nil,
+		"whole.weight": nil, "whole.bias": nil, "norm": nil, "both.weight": {heads(12), columns(6)},
+		"fused.weight": {heads(12), heads(12), heads(12), columns(6)},
+		"fused.bias":   {heads(2), heads(2), heads(2), columns(1)},
 	}
 	if len(declared) != len(want) {
 		t.Fatalf("%d tensors are declared, want %d", len(declared), len(want))
 	}
 	for _, d := range declared {
-		if d.Split != want[d.Name] {
+		if !slices.Equal(d.Split, want[d.Name]) {
 			t.Errorf("%s is split: %v, want %v", d.Name, d.Split, want[d.Name])
 		}
 	}

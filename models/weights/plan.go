@@ -43,7 +43,8 @@ type Declared struct {
 	Use   dit.Use
 	Block int     // block number; -1: outside of blocks
 	Add   float32 // added to every element of a vector on loading
-	Split bool    // a tensor group divides it
+	// Split is what a tensor group divides of it, by groups of rows or columns.
+	Split []dit.Split
 }
 
 // Params returns the number of elements.
@@ -192,11 +193,15 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 		return nil, err
 	}
 	var out []Declared
-	seen := map[string]bool{}
-	add := func(name string, shape []int, it item, split bool) {
-		if !seen[name] { // fields that share a fused matrix
-			seen[name] = true
-			out = append(out, Declared{name, shape, it.use, it.block, it.add, split})
+	seen, counted := map[string]int{}, map[[2]string]bool{} // names, and with them the rows that a field reads
+	add := func(name string, shape []int, it item, split []dit.Split) {
+		at, ok := seen[name] // by a field that shares a fused matrix
+		if !ok {
+			at, seen[name] = len(out), len(out)
+			out = append(out, Declared{Name: name, Shape: shape, Use: it.use, Block: it.block, Add: it.add})
+		}
+		if part := [2]string{name, it.rows}; !counted[part] {
+			counted[part], out[at].Split = true, append(out[at].Split, split...)
 		}
 	}
 	for _, it := range p.items {
@@ -204,15 +209,41 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 			return nil, fmt.Errorf("declare %s: %s has no shape tag", opt.Model, it.full)
 		}
 		if isTensor(it.field) {
-			add(it.full, it.want, it, false)
+			add(it.full, it.want, it, nil)
 			continue
 		}
-		add(it.full+".weight", it.want, it, it.split != "")
+		matrix, bias, err := it.splits(opt)
+		if err != nil {
+			return nil, fmt.Errorf("declare %s: %s: %w", opt.Model, it.full, err)
+		}
+		add(it.full+".weight", it.want, it, matrix)
 		if !it.noBias {
-			add(it.full+".bias", it.want[:1], it, strings.HasPrefix(it.split, "rows "))
+			add(it.full+".bias", it.want[:1], it, bias)
 		}
 	}
 	return out, nil
+}
+
+// splits returns what a tensor group divides of a matrix, and of its bias: with rows their elements, with columns not.
+func (it *item) splits(opt Options) (matrix, bias []dit.Split, err error) {
+	side, expr, ok := strings.Cut(it.split, " ")
+	if !ok {
+		return nil, nil, nil
+	}
+	groups, err := dims(opt.Dims).groups(expr, opt.Units)
+	across := int64(1) // elements of a row, or of a column
+	for i, n := range it.want {
+		if side == "rows" && i > 0 || side == "cols" && i != 1 {
+			across *= int64(n)
+		}
+	}
+	for _, g := range groups {
+		matrix = append(matrix, dit.Split{Units: g.units, Params: int64(g.unit) * across})
+		if side == "rows" {
+			bias = append(bias, dit.Split{Units: g.units, Params: int64(g.unit)})
+		}
+	}
+	return matrix, bias, err
 }
 
 // check compares the plan with the set and reports everything missing, unexpected or of the wrong shape at once.

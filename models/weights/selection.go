@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 )
 
 // selection describes which rows and columns of a stored matrix become a weight.
@@ -57,10 +58,17 @@ func (f *filler) cut(it item, s Stored) (selection, error) {
 
 // split narrows c to the slice of one rank of a tensor group.
 func (c *selection) split(expr string, d dims, opt Options) error {
-	side, groups, _ := strings.Cut(expr, " ")
-	spans, total, err := d.groups(groups, opt.Units, opt.Rank, opt.Ranks)
+	side, list, _ := strings.Cut(expr, " ")
+	groups, err := d.groups(list, opt.Units)
 	if err != nil {
 		return err
+	}
+	var spans []span
+	total, rank := 0, dit.Held{Rank: opt.Rank, Ranks: opt.Ranks}
+	for _, g := range groups {
+		share := rank.Share(g.units)
+		spans = append(spans, span{total + share.Start*g.unit, total + share.End*g.unit})
+		total += g.size
 	}
 	switch side {
 	case "rows":

@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -152,23 +153,19 @@ func (d dims) rowRange(expr string) (span, error) {
 	return span{a, b}, err
 }
 
-// groups evaluates "3E+F" to the ranges of one of ranks ranks: each group is split into balanced ranges of whole units.
-// It also returns the total size.
-func (d dims) groups(expr string, units map[string]int, rank, ranks int) ([]span, int, error) {
-	var out []span
-	at := 0
-	for term := range strings.SplitSeq(expr, "+") {
-		count, letter := coefficient(term)
+// term is rows or columns that a tensor group shares in whole units.
+type term struct{ size, unit, units int }
+
+// groups evaluates "3E+F".
+func (d dims) groups(expr string, units map[string]int) (out []term, err error) {
+	for text := range strings.SplitSeq(expr, "+") {
+		count, letter := coefficient(text)
 		size, ok := d[letter]
 		if !ok {
-			return nil, 0, fmt.Errorf("split %q: size %q is not in Options.Dims", expr, letter)
+			return nil, fmt.Errorf("split %q: size %q is not in Options.Dims", expr, letter)
 		}
 		unit := max(units[letter], 1)
-		n := size / unit
-		for range count {
-			out = append(out, span{at + n*rank/ranks*unit, at + n*(rank+1)/ranks*unit})
-			at += size
-		}
+		out = append(out, slices.Repeat([]term{{size, unit, size / unit}}, count)...)
 	}
-	return out, at, nil
+	return out, nil
 }

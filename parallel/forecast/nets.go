@@ -40,16 +40,17 @@ func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 // addNets adds the weights of nets to those of all ranks.
 func (s *Search) addNets(all []Memory, p plan.Plan) {
 	for i := range s.Nets {
-		n, share := &s.Nets[i], 1.
-		switch {
-		case n.Spec.Follows:
-			stay, _ := NewPartition(s.beside(n, p)).heldParams(plan.Coord{})
-			share = float64(stay) / float64(max(n.Spec.Params, 1))
-		case !n.Patch && p.Pipe == 1:
-			share = 1 / float64(p.Tensor)
+		n, mesh, part, whole := &s.Nets[i], plan.Mesh{Plan: p}, int64(1), int64(1)
+		if !n.Patch && p.Pipe == 1 {
+			whole = int64(p.Tensor)
 		}
+		o := NewPartition(s.beside(n, p))
 		for r := range all {
-			all[r].Weights += int64(float64(n.Bytes) * share)
+			if n.Spec.Follows {
+				part, _ = o.heldParams(plan.Coord{Tensor: mesh.At(r).Tensor})
+				whole = max(n.Spec.Params, 1)
+			}
+			all[r].Weights += int64(float64(n.Bytes) * float64(part) / float64(whole))
 		}
 	}
 }

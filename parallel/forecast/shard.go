@@ -30,12 +30,12 @@ func (o *Partition) heldParams(c plan.Coord) (stay, slots int64) {
 // unitParams returns the parameters of every unit of weights on a tensor rank, 0 for those that are not held: the
 // blocks, then everything outside of them.
 func (o *Partition) unitParams(held dit.Held) []int64 {
-	outside, t := o.Spec.Params, int64(o.plan.Tensor)
+	outside := o.Spec.Params
 	out := make([]int64, len(o.Spec.Blocks), len(o.Spec.Blocks)+1)
 	for n, b := range o.Spec.Blocks {
 		outside -= b.Params
 		if held.Has(n) {
-			out[n] = b.Params - b.Split + (b.Split+t-1)/t
+			out[n] = b.HeldParams(held)
 		}
 	}
 	if held.NoEmbed {

@@ -31,12 +31,13 @@ func (p Plan) StageHeld(lanes []dit.Range, stage int) dit.Held {
 	return h
 }
 
-// HeldParams returns the number of parameters of a part of a model. It ignores the slices of tensor groups.
+// HeldParams returns the number of parameters of a part of a model.
 func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	n := spec.Params
-	for i := range spec.Blocks {
-		if !h.Has(i) {
-			n -= spec.Blocks[i].Params
+	for i, b := range spec.Blocks {
+		n -= b.Params
+		if h.Has(i) {
+			n += b.HeldParams(h)
 		}
 	}
 	if h.NoEmbed {

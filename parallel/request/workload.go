@@ -108,18 +108,18 @@ func (m Model) LoadedBytes() int64 { return cmp.Or(m.WideBytes, m.WeightBytes) }
 // HeldBytes estimates the memory of a part of the weights: what stays, for each rank that uses it the places to which
 // it brings blocks before their use, and what it brings there from host memory.
 func (m Model) HeldBytes(held dit.Held) (stay, places, streamed int64) {
-	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec == nil || m.Spec.Params == 0 {
-		return bytes, 0, 0
+		return m.WeightBytes / int64(max(held.Ranks, 1)), 0, 0
 	}
-	of := func(params int64) int64 { return int64(float64(bytes) * float64(params) / float64(m.Spec.Params)) }
-	whole, largest := bytes, int64(0)
-	if held.Blocks != nil {
-		whole = of(plan.HeldParams(m.Spec, held))
+	of := func(params int64) int64 {
+		return int64(float64(m.WeightBytes) * float64(params) / float64(m.Spec.Params))
 	}
-	stay = whole
+	largest := int64(0)
+	if stay = m.WeightBytes; held.Blocks != nil || held.Ranks > 1 {
+		stay = of(plan.HeldParams(m.Spec, held))
+	}
 	for b, brought := range held.Streamed(len(m.Spec.Blocks)) {
-		if n := m.Spec.Blocks[b].Params; brought || held.Parts > 1 {
+		if n := m.Spec.Blocks[b].HeldParams(held); brought || held.Parts > 1 {
 			largest = max(largest, n)
 			if brought {
 				streamed += of(n)
