@@ -75,8 +75,8 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *request.Reque
 }
 
 // biased adds attention biases to the entries of models that accept them, except entries with reference latents, and
-// makes the last frames of three guide the video in models that know that. Models that look at pictures get the states of
-// one. The first entry has a reference sound where sound is a stream of its own.
+// makes the last frames of three guide the video in models that know that. Models that look at pictures get the states
+// of one. The first entry has a reference sound where sound is a stream of its own.
 func biased(r *request.Request) *request.Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {

@@ -88,13 +88,17 @@ func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	var pe *fault.Error
 	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) ||
 		pe.Code != fault.OutOfMemory {
-		t.Errorf("two parts of 50 bytes in 99: got %v, want out_of_memory", err)
+		t.Errorf("two parts of 50 bytes or more in 99: got %v, want out_of_memory", err)
 	}
 	if got := e.keys(); loads["a"] != 0 || !slices.Equal(got, []string{"small"}) {
 		t.Errorf("%d parts were loaded, resident are %v, want small alone as before", loads["a"], got)
 	}
+	e, model, loads = shelf(t, 300)
 	if _, err := e.Load(context.Background(), model("a"), "tensor=3"); err != nil || loads["a"] != 3 {
-		t.Errorf("three parts of 33 bytes in 99: %d loaded, %v", loads["a"], err)
+		t.Errorf("three parts of 100 bytes in 300: %d loaded, %v", loads["a"], err)
+	}
+	if got := e.keys(); len(got) != 3 {
+		t.Errorf("resident are %v, want three parts", got)
 	}
 	if e.Evict("a"); len(e.keys()) != 0 {
 		t.Errorf("without a resident are %v, want none", e.keys())

@@ -149,7 +149,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	// fields that no node sets, and what is checked below
 	others := []string{
 		"Controls", "Guides", "Keyframes", "Pictures", "Entry", "Concat", "References", "Prefix", "Hint", "Mode", "Schedule",
-		"Frames", "SoundRatio", "SoundRows",
+		"Frames", "SoundRatio", "SoundRows", "SoundReference",
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
 		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }
@@ -162,6 +162,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	}
 	for name, c := range map[string]Cond{
 		"control nets": {Controls: []*Control{{Image: &picture.Image{}}}}, "guides": {Guides: []Guide{{}}},
+		"reference sounds": {Entry: dit.Entry{SoundReference: rows(1, 2)}},
 		"keyframes":        {Entry: dit.Entry{Keyframes: []dit.Keyframes{{}}}},
 		"rows of pictures": {Entry: dit.Entry{Pictures: []dit.Range{{Start: 0, End: 1}}}},
 	} {
