@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/register"
+	"patchbay/ipc/wire"
 )
 
 // named returns the jobs that have a queued event in the store, and whether each has a success event too.
@@ -212,11 +213,10 @@ var errStalled = errors.New("the server does not deliver all records")
 func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
-	w, err := l.jobs.WatchAll(ctx, jetstream.MetaOnly())
+	entries, err := wire.Entries(ctx, l.nc, message.JobBucket, wire.Names)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() { _ = w.Stop() }()
 	out, dropped := map[string]uint64{}, map[string]bool{}
 	for {
 		select {
@@ -224,16 +224,16 @@ func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, map[strin
 			return nil, nil, ctx.Err()
 		case <-time.After(serverPatience / 2):
 			return out, dropped, errStalled
-		case e, ok := <-w.Updates():
+		case e, ok := <-entries:
 			switch {
 			case !ok:
 				return nil, nil, errors.New("the records cannot be read")
 			case e == nil: // all existing records were delivered
 				return out, dropped, nil
 			}
-			out[e.Key()] = e.Revision()
-			if e.Operation() != jetstream.KeyValuePut {
-				dropped[e.Key()] = true
+			out[e.Key] = e.Revision
+			if e.Gone {
+				dropped[e.Key] = true
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Register, e
 		return nil, err
 	}
 	r.ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
-	if err := r.watch.Start(ctx, r.ctx, r.bucket, r.wg.Go, r.take); err != nil {
+	if err := r.watch.Start(ctx, r.ctx, r.js.Conn(), message.MachineBucket, r.wg.Go, r.take); err != nil {
 		r.end()
 		return nil, err
 	}
@@ -113,18 +113,17 @@ func (r *Register) Close() {
 }
 
 // take takes in an entry of the bucket.
-func (r *Register) take(e jetstream.KeyValueEntry) {
+func (r *Register) take(e *wire.Entry) {
 	if e == nil {
 		if !r.complete() {
 			close(r.known)
 		}
 		return
 	}
-	name, isNote := strings.CutSuffix(e.Key(), noteSuffix)
-	deleted := e.Operation() != jetstream.KeyValuePut
+	name, isNote := strings.CutSuffix(e.Key, noteSuffix)
 	var m Machine
-	if isNote && !deleted {
-		if err := wire.Read(e.Value(), wire.JSON, wire.DefaultLimits(), &m); err != nil {
+	if isNote && !e.Gone {
+		if err := wire.Read(e.Value, wire.JSON, wire.DefaultLimits(), &m); err != nil {
 			r.cfg.Log.Warn().Err(err).Str("machine", name).Msg("its list of files cannot be read")
 			return
 		}
@@ -132,7 +131,7 @@ func (r *Register) take(e jetstream.KeyValueEntry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case deleted:
+	case e.Gone:
 		delete(r.heard, name)
 		delete(r.notes, name)
 	case isNote:

@@ -74,13 +74,13 @@ func (r *Register) began(revision uint64) {
 // isOurs reports whether a heartbeat under our name is from this process. One from another process is noted: of two,
 // the one that began later is the rival and has to end. A newcomer is told at once that we are here: our next heartbeat
 // may be late, since a busy machine delays what waits for a clock. The caller must hold r.mu.
-func (r *Register) isOurs(e jetstream.KeyValueEntry) bool {
-	v, h := &r.rivals, parseHeartbeat(e.Value())
+func (r *Register) isOurs(e *wire.Entry) bool {
+	v, h := &r.rivals, parseHeartbeat(e.Value)
 	switch {
 	case h.process == "" || h.process == v.process:
 		return true
 	case !r.complete():
-		v.earlier = e.Created()
+		v.earlier = e.Created
 	case h.since > 0 && (v.since == 0 || h.since < v.since) && !v.there():
 		close(v.met)
 	case v.since > 0 && v.told != h.process && !v.there():

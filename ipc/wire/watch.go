@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,84 @@ func Insist[T any](ctx context.Context, request func(context.Context) (T, error)
 	}
 }
 
+// Entry is a key of a bucket and its newest value.
+type Entry struct {
+	Key      string
+	Value    []byte // empty if it is gone, or if only Names were asked for
+	Revision uint64
+	Created  time.Time // when the server stored this revision
+	Gone     bool      // it was deleted, or is too old
+}
+
+// Names makes Entries deliver entries without their values.
+var Names = nats.HeadersOnly()
+
+// Entries delivers the entries of a bucket, and nil after those that existed when it began. It ends, and the channel is
+// closed, with ctx, and when the server ends it.
+//
+// It does what jetstream's KeyValue.WatchAll does, without keeping a lock while the server is asked: if the answer is
+// lost after the first entry has arrived, that lock stops the clock of a bubble of testing/synctest for good.
+func Entries(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.SubOpt) (<-chan *Entry, error) {
+	js, err := nc.JetStream()
+	if err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(ctx)
+	messages := make(chan *nats.Msg, 256)
+	sub, err := js.Subscribe("$KV."+bucket+".>", func(m *nats.Msg) {
+		select {
+		case messages <- m:
+		case <-life.Done():
+		}
+	}, append(opts, nats.BindStream("KV_"+bucket), nats.OrderedConsumer(), nats.DeliverLastPerSubject(), nats.Context(ctx))...)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	sub.SetClosedHandler(func(string) { end() })
+	existing, err := sub.InitialConsumerPending()
+	if err != nil || !sub.IsValid() {
+		end()
+		_ = sub.Unsubscribe()
+		return nil, errors.Join(err, nats.ErrBadSubscription)
+	}
+	out := make(chan *Entry)
+	go func() {
+		defer close(out)
+		defer end()
+		defer func() { _ = sub.Unsubscribe() }()
+		deliver := func(e *Entry) {
+			select {
+			case out <- e:
+			case <-life.Done():
+			}
+		}
+		if existing == 0 {
+			deliver(nil)
+		}
+		for n := uint64(1); ; n++ {
+			select {
+			case <-life.Done():
+				return
+			case m := <-messages:
+				meta, err := m.Metadata()
+				if err != nil {
+					return
+				}
+				deliver(&Entry{
+					Key: strings.TrimPrefix(m.Subject, "$KV."+bucket+"."), Value: m.Data, Revision: meta.Sequence.Stream,
+					Created: meta.Timestamp, Gone: m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "",
+				})
+				if n <= existing && (n == existing || meta.NumPending == 0) {
+					existing = 0
+					deliver(nil)
+				}
+			}
+		}
+	}()
+	return out, nil
+}
+
 // Watch follows a bucket, and starts again when the server ends the watch. Its methods are safe for concurrent use.
 type Watch struct {
 	// Heard is the highest revision that the watch has delivered.
@@ -47,43 +126,46 @@ func (w *Watch) Again() {
 
 // Start calls f with every entry of a bucket until life ends, from a goroutine that it hands to run, and with nil after
 // those that existed when the watch started. It returns once the watch has started; ctx bounds that.
-func (w *Watch) Start(ctx, life context.Context, kv jetstream.KeyValue, run func(func()),
-	f func(jetstream.KeyValueEntry),
-) error {
-	watch, err := Insist(ctx, func(context.Context) (jetstream.KeyWatcher, error) { return kv.WatchAll(life) })
+func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, run func(func()), f func(*Entry)) error {
+	this, end := context.WithCancel(life)
+	entries, err := Insist(ctx, func(context.Context) (<-chan *Entry, error) { return Entries(this, nc, bucket) })
 	if err != nil {
+		end()
 		return err
 	}
 	run(func() {
 		for {
-			w.listen(life, watch, f)
-			_ = watch.Stop()
+			w.listen(life, entries, f)
+			end()
 			for first := true; first || err != nil; first = false {
 				if Pause(life, 100*time.Millisecond) != nil {
 					return
 				}
-				watch, err = kv.WatchAll(life)
+				this, end = context.WithCancel(life)
+				if entries, err = Entries(this, nc, bucket); err != nil {
+					end()
+				}
 			}
 		}
 	})
 	return nil
 }
 
-// listen calls f with the entries of a watch until it ends or must start again.
-func (w *Watch) listen(ctx context.Context, watch jetstream.KeyWatcher, f func(jetstream.KeyValueEntry)) {
+// listen calls f with entries until they end or the watch must start again.
+func (w *Watch) listen(ctx context.Context, entries <-chan *Entry, f func(*Entry)) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.again:
 			return
-		case e, ok := <-watch.Updates():
+		case e, ok := <-entries:
 			if !ok {
 				return
 			}
 			f(e)
-			if e != nil && e.Revision() > w.Heard.Load() {
-				w.Heard.Store(e.Revision())
+			if e != nil && e.Revision > w.Heard.Load() {
+				w.Heard.Store(e.Revision)
 			}
 		}
 	}
