@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -80,6 +81,37 @@ func TestTheRecordEndsTheLog(t *testing.T) {
 	}
 	if n := len(j.ended); n != 1 {
 		t.Errorf("the table counts %d ended jobs, want 1", n)
+	}
+}
+
+// published is a store whose stream has events before their record.
+type published struct {
+	memory
+	events []message.Event
+}
+
+func (p *published) log(context.Context, string) ([]message.Event, error) { return p.events, nil }
+
+// TestTheRecordEndsALogThatIsRead checks that a daemon which reads the log of a job from the stream, and finds an end
+// there that its record does not have yet, shows it to readers only when the record has it: they may ask for the record.
+func TestTheRecordEndsALogThatIsRead(t *testing.T) {
+	t.Parallel()
+	s := &published{}
+	for i, kind := range []string{message.EventQueued, message.EventStart, message.EventExecuting, message.EventSuccess} {
+		s.events = append(s.events, message.Event{Type: kind, Job: "p", Attempt: min(i, 1), Seq: uint64(i + 1)})
+	}
+	j, ctx := New(Config{Owner: "b", Store: s}), wiretest.Context(t)
+	rec := message.Record{Job: "p", State: message.Running, Owner: "a", Attempt: 1, Started: 1, Rev: 1}
+	j.observe(rec)
+	log, _, err := j.Log(ctx, "p")
+	if err != nil || len(log) != 3 || log[2].Type != message.EventExecuting {
+		t.Fatalf("before the record ends readers get %+v, %v", log, err)
+	}
+	rec.State, rec.Finished, rec.EndSeq, rec.Rev = message.Done, 7, 4, 2
+	j.observe(rec)
+	want := []string{message.EventQueued, message.EventStart, message.EventExecuting, message.EventSuccess}
+	if got := typesOf(t, j, "p"); !slices.Equal(got, want) {
+		t.Errorf("a reader gets %v, want %v", got, want)
 	}
 }
 

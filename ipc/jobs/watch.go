@@ -136,8 +136,11 @@ func (j *Table) warm(ctx context.Context, e *tracked) error {
 	if len(log) > 0 {
 		e.seq = max(e.seq, log[len(log)-1].Seq)
 	}
-	if e.rec.EndSeq > 0 {
+	switch n := len(log); {
+	case e.rec.EndSeq > 0:
 		e.completeLog()
+	case n > 0 && message.Terminal(log[n-1].Type): // its record is on its way: who reads an end may ask for the record
+		e.log = log[:n-1]
 	}
 	j.touch(e)
 	return nil

@@ -29,7 +29,6 @@ type teller struct {
 	job string
 	to  *socket
 
-	began   bool
 	nodes   *pyjson.Object // of progress_state, by id
 	current string         // the node that runs; "": none
 	shown   time.Time      // when progress was last sent
@@ -54,7 +53,7 @@ func (t *teller) event(ev *message.Event) {
 	case message.EventQueued:
 		t.status()
 	case message.EventStart:
-		t.began, t.nodes, t.current = true, pyjson.NewObject(), ""
+		t.nodes, t.current = pyjson.NewObject(), ""
 		t.status()
 		t.say(ev.Type, pyjson.NewObject("prompt_id", t.job, "timestamp", stamp(ev)))
 	case "execution_cached":
@@ -184,10 +183,11 @@ func (t *teller) pictures(node string) (sent bool) {
 	return sent
 }
 
-// end tells how the job has ended. A job that was cancelled while it waited just goes.
+// end tells how the job has ended. A job that was cancelled while it waited just goes: the record says that it had not
+// begun, since the event that it begins may have been lost.
 func (t *teller) end(ev *message.Event) {
 	kind, data := lastFrame(ev)
-	if !t.began && kind == message.EventInterrupted {
+	if found, ok := t.h.jobs.Find(t.job); ok && !over(&found.Record, found.Ended) {
 		f := t.remaining()
 		f.ends = t.job
 		t.to.give(f)
