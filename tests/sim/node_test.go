@@ -70,7 +70,8 @@ func (n *node) setPaused(since time.Time) {
 	n.paused = since
 }
 
-// taking bounds how long after it was paused a daemon may begin with a job that it was taking.
+// taking bounds how long after it was paused a daemon may begin with a job that it was taking, if it can write that it
+// has taken it.
 const taking = 5 * time.Second
 
 // pausedFor returns for how long the daemon may have begun no job; 0: it may begin one.
@@ -80,7 +81,7 @@ func (n *node) pausedFor() time.Duration {
 	if n.paused.IsZero() {
 		return 0
 	}
-	return max(0, time.Since(n.paused)-taking)
+	return max(0, min(time.Since(n.paused), time.Since(n.w.lastTrouble()))-taking)
 }
 
 func (n *node) cutOff() bool {

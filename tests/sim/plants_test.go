@@ -36,6 +36,14 @@ var plants = []plant{
 		"\tkind := ev.Type\n\tswitch kind {", "\tkind := message.EventSuccess\n\tswitch kind {",
 	},
 	{
+		0, "the end of a cancelled job is not told", "ipc/web/frames.go",
+		"ok && !over(&found.Record, found.Ended)", "ok && found.State == message.Cancelled",
+	},
+	{
+		0, "an end that was read is told before the record has it", "ipc/jobs/watch.go",
+		"case n > 0 && message.Terminal(log[n-1].Type):", "case n < 0:",
+	},
+	{
 		1, "what a job was given over HTTP is left out", "ipc/web/prompt.go",
 		"\tif err := h.count(o); err != nil {", "\to.Set(\"inputs\", nil)\n\tif err := h.count(o); err != nil {",
 	},

@@ -31,8 +31,14 @@ func setting(name string, usual int) int {
 	return usual
 }
 
-// seeds is how many runs there are unless SIM_SEEDS says so. `make soak` has 5,000.
-const seeds = 30
+// seeds is how many runs there are unless SIM_SEEDS says so: those of `make test`, and of test-all. `make soak` has
+// 5,000.
+func seeds() int {
+	if testing.Short() {
+		return 100
+	}
+	return 500
+}
 
 // TestSimulation runs the job stores, tables, dispatchers and outputs of two daemons on a real NATS server within one
 // bubble of virtual time, while things go wrong as a plan says, and judges what is left. SIM_SEEDS is the number of
@@ -40,7 +46,7 @@ const seeds = 30
 // with SIM_TWINS=1 two daemons have one name. A seed decides the plan, but not the order of goroutines: a run that
 // fails leaves its trace behind, and unless SIM_SHRINK is 0, the shortest plan that fails still.
 func TestSimulation(t *testing.T) {
-	seeds, from := setting("SIM_SEEDS", seeds), setting("SIM_FROM", 1)
+	seeds, from := setting("SIM_SEEDS", seeds()), setting("SIM_FROM", 1)
 	began, total, runs := time.Now(), map[string]int{}, 0
 	for seed := from; seed < from+seeds && !t.Failed(); seed++ {
 		w := run(t, planOf(uint64(seed)))

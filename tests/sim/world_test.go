@@ -113,6 +113,13 @@ func (w *world) calm(since time.Time) bool {
 	return w.troubled.Before(since)
 }
 
+// lastTrouble returns when something has last kept a daemon from working.
+func (w *world) lastTrouble() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.troubled
+}
+
 // trouble notes that something keeps a daemon from working just now.
 func (w *world) trouble() {
 	w.mu.Lock()
