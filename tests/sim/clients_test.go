@@ -51,7 +51,7 @@ func (c client) run(submit step) {
 
 // does does what a step of the plan says.
 func (c client) does(s step) {
-	if !slices.Contains([]string{again, cancels, revives, reads, moves}, s.kind) {
+	if !slices.Contains([]string{again, cancels, revives, reads, moves, drops}, s.kind) {
 		return
 	}
 	c.dice = c.w.plan.dice(s)
@@ -68,6 +68,8 @@ func (c client) does(s step) {
 		c.retry()
 	case moves:
 		c.move()
+	case drops:
+		c.drop()
 	case reads:
 		c.oracle.reads(c.id, 1)
 		c.w.readers.Go(func() { c.follow(c.id, s.lasts) })
@@ -139,6 +141,10 @@ func (c client) follow(id string, pause time.Duration) {
 			return
 		case c.w.life.Err() == nil: // it has not heard of the job yet, or cannot fetch its files now
 			c.w.note("read of %s: %v", id, err)
+			if c.oracle.dropping(id) && last.Type == message.EventSuccess {
+				c.oracle.reads(id, -1)
+				return
+			}
 		}
 	}
 }
@@ -185,6 +191,26 @@ func (c client) move() {
 			return
 		}
 		time.Sleep(between(c.dice, 10*time.Millisecond, time.Second))
+	}
+}
+
+// drop deletes the files of the job once it has ended.
+func (c client) drop() {
+	c.oracle.drops(c.id, false)
+	for range 60 {
+		var reply message.DeleteReply
+		err := c.ask(func(ctx context.Context, conn ipcclient.Client) (err error) {
+			reply, err = ipcclient.Delete(ctx, conn, c.id)
+			return err
+		})
+		c.w.note("delete the files of %s: %d, %v", c.id, reply.Files, err)
+		if err == nil {
+			if reply.State == message.Done {
+				c.oracle.drops(c.id, true)
+			}
+			return
+		}
+		time.Sleep(time.Second)
 	}
 }
 

@@ -45,6 +45,8 @@ type seen struct {
 	reviving  int            // retries by hand that go on
 	revived   int            // retries by hand
 	moved     bool           // a client has asked to move it in the queue
+	dropping  bool           // a client has asked to delete its files
+	dropped   bool           // a client was told that they are deleted
 	attempts  map[int]string // the daemon at which each attempt was run
 	running   map[int]*node  // the attempts that are going on
 	ended     *message.Record
@@ -65,6 +67,20 @@ func (o *oracle) moves(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.job(id).moved = true
+}
+
+// drops notes that a client asks to delete the files of a job, or was told that they are deleted.
+func (o *oracle) drops(id string, done bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.job(id).dropping, o.job(id).dropped = true, done
+}
+
+// dropping reports whether a client has asked to delete the files of a job.
+func (o *oracle) dropping(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.job(id).dropping
 }
 
 // job returns what is known of a job. The caller must hold o.mu.
@@ -181,7 +197,7 @@ func (o *oracle) hears(id string, end message.Event, files []message.File) {
 	for _, f := range files {
 		j.files = append(j.files, f.Data)
 	}
-	if end.Type == message.EventSuccess && len(files) != 1 {
+	if end.Type == message.EventSuccess && len(files) != 1 && !j.dropping {
 		o.w.violated("a client of %s has read its end, and %d files", id, len(files))
 	}
 }
@@ -430,7 +446,8 @@ func madeUp(rec message.Record) bool {
 }
 
 // judgeFiles checks that a job that is done has one file, with what it draws and under the name in its record, at the
-// daemon that has run it, and that any other job has none. Of runs that the server has forgotten, files may be left.
+// daemon that has run it, unless a client has deleted it, and that any other job has none. Of runs that the server has
+// forgotten, files may be left.
 func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 	var found []string
 	owner := ""
@@ -450,6 +467,20 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 		if len(found) > 0 {
 			o.w.violated("%s is %s and has the files %v", rec.Job, rec.State, found)
 		}
+		return
+	}
+	j := o.jobs[rec.Job]
+	switch {
+	case o.w.lossy() && j.dropping:
+		return
+	case j.dropped && rec.Dropped == 0:
+		o.w.violated("a client was told that the files of %s are deleted, and its record does not say so", rec.Job)
+	case rec.Dropped > 0 && !j.dropping:
+		o.w.violated("the files of %s are dropped, and nobody has asked for that", rec.Job)
+	case rec.Dropped > 0 && len(found) > 0:
+		o.w.violated("the files of %s are dropped, and are there: %v", rec.Job, found)
+	}
+	if rec.Dropped > 0 {
 		return
 	}
 	if named := len(rec.Outputs) == 1; named && len(found) > 1 && o.w.lossy() {

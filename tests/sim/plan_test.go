@@ -82,6 +82,7 @@ const (
 	hangs     = "hangs"      // the worker that runs it does nothing for a while, and is killed then
 	slow      = "slow"       // it takes longer
 	moves     = "move"       // a client moves it in the queue, to the front or to a priority
+	drops     = "drop"       // a client deletes its files once it is done
 	// Of clients, from the beginning:
 	ties  = "tie"   // the job is tied to the client, which leaves after a while
 	hurry = "hurry" // the job expires if it waits too long
@@ -265,6 +266,9 @@ func planOf(seed uint64) plan {
 	for job := 1; job <= jobs; job++ {
 		if managed.IntN(10) == 0 {
 			p.steps = append(p.steps, step{kind: moves, at: between(managed, 0, 2*time.Second), job: job})
+		}
+		if r := p.dice("drop", job); r.IntN(12) == 0 {
+			p.steps = append(p.steps, step{kind: drops, at: between(r, 0, 20*time.Second), job: job})
 		}
 		submit := step{kind: submits, at: between(r, 0, lifetime), node: r.IntN(len(names)), job: job}
 		if job <= p.crowd {

@@ -44,6 +44,14 @@ var plants = []plant{
 		"case n > 0 && message.Terminal(log[n-1].Type):", "case n < 0:",
 	},
 	{
+		0, "files that a client has deleted stay", "ipc/jobs/results.go",
+		"if os.Remove(f.path) == nil {", "if true {",
+	},
+	{
+		0, "files stay whose daemon dies while it deletes them", "ipc/jobs/reconcile.go",
+		"if rec.Dropped > 0 { // recorded, but perhaps not done yet", "if false {",
+	},
+	{
 		1, "what a job was given over HTTP is left out", "ipc/web/prompt.go",
 		"\tif err := h.count(o); err != nil {", "\to.Set(\"inputs\", nil)\n\tif err := h.count(o); err != nil {",
 	},

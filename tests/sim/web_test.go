@@ -259,7 +259,7 @@ func (c client) fetched(id string, a asked) bool {
 			}
 		}
 	}
-	if kind == message.EventSuccess && len(got) == 0 {
+	if kind == message.EventSuccess && len(got) == 0 && !c.oracle.dropping(id) {
 		return false
 	}
 	c.oracle.hears(id, end, got)
