@@ -167,8 +167,9 @@ func filesDropped(rec *message.Record) error {
 	if rec.Dropped == 0 || len(rec.Outputs) == 0 {
 		return nil
 	}
-	return fault.New(fault.Expired, "the files of job %s were dropped at %s: results are kept for a time and up "+
-		"to a size (serve --keep-results, --keep-bytes)", rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
+	return fault.New(fault.Expired, "the files of job %s were dropped at %s: somebody has deleted them, or results are "+
+		"kept for a time and up to a size (serve --keep-results, --keep-bytes)", rec.Job,
+		time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
 }
 
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
