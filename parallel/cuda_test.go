@@ -94,6 +94,7 @@ func TestEncodersBringLayersOnFakeGPUs(t *testing.T) {
 	}
 	encodersBringLayers(t, newFakeEngine(t, 1), 4, "t5")
 	visionTowersBringBlocks(t, newFakeEngine(t, 1), 8)
+	pictureEncodersBringLayers(t, newFakeEngine(t, 1))
 }
 
 // TestPlansOnFakeGPUs checks that every kind of plan on two to four ranks, on one device and on two with and without

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -50,6 +51,108 @@ func TestEncodersBringLayers(t *testing.T) {
 	encodersBringLayers(t, newEngine(t), 8, "qwen3")
 	encodersBringLayers(t, newEngine(t), 8, "t5")
 	encodersBringLayers(t, newEngine(t), 8, "clip_l")
+	encodersBringLayers(t, newEngine(t), 8, "bert")
+}
+
+// leastRoom returns what all that is outside of a list of layers takes, and two of these layers, in bytes.
+func leastRoom(set *weights.Set, list string) int64 {
+	wide := set.Unrounded()
+	outside, largest := int64(0), int64(0)
+	for i := range wide.Count(list) {
+		largest = max(largest, wide.Prefix(fmt.Sprintf("%s.%d.", list, i)).Bytes())
+	}
+	for _, name := range wide.Names() {
+		if w, _ := wide.Get(name); !strings.HasPrefix(name, list+".") {
+			outside += w.Bytes()
+		}
+	}
+	return (outside+2*largest)*wide.WideBytes()/wide.Bytes() + 1
+}
+
+// refused checks that a network in too little memory was refused because of it, with what to change.
+func refused(t *testing.T, l *Workspace, what string, err error) {
+	t.Helper()
+	flag := "--memory"
+	if _, ok := l.Ops.(engine.Located); ok {
+		flag = "--device-memory"
+	}
+	if !fault.Is(err, fault.OutOfMemory) || !strings.Contains(err.Error(), flag) {
+		t.Errorf("%s without room for two layers: %v, want out_of_memory and %s", what, err, flag)
+	}
+}
+
+// TestPictureEncodersBringLayers checks that picture encoders which may take less than their weights keep no more, and
+// give the states of whole ones, bit by bit. Each layer is read once for each picture.
+func TestPictureEncodersBringLayers(t *testing.T) { pictureEncodersBringLayers(t, newEngine(t)) }
+
+func pictureEncodersBringLayers(t *testing.T, e *Pool) {
+	t.Helper()
+	const list = "vision_model.encoder.layers"
+	for _, name := range []string{"siglip-a", "clipvision-a"} {
+		_, config, err := goldenweights.Set(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := tall(t, name, list, 8)
+		err = e.Do(t.Context(), "pictures", func(l *Workspace) error {
+			open := func(room int64) *text.PictureEncoder {
+				eyes, err := text.OpenPictureEncoder(l.Ops, set, config, room)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(eyes.Close)
+				return eyes
+			}
+			whole := open(0)
+			if open(whole.Bytes() * 2).Brings() {
+				t.Errorf("%s: layers are brought although all fit", name)
+			}
+			pixels := golden.Fill("picture", 3*whole.Size*whole.Size, 1, 0)
+			want, inner, err := whole.See(text.Env{Ops: l.Ops}, pixels)
+			if err != nil {
+				return err
+			}
+			for _, room := range []int64{whole.Bytes() * 3 / 4, leastRoom(set, list)} {
+				part, counts := open(room), map[int]int{}
+				env := text.Env{Ops: l.Ops, Bring: countReads(counts, l.Bring(l.Ops))}
+				for range 2 {
+					clear(counts)
+					got, deep, err := part.See(env, pixels)
+					if err != nil {
+						return err
+					}
+					if at := firstDifference(got, want); at >= 0 || len(want) == 0 || !slices.Equal(deep, inner) {
+						t.Errorf("%s in %d bytes: element %d of %d differs from the whole encoder", name, room, at, len(want))
+					}
+					checkReads(t, name, counts, 1)
+				}
+				if kept := part.Bytes(); !part.Brings() || kept > room {
+					t.Errorf("%s: keeps %d bytes in %d, and brings layers: %v", name, kept, room, part.Brings())
+				}
+				if _, _, err := part.See(text.Env{Ops: l.Ops}, pixels); err == nil {
+					t.Errorf("%s: layers came from nowhere", name)
+				}
+			}
+			_, err = text.OpenPictureEncoder(l.Ops, set, config, 1)
+			refused(t, l, name, err)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkReads checks that each layer that was brought was read as often as there were runs, and one ahead at most.
+func checkReads(t *testing.T, what string, counts map[int]int, runs int) {
+	t.Helper()
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	if n := len(counts); n == 0 || total < runs*n || total > runs*n+1 {
+		t.Errorf("%s: reads by layer %v, want %d of each and one ahead", what, counts, runs)
+	}
 }
 
 // countReads counts the reads of each layer that bring brings.
@@ -96,7 +199,10 @@ func visionTowersBringBlocks(t *testing.T, e *Pool, blocks int) {
 			if whole.Brings() || open(whole.Bytes()).Brings() {
 				t.Errorf("%s: blocks are brought although all fit", c.name)
 			}
-			for _, room := range []int64{whole.Bytes() * 2 / 3, whole.Bytes() / 2, 1} {
+			_, err := text.OpenVisionTower(l.Ops, set, []byte(`{"vision": {"num_heads": 2`+c.config+`}}`), 1)
+			refused(t, l, c.name, err)
+			least := leastRoom(set.Prefix("visual."), "blocks")
+			for _, room := range []int64{(2*whole.Bytes() + least) / 3, (whole.Bytes() + least) / 2, least} {
 				part := open(room)
 				for _, size := range [][2]int{{2, 3}, {5, 4}} {
 					p := text.Picture{Y: size[0] * c.unit, X: size[1] * c.unit}
@@ -115,15 +221,9 @@ func visionTowersBringBlocks(t *testing.T, e *Pool, blocks int) {
 						t.Errorf("%s in %d bytes: %d x %d rows, element %d of %d differs from the whole tower", c.name, room, y, x,
 							at, len(all))
 					}
-					total := 0
-					for _, n := range counts {
-						total += n
-					}
+					checkReads(t, c.name, counts, 1)
 					if kept := part.Bytes(); !part.Brings() || kept > room && len(counts) < blocks {
 						t.Errorf("%s: keeps %d bytes in %d, and brings only %d blocks", c.name, kept, room, len(counts))
-					}
-					if n := len(counts); n == 0 || total < n || total > n+1 {
-						t.Errorf("%s in %d bytes: reads by block %v, want one of each and one ahead", c.name, room, counts)
 					}
 				}
 				if _, _, _, err := part.See(text.Env{Ops: l.Ops}, text.Picture{
@@ -154,6 +254,7 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 		{"qwen3", "qwen3-a", "model.layers", "self_attn.q_proj", text.Form{Taps: []int{0, 3, layers}}},
 		{"t5", "t5-tiny", "encoder.block", "layer.0.SelfAttention.q", text.Form{}},
 		{"clip_l", "clip-l-tiny", "text_model.encoder.layers", "self_attn.q_proj", text.Form{Layer: -2, Project: true}},
+		{"bert", "bert-tiny", "bert.encoder.layer", "attention.self.query", text.Form{}},
 	} {
 		if c.kind != kind {
 			continue
@@ -187,7 +288,10 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 			if open(whole.Bytes()).Brings() {
 				t.Errorf("%s: layers are brought although all fit", c.kind)
 			}
-			for _, room := range []int64{whole.Bytes() * 9 / 10, whole.Bytes() / 2, 1} {
+			_, err := text.OpenParts([]engine.Ops{l.Ops}, c.kind, set, nil, 1)
+			refused(t, l, c.kind, err)
+			least := leastRoom(set, c.list)
+			for _, room := range []int64{(9*whole.Bytes() + least) / 10, (whole.Bytes() + least) / 2, least} {
 				part := open(room)
 				for i, pair := range [][2]text.Net{{part, whole}, {adapt(part), adapt(whole)}} {
 					want, err := pair[1].Encode(text.Env{Ops: l.Ops}, chunks, c.form)
@@ -205,15 +309,9 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 							t.Errorf("%s in %d bytes, case %d: element %d of %d differs from the whole encoder", c.kind, room, i,
 								at, len(want.Context.Data))
 						}
-						total := 0
-						for _, n := range counts {
-							total += n
-						}
+						checkReads(t, c.kind, counts, 2)
 						if kept := part.Bytes(); kept > room && len(counts) < layers {
 							t.Errorf("%s: keeps %d bytes in %d, and brings only %d layers", c.kind, kept, room, len(counts))
-						}
-						if n := len(counts); n == 0 || total < 2*n || total > 2*n+1 {
-							t.Errorf("%s in %d bytes: reads by layer %v, want two of each and one ahead", c.kind, room, counts)
 						}
 					}
 				}
@@ -234,7 +332,7 @@ func encodersBringLayers(t *testing.T, e *Pool, layers int, kind string) {
 			if err != nil || len(loaders) == 1 {
 				return err // one device
 			}
-			parts, err := text.OpenParts(loaders, c.kind, set, nil, whole.Bytes()/4)
+			parts, err := text.OpenParts(loaders, c.kind, set, nil, leastRoom(set, c.list)/2+1)
 			if err != nil {
 				return err
 			}

@@ -219,7 +219,7 @@ func TestStyleReferencesThroughSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eyes, err := encoders.OpenPictureEncoder(ops, set, config)
+	eyes, err := encoders.OpenPictureEncoder(ops, set, config, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,21 +35,31 @@ type bertLayer struct {
 // OpenBERT loads a BERT encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata entry "config", empty if there is none. The caller must close the result.
 func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
+	return openBERT(ops, set, config, 0)
+}
+
+// openBERT is OpenBERT with the room of OpenParts.
+func openBERT(ops engine.Ops, set *weights.Set, config []byte, room int64) (*BERT, error) {
+	const layers = "bert.encoder.layer"
 	_, set, err := findPart(set, "bert")
 	if err != nil {
 		return nil, err
 	}
 	b := &BERT{Config: EncoderConfig{Eps: 1e-12, Start: 101, End: 102}} // [CLS], [SEP]
 	b.Config, err = b.Config.infer(set, "bert.embeddings.word_embeddings.weight",
-		"bert.embeddings.position_embeddings.weight", "bert.encoder.layer", "intermediate.dense.weight", config)
+		"bert.embeddings.position_embeddings.weight", layers, "intermediate.dense.weight", config)
 	if err != nil {
 		return nil, err
 	}
 	b.weights.Layer = make([]bertLayer, b.Config.Layers)
-	return b, b.load(ops, set, weights.Options{
+	opt := weights.Options{
 		Spare: true, Model: "bert", Dims: b.Config.dims(),
 		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
-	})
+	}
+	if err := within(ops, &opt, set, layers, b.Config.Layers, room); err != nil {
+		return nil, err
+	}
+	return b, b.load(ops, set, opt)
 }
 
 func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
@@ -60,6 +70,12 @@ func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err err
 // Encode encodes chunks of at most Positions tokens; padding after the end token is masked out of attention. It returns
 // an error if a token id is outside the vocabulary, and errors of Check and of the device.
 func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
+	view, env, end, err := b.brought(env)
+	if err != nil {
+		return Encoding{}, err
+	}
+	defer end()
+	b = &BERT{view, b.Config}
 	n := b.Config.network("bert")
 	n.memory = func(a *engine.Arena, dtype engine.DType, items, l int) { b.work(a, dtype, items, l) }
 	n.run = func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {

@@ -120,7 +120,9 @@ func openCLIP(ops engine.Ops, set *weights.Set, config []byte, room int64) (*CLI
 		Spare: true, Model: part.Kind, Dims: c.Config.dims(),
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
 	}
-	within(&opt, set, layers, c.Config.Layers, room)
+	if err := within(ops, &opt, set, layers, c.Config.Layers, room); err != nil {
+		return nil, err
+	}
 	return c, c.load(ops, set, opt)
 }
 

@@ -148,7 +148,9 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 			"d": halvesTogether(1, c.HeadDim),
 		},
 	}
-	within(&opt, set, "model.layers", c.Layers, room)
+	if err := within(ops[0], &opt, set, "model.layers", c.Layers, room); err != nil {
+		return nil, err
+	}
 	var out []Net
 	for opt.Rank = range opt.Ranks {
 		if ops[opt.Rank] == nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -112,7 +113,7 @@ func kinds() []Kind {
 		},
 		{
 			Name: "bert", Prompt: "bert", Vocabularies: []string{"bert"}, ComfyUI: "text_encoders/hydit_clip_tokenizer",
-			anchor: "bert.embeddings.word_embeddings.weight", open: opener(kept(OpenBERT)),
+			anchor: "bert.embeddings.word_embeddings.weight", open: opener(openBERT),
 		},
 		{
 			Name: "mt5", Prompt: "mt5xl", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(openT5),
@@ -224,8 +225,9 @@ func KindOf(name string) Kind {
 // together, with Env.Sum, and get the same result. Encoders of other kinds are one part, on ops[0]. The caller must
 // close the parts.
 //
-// If the weights of a part would take more than room bytes (0: any number), as few layers as necessary of a language
-// model, T5 or CLIP are not kept, but read from the file before each use (Net.Brings, Env.Bring).
+// If the weights of a part would take more than room bytes (0: any number), as few layers as necessary are not kept,
+// but read from the file before each use (Net.Brings, Env.Bring). If not even two layers fit beside what is outside of
+// them, the error has code OutOfMemory.
 func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte, room int64) ([]Net, error) {
 	k := KindOf(kind)
 	if k.open == nil {
@@ -288,10 +290,11 @@ func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) 
 }
 
 // within makes opt bring as few of n layers of a list as necessary for the weights of a part to take at most room
-// bytes, 0: any number, with two places to which they are brought.
-func within(opt *weights.Options, set *weights.Set, list string, n int, room int64) {
+// bytes of a device, 0: any number, with two places to which they are brought. It returns an error if they do not fit
+// although all layers are brought.
+func within(ops engine.Ops, opt *weights.Options, set *weights.Set, list string, n int, room int64) error {
 	if room <= 0 {
-		return
+		return nil
 	}
 	wide := set.Unrounded()
 	outside, layer := int64(0), map[string]int64{}
@@ -311,9 +314,15 @@ func within(opt *weights.Options, set *weights.Set, list string, n int, room int
 	}
 	// devices widen some forms, and the parts of a tensor group share most
 	scale := max(1, float64(wide.WideBytes())/float64(max(wide.Bytes(), 1))) / float64(max(opt.Ranks, 1))
-	takes := func(streamed int) int64 { return int64(scale * float64(all-int64(streamed-2)*largest)) }
+	takes := func(streamed int) int64 {
+		bytes := all - int64(streamed-2)*largest
+		return int64(scale * float64(max(bytes, outside+2*largest)))
+	}
 	if int64(scale*float64(all)) <= room {
-		return
+		return nil
+	}
+	if least := takes(max(n, 2)); least > room {
+		return lacking(ops, opt.Model, least, room)
 	}
 	count := 2
 	for count < n && takes(count) > room {
@@ -327,6 +336,18 @@ func within(opt *weights.Options, set *weights.Set, list string, n int, room int
 		}
 		return -1
 	}
+	return nil
+}
+
+// lacking returns the error for a network of which two layers, and what is outside of layers, take more bytes than
+// there are.
+func lacking(ops engine.Ops, name string, least, room int64) error {
+	where, change := "", "raise --memory"
+	if device, ok := ops.(engine.Located); ok {
+		where, change = " on "+device.Location(), "raise --device-memory, lower --reserve or take another GPU"
+	}
+	return fault.New(fault.OutOfMemory, "%s takes %d MB with no more than two of its layers in memory, %d MB are there%s "+
+		"for it: %s", name, (least+1<<20-1)>>20, room>>20, where, change)
 }
 
 // brought returns l with the layers that env brings before their use, and the environment in which they are. end must

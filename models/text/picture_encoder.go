@@ -68,9 +68,10 @@ func released(clip bool, width int) pictureConfig {
 }
 
 // OpenPictureEncoder loads the picture encoder in set, which may have OpenCLIP's names below "visual.". config is the
-// JSON of the file's metadata entry "config", which may set num_attention_heads, image_size and hidden_act. The caller
-// must close the result. Errors say what the file is instead.
-func OpenPictureEncoder(ops engine.Ops, set *weights.Set, config []byte) (*PictureEncoder, error) {
+// JSON of the file's metadata entry "config", which may set num_attention_heads, image_size and hidden_act. If the
+// weights would take more than room bytes (0: any number), layers are read before each use, as OpenParts does. The
+// caller must close the result. Errors say what the file is instead.
+func OpenPictureEncoder(ops engine.Ops, set *weights.Set, config []byte, room int64) (*PictureEncoder, error) {
 	set = pictureNames(set)
 	if err := checkPictureEncoder(set); err != nil {
 		return nil, err
@@ -117,11 +118,15 @@ func OpenPictureEncoder(ops engine.Ops, set *weights.Set, config []byte) (*Pictu
 		return nil, fmt.Errorf("picture encoder: no vision_model.encoder.layers.0: the file has no layers")
 	}
 	m.weights.Layer = make([]clipLayer, layers)
-	return m, m.load(ops, set, weights.Options{
+	opt := weights.Options{
 		Model:  "picture encoder",
 		Dims:   map[string]int{"E": e, "L": l, "P": p, "F": set.Dim("encoder.layers.0.mlp.fc1.weight", 0)},
 		Ignore: []string{"head.", "embeddings.position_ids", "post_layernorm."},
-	})
+	}
+	if err := within(ops, &opt, set, "encoder.layers", layers, room); err != nil {
+		return nil, err
+	}
+	return m, m.load(ops, set, opt)
 }
 
 // CheckPictureEncoder returns an error unless set, judged by names and shapes, is a CLIP vision model or a SigLIP with
@@ -154,6 +159,15 @@ func (m *PictureEncoder) See(env Env, pixels []float32) (last, deep []float32, e
 	if len(pixels) != 3*m.Size*m.Size {
 		return nil, nil, fmt.Errorf("picture encoder: %d values for a picture of %d x %d", len(pixels), m.Size, m.Size)
 	}
+	view, env, end, err := m.brought(env)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer end()
+	whole := m
+	m = new(PictureEncoder)
+	*m = *whole
+	m.loaded = view
 	l, e := m.Rows()
 	patches := m.side * m.side
 	memory := func(a *engine.Arena) (w work, in engine.Tensor) {

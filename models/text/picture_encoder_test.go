@@ -26,7 +26,7 @@ func TestSigLIPAndReduxMatchComfyUI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eyes, err := text.OpenPictureEncoder(ops, set, config)
+		eyes, err := text.OpenPictureEncoder(ops, set, config, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestCLIPVisionMatchesComfyUI(t *testing.T) {
 		}
 		for name, ops := range all {
 			for names, set := range forms {
-				eyes, err := text.OpenPictureEncoder(ops, set, config)
+				eyes, err := text.OpenPictureEncoder(ops, set, config, 0)
 				if err != nil {
 					t.Fatalf("%s, names of %s: %v", c.model, names, err)
 				}
@@ -163,7 +163,7 @@ func TestPictureEncodersNameOtherFiles(t *testing.T) {
 		if c.shape == nil {
 			delete(m, at+c.name)
 		}
-		if _, err := text.OpenPictureEncoder(ref.New(), weights.FromMap(m), config); err == nil ||
+		if _, err := text.OpenPictureEncoder(ref.New(), weights.FromMap(m), config, 0); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error that says %q", err, want)
 		}
@@ -172,7 +172,7 @@ func TestPictureEncodersNameOtherFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "width 40, want 1024 (ViT-L/14), 1280 (ViT-H/14, clip_vision_h) or 1664 (ViT-bigG/14)"
-	if _, err := text.OpenPictureEncoder(ref.New(), set, nil); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := text.OpenPictureEncoder(ref.New(), set, nil, 0); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a width that no release has: got %v, want an error that says %q", err, want)
 	}
 	m := map[string]weights.Stored{}
@@ -182,7 +182,7 @@ func TestPictureEncodersNameOtherFiles(t *testing.T) {
 		}
 	}
 	config = []byte(`{"num_attention_heads": 2}`)
-	if _, err := text.OpenPictureEncoder(ref.New(), weights.FromMap(m), config); err == nil ||
+	if _, err := text.OpenPictureEncoder(ref.New(), weights.FromMap(m), config, 0); err == nil ||
 		!strings.Contains(err.Error(), "has no layers") {
 		t.Errorf("no layers: got %v", err)
 	}

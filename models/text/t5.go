@@ -121,7 +121,9 @@ func openT5(ops engine.Ops, set *weights.Set, config []byte, room int64) (*T5, e
 	opt := weights.Options{Spare: true, Model: part.Kind, Ignore: ignore, Dims: map[string]int{
 		"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads,
 	}}
-	within(&opt, set, "encoder.block", c.Layers, room)
+	if err := within(ops, &opt, set, "encoder.block", c.Layers, room); err != nil {
+		return nil, err
+	}
 	return t, t.load(ops, set, opt)
 }
 

@@ -131,7 +131,9 @@ func openVision(ops engine.Ops, set *weights.Set, c visionConfig, room int64) (V
 			"E": c.width, "T": set.Dim("merger.mlp.2.weight", 0), "F": set.Dim("blocks.0.mlp.gate_proj.weight", 0),
 		},
 	}
-	within(&opt, set, "blocks", len(m.weights.Blocks), room)
+	if err := within(ops, &opt, set, "blocks", len(m.weights.Blocks), room); err != nil {
+		return nil, err
+	}
 	return m, m.load(ops, set, opt)
 }
 

@@ -74,7 +74,9 @@ func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig, room int64
 			"E": c.width, "T": set.Dim("merger.linear_fc2.weight", 0), "F": set.Dim("blocks.0.mlp.linear_fc1.weight", 0),
 		},
 	}
-	within(&opt, set, "blocks", len(m.weights.Blocks), room)
+	if err := within(ops, &opt, set, "blocks", len(m.weights.Blocks), room); err != nil {
+		return nil, err
+	}
 	return m, m.load(ops, set, opt)
 }
 

@@ -135,7 +135,11 @@ func openNet[T bringing](f source.File, field string, open func(*weights.File) (
 	}()
 	if err != nil {
 		_ = file.Close() // the first error is the one to report
-		return nil, fault.Wrap(fault.BadCheckpoint, field, fmt.Errorf("load %s: %w", f.Path, err))
+		code := fault.BadCheckpoint
+		if fault.Is(err, fault.OutOfMemory) {
+			code = fault.OutOfMemory
+		}
+		return nil, fault.Wrap(code, field, fmt.Errorf("load %s: %w", f.Path, err))
 	}
 	if out.net.Brings() {
 		out.file = file

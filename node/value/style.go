@@ -115,10 +115,18 @@ func (e *VisionEncoder) See(u Use, im *picture.Image, crop bool) (out VisionOutp
 	if im.C < 3 {
 		return out, fault.Bad("image", "%d channels, picture encoders read red, green and blue", im.C)
 	}
-	open := func(l *parallel.Workspace, file *weights.File) (*text.PictureEncoder, error) {
-		return text.OpenPictureEncoder(l.Ops, file.Set().For(l.DType), files.Config(file, "clip_vision"))
-	}
-	err = on(u, e.lazy, "clip_vision", open, func(l *parallel.Workspace, net *text.PictureEncoder) error {
+	const field = "clip_vision"
+	err = u.do(field+" "+e.name, func(l *parallel.Workspace) error {
+		eyes, err := cached(u, field+" "+e.file.Key(), func() (*opened[*text.PictureEncoder], error) {
+			return openNet(e.file, field, func(file *weights.File) (*text.PictureEncoder, error) {
+				return text.OpenPictureEncoder(l.Ops, file.Set().For(l.DType), files.Config(file, field), l.Room())
+			})
+		})
+		if err != nil {
+			return err
+		}
+		net := eyes.net
+		out.Data, out.Deep = nil, nil // of an attempt that ran out of memory
 		for b := range im.B {
 			pixels, err := visionInput(im, b, net, crop)
 			if err != nil {
