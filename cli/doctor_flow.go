@@ -26,7 +26,7 @@ func flowChecks(w *graph.Workflow, sent map[string][]byte, sources []workflow.So
 	missing := 0
 	found := map[string][]byte{} // validation finds the pictures that a daemon has here
 	maps.Copy(found, sent)
-	store := value.NewStore(nil, value.ComputeAuto, s.roots, 0)
+	store := value.NewStore(nil, value.ComputeAuto, s.roots)
 	for _, n := range needs(w, catalogue) {
 		if _, comes := sent[n.name]; comes {
 			continue

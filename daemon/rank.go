@@ -56,8 +56,8 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	}
 	offer := remote.Config{Within: ec.Transport}
 	offer.Host, err = process.New(process.Config{
-		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
-		Reserve: ec.Reserve, Places: places,
+		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, Room: ec.Resident(),
+		DeviceMemory: ec.DeviceMemory, Reserve: ec.Reserve, Places: places,
 	})
 	if err != nil {
 		release()

@@ -82,7 +82,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		}
 	}
 	share := shareOf(room, &limits.Nodes)
-	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
+	ec.Lost = lost
 	eng, err := parallel.NewPool(ec)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
@@ -90,7 +90,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	cat := classes.All()
 	runner, err = graph.NewRunner(graph.Config{
 		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
-		Catalogue: cat, WeightBytes: ec.MemoryBytes, CacheBytes: share, Bounds: limits.Nodes, Jobs: cfg.jobs(),
+		Catalogue: cat, CacheBytes: share, Bounds: limits.Nodes, Jobs: cfg.jobs(),
 	})
 	if err != nil {
 		eng.Close()

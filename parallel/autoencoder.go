@@ -14,6 +14,7 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/leader"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/process"
 	"patchbay/parallel/rank"
 	"patchbay/parallel/request"
 	"patchbay/parallel/scope"
@@ -32,6 +33,7 @@ type Workspace struct {
 	DType engine.DType
 
 	pool *Pool
+	home *process.Local // keeps what the work uses
 	ctx  context.Context
 }
 
@@ -68,18 +70,47 @@ func (p *Pool) do(ctx context.Context, what string, f func(*Workspace) error) er
 		}
 		return nil
 	}}
+	l.home = p.whole.home.Beside()
+	defer l.home.Release()
 	l.Arena = func(bytes int) (*engine.Arena, error) {
 		if p.whole.cfg.MemoryBytes > 0 && int64(bytes) > p.whole.cfg.MemoryBytes {
 			return nil, fault.New(fault.OutOfMemory, "%s needs %d MB, %d MB are allowed", what, bytes>>20,
 				p.whole.cfg.MemoryBytes>>20)
 		}
-		if err := p.buf.Grow(p.ops, bytes); err != nil {
+		kept, _, err := l.home.Keep(0, process.Want{
+			Key: "activations", Bytes: func() int64 { return int64(bytes) }, Buffer: true,
+			Load: func(int64) (process.Kept, error) {
+				mem, err := p.ops.Alloc(bytes)
+				return &buffer{p.ops, mem, bytes}, err
+			},
+		})
+		if err != nil {
 			return nil, err
 		}
-		return engine.NewArena(what, p.buf.Mem, p.buf.Bytes), nil
+		buf := kept.(*buffer)
+		return engine.NewArena(what, buf.mem, buf.bytes), nil
 	}
 	return scope.Recovered(what, func() error { return f(l) })
 }
+
+// buffer is the memory of activations of work beside ranks.
+type buffer struct {
+	ops   engine.Ops
+	mem   engine.Buf
+	bytes int
+}
+
+// Close frees the memory.
+func (b *buffer) Close() { b.ops.Free(b.mem) }
+
+// Keep makes something resident on the device of a rank of Loaders, beside the weights of diffusion models, and reports
+// whether it had to be loaded (process.Local.Keep). It is not dropped before the work has ended, or calls Release.
+func (l *Workspace) Keep(rank int, w process.Want) (kept process.Kept, loaded bool, err error) {
+	return l.home.Keep(rank, w)
+}
+
+// Release allows all that the work has kept so far to be dropped, which it must not use any more.
+func (l *Workspace) Release() { l.home.Release() }
 
 // Room returns how many bytes the weights of such work may take, 0: any number. They share the memory with what they
 // compute, and as much of it is theirs as would be a diffusion model's.

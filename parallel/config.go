@@ -36,11 +36,8 @@ type Config struct {
 	// Schedule says how waiting requests share the places of the leader; empty: ScheduleOne. Any other requires Ranks,
 	// and Processes, if any, to be Divisible.
 	Schedule Schedule
-	// Relieve, if not nil, is called to free what others keep on the devices before work that ran out of device memory
-	// is tried once more. Lost, if not nil, is called when this process has lost a device, or a rank hangs in it for
-	// good.
-	Relieve func()
-	Lost    func(error)
+	// Lost, if not nil, is called when this process has lost a device, or a rank hangs in it for good.
+	Lost func(error)
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time, so that an
 	// interleaving can be repeated and many can be tried. Deadlocks are found at once. It is for tests and
 	// measurements.
@@ -107,6 +104,15 @@ func (c *Config) room() int64 {
 		return 0
 	}
 	return max(1, forecast.Room(c.MemoryBytes-c.ProgramBytes))
+}
+
+// Resident returns how much of MemoryBytes may stay resident when something is loaded. Without ProgramBytes, where only
+// weights are counted, that is all.
+func (c *Config) Resident() int64 {
+	if c.ProgramBytes == 0 {
+		return c.MemoryBytes
+	}
+	return c.room()
 }
 
 func (c *Config) transport() comm.Transport {

@@ -380,7 +380,9 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	}
 	e := newFakeEngine(t, 2)
 	relieved, lost := 0, 0
-	e.whole.cfg.Relieve, e.whole.cfg.Lost = func() { relieved++ }, func(error) { lost++ }
+	e.whole.cfg.Lost = func(error) { lost++ }
+	keep := func() { e.keep(t, "kept", 1, func() { relieved++ }) }
+	keep()
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
 	r.Branches[0].Entries = r.Branches[0].Entries[:1]
 	run := func(plan string) (*request.Result, error) {
@@ -396,6 +398,7 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	if err != nil || relieved != 1 || relative(got.Latent.Data, want.Latent.Data) > 1e-5 {
 		t.Fatalf("after an allocation that found no memory: %v, caches were freed %d times, want 1", err, relieved)
 	}
+	keep()
 	err = e.Do(context.Background(), "work", func(l *Workspace) error {
 		tell(full)
 		_, err := l.Ops.Alloc(100)
@@ -409,6 +412,7 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
 		t.Fatalf("after work that failed: %v, %d devices lost", err, lost)
 	}
+	keep()
 	tell(refused)
 	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != fault.Panic || lost != 0 || relieved != 2 {
 		t.Errorf("a refused call: %v, %d devices lost, caches were freed %d times; want %s, 0 and 2", err, lost, relieved,

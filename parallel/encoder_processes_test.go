@@ -56,7 +56,7 @@ func encoderFile(t *testing.T) (m, with request.Model, whole, embeddings int64, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, err := text.OpenPart(ops, "qwen3", file.Set(), nil, 0, 1)
+	one, err := text.OpenPart(ops, "qwen3", file.Set(), nil, 0, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

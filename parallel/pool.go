@@ -34,8 +34,7 @@ const (
 type Pool struct {
 	whole  *Leader    // of all places
 	ops    engine.Ops // for Do
-	buf    rank.Buffer
-	places *places // nil: one piece of work at a time
+	places *places    // nil: one piece of work at a time
 
 	mu      sync.Mutex                    // guards the next two
 	leaders []*Leader                     // of places that requests have had
@@ -56,8 +55,9 @@ func NewPool(cfg Config) (*Pool, error) {
 		last: new(atomic.Uint64),
 	}
 	e.home, err = process.New(process.Config{
-		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, DeviceMemory: cfg.DeviceMemory,
-		Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode, Order: e.scheduler,
+		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, Room: cfg.Resident(),
+		DeviceMemory: cfg.DeviceMemory, Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode,
+		Order: e.scheduler,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the devices: %w", err)
@@ -327,7 +327,7 @@ func (p *Pool) Close() {
 	if p.usable() != nil {
 		return // memory that a hanging rank uses stays until the process ends
 	}
-	p.ops.Free(p.buf.Mem)
+	p.empty() // before the Ops that may have made some of it
 	if p.places != nil {
 		rank.CloseOps(p.ops)
 	}
@@ -353,7 +353,7 @@ func (p *Pool) all() process.List {
 	return append(process.List{e.home}, e.processes...)
 }
 
-// Resident lists the models whose weights are loaded, most recently used first.
+// Resident lists what is resident, process by process and device by device, most recently used first.
 func (p *Pool) Resident() (list []process.Resident) {
 	for _, h := range p.all() {
 		list = append(list, h.Resident()...)
@@ -381,14 +381,12 @@ func (p *Pool) Evict(key string) {
 	}
 }
 
-// relieve frees everything that is kept between requests, here and by others. Nothing else may be running.
+// relieve frees everything that is kept between requests: the last resort where memory has run out although room was
+// made for what was known. Nothing else may be running.
 func (p *Pool) relieve() error {
 	p.dismiss()
 	if err := p.usable(); err != nil {
 		return err
-	}
-	if p.whole.cfg.Relieve != nil {
-		p.whole.cfg.Relieve()
 	}
 	p.empty()
 	_ = p.ops.Sync() // clears the error of calls that were dropped
@@ -400,8 +398,6 @@ func (p *Pool) empty() {
 	for _, h := range p.all() {
 		h.Evict("")
 	}
-	p.ops.Free(p.buf.Mem)
-	p.buf = rank.Buffer{}
 }
 
 // dismiss ends all ranks. The caller must hold all places.

@@ -342,11 +342,11 @@ func TestStreamsRunOutOfMemory(t *testing.T) {
 	all := plenty - left.Load()
 	for n := range all {
 		left.Store(plenty)
-		cfg.Relieve = func() { left.Store(n) } // the second attempt runs out at the same place
 		e, err := NewPool(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
+		e.keep(t, "kept", 1, func() { left.Store(n) }) // the second attempt runs out at the same place
 		left.Store(n)
 		if _, err := e.Sample(context.Background(), r, nil); !fault.Is(err, fault.OutOfMemory) {
 			t.Errorf("without allocation %d of %d: got %v, want out_of_memory", n, all, err)

@@ -28,7 +28,7 @@ func (e *Encoder) key() string { return fmt.Sprintf("%s at %q in %v of ", e.Kind
 func (e *Encoder) open(ops engine.Ops, f File, i, n int) (text.Net, error) {
 	var net text.Net
 	err := f.With(func(file *weights.File) (err error) {
-		net, err = text.OpenPart(ops, e.Kind, file.Set().Prefix(e.Prefix).For(e.DType), e.Config, i, n)
+		net, err = text.OpenPart(ops, e.Kind, file.Set().Prefix(e.Prefix).For(e.DType), e.Config, i, n, 0)
 		return err
 	})
 	return net, err

@@ -208,7 +208,7 @@ func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Mode
 
 // Pin keeps the bases of m that are now loaded, whatever parts they are, until the returned function is called, even if
 // their last user closes them. It does not find those of text encoders.
-func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
+func (l *Loader) Pin(m Model) func() { return l.Shared.Pin(m.File.Key() + " ") }
 
 func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (out dit.Model, err error) {
 	if held.Stream > 0 {

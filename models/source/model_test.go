@@ -77,7 +77,7 @@ func TestSharedDoesNotWaitForALoad(t *testing.T) {
 		if err != nil || again != first {
 			t.Errorf("a second user got %v, %v", again, err)
 		}
-		unpin := s.pin("a ")
+		unpin := s.Pin("a ")
 		for _, f := range []func(){release, more, more} {
 			f()
 			if first.closed != 0 {

@@ -58,8 +58,8 @@ func (s *Shared) use(key string) *sharedItem {
 	return it
 }
 
-// pin takes every value whose key begins with prefix, so that it stays loaded until the returned function is called.
-func (s *Shared) pin(prefix string) func() {
+// Pin takes every value whose key begins with prefix, so that it stays loaded until the returned function is called.
+func (s *Shared) Pin(prefix string) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []func()

@@ -62,7 +62,7 @@ func TestCutQwen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.OpenPart(ops, "qwen3vl_32b", set, nil, 0, 1)
+		m, err := text.OpenPart(ops, "qwen3vl_32b", set, nil, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -122,11 +122,11 @@ func TestGemma3(t *testing.T) {
 			if slices.Sort(kinds); !slices.Equal(kinds, []string{"gemma3_12b", "projection"}) {
 				t.Fatalf("%s holds %v", model, kinds)
 			}
-			m, err := text.OpenPart(ops, "gemma3_12b", set, nil, 0, 1)
+			m, err := text.OpenPart(ops, "gemma3_12b", set, nil, 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			to, err := text.OpenPart(ops, "projection", set, nil, 0, 1)
+			to, err := text.OpenPart(ops, "projection", set, nil, 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestGemma3Quantised(t *testing.T) {
 		}
 		fast, name := fastest(nativeBackends(t))
 		run := func(set *weights.Set) []float32 {
-			m, err := text.OpenPart(fast, "gemma3_12b", set, nil, 0, 1)
+			m, err := text.OpenPart(fast, "gemma3_12b", set, nil, 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +249,7 @@ func TestProjectionOfAnotherModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := text.OpenPart(ref.New(), "projection", set, nil, 0, 1)
+	to, err := text.OpenPart(ref.New(), "projection", set, nil, 0, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

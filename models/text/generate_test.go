@@ -43,7 +43,7 @@ func TestGenerate(t *testing.T) {
 		if name != fast && name != "deferred" { // 36 layers for every token
 			continue
 		}
-		net, err := text.OpenPart(ops, "qwen3vl_4b", set, nil, 0, 1)
+		net, err := text.OpenPart(ops, "qwen3vl_4b", set, nil, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

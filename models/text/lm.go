@@ -148,7 +148,11 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 			"d": halvesTogether(1, c.HeadDim),
 		},
 	}
-	if err := within(ops[0], &opt, set, "model.layers", c.Layers, room); err != nil {
+	var of engine.Ops // of any part
+	for _, o := range ops {
+		of = cmp.Or(of, o)
+	}
+	if err := within(of, &opt, set, "model.layers", c.Layers, room); err != nil {
 		return nil, err
 	}
 	var out []Net

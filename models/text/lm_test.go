@@ -108,7 +108,7 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 		t.Fatalf("%s is recognised as %v, want %s", model, found, kind)
 	}
 	for name, ops := range backends(t) {
-		m, err := text.OpenPart(ops, kind, set, nil, 0, 1)
+		m, err := text.OpenPart(ops, kind, set, nil, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestPadsOfFLUX3(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ops := range backends(t) {
-		m, err := text.OpenPart(ops, "qwen3", set, config, 0, 1)
+		m, err := text.OpenPart(ops, "qwen3", set, config, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestLayersThatNobodyReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.OpenPart(ops, "mistral3", set, nil, 0, 1)
+		m, err := text.OpenPart(ops, "mistral3", set, nil, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,12 +237,12 @@ func TestLanguageModelRefusals(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"head_dim": 7}`: "head_dim is 7", `{"rope_theta": 0}`: "rope_theta 0", `{`: "text encoder config",
 	} {
-		_, err := text.OpenPart(nil, "qwen3", set, []byte(config), 0, 1)
+		_, err := text.OpenPart(nil, "qwen3", set, []byte(config), 0, 1, 0)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want one that says %q", config, err, want)
 		}
 	}
-	if _, err := text.OpenPart(nil, "qwen3", weights.FromMap(nil), nil, 0, 1); err == nil {
+	if _, err := text.OpenPart(nil, "qwen3", weights.FromMap(nil), nil, 0, 1, 0); err == nil {
 		t.Error("a file without tensors was opened")
 	}
 }
@@ -327,7 +327,7 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 		}
 		ops := ref.New()
 		run := func(set *weights.Set) []float32 {
-			m, err := text.OpenPart(ops, c.kind, set, nil, 0, 1)
+			m, err := text.OpenPart(ops, c.kind, set, nil, 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

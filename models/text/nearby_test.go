@@ -18,7 +18,7 @@ func TestNearby(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	net, err := OpenPart(ref.New(), "gemma3_12b", set, nil, 0, 1)
+	net, err := OpenPart(ref.New(), "gemma3_12b", set, nil, 0, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -255,9 +255,9 @@ func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
 	return min(ops, c.KVHeads), err
 }
 
-// OpenPart loads part i of the n that OpenParts makes for n Ops. It returns an error if the encoder cannot be split
-// into n.
-func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n int) (Net, error) {
+// OpenPart loads part i of the n that OpenParts makes for n Ops, within room bytes. It returns an error if the encoder
+// cannot be split into n.
+func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n int, room int64) (Net, error) {
 	if can, err := Parts(kind, set, config, n); err != nil {
 		return nil, err
 	} else if can != n || i < 0 || i >= n {
@@ -265,7 +265,7 @@ func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n
 	}
 	all := make([]engine.Ops, n)
 	all[i] = ops
-	parts, err := OpenParts(all, kind, set, config, 0)
+	parts, err := OpenParts(all, kind, set, config, room)
 	if err != nil {
 		return nil, err
 	}

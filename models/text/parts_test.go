@@ -144,7 +144,7 @@ func TestPartsEqualTheWhole(t *testing.T) {
 		{clip, "clip_l", "", 2, 1},
 	} {
 		t.Run(fmt.Sprintf("%s in %d", c.kind, c.parts), func(t *testing.T) {
-			whole, err := text.OpenPart(ops, c.kind, c.set, []byte(c.config), 0, 1)
+			whole, err := text.OpenPart(ops, c.kind, c.set, []byte(c.config), 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -42,7 +42,7 @@ func TestQwenImage21(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.OpenPart(ops, "qwen3vl_8b", set, nil, 0, 1)
+		m, err := text.OpenPart(ops, "qwen3vl_8b", set, nil, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -109,7 +109,7 @@ func TestUMT5(t *testing.T) {
 			if found := text.Find(set); len(found) != 1 || found[0].Kind != "umt5" {
 				t.Fatalf("%s holds %v, want a umT5", model, found)
 			}
-			m, err := text.OpenPart(ops, "umt5", set, nil, 0, 1)
+			m, err := text.OpenPart(ops, "umt5", set, nil, 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,7 +48,7 @@ func TestVision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.OpenPart(ops, "qwen25_7b", set, config, 0, 1)
+		m, err := text.OpenPart(ops, "qwen25_7b", set, config, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestDeepVision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.OpenPart(ops, "qwen3vl_4b", set, nil, 0, 1)
+		m, err := text.OpenPart(ops, "qwen3vl_4b", set, nil, 0, 1, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ func TestWordsToStates(t *testing.T) {
 			t.Fatalf("%s is recognised as %v, want %s", model, found, encoder.Kind)
 		}
 		for name, ops := range backends(t) {
-			m, err := text.OpenPart(ops, encoder.Kind, set, config, 0, 1)
+			m, err := text.OpenPart(ops, encoder.Kind, set, config, 0, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,7 +23,8 @@ type Loaded struct {
 // Parts are the weights that are brought before each use; nil: all are in place.
 func (l *Loaded) Parts() *Parts { return l.parts }
 
-// Bytes returns the bytes of small tensors and of packed weights whose backend reports their size.
+// Bytes returns the bytes of small tensors and of packed weights whose backend reports their size; with the Ops of
+// Shapes those that the file has of what would be loaded.
 func (l *Loaded) Bytes() int64 { return l.bytes }
 
 // Close frees all memory. The struct that was filled must not be used afterwards. A second Close does nothing.
@@ -159,6 +160,9 @@ func (f *filler) fill(items []item) error {
 			s.put(t)
 		}
 	}
+	if f.shapes {
+		f.loaded.bytes += int64(measure.Peak())
+	}
 	if measure.Peak() == 0 || f.shapes {
 		return nil
 	}
@@ -225,6 +229,7 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	var packed *engine.Packed
 	if f.shapes {
 		packed = &engine.Packed{DType: s.DType, N: c.count, K: c.width()}
+		f.loaded.bytes += int64(float64(s.Bytes()) * float64(c.count*c.width()) / float64(max(s.Len(), 1)))
 	} else if packed, err = f.ops.Pack(c.matrix(s, &f.bytes), c.channels); err != nil {
 		return small{}, false, err
 	}

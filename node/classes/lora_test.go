@@ -20,6 +20,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/process"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
 )
@@ -120,7 +121,12 @@ type loraBench struct {
 	got    []float32
 }
 
-func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBytes int64) *loraBench {
+// models lists the diffusion models that are resident, most recently used first.
+func (b *loraBench) models() []process.Resident {
+	return slices.DeleteFunc(b.engine.Resident(), func(m process.Resident) bool { return m.Beside })
+}
+
+func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config) *loraBench {
 	t.Helper()
 	b := &loraBench{packs: packs{mu: &sync.Mutex{}, held: map[*byte]int{}, count: new(int)}}
 	cfg.NewOps = func(rank, ranks int) (engine.Ops, error) {
@@ -144,7 +150,6 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 	b.engine = e
 	if b.Runner, err = graph.NewRunner(graph.Config{
 		Engine: e, Roots: roots, Catalogue: All(keep),
-		WeightBytes: weightBytes,
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -190,19 +195,13 @@ func TestLorasShareTheBase(t *testing.T) {
 	turns := []string{"", "one*0.8", "two*-0.5", "one*0.8", "", "one*0.8 two*1", "one*0.4"}
 	fresh := map[string][]float32{}
 	for i, list := range turns {
-		fresh[fmt.Sprint(list, i)], _ = newLoraBench(t, roots, parallel.Config{}, 0).draw(t, list, i, "")
+		fresh[fmt.Sprint(list, i)], _ = newLoraBench(t, roots, parallel.Config{}).draw(t, list, i, "")
 	}
 	if slices.Equal(fresh["one*0.81"], fresh["two*-0.52"]) {
 		t.Fatal("two files give the same latent")
 	}
-	for form, cfg := range map[string]struct {
-		engine  parallel.Config
-		encoder int64
-	}{
-		"much room": {}, "a small device": {parallel.Config{MemoryBytes: 16 << 20}, 0},
-		"little room": {parallel.Config{MemoryBytes: 16 << 20}, 1},
-	} {
-		b := newLoraBench(t, roots, cfg.engine, cfg.encoder)
+	for form, bytes := range map[string]int64{"much room": 0, "a small device": 16 << 20, "little room": 12 << 20} {
+		b := newLoraBench(t, roots, parallel.Config{MemoryBytes: bytes})
 		plain, most := 0, 0
 		for i, list := range turns {
 			before := *b.packs.count // linear1 is two weights, so there is one pair more than modules
@@ -210,7 +209,7 @@ func TestLorasShareTheBase(t *testing.T) {
 			if n := *b.packs.count - before; i > 0 && n > 2*(len(demoModules())+1) && form != "little room" {
 				t.Errorf("%s, turn %d with %q: %d matrices were packed, want those of the adapters at most", form, i, list, n)
 			}
-			if n := len(b.engine.Resident()); (form == "much room") != (n > 1) && i > 0 {
+			if n := len(b.models()); (form == "much room") != (n > 1) && i > 0 {
 				t.Errorf("%s, turn %d: %d models are resident", form, i, n)
 			}
 			if !slices.Equal(got, fresh[fmt.Sprint(list, i)]) {
@@ -237,10 +236,10 @@ func TestLorasShareTheBase(t *testing.T) {
 
 // TestBaseOutlivesItsHandle evicts the plain model while an adapted one uses its base, and vice versa.
 func TestBaseOutlivesItsHandle(t *testing.T) {
-	b := newLoraBench(t, loraRoots(t), parallel.Config{}, 0)
+	b := newLoraBench(t, loraRoots(t), parallel.Config{})
 	first, _ := b.draw(t, "", 1, "")
 	adapted, _ := b.draw(t, "one*1", 1, "")
-	list := b.engine.Resident()
+	list := b.models()
 	if len(list) != 2 {
 		t.Fatalf("resident: %v, want the plain and the adapted model", list)
 	}
@@ -261,8 +260,8 @@ func TestBaseOutlivesItsHandle(t *testing.T) {
 // TestLoraOnPlans compares LoRAs on plans of several ranks with one rank.
 func TestLoraOnPlans(t *testing.T) {
 	roots := loraRoots(t)
-	want, _ := newLoraBench(t, roots, parallel.Config{}, 0).draw(t, "one*0.8", 1, "")
-	b := newLoraBench(t, roots, parallel.Config{}, 0)
+	want, _ := newLoraBench(t, roots, parallel.Config{}).draw(t, "one*0.8", 1, "")
+	b := newLoraBench(t, roots, parallel.Config{})
 	for _, plan := range []string{"tensor=2", "ulysses=2", "tensor=3", "pipe=2,warmup=1"} {
 		got, _ := b.draw(t, "one*0.8", 1, plan)
 		worst, top := 0.0, 0.0
@@ -278,7 +277,7 @@ func TestLoraOnPlans(t *testing.T) {
 
 func TestLoraNodes(t *testing.T) {
 	roots := loraRoots(t)
-	b := newLoraBench(t, roots, parallel.Config{}, 0)
+	b := newLoraBench(t, roots, parallel.Config{})
 	m, ok := exec(t, b.Runner, "UNETLoader",
 		map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle)
 	if !ok {
@@ -361,7 +360,7 @@ func TestLoraNodes(t *testing.T) {
 // strengths or a replaced file.
 func TestLoraSignature(t *testing.T) {
 	roots := loraRoots(t)
-	b := newLoraBench(t, roots, parallel.Config{}, 0)
+	b := newLoraBench(t, roots, parallel.Config{})
 	first, _ := b.draw(t, "one*1", 1, "")
 	if _, r := b.draw(t, "one*1.0", 1, ""); len(r.Executed) != 0 {
 		t.Errorf("the same again: executed %v", r.Executed)

@@ -30,9 +30,6 @@ type Config struct {
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
 	CacheBytes int64
-	// WeightBytes bounds resident text encoders and autoencoders; 0: 16 GiB. Diffusion models are under the engine's
-	// own budget.
-	WeightBytes int64
 	// Lease is how long a handle that Exec gave out lives without being used; 0: 15 minutes.
 	Lease time.Duration
 	// Now is the clock of leases; nil: time.Now.
@@ -71,14 +68,13 @@ func NewRunner(cfg Config) (*Runner, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.CacheBytes < 0 || cfg.WeightBytes < 0 || cfg.Lease < 0 {
-		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes,
-			cfg.WeightBytes, cfg.Lease)
+	if cfg.CacheBytes < 0 || cfg.Lease < 0 {
+		return nil, fmt.Errorf("node runner: cache %d and lease %s must not be negative", cfg.CacheBytes, cfg.Lease)
 	}
 	return &Runner{
 		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue, slots: make(chan struct{}, max(1, cfg.Jobs)),
 		values:  lru.New[*cached](cmp.Or(cfg.CacheBytes, 2<<30), nil),
-		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, cmp.Or(cfg.WeightBytes, 16<<30)),
+		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots),
 		handles: newHandles(cmp.Or(cfg.Lease, 15*time.Minute), cfg.Now),
 	}, nil
 }
@@ -115,10 +111,6 @@ func (r *Runner) ShedValues() {
 		r.values.Clear()
 	}
 }
-
-// DropWeights drops the weights of encoders and autoencoders that are kept between jobs. It may be called while a job
-// runs, but only by the holder of the devices.
-func (r *Runner) DropWeights() { r.store.Drop() }
 
 // FreeWeights waits until nobody works on the devices, then drops all weights and activations, the engine's too.
 func (r *Runner) FreeWeights() { r.store.Free() }

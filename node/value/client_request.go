@@ -274,6 +274,9 @@ func (s *Store) evict(match func(key string) bool) int64 {
 	}
 	var n int64
 	for _, m := range s.engine.Resident() {
+		if m.Beside {
+			continue
+		}
 		if key, _, _ := strings.Cut(m.Key, "#tensor"); match(key) {
 			n += m.Bytes
 			s.engine.Evict(key)

@@ -77,7 +77,7 @@ func TestSD3Prompts(t *testing.T) {
 	check(files.ReadHeader(files.KindText, path, false, clip.Add))
 	clip.parts = append(clip.parts, clip.parts[0])
 	clip.parts[1].kind = "clip_g"
-	s := NewStore(nil, ComputeF32, files.Roots{Models: []string{root}}, 1<<20)
+	s := NewStore(nil, ComputeF32, files.Roots{Models: []string{root}})
 	long := strings.Repeat("a red heart and a blue star ", 30)
 	got, _, err := clip.prompts(s, func(key string) (string, bool) { return map[string]string{"clip_l": long}[key], true })
 	check(err)

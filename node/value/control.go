@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/control"
@@ -40,12 +41,13 @@ func OpenControlNet(h files.Header) (*ControlNet, error) {
 // Look returns the output of a picture-reading net's own layers for pictures [B, 8*Y, 8*X, 3]; it replaces their
 // latent.
 func (n *ControlNet) Look(u Use, im *picture.Image) (out request.Latent, err error) {
-	open := func(l *parallel.Workspace, file *weights.File) (*control.Picture, error) {
-		return control.OpenPicture(l.Ops, file.Set().For(l.DType))
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*control.Picture, error) {
+		return control.OpenPicture(ops, file.Set().For(l.DType))
 	}
 	out = request.Latent{B: im.B, C: n.Hint, Y: im.Y / 8, X: im.X / 8}
 	err = on(u, lazy{n.Name, n.file}, "control_net", open, func(l *parallel.Workspace, p *control.Picture) error {
 		rgb, size := im.First(3).Data, 3*im.Y*im.X
+		out.Data = nil // of an attempt that ran out of memory
 		for b := range im.B {
 			seen, err := p.Read(taskEnv(l), rgb[b*size:(b+1)*size], im.Y, im.X)
 			if err != nil {

@@ -17,8 +17,16 @@ import (
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
 	"patchbay/parallel"
 )
+
+// openEncoder opens the only part of an encoder.
+func openEncoder(ops engine.Ops, e *encoder, dtype engine.DType, room int64) (*opened[text.Net], error) {
+	return openNet(e.file, "clip", func(file *weights.File) (text.Net, error) {
+		return text.OpenPart(ops, e.kind, e.set(file, dtype), e.config, 0, 1, room)
+	})
+}
 
 // TestEncodersReadTheirFile checks encoders that may take less than their weights: their file stays open until they are
 // closed, the states are those of whole ones, and a file that is written to meanwhile is file_changed.
@@ -76,15 +84,15 @@ func TestEncodersReadTheirFile(t *testing.T) {
 	var whole text.Encoding
 	for _, room := range []int64{0, 1 << 20} {
 		err := pool.Do(t.Context(), "encoder", func(l *parallel.Workspace) error {
-			parts, err := openEncoder([]engine.Ops{l.Ops}, e, l.DType, room)
+			part, err := openEncoder(l.Ops, e, l.DType, room)
 			if err != nil {
 				return err
 			}
-			defer parts.Close()
-			if brings := room > 0; brings != isOpen() || brings != parts.net[0].Brings() {
+			defer part.Close()
+			if brings := room > 0; brings != isOpen() || brings != part.net.Brings() {
 				t.Errorf("in %d bytes: the file is open: %v", room, isOpen())
 			}
-			got, err := parts.net[0].Encode(envOf(l), chunks, text.Form{})
+			got, err := part.net.Encode(envOf(l), chunks, text.Form{})
 			if err != nil {
 				return err
 			}
@@ -97,7 +105,7 @@ func TestEncodersReadTheirFile(t *testing.T) {
 				return err
 			}
 			defer func() { _ = os.Chtimes(path, time.Time{}, time.Unix(0, file.Changed)) }()
-			_, err = parts.net[0].Encode(envOf(l), chunks, text.Form{})
+			_, err = part.net.Encode(envOf(l), chunks, text.Form{})
 			if changed := fault.Is(err, fault.FileChanged) && strings.Contains(err.Error(), path); changed != (room > 0) {
 				t.Errorf("in %d bytes, of a file that was written to: %v", room, err)
 			}
@@ -112,7 +120,7 @@ func TestEncodersReadTheirFile(t *testing.T) {
 	}
 	e.file.Hash = "another"
 	err = pool.Do(t.Context(), "encoder", func(l *parallel.Workspace) error {
-		_, err := openEncoder([]engine.Ops{l.Ops}, e, l.DType, 1<<20)
+		_, err := openEncoder(l.Ops, e, l.DType, 1<<20)
 		return err
 	})
 	if !fault.Is(err, fault.FileChanged) || errors.Is(err, os.ErrNotExist) || isOpen() {

@@ -3,6 +3,7 @@ package value
 import (
 	"errors"
 
+	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/upscale"
@@ -48,8 +49,8 @@ func (z *LatentUpscaler) Upscale(u Use, l request.Latent, ae *VAE, done func(ite
 	out.T, out.Y, out.X = z.Config.Size(t, y, l.X)
 	out.Y *= out.T
 	out.Data = make([]float32, l.B*c*out.Y*out.X)
-	open := func(l *parallel.Workspace, file *weights.File) (*upscale.Latents, error) {
-		return upscale.OpenLatents(l.Ops, file.Set(), files.Config(file, latentUpscalerConfig))
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*upscale.Latents, error) {
+		return upscale.OpenLatents(ops, file.Set(), files.Config(file, latentUpscalerConfig))
 	}
 	err = on(u, z.lazy, "upscale_model", open, func(w *parallel.Workspace, net *upscale.Latents) error {
 		n, larger := l.Y*l.X, out.Y*out.X

@@ -29,29 +29,9 @@ func (s *Store) use(req *request.Model) func() {
 	return s.loader.Pin(w.Model)
 }
 
-// encoderParts is a text encoder split over ranks, one part per rank.
-type encoderParts []text.Net
-
-func (p encoderParts) Bytes() (sum int64) {
-	for _, net := range p {
-		sum += net.Bytes()
-	}
-	return sum
-}
-
-// Close frees the memory of all parts.
-func (p encoderParts) Close() {
-	for _, net := range p {
-		net.Close()
-	}
-}
-
-// Brings reports whether layers are read from the file before each use.
-func (p encoderParts) Brings() bool { return p[0].Brings() }
-
-// adaptedEncoder is a text encoder in the store that may share its base weights with others.
+// adaptedEncoder is a part of a text encoder that may share its base weights with others.
 type adaptedEncoder struct {
-	parts encoderParts
+	net   text.Net
 	bytes int64 // includes the base, which is thus counted once per encoder sharing it
 	free  func()
 }
@@ -62,14 +42,47 @@ func (e *adaptedEncoder) Bytes() int64 { return e.bytes }
 // Close frees what belongs to this encoder alone, and the base if no other encoder uses it.
 func (e *adaptedEncoder) Close() { e.free() }
 
-// cachedEncoder returns an encoder, split over ops, with the adapters of its clip, from the store. It loads what is
-// missing.
-func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
-	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
+// cachedEncoder returns the parts of an encoder, at most one for each of ops, with the adapters of its clip. It loads
+// what is not resident.
+func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (parts []text.Net,
+	err error,
+) {
+	n := len(ops)
+	if n > 1 {
+		n, err = read(e.file, "clip", func(file *weights.File) (int, error) {
+			return text.Parts(e.kind, e.set(file, l.DType), e.config, n)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	uses := source.ForPart(e.kind, clip.Loras)
-	adapted, err := cached(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
-		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (*opened[encoderParts], error) {
-			return openEncoder(ops, e, l.DType, l.Room())
+	for r := range n {
+		part, err := cachedPart(u, l, ops[r], e, uses, r, n)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
+// cachedPart returns part r of n of an encoder. Its base stays loaded meanwhile, even if its last user is dropped to
+// make room.
+func cachedPart(u Use, l *parallel.Workspace, ops engine.Ops, e *encoder, uses []source.Adapter, r, n int,
+) (text.Net, error) {
+	key := fmt.Sprintf("%s %s %s/%d of %d", e.kind, e.file.Key(), e.prefix, r, n)
+	shared := &u.Store.loader.Shared
+	defer shared.Pin(key)()
+	open := func(ops engine.Ops, file *weights.File, room int64) (text.Net, error) {
+		return text.OpenPart(ops, e.kind, e.set(file, l.DType), e.config, r, n, room)
+	}
+	k := keeping{key: key + source.Keys(uses), file: e.file, field: "clip", rank: r}
+	adapted, err := keep(u, l, k, l.Room(), func() int64 {
+		return sizeOf(k, func(ops engine.Ops, file *weights.File) (text.Net, error) { return open(ops, file, 0) })
+	}, func(room int64) (*adaptedEncoder, error) {
+		base, release, err := source.Take(shared, key, func() (*opened[text.Net], error) {
+			return openNet(e.file, k.field, func(file *weights.File) (text.Net, error) { return open(ops, file, room) })
 		})
 		if err != nil {
 			return nil, err
@@ -77,35 +90,21 @@ func cachedEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e
 		if len(uses) == 0 {
 			return &adaptedEncoder{base.net, base.Bytes(), release}, nil
 		}
-		var parts encoderParts
-		err = source.WithLowRank(e.kind, uses, func(list []weights.LowRank) error {
-			for i, part := range base.net {
-				net, err := part.Adapt(ops[i], list)
-				if err != nil {
-					return err
-				}
-				parts = append(parts, net)
-			}
-			return nil
+		var net text.Net
+		err = source.WithLowRank(e.kind, uses, func(list []weights.LowRank) (err error) {
+			net, err = base.net.Adapt(ops, list)
+			return err
 		})
 		if err != nil {
-			parts.Close()
 			release()
-			return nil, fault.Wrap(fault.BadCheckpoint, "clip", fmt.Errorf("clip: %w", err))
+			return nil, fault.Wrap(fault.BadCheckpoint, k.field, fmt.Errorf("clip: %w", err))
 		}
-		return &adaptedEncoder{parts, base.Bytes() + parts.Bytes(), func() { parts.Close(); release() }}, nil
+		return &adaptedEncoder{net, base.Bytes() + net.Bytes(), func() { net.Close(); release() }}, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return adapted.parts, nil
-}
-
-// openEncoder loads an encoder in as many parts as ops allow, within room bytes.
-func openEncoder(ops []engine.Ops, e *encoder, dtype engine.DType, room int64) (*opened[encoderParts], error) {
-	return openNet(e.file, "clip", func(file *weights.File) (encoderParts, error) {
-		return text.OpenParts(ops, e.kind, e.set(file, dtype), e.config, room)
-	})
+	return adapted.net, nil
 }
 
 // bringing is a network that may read layers from its file before each use.

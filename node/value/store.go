@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models/source"
 	"patchbay/models/tokenizer"
@@ -11,48 +12,53 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/lru"
 	"patchbay/parallel"
+	"patchbay/parallel/process"
 	"patchbay/parallel/request"
 )
 
-// resident is a loaded network that a Store keeps between jobs.
+// resident is a loaded network that stays resident between jobs.
 type resident interface {
 	Bytes() int64
 	Close()
 }
 
-// Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, weights shared by handles
-// with different adapters, and tokenizers. It borrows the devices from the engine. It is safe for concurrent use.
+// Store loads what handles name, and keeps between jobs what the engine does not: weights shared by handles with
+// different adapters, and tokenizers. Weights of encoders and autoencoders are resident in the engine, which lends the
+// devices, beside those of diffusion models. It is safe for concurrent use.
 type Store struct {
 	engine  *parallel.Pool // nil: nothing can be loaded
 	compute Compute
 	roots   files.Roots
-	weights *lru.Cache[resident]
 	loader  *source.Loader
 	// vocabularies caches tokenizers by encoder; each counts as one.
 	vocabularies *lru.Cache[*tokenizer.Tokenizer]
 }
 
-// NewStore returns an empty store; weightBytes bounds the memory of resident text encoders and autoencoders.
-func NewStore(engine *parallel.Pool, compute Compute, roots files.Roots, weightBytes int64) *Store {
+// NewStore returns an empty store.
+func NewStore(engine *parallel.Pool, compute Compute, roots files.Roots) *Store {
 	return &Store{
-		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close),
-		loader:       &source.Loader{},
+		engine: engine, compute: compute, roots: roots, loader: &source.Loader{},
 		vocabularies: lru.New[*tokenizer.Tokenizer](16, nil),
 	}
 }
 
-// Drop evicts all weights that the store holds. Those of diffusion models belong to the engine.
-func (s *Store) Drop() { s.weights.Clear() }
+// Drop evicts the weights of encoders and autoencoders, once the running work is done.
+func (s *Store) Drop() {
+	if s.engine == nil {
+		return
+	}
+	for _, m := range s.engine.Resident() {
+		if m.Beside {
+			s.engine.Evict(m.Key)
+		}
+	}
+}
 
 // Free evicts all weights, including those of diffusion models, once the running work is done.
 func (s *Store) Free() {
-	if s.engine == nil {
-		s.Drop()
-		return
+	if s.engine != nil {
+		s.engine.Evict("")
 	}
-	// While a rank of an earlier request hangs, Do returns an error and the weights must stay.
-	_ = s.engine.Do(context.Background(), "free", func(*parallel.Workspace) error { s.Drop(); return nil })
-	s.engine.Evict("")
 }
 
 // Use is what a node needs to work with handles. A Use without a store cannot run anything.
@@ -102,27 +108,68 @@ func (s *Store) Enter() *parallel.Turn {
 	return s.engine.Enter()
 }
 
-// cached returns weights from the store, loading and keeping them if they are missing. It must be called inside do,
-// because loading uses the device.
-func cached[T resident](u Use, key string, load func() (T, error)) (T, error) {
-	if w, ok := u.Store.weights.Get(key); ok {
-		if t, ok := w.(T); ok {
-			return t, nil
-		}
-	}
-	began := time.Now()
-	t, err := load()
-	*u.Loading += time.Since(began).Seconds()
-	if err != nil {
-		return t, err
-	}
-	u.Store.weights.Put(key, t, t.Bytes())
-	return t, nil
+// keeping says how a network is made resident.
+type keeping struct {
+	key   string
+	file  source.File
+	field string // input that the file came from; names it in errors
+	rank  int    // of Workspace.Loaders, on whose device it is
 }
 
-// cachedFrom is cached for a file that open reads; errors in the file are attributed to the input field.
-func cachedFrom[T resident](u Use, key, field string, c source.File, open func(*weights.File) (T, error)) (T, error) {
-	return cached(u, key, func() (T, error) { return read(c, field, open) })
+// cached returns a network that is resident in the engine, opening it there if it is not: by open on the operations of
+// the device, and before that on those of weights.Shapes, which says how much room it wants. It must be called inside
+// do, and stays until that ends or lets go of it.
+func cached[T resident](u Use, l *parallel.Workspace, ops engine.Ops, k keeping,
+	open func(engine.Ops, *weights.File) (T, error),
+) (T, error) {
+	return keep(u, l, k, 0, func() int64 { return sizeOf(k, open) }, func(int64) (T, error) {
+		return read(k.file, k.field, func(file *weights.File) (T, error) { return open(ops, file) })
+	})
+}
+
+// brought is cached for a network that reads layers from its file before each use if it does not get the room to keep
+// all: as few as necessary of what open is told, 0: any number of bytes.
+func brought[T bringing](u Use, l *parallel.Workspace, ops engine.Ops, k keeping,
+	open func(ops engine.Ops, file *weights.File, room int64) (T, error),
+) (T, error) {
+	out, err := keep(u, l, k, l.Room(), func() int64 {
+		return sizeOf(k, func(ops engine.Ops, file *weights.File) (T, error) { return open(ops, file, 0) })
+	}, func(room int64) (*opened[T], error) {
+		return openNet(k.file, k.field, func(file *weights.File) (T, error) { return open(ops, file, room) })
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return out.net, nil
+}
+
+// sizeOf returns the bytes that a network which open opens wants; 0 if it cannot be opened, which a load then reports.
+func sizeOf[T resident](k keeping, open func(engine.Ops, *weights.File) (T, error)) int64 {
+	t, err := read(k.file, k.field, func(file *weights.File) (T, error) { return open(weights.Shapes(), file) })
+	if err != nil {
+		return 0
+	}
+	return t.Bytes()
+}
+
+// keep makes a network that wants so many bytes resident in the engine (parallel.Workspace.Keep).
+func keep[T resident](u Use, l *parallel.Workspace, k keeping, room int64, bytes func() int64,
+	load func(room int64) (T, error),
+) (T, error) {
+	began := time.Now()
+	kept, loaded, err := l.Keep(k.rank, process.Want{
+		Key: k.key, Room: room, Bytes: bytes,
+		Load: func(room int64) (process.Kept, error) { return load(room) },
+	})
+	if loaded {
+		*u.Loading += time.Since(began).Seconds()
+	}
+	t, ok := kept.(T)
+	if err == nil && !ok {
+		err = fault.New(fault.Internal, "%s is resident as another kind of network", k.key)
+	}
+	return t, err
 }
 
 // read opens a file and returns the result of open; errors in the file are attributed to the input field.

@@ -85,13 +85,12 @@ func OpenStyle(h files.Header) (*Style, error) {
 }
 
 // on runs f on the device with the network of a file, which open loads; field is the input that the file came from.
-func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, *weights.File) (T, error),
+func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, engine.Ops, *weights.File) (T, error),
 	f func(*parallel.Workspace, T) error,
 ) error {
 	return u.do(field+" "+z.name, func(l *parallel.Workspace) error {
-		net, err := cachedFrom(u, field+" "+z.file.Key(), field, z.file, func(file *weights.File) (T, error) {
-			return open(l, file)
-		})
+		k := keeping{key: field + " " + z.file.Key(), file: z.file, field: field}
+		net, err := cached(u, l, l.Ops, k, func(ops engine.Ops, file *weights.File) (T, error) { return open(l, ops, file) })
 		if err != nil {
 			return err
 		}
@@ -117,15 +116,14 @@ func (e *VisionEncoder) See(u Use, im *picture.Image, crop bool) (out VisionOutp
 	}
 	const field = "clip_vision"
 	err = u.do(field+" "+e.name, func(l *parallel.Workspace) error {
-		eyes, err := cached(u, field+" "+e.file.Key(), func() (*opened[*text.PictureEncoder], error) {
-			return openNet(e.file, field, func(file *weights.File) (*text.PictureEncoder, error) {
-				return text.OpenPictureEncoder(l.Ops, file.Set().For(l.DType), files.Config(file, field), l.Room())
-			})
+		k := keeping{key: field + " " + e.file.Key(), file: e.file, field: field}
+		net, err := brought(u, l, l.Ops, k, func(ops engine.Ops, file *weights.File, room int64,
+		) (*text.PictureEncoder, error) {
+			return text.OpenPictureEncoder(ops, file.Set().For(l.DType), files.Config(file, field), room)
 		})
 		if err != nil {
 			return err
 		}
-		net := eyes.net
 		out.Data, out.Deep = nil, nil // of an attempt that ran out of memory
 		for b := range im.B {
 			pixels, err := visionInput(im, b, net, crop)
@@ -182,8 +180,8 @@ func (s *Style) Rows(u Use, seen VisionOutput) (out dit.Array, err error) {
 		return out, fault.Family("style_model", "%s reads states of %d values, clip_vision_output has %d: use the picture "+
 			"encoder that it was made for (sigclip_vision_patch14_384)", s.name, s.In, seen.Cols)
 	}
-	open := func(l *parallel.Workspace, file *weights.File) (*text.Redux, error) {
-		return text.OpenRedux(l.Ops, file.Set().For(l.DType))
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*text.Redux, error) {
+		return text.OpenRedux(ops, file.Set().For(l.DType))
 	}
 	err = on(u, s.lazy, "style_model", open, func(l *parallel.Workspace, net *text.Redux) (err error) {
 		out = dit.Array{Rows: seen.Rows, Cols: s.Out}
@@ -208,8 +206,8 @@ func (p *ModelPatch) Show(u Use, m *Model, seen VisionOutput) error {
 	if err := p.fits(m.Spec); err != nil {
 		return fault.Family("model_patch", "%v", err)
 	}
-	open := func(l *parallel.Workspace, file *weights.File) (*text.Features, error) {
-		return text.OpenFeatures(l.Ops, file.Set().For(l.DType))
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*text.Features, error) {
+		return text.OpenFeatures(ops, file.Set().For(l.DType))
 	}
 	return on(u, lazy{p.Name, p.file}, "model_patch", open, func(l *parallel.Workspace, net *text.Features) error {
 		rows, err := net.Project(envOf(l), seen.Deep)
@@ -274,8 +272,8 @@ func OpenUpscaler(h files.Header) (*Upscaler, error) {
 // called after every tile.
 func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)) (*picture.Image, error) {
 	out := &picture.Image{B: im.B, Y: z.Config.Scale * im.Y, X: z.Config.Scale * im.X, C: upscale.Channels}
-	open := func(l *parallel.Workspace, file *weights.File) (*upscale.Model, error) {
-		return upscale.Open(l.Ops, file.Set())
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*upscale.Model, error) {
+		return upscale.Open(ops, file.Set())
 	}
 	n, err := im.Y*im.X*im.C, error(nil)
 	for _, side := range upscale.Tiles {

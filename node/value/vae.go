@@ -94,8 +94,8 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 	if err := v.sees(); err != nil {
 		return err
 	}
-	open := func(l *parallel.Workspace, file *weights.File) (*vae.VAE, error) {
-		return vae.Open(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*vae.VAE, error) {
+		return vae.Open(ops, file.Set().For(l.DType), files.Config(file, "vae"))
 	}
 	return on(u, lazy{v.Name, v.file}, "vae", open, f)
 }
@@ -106,8 +106,9 @@ func (v *VAE) WithClips(u Use, f func(*parallel.Workspace, *vae.VAE) error) erro
 		return err
 	}
 	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
-		net, err := cachedFrom(u, "vae of clips "+v.file.Key(), "vae", v.file, func(file *weights.File) (*vae.VAE, error) {
-			return vae.OpenVideo(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
+		k := keeping{key: "vae of clips " + v.file.Key(), file: v.file, field: "vae"}
+		net, err := cached(u, l, l.Ops, k, func(ops engine.Ops, file *weights.File) (*vae.VAE, error) {
+			return vae.OpenVideo(ops, file.Set().For(l.DType), files.Config(file, "vae"))
 		})
 		if err != nil {
 			return err
@@ -130,9 +131,9 @@ func (v *VAE) WithSound(u Use, field string, f func(*parallel.Workspace, audio.E
 	if err := v.Sounds(field); err != nil {
 		return err
 	}
-	open := func(l *parallel.Workspace, file *weights.File) (*audio.VAE, error) {
+	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*audio.VAE, error) {
 		set := file.Set().For(engine.F32) // as in ComfyUI, whatever is faster
-		return audio.Open(l.Ops, set, files.Config(file, soundPart))
+		return audio.Open(ops, set, files.Config(file, soundPart))
 	}
 	return on(u, lazy{v.Name, v.file}, "vae", open, func(l *parallel.Workspace, net *audio.VAE) error {
 		return f(l, audio.Env{Ops: l.Ops, Take: l.Arena, Check: l.Check}, net)

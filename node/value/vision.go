@@ -84,14 +84,14 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 	if len(c.pictures) == 0 {
 		return chunks, nil
 	}
-	eyes, err := cached(u, "vision "+e.key(), func() (*opened[text.VisionTower], error) {
-		return openNet(e.file, "clip", func(file *weights.File) (text.VisionTower, error) {
-			return text.OpenVisionTower(l.Ops, e.set(file, l.DType), e.config, l.Room())
-		})
+	k := keeping{key: "vision " + e.key(), file: e.file, field: "clip"}
+	eyes, err := brought(u, l, l.Ops, k, func(ops engine.Ops, file *weights.File, room int64) (text.VisionTower, error) {
+		return text.OpenVisionTower(ops, e.set(file, l.DType), e.config, room)
 	})
 	if err != nil {
 		return nil, err
 	}
+	defer l.Release() // before the language model wants room
 	out, left := make([][]tokenizer.Token, len(chunks)), c.pictures
 	for i, chunk := range chunks {
 		for _, t := range chunk {
@@ -99,7 +99,7 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 				out[i] = append(out[i], t)
 				continue
 			}
-			rows, y, x, err := eyes.net.See(envOf(l), left[0])
+			rows, y, x, err := eyes.See(envOf(l), left[0])
 			if err != nil {
 				return nil, err
 			}
@@ -191,18 +191,20 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 // write runs the language model on the device.
 func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, d text.Sampling,
 ) ([]int, error) {
-	parts, err := cachedEncoder(u, l, []engine.Ops{l.Ops}, c, e) // on a single rank
+	form := text.Form{}
+	chunks, err := c.look(u, l, e, chunks, &form)
 	if err != nil {
 		return nil, err
 	}
-	head, err := cachedFrom(u, "head "+e.key(), "clip", e.file, func(file *weights.File) (*text.Head, error) {
-		return text.OpenHead(l.Ops, e.set(file, l.DType))
+	k := keeping{key: "head " + e.key(), file: e.file, field: "clip"}
+	head, err := cached(u, l, l.Ops, k, func(ops engine.Ops, file *weights.File) (*text.Head, error) {
+		return text.OpenHead(ops, e.set(file, l.DType))
 	})
 	if err != nil {
 		return nil, err
 	}
-	form := text.Form{}
-	if chunks, err = c.look(u, l, e, chunks, &form); err != nil {
+	parts, err := cachedEncoder(u, l, []engine.Ops{l.Ops}, c, e) // on a single rank, in what the head leaves
+	if err != nil {
 		return nil, err
 	}
 	lm, ok := parts[0].(*text.LM)

@@ -14,22 +14,25 @@ import (
 	"patchbay/parallel/scope"
 )
 
-// placements is the models whose weights are resident on one device, or in the memory of this process, within a byte
-// budget. The least recently used ones are dropped first.
+// placements is all that is resident on one device, or in the memory of this process, within one byte budget: parts of
+// diffusion models, and what work beside ranks keeps. The least recently used is dropped first, and only as much as is
+// needed.
 type placements struct {
 	where   string     // the device; "" is the memory of this process
 	ops     engine.Ops // loads and frees
 	mu      sync.Mutex
-	budget  int64       // for weights; 0: only limited by the device
+	budget  int64       // 0: only limited by the device
+	room    int64       // what may stay when something is loaded; 0: the budget
 	reserve int64       // bytes of the device that are left to others
 	models  []placement // most recently used first
 }
 
-// placement is one resident part of a model's weights.
+// placement is one resident part of a model's weights, or something else that is kept.
 type placement struct {
 	key    string
 	bytes  int64
-	model  dit.Model
+	of     Kept
+	beside bool            // not of a diffusion model
 	shares map[*Local]bool // that have acquired it, so that it must not be dropped
 }
 
@@ -38,13 +41,14 @@ type Resident struct {
 	Device string // "": the memory of the process
 	Key    string
 	Bytes  int64
+	Beside bool // not of a diffusion model: what work beside ranks keeps
 }
 
 // newPlacements makes the placements of a device; ops loads and frees there.
 func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
-	p := &placements{where: where, ops: ops, budget: cfg.MemoryBytes}
+	p := &placements{where: where, ops: ops, budget: cfg.MemoryBytes, room: cfg.Room}
 	if where != "" {
-		p.budget, p.reserve = cfg.DeviceMemory, cfg.Reserve
+		p.budget, p.room, p.reserve = cfg.DeviceMemory, 0, cfg.Reserve
 	}
 	return p
 }
@@ -67,28 +71,67 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
+// most returns how many bytes may be resident together after something has been loaded, within limit. 0: any number.
+func (p *placements) most(limit int64) int64 {
+	if p.room > 0 && limit > 0 {
+		return min(p.room, limit)
+	}
+	return limit
+}
+
+// makeRoom drops what was used least recently until need bytes more fit within most (0: any number), but nothing that
+// is in use, nor key, nor what may stay because something that was used later has to go too. The caller must hold p.mu.
+func (p *placements) makeRoom(key string, need, most int64) {
+	var drop []int // descending
+	freed, over := int64(0), p.total()+need-most
+	for i := len(p.models) - 1; most > 0 && freed < over && i >= 0; i-- {
+		if m := &p.models[i]; len(m.shares) == 0 && m.key != key {
+			drop, freed = append(drop, i), freed+m.bytes
+		}
+	}
+	for k := len(drop) - 1; k >= 0; k-- {
+		if bytes := p.models[drop[k]].bytes; freed-bytes >= over {
+			drop, freed = slices.Delete(drop, k, k+1), freed-bytes
+		}
+	}
+	for _, i := range drop {
+		p.drop(i)
+	}
+}
+
+// touch marks a placement as used last. The caller must hold p.mu.
+func (p *placements) touch(i int, by *Local) {
+	used := p.models[i]
+	by.pin(&used)
+	p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, used)
+}
+
+// put records what was loaded, with its actual size if it knows that instead of the estimate, and drops more if that is
+// larger. The caller must hold p.mu.
+func (p *placements) put(m placement, most int64, by *Local) {
+	if sized, ok := m.of.(interface{ Bytes() int64 }); ok && sized.Bytes() > 0 {
+		m.bytes = sized.Bytes()
+	}
+	m.shares = map[*Local]bool{}
+	by.pin(&m)
+	p.models = slices.Insert(p.models, 0, m)
+	p.makeRoom(m.key, 0, most)
+}
+
 // acquire makes a part of a model resident, pinned if by is a view, and reports whether it had to be loaded. It drops
-// the least recently used models until the part and extra bytes more fit within limit (0: none). The caller must hold
-// p.mu.
+// the least recently used until the part and extra bytes more fit within limit (0: none). The caller must hold p.mu.
 func (p *placements) acquire(name string, w Weights, need Need, limit, extra int64, by *Local) (bool, error) {
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	hit := p.find(key)
 	if hit >= 0 {
 		bytes = 0
-		used := p.models[hit]
-		by.pin(&used)
-		p.models = slices.Insert(slices.Delete(p.models, hit, hit+1), 0, used)
+		p.touch(hit, by)
 	}
-	if limit > 0 {
-		for i := len(p.models) - 1; p.total()+bytes+extra > limit && i >= 0; i-- {
-			if len(p.models[i].shares) == 0 && p.models[i].key != key {
-				p.drop(i)
-			}
-		}
-		if by.share && p.total()+bytes+extra > limit {
-			beside := plan.ShownKey(name) + " beside those in use"
-			return false, p.refuse(beside, bytes, extra, need.Streamed, max(0, limit-p.total()))
-		}
+	most := p.most(limit)
+	p.makeRoom(key, bytes+extra, most)
+	if by.share && limit > 0 && p.total()+bytes+extra > limit {
+		beside := plan.ShownKey(name) + " beside those in use"
+		return false, p.refuse(beside, bytes, extra, need.Streamed, max(0, limit-p.total()))
 	}
 	if hit >= 0 {
 		return false, nil
@@ -105,13 +148,55 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 		}
 		return false, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: load %s: %w", plan.ShownKey(name), err))
 	}
-	if sized, ok := model.(interface{ Bytes() int64 }); ok && sized.Bytes() > 0 {
-		bytes = sized.Bytes() // the actual size, not the estimate
-	}
-	made := placement{key, bytes, model, map[*Local]bool{}}
-	by.pin(&made)
-	p.models = slices.Insert(p.models, 0, made)
+	p.put(placement{key: key, bytes: bytes, of: model}, most, by)
 	return true, nil
+}
+
+// keep is Local.Keep on one device.
+func (p *placements) keep(w Want, by *Local) (kept Kept, loaded bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hit := p.find(w.Key)
+	if hit >= 0 && w.Buffer && p.models[hit].bytes < w.Bytes() {
+		p.drop(hit)
+		hit = -1
+	}
+	if hit >= 0 {
+		p.touch(hit, by)
+		return p.models[0].of, false, nil
+	}
+	limit, err := p.limit()
+	if err != nil {
+		return nil, false, err
+	}
+	bytes, most, room := w.Bytes(), p.most(limit), w.Room
+	if most > 0 && w.Room > 0 {
+		room = max(1, min(room, most-p.inUse()))
+		bytes = min(bytes, room)
+	}
+	if left := limit - p.inUse(); limit > 0 && !w.Buffer && bytes > left {
+		return nil, false, p.refuse(plan.ShownKey(w.Key), bytes, 0, 0, max(0, left))
+	}
+	p.makeRoom(w.Key, bytes, most)
+	err = scope.Recovered("load "+plan.ShownKey(w.Key), func() (err error) {
+		kept, err = w.Load(room)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	p.put(placement{key: w.Key, bytes: bytes, of: kept, beside: true}, most, by)
+	return kept, true, nil
+}
+
+// inUse returns the bytes that must not be dropped. The caller must hold p.mu.
+func (p *placements) inUse() (n int64) {
+	for _, m := range p.models {
+		if len(m.shares) > 0 {
+			n += m.bytes
+		}
+	}
+	return n
 }
 
 // refuse returns an error that says what does not fit, and where. It wraps engine.ErrOutOfMemory if the device has no
@@ -175,7 +260,7 @@ func (p *placements) total() (n int64) {
 }
 
 func (p *placements) drop(i int) {
-	p.models[i].model.Close()
+	p.models[i].of.Close()
 	p.models = slices.Delete(p.models, i, i+1)
 }
 
@@ -184,7 +269,8 @@ func (p *placements) resident(key string) (dit.Model, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := p.find(key); i >= 0 {
-		return p.models[i].model, true
+		model, ok := p.models[i].of.(dit.Model)
+		return model, ok
 	}
 	return nil, false
 }
@@ -194,7 +280,7 @@ func (p *placements) list() []Resident {
 	defer p.mu.Unlock()
 	out := make([]Resident, len(p.models))
 	for i, m := range p.models {
-		out[i] = Resident{Device: p.where, Key: m.key, Bytes: m.bytes}
+		out[i] = Resident{Device: p.where, Key: m.key, Bytes: m.bytes, Beside: m.beside}
 	}
 	return out
 }

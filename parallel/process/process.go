@@ -142,6 +142,8 @@ type Config struct {
 	// MemoryBytes bounds the resident weights in the memory of this process, 0: no limit. A parallel.Pool bounds each
 	// session and each arena of Do by the same number.
 	MemoryBytes int64
+	// Room is what of MemoryBytes may stay resident when something is loaded, 0: all. The rest is for what is computed.
+	Room int64
 	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this
 	// process.
 	DeviceOf func(rank int) string
@@ -243,6 +245,33 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 		loaded = loaded || fresh
 	}
 	return loaded, nil
+}
+
+// Kept is something that stays resident until others need its room. If it has Bytes() int64, that is its size.
+type Kept interface{ Close() }
+
+// Want is something that work beside ranks wants to be resident: an encoder, an autoencoder, a buffer.
+type Want struct {
+	Key string
+	// Bytes estimates what it takes. It is called before it is loaded.
+	Bytes func() int64
+	// Room is the most that it may take, 0: any number. It makes do with as much as Load is told, which may be less.
+	Room int64
+	// Buffer says that it has no content: one of fewer bytes is replaced, and it is refused by its device alone.
+	Buffer bool
+	Load   func(room int64) (Kept, error)
+}
+
+// Keep makes something resident on the device of a rank, and reports whether it had to be loaded. It counts with the
+// weights of Acquire: what was used least recently is dropped until it fits, and no more; if it does not fit beside
+// what is in use it is refused before it is loaded. Errors of Load are returned as they are, and nothing is kept then.
+// A view (Share, Beside) keeps it from being dropped until Release.
+func (h *Local) Keep(place int, w Want) (kept Kept, loaded bool, err error) {
+	p, err := h.placesOf(place)
+	if err != nil {
+		return nil, false, err
+	}
+	return p.keep(w, h)
 }
 
 // each calls f with the placements of every device.

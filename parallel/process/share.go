@@ -18,6 +18,9 @@ func (h *Local) Share(places []int, all int) *Local {
 	return v
 }
 
+// Beside returns a view of this process for work beside ranks: what it keeps stays resident until Release.
+func (h *Local) Beside() *Local { return &Local{cfg: h.cfg, devices: h.devices, share: true} }
+
 // Release allows weights that the share has acquired to be dropped if others need the room. Its ranks must not be
 // working.
 func (h *Local) Release() {
