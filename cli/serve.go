@@ -86,6 +86,7 @@ func serveSettings(f *pflag.FlagSet, cfg *daemon.Config) {
 		"reports of jobs' ends to the URLs that they name (default: such jobs are refused)")
 	f.StringArrayVar(&cfg.WebhookHosts, "webhook-host", nil, "HOST[:PORT] to which ends may be reported; may be given "+
 		"several times (default: every host with a public address)")
+	settings.Traces(f, cfg)
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	settings.Folders(f, cfg)
 	settings.Hosts(f, cfg)

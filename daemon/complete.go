@@ -57,7 +57,7 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.checkJobs(); err != nil {
 		return err
 	}
-	if err := cmp.Or(c.checkHTTP(), c.checkWebhooks()); err != nil {
+	if err := cmp.Or(c.checkHTTP(), c.checkWebhooks(), c.checkTraces()); err != nil {
 		return err
 	}
 	if _, err := c.Limits.Check(); err != nil {

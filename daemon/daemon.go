@@ -7,8 +7,8 @@
 // portable_model.go and hosts.go reach those of other machines; engine.go puts these together. rank.go and host.go are
 // the other side. On it worker.go executes jobs. state.go is what a daemon holds: store.go files in its own folder,
 // resume.go evaluations of open jobs in it, register.go hosts that come and go, metrics.go counts and health, http.go
-// ComfyUI's HTTP API, webhooks.go reports of ends, run.go serves and shuts down. complete.go checks settings, daemon.go
-// opens everything in order. collector.go relaxes garbage collection while payloads arrive.
+// ComfyUI's HTTP API, webhooks.go reports of ends, traces.go traces, run.go serves and shuts down. complete.go checks
+// settings, daemon.go opens everything in order. collector.go relaxes garbage collection while payloads arrive.
 package daemon
 
 import (
@@ -113,6 +113,9 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	if err := d.openWebhooks(); err != nil {
+		return err
+	}
+	if err := d.openTraces(ctx); err != nil {
 		return err
 	}
 	if err := d.openHTTP(); err != nil {

@@ -57,6 +57,9 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	if d.webhooks != nil {
 		children.Go(func() { d.webhooks.Run(alive, d.jobs) })
 	}
+	if d.traces != nil {
+		children.Go(func() { d.traces.Run(alive, d.jobs) })
+	}
 	children.Go(func() {
 		for range wire.Every(alive, sweepEvery) {
 			d.sweepEvaluations()
@@ -158,6 +161,9 @@ func (d *daemon) event(ev message.Event) {
 	d.ended(ev)
 	if d.webhooks != nil {
 		d.webhooks.Event(ev)
+	}
+	if d.traces != nil {
+		d.traces.Event(ev)
 	}
 	if d.http != nil {
 		d.http.Event(ev)

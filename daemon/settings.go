@@ -78,6 +78,9 @@ type Config struct {
 	WebhookSecretFile string   `json:"webhook_secret_file,omitempty"`
 	WebhookHosts      []string `json:"webhook_hosts,omitempty"`
 
+	// Traces is the URL of an OpenTelemetry collector that gets traces of jobs; empty: none does.
+	Traces string `json:"traces,omitempty"`
+
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory
 	Sync      string        `json:"sync,omitempty"`  // always or interval

@@ -7,6 +7,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/serve"
+	"patchbay/ipc/traces"
 	"patchbay/ipc/web"
 	"patchbay/ipc/webhook"
 	"patchbay/ipc/wire"
@@ -27,6 +28,7 @@ type daemon struct {
 	socket   *serve.Socket   // nil: off
 	http     *web.HTTP       // nil: off
 	webhooks *webhook.Sender // nil: off
+	traces   *traces.Tracer  // nil: off
 	children []*worker.Child
 	unfollow func() // stops following a cluster of hosts; nil: none is followed
 	owner    string // the daemon's name

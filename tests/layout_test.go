@@ -43,9 +43,8 @@ func rooms() map[string][]string {
 			"denoise", ".",
 		},
 		"ipc": {
-			"wire", "bulk", "message", "register", "client", "meter", "rights", "broker", "jobs", "serve", "webhook", "web",
-			"spawn",
-			"worker",
+			"wire", "bulk", "message", "register", "client", "meter", "rights", "broker", "jobs", "serve", "webhook", "traces",
+			"web", "spawn", "worker",
 		},
 	}
 }

@@ -5,6 +5,9 @@ package settings
 import (
 	"cmp"
 	"fmt"
+	"net/url"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -107,6 +110,25 @@ func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 func NATS(f *pflag.FlagSet, c *daemon.Config, usage string) {
 	f.StringVar(&c.NATS, "nats", "", usage)
 	_ = environment(f, "nats", "PATCHBAY_NATS_URL")
+}
+
+// Traces adds the flag of the collector of traces. The variables are OpenTelemetry's.
+func Traces(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Traces, "traces", "", "URL of an OpenTelemetry collector that gets a trace of every job by OTLP over "+
+		"HTTP, as in http://127.0.0.1:4318 (default: none)")
+	const all, own = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	variable := own
+	if os.Getenv(own) == "" && os.Getenv(all) != "" {
+		variable = all
+	}
+	off := os.Getenv("OTEL_TRACES_EXPORTER") == "none" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true")
+	if off {
+		return
+	}
+	_ = environment(f, "traces", variable)
+	if u, err := url.Parse(c.Traces); err == nil && variable == all && c.Traces != "" {
+		c.Traces = u.JoinPath("v1/traces").String() // by OpenTelemetry's rules, of the general variable only
+	}
 }
 
 // ClusterKey adds the flags of the secret that hosts and their leaders share, and of a trusted network between them.

@@ -140,7 +140,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
 		Tied: req.Tied, Front: req.Front, Priority: req.Priority, From: req.From, NotBefore: req.NotBefore,
-		Unique: req.UniqueKey, Number: req.Number,
+		Unique: req.UniqueKey, Number: req.Number, TraceParent: req.TraceParent,
 		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan), Owner: j.cfg.Owner,
 	}
 	for _, f := range req.Files {

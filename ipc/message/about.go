@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // aboutBytes bounds, in bytes, each text that describes a workflow in lists.
@@ -61,6 +62,23 @@ func Titles(w *graph.Workflow) map[string]string {
 	if w.Len() <= maxTitles {
 		for _, id := range w.IDs() {
 			out[id] = Clipped(w.Title(id))
+		}
+	}
+	return out
+}
+
+// TitlesIn returns the display names of a job's nodes, by id, from its first event.
+func TitlesIn(log []Event) map[string]string {
+	out := map[string]string{}
+	for i := range log {
+		switch titles := log[i].Data["titles"].(type) {
+		case map[string]string:
+			return titles
+		case *pyjson.Object:
+			for _, id := range titles.Keys() {
+				out[id], _ = titles.At(id).(string)
+			}
+			return out
 		}
 	}
 	return out

@@ -78,6 +78,10 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if err := checkWebhook(req.Webhook); err != nil {
 		return nil, nil, wire.BadRequest(err)
 	}
+	if req.TraceParent != "" && !TraceParent(req.TraceParent).IsValid() {
+		return nil, nil, wire.BadRequest(wire.BadField("traceparent", "%q: want 00-TRACE-SPAN-FLAGS of W3C Trace Context, "+
+			"with 32, 16 and 2 hexadecimal digits", wire.Shown(req.TraceParent)))
+	}
 	if PriorityRank(req.Priority) < 0 {
 		return nil, nil, wire.BadRequest(wire.BadField("priority", "want high, normal or low, got %q",
 			wire.Shown(req.Priority)))
@@ -274,7 +278,7 @@ func Hash(req *RunRequest, workflow string) string {
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", cmp.Or(c.Undated,
 		workflow), nil, false, false, false, "", 0, nil
 	c.Validated = nil
-	c.UniqueKey, c.UniqueMS, c.Number, c.ExtraData, c.Webhook = "", 0, 0, nil, ""
+	c.UniqueKey, c.UniqueMS, c.Number, c.ExtraData, c.Webhook, c.TraceParent = "", 0, 0, nil, "", ""
 	c.DeadlineMS, c.QueueTTLMS, c.NotBefore = 0, 0, 0  // times do not change what is asked for
 	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)

@@ -63,7 +63,9 @@ type RunRequest struct {
 	ExtraData *pyjson.Object `json:"extra_data,omitempty"`
 	Client    any            `json:"client,omitempty"`  // any value; returned by status
 	Webhook   string         `json:"webhook,omitempty"` // URL to which the end of the job is reported
-	Reuse     bool           `json:"reuse,omitempty"`   // answer from the last job with the same content
+	// W3C Trace Context of the client's span that the job's trace continues; see TraceParent
+	TraceParent string `json:"traceparent,omitempty"`
+	Reuse       bool   `json:"reuse,omitempty"` // answer from the last job with the same content
 	// from a daemon to its worker: a later attempt reruns a job that ended without a result
 	Attempt int `json:"attempt,omitempty"`
 	// from a daemon to its worker: the output nodes that can run; nil: the workflow has not been validated

@@ -99,7 +99,9 @@ type Record struct {
 	Unique     string   `json:"unique_key,omitempty"` // see RunRequest.UniqueKey
 	Pieces     int      `json:"pieces,omitempty"`     // pieces of the request in the bucket patchbay-requests
 	Number     float64  `json:"number,omitempty"`     // see RunRequest.Number
-	Webhook    *Hook    `json:"webhook,omitempty"`
+	// of the request, so that whichever daemon ends the job can continue its client's trace
+	TraceParent string `json:"traceparent,omitempty"`
+	Webhook     *Hook  `json:"webhook,omitempty"`
 	// what nodes show besides files, such as texts, by node; see BoundedUI
 	UI map[string]map[string]any `json:"ui,omitempty"`
 }

@@ -160,7 +160,7 @@ func (m *Meter) progress(ev message.Event) {
 	var more struct {
 		Sent map[string]uint64 `json:"sent"`
 	}
-	if _, split := ev.Data["sent"]; split && readMetrics(ev.Data, &more) == nil {
+	if _, split := ev.Data["sent"]; split && Read(ev.Data, &more) == nil {
 		l.part(more.Sent)
 	}
 }
@@ -181,8 +181,8 @@ type samplingMetrics struct {
 	Ranks       []map[string]json.RawMessage `json:"ranks"`
 }
 
-// readMetrics decodes data into dst, whatever types its values have got on their way from the worker.
-func readMetrics(data map[string]any, dst any) error {
+// Read decodes data of an event into dst, whatever types its values have got on their way from the worker.
+func Read(data map[string]any, dst any) error {
 	b, err := wire.Encode(data, wire.JSON)
 	if err != nil {
 		return err
@@ -193,7 +193,7 @@ func readMetrics(data map[string]any, dst any) error {
 // job counts the metrics of a job. The caller must hold m.mu.
 func (m *Meter) job(job string, data map[string]any) {
 	var r runMetrics
-	if _, whole := data["stats"]; !whole || readMetrics(data, &r) != nil {
+	if _, whole := data["stats"]; !whole || Read(data, &r) != nil {
 		return // metrics of a sample (see Sampled), warnings of a job that failed, or a worker of another version
 	}
 	model, plan := "", ""
@@ -240,7 +240,7 @@ func axes() []string {
 func (m *Meter) Sampled(job string, metrics map[string]any) {
 	var s samplingMetrics
 	m.mu.Lock()
-	if readMetrics(metrics, &s) == nil {
+	if Read(metrics, &s) == nil {
 		m.sampling(s)
 		m.told(job)
 	}

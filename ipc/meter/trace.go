@@ -28,7 +28,7 @@ func TraceEvent(log *zerolog.Logger, ev message.Event) {
 // TraceRanks logs, at debug level, what every rank has sent in every sampling run.
 func TraceRanks(log *zerolog.Logger, metrics map[string]any) {
 	var m runMetrics
-	if log.GetLevel() > zerolog.DebugLevel || readMetrics(metrics, &m) != nil {
+	if log.GetLevel() > zerolog.DebugLevel || Read(metrics, &m) != nil {
 		return
 	}
 	for _, s := range m.Stats {

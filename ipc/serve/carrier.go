@@ -21,14 +21,16 @@ type Carrier interface {
 
 // Call is one request, decoded.
 type Call struct {
-	Verb   string
-	From   string         // user who sent it, if the carrier knows
-	Job    string         // of the subject or frame, for status, cancel and retry
-	MsgID  string         // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
-	Fields *pyjson.Object // nil: the body was empty
-	Reply  *Reply
-	Tied   bool            // run ends with the connection
-	Gone   <-chan struct{} // closed when the client is gone; nil: not known
+	Verb  string
+	From  string // user who sent it, if the carrier knows
+	Job   string // of the subject or frame, for status, cancel and retry
+	MsgID string // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
+	// of the header traceparent, for a run or submit whose body has none; see message.CarriedTraceParent
+	TraceParent string
+	Fields      *pyjson.Object // nil: the body was empty
+	Reply       *Reply
+	Tied        bool            // run ends with the connection
+	Gone        <-chan struct{} // closed when the client is gone; nil: not known
 
 	// shared memory that Fields lies in, until the last reply is sent
 	hold *bulk.Hold

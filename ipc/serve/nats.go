@@ -311,7 +311,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	reply := n.reply(enc, to, req)
 	r := &Call{
 		Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply,
-		MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull,
+		MsgID: header.Get(jetstream.MsgIDHeader), TraceParent: message.CarriedTraceParent(header), pull: n.pull,
 	}
 	reply.Beside = n.beside(header, r)
 	reply.Done = func() {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -37,6 +38,7 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 			return nil, message.Receipt{}, failure
 		}
 	}
+	req.TraceParent = cmp.Or(req.TraceParent, r.TraceParent)
 	req.From = message.ClientName(r.From, req)
 	req.Titles = message.Titles(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {

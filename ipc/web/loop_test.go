@@ -221,3 +221,21 @@ func TestHistoryOutlives(t *testing.T) {
 		}
 	})
 }
+
+// TestTraceParent posts a workflow with the context of its client's trace, which the job keeps.
+func TestTraceParent(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		for given, want := range map[string]string{parent: parent, "00-x": "", "": ""} {
+			status, body, _ := d.ask("POST", "/prompt", `{"prompt": `+onePicture+`}`, "traceparent", given)
+			if status != http.StatusOK {
+				t.Fatalf("%d %s", status, body)
+			}
+			id := decoded(t, body).(map[string]any)["prompt_id"].(string)
+			if rec, err := d.Jobs.Get(id); err != nil || rec.TraceParent != want {
+				t.Errorf("sent %q, kept %q, %v", given, rec.TraceParent, err)
+			}
+		}
+	})
+}

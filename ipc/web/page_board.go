@@ -13,7 +13,6 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
-	"patchbay/node/pyjson"
 )
 
 // What the page shows at once of jobs that wait and that have ended.
@@ -244,7 +243,7 @@ func (h *HTTP) progressOf(ctx context.Context, v *jobView, rec *message.Record) 
 	if err != nil {
 		return
 	}
-	titles := titlesIn(log)
+	titles := message.TitlesIn(log)
 	var first, last *message.Event // progress of the node that runs
 	for i := range log {
 		switch ev := &log[i]; ev.Type {
@@ -270,23 +269,6 @@ func (h *HTTP) progressOf(ctx context.Context, v *jobView, rec *message.Record) 
 	if preview != nil {
 		v.Preview = fmt.Sprintf("/patchbay/jobs/%s/preview?step=%d", rec.Job, v.Step)
 	}
-}
-
-// titlesIn returns the display names of a job's nodes, by id, from its first event.
-func titlesIn(log []message.Event) map[string]string {
-	out := map[string]string{}
-	for i := range log {
-		switch titles := log[i].Data["titles"].(type) {
-		case map[string]string:
-			return titles
-		case *pyjson.Object:
-			for _, id := range titles.Keys() {
-				out[id], _ = titles.At(id).(string)
-			}
-			return out
-		}
-	}
-	return out
 }
 
 // tookOf is how long a job has run, "" if it has not.

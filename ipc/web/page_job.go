@@ -248,7 +248,7 @@ const (
 
 // nodeSpans returns when each node of the last attempt ran.
 func nodeSpans(rec *message.Record, log []message.Event) []spanView {
-	titles := titlesIn(log)
+	titles := message.TitlesIn(log)
 	var out []spanView
 	var begins []int64
 	start, end, running := int64(0), int64(0), false
@@ -291,7 +291,7 @@ func nodeSpans(rec *message.Record, log []message.Event) []spanView {
 }
 
 func eventsOf(rec *message.Record, log []message.Event) eventsView {
-	titles := titlesIn(log)
+	titles := message.TitlesIn(log)
 	v := eventsView{Causes: rec.Causes}
 	for i := range log {
 		ev := &log[i]

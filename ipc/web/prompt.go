@@ -50,7 +50,9 @@ func (h *HTTP) queue(r *http.Request, o *pyjson.Object) (*message.RunRequest, me
 	if url := r.Header.Get("Patchbay-Webhook"); url != "" {
 		o.Set("webhook", url)
 	}
-	req, receipt, err := h.svc.Submit(&serve.Call{Verb: message.VerbSubmit, From: from(r), Fields: o})
+	req, receipt, err := h.svc.Submit(&serve.Call{
+		Verb: message.VerbSubmit, From: from(r), TraceParent: message.CarriedTraceParent(r.Header), Fields: o,
+	})
 	if err == nil && !receipt.Duplicate {
 		h.past.remember(receipt.Job, req)
 	}

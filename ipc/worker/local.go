@@ -149,11 +149,21 @@ func metricsOf(r *graph.Result) map[string]any {
 	out := map[string]any{
 		"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed), "cached": orEmpty(r.Cached), "stats": stats,
 	}
+	nodes := []any{}
+	for _, n := range r.Nodes[:min(len(r.Nodes), maxNodeTimes)] {
+		nodes = append(nodes, map[string]any{
+			"node": n.ID, "class": n.Class, "phase": n.Phase.String(), "seconds": n.Total, "load_seconds": n.Load,
+		})
+	}
+	out["nodes"] = nodes
 	if len(r.Warnings) > 0 {
 		out["warnings"] = r.Warnings
 	}
 	return out
 }
+
+// maxNodeTimes bounds the nodes in a metrics event, which the record of the job repeats.
+const maxNodeTimes = 256
 
 func timingsOf(t graph.Timings) map[string]any {
 	return map[string]any{

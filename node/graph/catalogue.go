@@ -90,6 +90,11 @@ const (
 	PhaseVAE
 )
 
+// String returns the name of the phase in metrics.
+func (p Phase) String() string {
+	return [...]string{"other", "load", "text", "denoise", "vae"}[p]
+}
+
 // Hidden is a value that the server passes to a node: name and kind (PROMPT, EXTRA_PNGINFO, UNIQUE_ID).
 type Hidden struct{ Name, Kind string }
 

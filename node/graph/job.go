@@ -52,8 +52,9 @@ type Result struct {
 	Outputs  []files.Output
 	UI       map[string]map[string]any // by node: what its executed event carries; file names are filled in by the caller
 	Timings  Timings
-	Executed []string // nodes that ran, in order
-	Cached   []string // nodes whose values came from the cache
+	Nodes    []NodeTime // the calls of nodes, in order
+	Executed []string   // nodes that ran, in order
+	Cached   []string   // nodes whose values came from the cache
 	Stats    []request.Stats
 	Warnings []string // things the user should know though the job went on
 }
@@ -67,6 +68,14 @@ type Timings struct {
 	VAE     float64 // encode and decode
 	Other   float64
 	Steps   []float64 // every step of every sampling node, in order
+}
+
+// NodeTime is where the time of one call of a node went, in seconds.
+type NodeTime struct {
+	ID, Class string
+	Phase     Phase
+	Total     float64
+	Load      float64 // weights read and packed
 }
 
 func seconds(start time.Time) float64 { return time.Since(start).Seconds() }

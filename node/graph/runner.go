@@ -394,7 +394,9 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *cached, err
 		if p := recover(); p != nil {
 			err = recovered(p)
 		}
-		x.result.Timings.charge(k.Phase, seconds(began), before)
+		spent, t := seconds(began), &x.result.Timings
+		t.charge(k.Phase, spent, before)
+		x.result.Nodes = append(x.result.Nodes, NodeTime{id, k.Name, k.Phase, spent, t.Load - before.Load})
 	}()
 	bounds := x.run.bounds
 	for _, e := range x.local {
