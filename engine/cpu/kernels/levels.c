@@ -6,18 +6,41 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
+// Asked of the processor itself: __builtin_cpu_supports is answered by the compiler's library, and
+// that of zig cc says 0 to all.
+typedef struct {
+    unsigned a, b, c, d;
+} leaf;
+
+static leaf cpuid(unsigned number, unsigned part) {
+    leaf l = {0, 0, 0, 0};
+    __get_cpuid_count(number, part, &l.a, &l.b, &l.c, &l.d); // 0 where there is no such leaf
+    return l;
+}
+
+// os_saves returns whether the system keeps these registers of a thread (bits of XCR0).
+static int os_saves(unsigned registers) {
+    const unsigned osxsave = 1u << 27;
+    unsigned low, high;
+    if (!(cpuid(1, 0).c & osxsave))
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & registers) == registers;
+}
+
 static int has_avx2(void) {
-    unsigned a, b, c, d; // clang 14 does not know "f16c" as a name
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    const unsigned fma = 1u << 12, avx = 1u << 28, f16c = 1u << 29, all = fma | avx | f16c;
+    const unsigned avx2 = 1u << 5, ymm = 0x6;
+    return os_saves(ymm) && (cpuid(1, 0).c & all) == all && (cpuid(7, 0).b & avx2);
 }
 static int has_avx512(void) {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const unsigned f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, all = f | dq | bw | vl;
+    const unsigned zmm = 0xe6;
+    return has_avx2() && os_saves(zmm) && (cpuid(7, 0).b & all) == all;
 }
 static int has_avx512bf16(void) {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") &&
-           __builtin_cpu_supports("avx512vnni");
+    const unsigned vnni = 1u << 11, bf16 = 1u << 5;
+    return has_avx512() && (cpuid(7, 0).c & vnni) && cpuid(7, 0).a >= 1 && (cpuid(7, 1).a & bf16);
 }
 #ifdef PB_WITH_AMX
 #include <sys/syscall.h>
@@ -27,8 +50,7 @@ static int has_avx512bf16(void) {
 static int has_amx(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
     const unsigned bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25, all = bf16 | tile | int8;
-    unsigned a, b, c, d;
-    return has_avx512bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all &&
+    return has_avx512bf16() && (cpuid(7, 0).d & all) == all &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 }
 #define AMX &pb_level_amx
