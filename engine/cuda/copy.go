@@ -9,6 +9,8 @@ import "C"
 
 import (
 	"encoding/binary"
+	"math"
+	"math/bits"
 	"unsafe"
 
 	"patchbay/engine"
@@ -31,6 +33,12 @@ func (o *Ops) Copy(dst, src engine.Tensor) {
 
 // strided copies with a kernel.
 func (o *Ops) strided(dst, src engine.Tensor) {
+	if dst.Len() > math.MaxInt32 {
+		for i := range dst.Dim(0) {
+			o.strided(dst.Index(0, i), src.Index(0, i))
+		}
+		return
+	}
 	a, size := &o.args.copy, dst.DType.Size()
 	*a = C.struct_pb_copy{
 		dst: address("Copy", dst), src: address("Copy", src), size: C.int(size),
@@ -65,6 +73,42 @@ func (o *Ops) strided(dst, src engine.Tensor) {
 		if k == kCopy {
 			a.size = 16
 		}
+	}
+	o.copyBy(k)
+}
+
+// copyBy launches o.args.copy: it makes one dimension of two where both sides step through them alike, and prepares
+// divisions by the others.
+func (o *Ops) copyBy(k kernel) {
+	a := &o.args.copy
+	at := 4 // the outermost dimension that is kept
+	for i := 3; i >= 0; i-- {
+		switch n := C.pb_i64(a.dims[at]); {
+		case a.dims[i] == 1:
+		case n == 1 || a.ds[i] == n*a.ds[at] && a.ss[i] == n*a.ss[at]:
+			if n == 1 {
+				a.ds[at], a.ss[at] = a.ds[i], a.ss[i]
+			}
+			a.dims[at] *= a.dims[i]
+		default:
+			at--
+			a.dims[at], a.ds[at], a.ss[at] = a.dims[i], a.ds[i], a.ss[i]
+		}
+	}
+	var to, from C.pb_i64 // the last offsets; strides of graphs' rows may be negative
+	for i := range a.dims {
+		if i < at {
+			a.dims[i] = 1
+		}
+		n := C.pb_i64(a.dims[i] - 1)
+		to, from = to+n*max(a.ds[i], -a.ds[i]), from+n*max(a.ss[i], -a.ss[i])
+		// Granlund, Montgomery: Division by Invariant Integers using Multiplication, 1994, fig. 4.1
+		d := uint64(a.dims[i])
+		l := bits.Len64(d - 1)
+		a.magic[i], a.shift[i] = C.uint((1<<32)*(1<<l-d)/d+1), C.uint(l)
+	}
+	if max(to, from) <= math.MaxInt32 {
+		a.near = 1
 	}
 	o.flat(k, int(a.count), unsafe.Pointer(a))
 }

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unsafe"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda/dnn"
@@ -156,7 +155,7 @@ func (o *Ops) checkAttention(s *engine.AttentionShape, p *dnn.Execution) error {
 		c.dims = [5]C.int{1, C.int(b), C.int(dims[0]), C.int(dims[1]), C.int(dims[2])}
 		c.ds = [5]C.pb_i64{0, count / C.pb_i64(b), C.pb_i64(dims[1] * dims[2]), C.pb_i64(dims[2]), 1}
 		c.ss = [5]C.pb_i64{0, C.pb_i64(strides[0]), C.pb_i64(strides[1]), C.pb_i64(strides[2]), 1}
-		o.flat(kCopy, int(count), unsafe.Pointer(c))
+		o.copyBy(kCopy)
 		return t
 	}
 	agree := func(what string, ours, theirs uint64, bound float64, dtype engine.DType, dims, strides [3]int) error {

@@ -153,6 +153,11 @@ func TestPlantedFaults(t *testing.T) {
 			"rounds = max(1, count / per_warp)", "TestConformance/late/QKNormRoPE", "error",
 		},
 		{
+			"rows in pieces without the first element taken off", "norm.cu", "v[j][i] = __fsub_rn(v[j][i], pivot);",
+			"v[j][i] = __fsub_rn(v[j][i], 0 * pivot);",
+			"TestPiecesHaveTheSameBits", "other bits",
+		},
+		{
 			"slices added in the wrong item", "image.cu", "(item * a.slices + s) * 2 + which",
 			"(item + s * a.slices) * 2 + which", "TestConformance/late/GroupNorm", "error",
 		},

@@ -10,7 +10,6 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda/driver"
@@ -310,7 +309,7 @@ func (o *Ops) copyMoving(places, moving []engine.Tensor) {
 			dims: [5]C.int{1, 1, 1, C.int(n), C.int(size / per)},
 		}
 		a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(room(size)/per), 1, C.pb_i64(int64(step)/int64(per)), 1
-		o.flat(kCopy, int(a.count), unsafe.Pointer(a))
+		o.copyBy(kCopy)
 		i += n
 	}
 }

@@ -8,6 +8,7 @@ package cuda
 import "C"
 
 import (
+	"math"
 	"unsafe"
 
 	"patchbay/engine"
@@ -102,6 +103,7 @@ func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 		slices: C.int(min(groupSlices, max(1, pixels/64))),
 	}
 	a.xb, a.xy, a.xx = strides3(x)
+	whole := wholePixels(a, pieces(x), x)
 	items := x.Dim(0) * groups
 	bytes := 16 * items * int(a.slices)
 	if err := o.mem.need(room(bytes)); err != nil {
@@ -109,7 +111,12 @@ func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 		return
 	}
 	a.part = C.pb_u64(o.mem.take(bytes))
-	o.launch(typed(kGroupPart, x.DType), int(a.slices), items, 1, threads, 16*threads/32, unsafe.Pointer(a))
+	if whole {
+		lanes := threads / (x.Dim(3) / 8)
+		o.launch(typed(kGroupPartRows, x.DType), int(a.slices), x.Dim(0), 1, threads, 16*lanes*x.Dim(3), unsafe.Pointer(a))
+	} else {
+		o.launch(typed(kGroupPart, x.DType), int(a.slices), items, 1, threads, 16*threads/32, unsafe.Pointer(a))
+	}
 	o.flat(kGroupSum, 2*items, unsafe.Pointer(a))
 }
 
@@ -137,7 +144,22 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 	}
 	a.part = C.pb_u64(o.mem.take(8 * items))
 	o.flat(kGroupFactors, items, unsafe.Pointer(a))
+	if (act == engine.ActNone || act == engine.SiLU) && wholePixels(a, a.vec, x, y) {
+		o.launch(typed(kGroupApplyRows, y.DType), int(a.slices), x.Dim(0), 1, threads, 0, unsafe.Pointer(a))
+		return
+	}
 	o.flat(typed(kGroupApply, y.DType), y.Dim(0)*y.Dim(1)*y.Dim(2)*((y.Dim(3)+7)/8), unsafe.Pointer(a))
+}
+
+// wholePixels reports whether the kernels of whole pixels compute a call, and sets its slices then: 16 pieces or more a
+// thread, two blocks a multiprocessor of the largest GPUs.
+func wholePixels(a *C.struct_pb_group, vec C.int, ts ...engine.Tensor) bool {
+	const most, perThread = 256, 16
+	if vec == 0 || a.c/8 > threads || a.batch > math.MaxUint16 || !near(ts...) {
+		return false
+	}
+	a.slices = C.int(min(most, max(1, int(a.height)*int(a.width)*int(a.c/8)/(threads*perThread))))
+	return true
 }
 
 // strides3 returns the strides of item, line and pixel of a picture.

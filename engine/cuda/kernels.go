@@ -73,6 +73,12 @@ const (
 	kRound
 	kLinear8
 	kFewBlocks
+	kPointwiseRows
+	kNormRows
+	kHeadsRows8
+	kHeadsRows16
+	kGroupPartRows
+	kGroupApplyRows
 	kLast
 )
 
@@ -148,6 +154,13 @@ func sources() (all [kernelCount]source) {
 		kRound:      {"pb_round", roundShared},
 		kLinear8:    {"pb_linear_i8_64", stages * (64 + 64) * 64},
 		kFewBlocks:  {"pb_linear_few_blocks", 0},
+		// of rows in 16-byte pieces, see C.struct_pb_rows
+		kPointwiseRows:  {"pb_pointwise_rows", 0},
+		kNormRows:       {"pb_norm_rows", 0},
+		kHeadsRows8:     {"pb_heads_rows8", 0},
+		kHeadsRows16:    {"pb_heads_rows16", 0},
+		kGroupPartRows:  {"pb_group_part_rows", 0},
+		kGroupApplyRows: {"pb_group_apply_rows", 0},
 	} {
 		all[k], all[k+1] = source{s.name + "_bf16", s.shared}, source{s.name + "_f32", s.shared}
 	}

@@ -14,7 +14,7 @@ func TestPlantedFaultsInPTX(t *testing.T) {
 	const once = "TestConformance/once/"
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{
-			"a difference the other way round", "norm.ptx", `(sub\.f32\s+%f\d+), (%f\d+), (%f\d+);`, "$1, $3, $2;",
+			"a difference the other way round", "norm.ptx", `(sub(?:\.rn)?\.f32\s+%f\d+), (%f\d+), (%f\d+);`, "$1, $3, $2;",
 			once + "LayerNorm", "got",
 		},
 		{
@@ -33,6 +33,10 @@ func TestPlantedFaultsInPTX(t *testing.T) {
 		{
 			"a vector beside its place", "pointwise.ptx", `(ld\.global\.v4\.u32\s+\{[^}]*\}, \[%rd\d+)\]`, "$1+8]",
 			once + "GatedAdd", "misaligned access of global memory",
+		},
+		{
+			"tables read beside their place", "heads.ptx", `(ld\.global\.v4\.u32\s+\{[^}]*\}, \[%rd\d+)\]`, "$1+4]",
+			once + "QKNormRoPE", "misaligned access of global memory",
 		},
 		{
 			"two blocks for one row", "norm.ptx", `%ctaid\.x`, "%ctaid.y", once + "RMSNorm",

@@ -96,6 +96,28 @@ func inPieces(t *engine.Tensor) bool {
 	return true
 }
 
+// inBlocks prepares r and the views of its operands for a kernel of rows in pieces, if it is one for them: a block a
+// row, in a grid of dims[3] by dims[0].
+func inBlocks(r *C.struct_pb_rows, views ...*C.struct_pb_view) bool {
+	if r.vec == 0 || r.dims[1] != 1 || r.dims[2] != 1 {
+		return false
+	}
+	divided := false
+	for _, v := range views {
+		divided = divided || v.div > 1
+		if C.pb_i64(r.dims[0])*v.stride[0]+C.pb_i64(r.dims[3])*v.stride[3] > math.MaxInt32 {
+			return false
+		}
+	}
+	if r.dims[3] == 1 && !divided { // rows without an outer dimension
+		r.dims[0], r.dims[3] = 1, r.dims[0]
+		for _, v := range views {
+			v.stride[0], v.stride[3] = 0, v.stride[0]
+		}
+	}
+	return r.dims[0] <= math.MaxUint16
+}
+
 // into starts to fill o.args.pointwise for the output y; inputs are all operands that the call reads.
 func (o *Ops) into(op string, code C.int, y engine.Tensor, inputs ...engine.Tensor) *C.struct_pb_pointwise {
 	a := &o.args.pointwise
@@ -107,6 +129,12 @@ func (o *Ops) into(op string, code C.int, y engine.Tensor, inputs ...engine.Tens
 // pointwise launches o.args.pointwise.
 func (o *Ops) pointwise(d engine.DType) {
 	a := &o.args.pointwise
+	known := a.op != C.PB_ACT && a.op != C.PB_ACT_MUL || a.act == C.PB_SILU || a.act == C.PB_GELU_TANH
+	if known && a.r.rows > 0 && a.r.cols > 0 && inBlocks(&a.r, &a.y, &a.a, &a.b, &a.gate) {
+		size := min(threads/2, (int(a.r.cols)+255)/256*32)
+		o.launch(typed(kPointwiseRows, d), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, 0, unsafe.Pointer(a))
+		return
+	}
 	o.flat(typed(kPointwise, d), int(a.r.rows)*((int(a.r.cols)+7)/8), unsafe.Pointer(a))
 }
 
@@ -148,11 +176,17 @@ func (o *Ops) ActivateMul(y, x, b engine.Tensor, act engine.Act) {
 // normScratch is the shared memory of a norm in bytes: a number per warp.
 const normScratch = 128
 
-// norm launches o.args.norm, whose operands are set: one block per row, with a thread for every 16 elements, at most
+// norm launches o.args.norm, whose operands are set: one block per row, with a thread for every 48 elements, at most
 // 512.
 func (o *Ops) norm(y engine.Tensor) {
 	a := &o.args.norm
-	size := min(512, (int(a.r.cols)+511)/512*32)
+	const most, held = 512, 48 // HELD pieces of 8 elements
+	a.inverse = 1 / C.float(a.r.cols)
+	size := min(most, (int(a.r.cols)+32*held-1)/(32*held)*32)
+	if int(a.r.cols) <= most*held && inBlocks(&a.r, &a.y, &a.x, &a.w, &a.b) {
+		o.launch(typed(kNormRows, y.DType), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, normScratch, unsafe.Pointer(a))
+		return
+	}
 	o.launch(typed(kNorm, y.DType), int(a.r.rows), 1, 1, size, normScratch, unsafe.Pointer(a))
 }
 
@@ -232,8 +266,55 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 	for int(a.lanes)*8 < d && a.lanes < 32 {
 		a.lanes *= 2
 	}
+	inRows := a.vec != 0 && k.Dim(0) <= math.MaxUint16 && near(dq, dk, dv, q, k, v) &&
+		pieces(n.QScale, n.QBias, n.KScale, n.KBias)&wholeTables(r) != 0
+	if inRows && (a.lanes == 8 || a.lanes == 16) {
+		kernel = kHeadsRows8
+		if a.lanes == 16 {
+			kernel = kHeadsRows16
+		}
+		size := warpsOf(k.Dim(2), 32/int(a.lanes)) * 32
+		o.launch(typed(kernel, k.DType), k.Dim(1), k.Dim(0), 1, size, 0, unsafe.Pointer(a))
+		return
+	}
 	heads := int(a.parts) * k.Dim(0) * k.Dim(1) * k.Dim(2)
 	o.flat(typed(kernel, k.DType), heads*int(a.lanes), unsafe.Pointer(a))
+}
+
+// near reports whether offsets within each of the tensors are below 2^31 elements.
+func near(ts ...engine.Tensor) bool {
+	for i := range ts {
+		last := 0
+		for d := range ts[i].Dims() {
+			last += ts[i].Dim(d) * ts[i].Stride(d)
+		}
+		if last > math.MaxInt32 {
+			return false
+		}
+	}
+	return true
+}
+
+// wholeTables returns 1 if the rotations of 8 elements are 16-byte pieces of both tables, or there are none.
+func wholeTables(r engine.RoPE) C.int {
+	for _, t := range []*engine.Tensor{&r.Cos, &r.Sin} {
+		if !t.IsZero() && !inSteps(t, 4) {
+			return 0
+		}
+	}
+	return 1
+}
+
+// warpsOf returns the warps of a block that computes heads, each of them per at a time: those that leave the fewest
+// places empty.
+func warpsOf(heads, per int) int {
+	best, least := 0, math.MaxInt
+	for _, warps := range [...]int{4, 5, 6, 7, 8, 3, 2, 1} {
+		if rounds := (heads + warps*per - 1) / (warps * per); rounds*warps < least {
+			best, least = warps, rounds*warps
+		}
+	}
+	return best
 }
 
 // part adds queries, keys or values to o.args.heads.

@@ -32,7 +32,8 @@ enum { PB_BLOCKS = 16, PB_Q8_0, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K, PB_FORM_E4M3
 enum { PB_NONE = 0, PB_GELU_TANH = 1, PB_GELU_ERF = 2, PB_SILU = 3, PB_QUICK_GELU = 4, PB_RELU = 5, PB_SIGMOID = 6 };
 
 // Rows of a call: up to four outer dimensions, outermost first (unused ones lead and are 1), and cols neighbouring elements each.
-// vec: every operand can be read and written in 16-byte pieces and cols is a multiple of 8.
+// vec: every operand can be read and written in 16-byte pieces and cols is a multiple of 8. The kernels of rows in pieces, pb_..._rows, need that, only the
+// first and the last of dims, and offsets below 2^31; a block computes the row [blockIdx.y, blockIdx.x].
 struct pb_rows {
   int dims[4];
   int rows;  // product of dims
@@ -69,7 +70,8 @@ struct pb_norm {
   struct pb_rows r;
   struct pb_view y, x, w, b;
   float eps, w_add;  // w_add is 1 for AdaLN's (1 + scale), else 0; an absent w counts as 1 - w_add
-  int rms, pad;
+  int rms;
+  float inverse;  // 1 / cols
 };
 PB_SIZE(pb_norm, 240);
 PB_AT(pb_norm, eps, 224);
@@ -101,9 +103,12 @@ struct pb_copy {
   int dims[5];
   int size;
   pb_i64 ds[5], ss[5];
-  pb_i64 count;
+  pb_i64 count;  // below 2^31
+  // n / dims[i] is (high half of n * magic[i] + n) >> shift[i] for n below 2^31
+  unsigned magic[5], shift[5];
+  int near, pad;  // near: all offsets are below 2^31
 };
-PB_SIZE(pb_copy, 128);
+PB_SIZE(pb_copy, 176);
 PB_AT(pb_copy, ds, 40);
 
 // pb_pack: rows of k stored elements become rows of width elements of type to, multiplied by scale, zeros behind k. pb_widen: from is a form of blocks, to

@@ -2,22 +2,23 @@
 #include "device.cuh"
 
 // where splits the number of an element into the offsets of both sides.
-DEV void where(const pb_copy& a, pb_i64 i, pb_i64* d, pb_i64* s) {
+template <class N>
+DEV void where(const pb_copy& a, u32 i, N* d, N* s) {
   *d = *s = 0;
 #pragma unroll
   for (int k = 4; k >= 0; k--) {
     if (a.dims[k] == 1) continue;
-    int at = (int)(i % a.dims[k]);
-    i /= a.dims[k];
-    *d += at * a.ds[k];
-    *s += at * a.ss[k];
+    u32 next = (__umulhi(i, a.magic[k]) + i) >> a.shift[k], at = i - next * a.dims[k];
+    i = next;
+    *d += (N)at * (N)a.ds[k];
+    *s += (N)at * (N)a.ss[k];
   }
 }
 
-template <class T>
+template <class T, class N = pb_i64>
 DEV void copy_as(const pb_copy& a) {
-  for (pb_i64 i = first_item(); i < a.count; i += item_step()) {
-    pb_i64 d, s;
+  for (u32 i = (u32)first_item(), step = (u32)item_step(); i < (u32)a.count; i += step) {
+    N d, s;
     where(a, i, &d, &s);
     ((T*)a.dst)[d] = ((const T*)a.src)[s];
   }
@@ -29,7 +30,7 @@ KERNEL(256) pb_copy_strided(ARGS(pb_copy) a) {
     case 2: copy_as<u16>(a); break;
     case 4: copy_as<u32>(a); break;
     case 8: copy_as<pb_u64>(a); break;
-    default: copy_as<piece>(a);
+    default: a.near ? copy_as<piece, int>(a) : copy_as<piece>(a);
   }
 }
 
@@ -38,7 +39,7 @@ template <class D, class S>
 DEV void convert(const pb_copy& a) {
   for (pb_i64 i = first_item(); i < a.count; i += item_step()) {
     pb_i64 d, s;
-    where(a, i, &d, &s);
+    where(a, (u32)i, &d, &s);
     if (a.size == 8) {
       float v[8];
       load8(v, (const S*)a.src + 8 * s, 8, 1);

@@ -223,6 +223,13 @@ DEV T* row_of(const pb_view& v, const place& p) {
   return (T*)v.at + offset(v, p);
 }
 
+// block_row is where an operand has the row of this block, in kernels of rows in pieces (see pb_rows).
+template <class T>
+DEV T* block_row(const pb_view& v) {
+  int item = v.div > 1 ? (int)blockIdx.y / (int)v.div : (int)blockIdx.y;
+  return (T*)v.at + (item * (int)v.stride[0] + (int)blockIdx.x * (int)v.stride[3]);
+}
+
 // Grid-stride loops count in these.
 DEV pb_i64 first_item() { return (pb_i64)blockIdx.x * blockDim.x + threadIdx.x; }
 DEV pb_i64 item_step() { return (pb_i64)gridDim.x * blockDim.x; }

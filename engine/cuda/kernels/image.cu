@@ -99,10 +99,108 @@ DEV void group_apply(const pb_group& a) {
         mean = f[0];
         rs = f[1];
       }
-      v[i] = activate((v[i] - mean) * rs * w[i] + bias[i], a.act);
+      v[i] = activate(__fmaf_rn(__fmul_rn(__fsub_rn(v[i], mean), rs), w[i], bias[i]), a.act);
     }
     store8((T*)a.y + b * a.yb + y * a.yy + x * a.yx + c, v, n, a.vec);
   }
 }
 KERNEL(256) pb_group_apply_bf16(ARGS(pb_group) a) { group_apply<bf16>(a); }
 KERNEL(256) pb_group_apply_f32(ARGS(pb_group) a) { group_apply<float>(a); }
+
+// A block of the kernels of whole pixels takes one slice of the pixels of an item, grid (slices, batch): a thread always the same 8 channels, in 16-byte
+// pieces, of every lanes-th pixel. pixel_walk is the next one of those, without a division.
+struct pixel_walk {
+  int at, end, lanes, piece, y, x, dy, dx;
+};
+DEV pixel_walk first_pixel(const pb_group& a) {
+  pixel_walk w;
+  int pieces = a.c / 8, lane = threadIdx.x / pieces;
+  w.lanes = blockDim.x / pieces;
+  w.piece = threadIdx.x - lane * pieces;
+  pb_i64 pixels = (pb_i64)a.height * a.width;
+  w.at = (int)(pixels * blockIdx.x / a.slices) + lane;
+  w.end = lane < w.lanes ? (int)(pixels * (blockIdx.x + 1) / a.slices) : 0;
+  w.y = w.at / a.width;
+  w.x = w.at - w.y * a.width;
+  w.dy = w.lanes / a.width;
+  w.dx = w.lanes - w.dy * a.width;
+  return w;
+}
+DEV void next_pixel(const pb_group& a, pixel_walk& w) {
+  w.at += w.lanes;
+  w.y += w.dy;
+  w.x += w.dx;
+  if (w.x >= a.width) {
+    w.x -= a.width;
+    w.y++;
+  }
+}
+
+// Sums of all groups of a slice; shared memory holds those of every thread's channels.
+template <class T>
+DEV void group_part_rows(const pb_group& a) {
+  pixel_walk w = first_pixel(a);
+  const T* src = (const T*)a.x + blockIdx.y * a.xb + w.piece * 8;
+  double sum[8] = {}, squares[8] = {};
+  int lane = threadIdx.x / (a.c / 8);
+  for (; w.at < w.end; next_pixel(a, w)) {
+    float v[8];
+    load8(v, src + (w.y * (int)a.xy + w.x * (int)a.xx), 8, 1);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      double d = v[i];
+      sum[i] += d;
+      squares[i] += d * d;
+    }
+  }
+  double* scratch = (double*)pool;
+  if (lane < w.lanes) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      scratch[2 * (lane * a.c + w.piece * 8 + i)] = sum[i];
+      scratch[2 * (lane * a.c + w.piece * 8 + i) + 1] = squares[i];
+    }
+  }
+  __syncthreads();
+  int size = a.c / a.groups;
+  for (int i = threadIdx.x; i < 2 * a.groups; i += blockDim.x) {
+    const double* from = scratch + i / 2 * size * 2 + i % 2;
+    double total = 0;
+    for (int l = 0; l < w.lanes; l++)
+      for (int c = 0; c < size; c++) total += from[2 * (l * a.c + c)];
+    ((double*)a.part)[(((pb_i64)blockIdx.y * a.groups + i / 2) * a.slices + blockIdx.x) * 2 + i % 2] = total;
+  }
+}
+KERNEL(256) pb_group_part_rows_bf16(ARGS(pb_group) a) { group_part_rows<bf16>(a); }
+KERNEL(256) pb_group_part_rows_f32(ARGS(pb_group) a) { group_part_rows<float>(a); }
+
+template <class T, int ACT>
+DEV void group_apply_row(const pb_group& a) {
+  pixel_walk p = first_pixel(a);
+  int c = p.piece * 8, size = a.c / a.groups;
+  const T* src = (const T*)a.x + blockIdx.y * a.xb + c;
+  T* dst = (T*)a.y + blockIdx.y * a.yb + c;
+  float w[8], bias[8], mean[8], rs[8];
+  load8(w, (const float*)a.w + c, 8, 1);
+  load8(bias, (const float*)a.b + c, 8, 1);
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const float* f = (const float*)a.part + 2 * (blockIdx.y * a.groups + (c + i) / size);
+    mean[i] = f[0];
+    rs[i] = f[1];
+  }
+  for (; p.at < p.end; next_pixel(a, p)) {
+    float v[8];
+    load8(v, src + (p.y * (int)a.xy + p.x * (int)a.xx), 8, 1);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      v[i] = activate(__fmaf_rn(__fmul_rn(__fsub_rn(v[i], mean[i]), rs[i]), w[i], bias[i]), ACT);
+    store8(dst + (p.y * (int)a.yy + p.x * (int)a.yx), v, 8, 1);
+  }
+}
+template <class T>
+DEV void group_apply_rows(const pb_group& a) {
+  a.act == PB_SILU ? group_apply_row<T, PB_SILU>(a) : group_apply_row<T, PB_NONE>(a);
+}
+KERNEL(256) pb_group_apply_rows_bf16(ARGS(pb_group) a) { group_apply_rows<bf16>(a); }
+KERNEL(256) pb_group_apply_rows_f32(ARGS(pb_group) a) { group_apply_rows<float>(a); }

@@ -46,6 +46,7 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float f) {
 static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__float2bfloat16_rn(a), __float2bfloat16_rn(b)}; }
 
 static inline int min(int a, int b) { return a < b ? a : b; }
+static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline float rsqrtf(float x) { return (float)(1 / std::sqrt((double)x)); }
@@ -57,6 +58,7 @@ static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 static inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 static inline int __float2int_rn(float x) { return (int)std::lrintf(x); }
 

@@ -45,9 +45,9 @@ enum landing { LATE, AT_ONCE };
 // launch runs a grid of fn, whose only parameter has the given bytes and is passed by value. It returns nullptr, or what went wrong.
 const char* launch(void* fn, const void* args, size_t bytes, dim3 grid, dim3 threads, size_t shared, landing when, uint64_t seed);
 
-// Counters of the last launches, for reports.
+// Counters of the last launches, for reports. Work is that of all threads, in instructions (see cost in ../ptx), of kernels translated from PTX.
 struct counters {
-  uint64_t launches, blocks, switches;
+  uint64_t launches, blocks, switches, work;
 };
 extern counters counted;
 

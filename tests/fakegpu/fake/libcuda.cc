@@ -10,7 +10,8 @@
 // last for all that follow, FAKEGPU_LINKS (GB/s of copies between two devices on that clock, as in 0-1:100,0-2:10; others take the time of an operation),
 // FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE, FAKEGPU_HANG,
 // FAKEGPU_REFUSE_CAPTURE and FAKEGPU_FULL (files: while there is one, the next launch breaks its device, is refused or never ends, the next capture does not
-// begin, or the next allocation finds no memory, and takes it away), FAKEGPU_PINNED (bytes of the largest page-locked piece; copies of pageable memory, which
+// begin, or the next allocation finds no memory, and takes it away), FAKEGPU_COUNT (a file that gets a line a launch: kernel and
+// instructions of all its threads, of kernels translated from PTX), FAKEGPU_PINNED (bytes of the largest page-locked piece; copies of pageable memory, which
 // are an error otherwise, are then done as the driver does them).
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -851,7 +852,13 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     }
     const char *landing = getenv("FAKEGPU_LANDING");
     fk::landing when = landing && !strcmp(landing, "once") ? fk::AT_ONCE : fk::LATE;
+    const uint64_t before = fk::counted.work;
     const char *bad = fk::launch(f->code, args.data(), args.size(), {gx, gy, gz}, {bx, by, bz}, shared, when, draw());
+    if (const char *path = getenv("FAKEGPU_COUNT"))
+      if (FILE *to = fopen(path, "a")) {
+        fprintf(to, "%s %llu\n", f->name.c_str(), (unsigned long long)(fk::counted.work - before));
+        fclose(to);
+      }
     if (bad) f->context->sticky = trouble(PB_LAUNCH_FAILED, f->name + ": " + bad);
   });
 }

@@ -383,3 +383,43 @@ func (in *instruction) integer() string {
 	}
 	return in.refuse()
 }
+
+// cost is about how many instructions of a GPU this one becomes. Parameters are operands there and moves mostly go;
+// addresses take two registers; the divisions of integers are subroutines.
+func (in *instruction) cost() int {
+	wide := in.kind[0] != 'f' && in.kind != "pred" && strings.HasSuffix(in.kind, "64")
+	switch in.part[0] {
+	case "mov", "cvta":
+		return 0
+	case "ld":
+		if in.has("param") {
+			return 0
+		}
+	case "div", "rem":
+		switch {
+		case in.kind == "f64":
+			return 30
+		case in.has("rn"):
+			return 9
+		case in.kind == "f32":
+			return 3
+		case wide:
+			return 70
+		}
+		return 18
+	case "mul", "mad":
+		switch {
+		case in.kind == "f64":
+			return 2
+		case wide:
+			return 4
+		}
+	case "ex2", "rsqrt", "rcp", "sqrt":
+		return 2
+	case "add", "sub", "fma", "and", "or", "xor", "not", "neg", "min", "max", "shl", "shr", "setp", "selp":
+		if wide || in.kind == "f64" {
+			return 2
+		}
+	}
+	return 1
+}

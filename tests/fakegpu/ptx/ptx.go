@@ -51,6 +51,7 @@ func (r refused) Error() string { return "translate PTX: " + string(r) }
 // kernel is the translation of one kernel.
 type kernel struct {
 	registers, code strings.Builder
+	work            int            // of the instructions since the last label or jump, see cost
 	place           int            // counts places where a product may be joined with a sum
 	products        map[string]int // of the registers that hold one in this basic block, where its factors are kept
 }
@@ -99,6 +100,7 @@ func (k *kernel) translate(body string) {
 				break
 			}
 			clear(k.products)
+			k.count()
 			fmt.Fprintf(&k.code, "%s:;\n", symbol(m[1]))
 			part = part[len(m[0]):]
 		}
@@ -134,6 +136,9 @@ func (k *kernel) statement(text string) {
 	}
 	in.kind = in.part[len(in.part)-1]
 	code := in.translate()
+	if k.work += in.cost(); in.part[0] == "bra" || in.part[0] == "ret" {
+		k.count()
+	}
 	fmt.Fprintf(&k.code, "%s{ %s }\n", condition, code)
 	if in.part[0] == "bra" {
 		clear(k.products)
@@ -145,6 +150,14 @@ func (k *kernel) statement(text string) {
 			}
 		}
 	}
+}
+
+// count adds the work since the last label or jump to that of the launch.
+func (k *kernel) count() {
+	if k.work > 0 {
+		fmt.Fprintf(&k.code, "fk::counted.work += %d;\n", k.work)
+	}
+	k.work = 0
 }
 
 // split returns operands, vectors and addresses whole.
