@@ -36,20 +36,12 @@ var plants = []plant{
 		"\tkind := ev.Type\n\tswitch kind {", "\tkind := message.EventSuccess\n\tswitch kind {",
 	},
 	{
-		0, "the end of a cancelled job is not told", "ipc/web/frames.go",
+		8, "the end of a cancelled job is not told", "ipc/web/frames.go",
 		"ok && !over(&found.Record, found.Ended)", "ok && found.State == message.Cancelled",
 	},
 	{
-		0, "an end that was read is told before the record has it", "ipc/jobs/watch.go",
-		"case n > 0 && message.Terminal(log[n-1].Type):", "case n < 0:",
-	},
-	{
-		0, "files that a client has deleted stay", "ipc/jobs/results.go",
+		1, "files that a client has deleted stay", "ipc/jobs/results.go",
 		"if os.Remove(f.path) == nil {", "if true {",
-	},
-	{
-		0, "files stay whose daemon dies while it deletes them", "ipc/jobs/reconcile.go",
-		"if rec.Dropped > 0 { // recorded, but perhaps not done yet", "if false {",
 	},
 	{
 		1, "what a job was given over HTTP is left out", "ipc/web/prompt.go",
