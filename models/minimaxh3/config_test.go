@@ -1,12 +1,15 @@
 package minimaxh3
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"patchbay/engine/ref"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -113,5 +116,33 @@ func TestEntriesThatDoNotFit(t *testing.T) {
 		if _, err := m.Prepare(env, c.entries, grid); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got error %v, want one that says %q", err, c.want)
 		}
+	}
+}
+
+// TestGatesAreNotRead checks that the gates of sparse attention in FastH3's files are known and
+// that the model is that of a file without them; other names are unknown.
+func TestGatesAreNotRead(t *testing.T) {
+	tiny := Family().Tiny.(Config)
+	plain, err := tiny.Describe(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, err := plain.Declare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range tiny.Depth {
+		declared = append(declared, weights.Declared{
+			Name: fmt.Sprintf("blocks.%d.attn.to_gate_compress.weight", i), Shape: []int{tiny.Heads * tiny.HeadDim, tiny.Hidden},
+		})
+	}
+	declared = append(declared, weights.Declared{Name: "blocks.1.attn.to_gate.weight", Shape: []int{1}})
+	d, err := family.Open([]family.Family{Family()}, weights.Undefined(declared), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(d.Unused, []string{"blocks.1.attn.to_gate.weight"}) || d.Spec.Params != plain.Spec.Params {
+		t.Errorf("unknown %v, %d parameters; want blocks.1.attn.to_gate.weight, %d", d.Unused, d.Spec.Params,
+			plain.Spec.Params)
 	}
 }

@@ -1,6 +1,7 @@
 package minimaxh3
 
 import (
+	"fmt"
 	"math"
 
 	"patchbay/models/dit"
@@ -11,7 +12,8 @@ import (
 )
 
 // Family describes MiniMax-H3. Sizes of the releases: minimax_h3_fl2va and minimax_h3_ref2va, which differ in weights
-// alone. Pruned files have a table of times.
+// alone, and FastH3, which is trained for sparse
+// attention and brings gates for it, which dense attention does not read. Pruned files have a table of times.
 func Family() family.Family {
 	pruned := Config{
 		Hidden: 5376, Heads: 56, HeadDim: 128, Depth: 50, Refiners: 2, MLPHidden: 14336, Channels: 24, Sound: 32,
@@ -62,6 +64,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		},
 		Perms:  map[string][]int{"head": head, "qkv": fused(head, c.Heads)},
 		Blocks: map[string]int{"blocks": 0},
+	}
+	for i := range c.Depth {
+		tags.Ignore = append(tags.Ignore, fmt.Sprintf("blocks.%d.attn.to_gate_compress.", i)) // of sparse attention
 	}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.MiniMaxH3(),

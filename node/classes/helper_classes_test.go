@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"patchbay/fault"
+	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // TestConditioningMultiply checks that text states and pooled vector are multiplied, that an entry without a pooled
@@ -129,6 +131,64 @@ func TestAttentionBackendHasNoEffect(t *testing.T) {
 		check(t, err)
 		if got != model || len(result.Warnings) != 1 || !strings.Contains(result.Warnings[0], "has no effect") {
 			t.Errorf("%v: the same model %v, warnings %q", name, got == model, result.Warnings)
+		}
+	}
+}
+
+// TestSparseAttentionRunsDense checks that BlockSparseAttention takes the values that templates send, by the names of
+// both versions of the class, gives back the model as it is, and says in one warning that attention runs dense; that
+// ranges and names are checked as in ComfyUI, and that vsa is refused for other models than MiniMax-H3.
+func TestSparseAttentionRunsDense(t *testing.T) {
+	model, h3, got := analyticModel(t), *analyticModel(t), any(nil)
+	h3.Spec.Family = "minimaxh3"
+	given := model
+	cat := All(graph.Class{
+		Name: "Given", Outputs: graph.Slots("MODEL"), Run: func(*graph.Call) ([]any, error) { return []any{given}, nil },
+	}, graph.Class{
+		Name: "Kept", Output: true, Inputs: []graph.Input{graph.Bare("model", "MODEL")},
+		Run: func(c *graph.Call) ([]any, error) { got = c.Raw("model"); return nil, nil },
+	})
+	for _, c := range []struct {
+		of     *value.Model
+		method string
+		own    string
+		number float64
+		blocks string
+		tokens int64
+		wrong  string
+	}{
+		{&h3, "vsa", "keep_percent", 10, "", 12288, ""},
+		{&h3, "VSA (FastVideo)", "keep_percent", 95, "0, 1, 47-49", 0, ""},
+		{&h3, "sla", "keep_percent", 0.5, "", 12288, ""},
+		{model, "top-k (SLA)", "keep_percent", 10, "no numbers", 12288, ""},
+		{model, "sol-attn", "tau", 0, "", 12288, ""},
+		{model, "Sol-Attn (adaptive tau)", "tau", 4, "", 12288, ""},
+		{model, "vsa", "keep_percent", 10, "", 12288, "selection vsa is for MiniMax-H3"},
+		{model, "VSA (FastVideo)", "keep_percent", 10, "", 12288, "is for MiniMax-H3"},
+		{&h3, "vsa", "keep_percent", 95.5, "", 12288, "selection.keep_percent"},
+		{&h3, "sol-attn", "tau", 4.05, "", 12288, "selection.tau"},
+		{&h3, "vsa", "keep_percent", 10, "", -1, "min_tokens"},
+		{&h3, "svg", "keep_percent", 10, "", 12288, "selection"},
+	} {
+		given, got = c.of, nil
+		run, err := graph.NewRunner(graph.Config{Catalogue: cat})
+		check(t, err)
+		g := newGraph()
+		g.add("Kept", "model", g.add("BlockSparseAttention", "model", g.add("Given"), "selection", c.method,
+			"selection."+c.own, c.number, "start_percent", 0.2, "end_percent", 1.0, "dense_blocks", c.blocks, "min_tokens",
+			c.tokens, "extra_tokens", int64(256), "sink_conditioning", "exact_kv_and_rows", "verbose", false))
+		said := complaint(cat, files.Roots{}, g.workflow(t))
+		result, err := run.Run(t.Context(), graph.Job{ID: "sparse", Workflow: g.workflow(t)}, nil)
+		run.Close()
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error()+said, c.wrong) {
+				t.Errorf("%+v: error %v, validation %s", c, err, said)
+			}
+			continue
+		}
+		check(t, err)
+		if got != any(c.of) || len(result.Warnings) != 1 || !strings.Contains(result.Warnings[0], "runs dense") {
+			t.Errorf("%+v: the same model %v, warnings %q", c, got == any(c.of), result.Warnings)
 		}
 	}
 }

@@ -104,8 +104,51 @@ func modelClasses() []graph.Class {
 				return []any{c.Raw("model")}, nil
 			},
 		},
+		sparseAttention(),
 		cacheRow("EasyCache", "measured at the network.", request.CacheEasy),
 		cacheRow("LazyCache", "measured at the latent; for every model.", request.CacheLazy),
+	}
+}
+
+// sparseAttention returns ComfyUI's class (0.35.0, comfy_extras/nodes_sparse_attention.py) that lets queries read the
+// blocks of keys that count most. ComfyUI does so in a CUDA kernel alone, and elsewhere runs dense, as everything does
+// here. Each method has the name that the class gave it first, too.
+func sparseAttention() graph.Class {
+	part := func(name, tip string, preset, least, most, step float64) graph.Input {
+		return graph.Float(name, tip, preset, least, most, step)
+	}
+	const first, later = "VSA (FastVideo)", "vsa"
+	threshold := []graph.Input{part("tau", "in deviations of the scores; higher is sparser", 1.3, 0, 4, 0.05)}
+	share := []graph.Input{part("keep_percent", "of the blocks of keys", 10, 0.5, 95, 0.5)}
+	return graph.Class{
+		Name: "BlockSparseAttention", Display: "Model Sparse Attention", Module: "comfy_extras.nodes_sparse_attention",
+		Category: "model/patch", Aliases: "Block Sparse Attention", Experimental: true,
+		Description: "Taken for workflows that have it; attention stays dense, as in ComfyUI without CUDA.",
+		Inputs: []graph.Input{
+			graph.Link("model", "MODEL", ""),
+			graph.Branch("selection", "how blocks of keys are chosen; without effect",
+				graph.Alternative{Key: "sol-attn", Inputs: threshold}, graph.Alternative{Key: "sla", Inputs: share},
+				graph.Alternative{Key: later, Inputs: share}, graph.Alternative{Key: "Sol-Attn (adaptive tau)", Inputs: threshold},
+				graph.Alternative{Key: "top-k (SLA)", Inputs: share}, graph.Alternative{Key: first, Inputs: share}),
+			part("start_percent", "part of the run before which attention is dense", 0.2, 0, 1, 0.01),
+			part("end_percent", "part of the run behind which attention is dense", 1, 0, 1, 0.01),
+			graph.Number("dense_blocks", "STRING", "numbers and ranges of blocks, such as 0, 1, 47-49", "default", "",
+				"multiline", false).AsAdvanced(),
+			graph.Int("min_tokens", "shorter sequences are dense", 12288, 0, 1<<20, 512).AsAdvanced(),
+			graph.Int("extra_tokens", "further keys of each block of queries", 256, 0, 256, 64).AsAdvanced(),
+			graph.Combo("sink_conditioning", "what of texts, sounds and references is dense", "exact_kv", "exact_kv_and_rows",
+				"off").With("default", "exact_kv_and_rows").AsAdvanced(),
+			graph.Bool("verbose", "", false).AsAdvanced(),
+		},
+		Outputs: []graph.Slot{{Name: "model", Type: "MODEL"}}, Run: func(c *graph.Call) ([]any, error) {
+			m, method := c.Model("model"), c.Str("selection")
+			if (method == first || method == later) && m.Spec.Family != "minimaxh3" {
+				return nil, fault.Family("model", "selection %s is for MiniMax-H3 models, not for %s (elsewhere: sol-attn, sla)",
+					method, m.Spec.Family)
+			}
+			c.Warn("node %s: BlockSparseAttention has no effect: attention runs dense, as in ComfyUI without CUDA", c.ID)
+			return []any{m}, nil
+		},
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // familyFiles matches the file names of supported networks, and otherFiles names that only look like them.
 var (
 	familyFiles = regexp.MustCompile(`(?i)flux|krea|qwen|z_image|zimage|sd3|pixart|hunyuan_?dit|rebalance|wan2|` +
-		`minimax_h3|ltx-?2|sd_?xl|sd_?1\.?5|v1-5|dreamshaper|juggernaut|animagine`)
+		`minimax_h3|fasth3|ltx-?2|sd_?xl|sd_?1\.?5|v1-5|dreamshaper|juggernaut|animagine`)
 	otherFiles = regexp.MustCompile(`(?i)moss|lotus|vace|animate|s2v|humo|infinitetalk|fun_|camera|ltxv?-?(0|video)`)
 )
 
