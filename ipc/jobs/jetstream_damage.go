@@ -213,7 +213,7 @@ var errStalled = errors.New("the server does not deliver all records")
 func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
-	entries, err := wire.Entries(ctx, l.nc, message.JobBucket, wire.Names)
+	entries, err := wire.Updates(ctx, l.nc, message.JobBucket, wire.Names)
 	if err != nil {
 		return nil, nil, err
 	}

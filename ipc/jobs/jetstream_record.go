@@ -416,7 +416,7 @@ func (l *JetStream) open(ctx context.Context, f follower) error {
 	loaded, there := make(chan struct{}), map[string]bool{}
 	begin, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
-	if err := l.records.Start(begin, l.ctx, l.nc, message.JobBucket, l.wg.Go, func(e *wire.Entry) {
+	if err := l.records.Start(begin, l.ctx, l.nc, message.JobBucket, l.wg.Go, func(e *wire.Update) {
 		l.watched(e, there, loaded)
 	}); err != nil {
 		return fmt.Errorf("watch records: %w", err)
@@ -437,7 +437,7 @@ func (l *JetStream) open(ctx context.Context, f follower) error {
 }
 
 // watched passes on what the watch of the records has seen. Until all existing records were there it notes them.
-func (l *JetStream) watched(e *wire.Entry, there map[string]bool, loaded chan struct{}) {
+func (l *JetStream) watched(e *wire.Update, there map[string]bool, loaded chan struct{}) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)

@@ -113,7 +113,7 @@ func (r *Register) Close() {
 }
 
 // take takes in an entry of the bucket.
-func (r *Register) take(e *wire.Entry) {
+func (r *Register) take(e *wire.Update) {
 	if e == nil {
 		if !r.complete() {
 			close(r.known)

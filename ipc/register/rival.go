@@ -74,7 +74,7 @@ func (r *Register) began(revision uint64) {
 // isOurs reports whether a heartbeat under our name is from this process. One from another process is noted: of two,
 // the one that began later is the rival and has to end. A newcomer is told at once that we are here: our next heartbeat
 // may be late, since a busy machine delays what waits for a clock. The caller must hold r.mu.
-func (r *Register) isOurs(e *wire.Entry) bool {
+func (r *Register) isOurs(e *wire.Update) bool {
 	v, h := &r.rivals, parseHeartbeat(e.Value)
 	switch {
 	case h.process == "" || h.process == v.process:

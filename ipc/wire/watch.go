@@ -28,8 +28,8 @@ func Insist[T any](ctx context.Context, request func(context.Context) (T, error)
 	}
 }
 
-// Entry is a key of a bucket and its newest value.
-type Entry struct {
+// Update is a key of a bucket and its newest value.
+type Update struct {
 	Key      string
 	Value    []byte // empty if it is gone, or if only Names were asked for
 	Revision uint64
@@ -37,15 +37,15 @@ type Entry struct {
 	Gone     bool      // it was deleted, or is too old
 }
 
-// Names makes Entries deliver entries without their values.
+// Names makes Updates deliver keys without their values.
 var Names = nats.HeadersOnly()
 
-// Entries delivers the entries of a bucket, and nil after those that existed when it began. It ends, and the channel is
+// Updates delivers the keys of a bucket and their changes, and nil after those that existed when it began. It ends, and the channel is
 // closed, with ctx, and when the server ends it.
 //
 // It does what jetstream's KeyValue.WatchAll does, without keeping a lock while the server is asked: if the answer is
 // lost after the first entry has arrived, that lock stops the clock of a bubble of testing/synctest for good.
-func Entries(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.SubOpt) (<-chan *Entry, error) {
+func Updates(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.SubOpt) (<-chan *Update, error) {
 	js, err := nc.JetStream()
 	if err != nil {
 		return nil, err
@@ -69,12 +69,12 @@ func Entries(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.Sub
 		_ = sub.Unsubscribe()
 		return nil, errors.Join(err, nats.ErrBadSubscription)
 	}
-	out := make(chan *Entry)
+	out := make(chan *Update)
 	go func() {
 		defer close(out)
 		defer end()
 		defer func() { _ = sub.Unsubscribe() }()
-		deliver := func(e *Entry) {
+		deliver := func(e *Update) {
 			select {
 			case out <- e:
 			case <-life.Done():
@@ -92,7 +92,7 @@ func Entries(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.Sub
 				if err != nil {
 					return
 				}
-				deliver(&Entry{
+				deliver(&Update{
 					Key: strings.TrimPrefix(m.Subject, "$KV."+bucket+"."), Value: m.Data, Revision: meta.Sequence.Stream,
 					Created: meta.Timestamp, Gone: m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "",
 				})
@@ -126,9 +126,9 @@ func (w *Watch) Again() {
 
 // Start calls f with every entry of a bucket until life ends, from a goroutine that it hands to run, and with nil after
 // those that existed when the watch started. It returns once the watch has started; ctx bounds that.
-func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, run func(func()), f func(*Entry)) error {
+func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, run func(func()), f func(*Update)) error {
 	this, end := context.WithCancel(life)
-	entries, err := Insist(ctx, func(context.Context) (<-chan *Entry, error) { return Entries(this, nc, bucket) })
+	entries, err := Insist(ctx, func(context.Context) (<-chan *Update, error) { return Updates(this, nc, bucket) })
 	if err != nil {
 		end()
 		return err
@@ -142,7 +142,7 @@ func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, r
 					return
 				}
 				this, end = context.WithCancel(life)
-				if entries, err = Entries(this, nc, bucket); err != nil {
+				if entries, err = Updates(this, nc, bucket); err != nil {
 					end()
 				}
 			}
@@ -152,7 +152,7 @@ func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, r
 }
 
 // listen calls f with entries until they end or the watch must start again.
-func (w *Watch) listen(ctx context.Context, entries <-chan *Entry, f func(*Entry)) {
+func (w *Watch) listen(ctx context.Context, entries <-chan *Update, f func(*Update)) {
 	for {
 		select {
 		case <-ctx.Done():
