@@ -93,7 +93,8 @@ type published struct {
 func (p *published) log(context.Context, string) ([]message.Event, error) { return p.events, nil }
 
 // TestTheRecordEndsALogThatIsRead checks that a daemon which reads the log of a job from the stream, and finds an end
-// there that its record does not have yet, shows it to readers only when the record has it: they may ask for the record.
+// there that its record does not have yet, shows it to readers only when the record has it: they may ask for the
+// record.
 func TestTheRecordEndsALogThatIsRead(t *testing.T) {
 	t.Parallel()
 	s := &published{}

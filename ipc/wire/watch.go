@@ -40,8 +40,8 @@ type Update struct {
 // Names makes Updates deliver keys without their values.
 var Names = nats.HeadersOnly()
 
-// Updates delivers the keys of a bucket and their changes, and nil after those that existed when it began. It ends, and the channel is
-// closed, with ctx, and when the server ends it.
+// Updates delivers the keys of a bucket and their changes, and nil after those that existed when it began. It ends, and
+// the channel is closed, with ctx, and when the server ends it.
 //
 // It does what jetstream's KeyValue.WatchAll does, without keeping a lock while the server is asked: if the answer is
 // lost after the first entry has arrived, that lock stops the clock of a bubble of testing/synctest for good.
@@ -52,12 +52,14 @@ func Updates(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.Sub
 	}
 	life, end := context.WithCancel(ctx)
 	messages := make(chan *nats.Msg, 256)
+	opts = append(opts, nats.BindStream("KV_"+bucket), nats.OrderedConsumer(), nats.DeliverLastPerSubject(),
+		nats.Context(ctx))
 	sub, err := js.Subscribe("$KV."+bucket+".>", func(m *nats.Msg) {
 		select {
 		case messages <- m:
 		case <-life.Done():
 		}
-	}, append(opts, nats.BindStream("KV_"+bucket), nats.OrderedConsumer(), nats.DeliverLastPerSubject(), nats.Context(ctx))...)
+	}, opts...)
 	if err != nil {
 		end()
 		return nil, err
@@ -94,7 +96,8 @@ func Updates(ctx context.Context, nc *nats.Conn, bucket string, opts ...nats.Sub
 				}
 				deliver(&Update{
 					Key: strings.TrimPrefix(m.Subject, "$KV."+bucket+"."), Value: m.Data, Revision: meta.Sequence.Stream,
-					Created: meta.Timestamp, Gone: m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "",
+					Created: meta.Timestamp,
+					Gone:    m.Header.Get("KV-Operation") != "" || m.Header.Get(jetstream.MarkerReasonHeader) != "",
 				})
 				if n <= existing && (n == existing || meta.NumPending == 0) {
 					existing = 0
@@ -126,7 +129,9 @@ func (w *Watch) Again() {
 
 // Start calls f with every entry of a bucket until life ends, from a goroutine that it hands to run, and with nil after
 // those that existed when the watch started. It returns once the watch has started; ctx bounds that.
-func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, run func(func()), f func(*Update)) error {
+func (w *Watch) Start(ctx, life context.Context, nc *nats.Conn, bucket string, run func(func()),
+	f func(*Update),
+) error {
 	this, end := context.WithCancel(life)
 	entries, err := Insist(ctx, func(context.Context) (<-chan *Update, error) { return Updates(this, nc, bucket) })
 	if err != nil {
