@@ -42,6 +42,12 @@ func (w *world) harm(s step, nodes []*node) {
 			n.start()
 			w.note("%s is up again", n.name)
 		}
+	case ends:
+		if n.terminate() {
+			time.Sleep(s.lasts)
+			n.start()
+			w.note("%s is up again", n.name)
+		}
 	case full:
 		w.fill(s)
 	case pauses:

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -37,8 +39,11 @@ type node struct {
 
 	mu      sync.Mutex
 	cables  map[*cable]bool // to workers and clients
-	service *serve.Service
+	accept  func(*cable)    // serves a client of its socket; nil: it listens no more
 	port    *bubble.Port    // where it is asked over HTTP
+	signals chan os.Signal  // which it gets
+	ended   time.Time       // when it was last told to end, for its table
+	lived   chan struct{}   // closed when it has ended
 	table   *jobs.Table     // nil: it is down
 	life    context.Context // of that table
 	until   time.Time       // cut off from the server until then
@@ -188,27 +193,17 @@ func (n *node) tryStart() (err error) {
 	if err := table.Open(ctx); err != nil {
 		return err
 	}
-	d := &jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: log}
-	if err := d.Recover(ctx); err != nil {
-		return err
+	signals, lived, listens := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
+	life := serve.Life{
+		Carriers: []serve.Carrier{carrier, api, socket{n, listens}}, Drain: n.w.plan.drain, GiveUp: store.GiveUp,
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	var wg sync.WaitGroup
 	var workers []jobs.Executor
 	for _, name := range []string{"w0", "w1"} {
 		child := worker.NewChild(worker.ChildConfig{
 			Name: name, Log: log, Spawn: func() (worker.Program, io.ReadWriteCloser, error) { return n.spawn(name) },
 		})
 		workers = append(workers, child)
-		wg.Go(func() {
-			if err := child.Supervise(ctx); err != nil {
-				n.w.violated("worker %s of %s: %v", name, n.name, err)
-			}
-		})
+		life.Beside = append(life.Beside, child.Supervise)
 	}
 	classes := serve.Classes{Validate: func(_ *message.RunRequest, w *graph.Workflow) ([]string, map[string]any, error) {
 		return w.IDs(), nil, nil
@@ -217,34 +212,109 @@ func (n *node) tryStart() (err error) {
 		Jobs: table, Outputs: outputs, Executors: workers, Log: log, Fetch: carrier.Fetch, Classes: classes,
 	})
 	api.On(table, classes)
-	wg.Go(func() { table.Reconcile(ctx) })
-	wg.Go(func() { d.Work(ctx, ctx, workers) })
-	wg.Go(func() {
-		if err := carrier.Serve(ctx, ctx, service); err != nil && ctx.Err() == nil {
-			n.w.note("carrier of %s: %v", n.dir, err)
-			n.w.violated("the carrier of %s ends: %v", n.name, err)
-		}
-	})
-	wg.Go(func() {
-		if err := api.Serve(ctx, ctx, service); err != nil && ctx.Err() == nil {
-			n.w.violated("HTTP of %s ends: %v", n.name, err)
-		}
-	})
-	wg.Go(func() {
+	life.Beside = append(life.Beside, func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-store.Machines().Rival():
 			n.w.note("%s gives way to another daemon of its name", n.dir)
 			go n.yield()
 		}
+		return nil
 	})
-	n.table, n.service, n.port, n.life = table, service, door, ctx
+	closes = append(closes, func() { end(); <-lived })
+	go func() {
+		defer close(lived)
+		err := service.Live(ctx, signals, life)
+		select {
+		case <-listens:
+			if err != nil && ctx.Err() == nil {
+				n.w.violated("%s ends: %v", n.name, err)
+			}
+		default:
+			n.w.note("%s cannot start: %v", n.dir, err)
+		}
+	}()
+	select {
+	case <-listens:
+	case <-lived:
+		return errors.New("it cannot start")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	n.table, n.port, n.life, n.signals, n.lived, n.ended = table, door, ctx, signals, lived, time.Time{}
 	n.end = func() {
-		wg.Wait()
-		service.Close()
+		<-lived
 		store.Close()
 	}
 	return nil
+}
+
+// socket is the carrier of the programs on the daemon's machine.
+type socket struct {
+	n       *node
+	listens chan struct{} // closed when it does
+}
+
+func (socket) Name() string { return "socket" }
+
+func (s socket) Serve(ctx, drain context.Context, service *serve.Service) error {
+	var conns sync.WaitGroup
+	accept := func(c *cable) {
+		conns.Go(func() {
+			defer c.cut()
+			_ = (&serve.Stdio{In: c.near, Out: c.near}).Serve(ctx, drain, service.Answerer)
+			s.n.mu.Lock()
+			defer s.n.mu.Unlock()
+			delete(s.n.cables, c)
+		})
+	}
+	s.n.mu.Lock()
+	s.n.accept = accept
+	s.n.mu.Unlock()
+	close(s.listens)
+	<-ctx.Done()
+	s.n.mu.Lock()
+	s.n.accept = nil
+	s.n.mu.Unlock()
+	conns.Wait()
+	return nil
+}
+
+// terminate tells the daemon to end in order, and waits until it has. It reports false if the daemon is down, or dies
+// meanwhile.
+func (n *node) terminate() bool {
+	n.mu.Lock()
+	table, lived := n.table, n.lived
+	if table != nil && n.ended.IsZero() {
+		n.ended = time.Now()
+		n.signals <- syscall.SIGTERM
+	}
+	n.mu.Unlock()
+	if table == nil {
+		return false
+	}
+	<-lived
+	n.mu.Lock()
+	mine, end := n.table == table, n.end
+	if mine {
+		n.table = nil
+	}
+	n.mu.Unlock()
+	if mine {
+		n.die()
+		end()
+	}
+	return mine
+}
+
+// ending reports whether the daemon was told to end, and for how long it has known.
+func (n *node) ending() (since time.Duration, ending bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Since(n.ended), !n.ended.IsZero()
 }
 
 // crash ends the daemon without a word to the server. It reports false if the daemon is down.
@@ -286,18 +356,12 @@ func (n *node) die() {
 func (n *node) dial() (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.table == nil || n.dead {
+	if n.table == nil || n.dead || n.accept == nil {
 		return nil, &net.OpError{Op: "dial", Net: "sim", Err: syscall.ECONNREFUSED}
 	}
-	c, ctx, answerer := newCable(), n.life, n.service.Answerer
+	c := newCable()
 	n.cables[c] = true
-	go func() {
-		defer c.cut()
-		_ = (&serve.Stdio{In: c.near, Out: c.near}).Serve(ctx, ctx, answerer)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		delete(n.cables, c)
-	}()
+	n.accept(c)
 	return c.far, nil
 }
 

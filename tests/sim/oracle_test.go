@@ -118,9 +118,9 @@ func bodiesOf(id string) (out []string) {
 // takeover is how long after a daemon was silent another one may still begin with its jobs.
 const takeover = 30 * time.Second
 
-// runs notes that a run begins, and returns a function that notes its end; hears says that nobody stopped it, although
-// it listened.
-func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(hears bool)) {
+// runs notes that a run begins, and returns a function that notes its end: that its daemon stopped it, or that nobody
+// did, although it listened.
+func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(stopped, hears bool)) {
 	o.w.note("run of %s begins at %s, attempt %d", id, n.name, attempt)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,6 +140,9 @@ func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(hears bo
 				n.name, other, m.name, since)
 		}
 	}
+	if since, ending := n.ending(); ending && since > taking {
+		o.w.violated("%s begins at %s, which was told to end %s ago", id, n.name, since)
+	}
 	if !slices.Contains(bodiesOf(id), body) {
 		o.w.violated("%s runs with the body %q, which nobody has submitted", id, body)
 	}
@@ -151,11 +154,15 @@ func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(hears bo
 		o.w.violated("attempt %d of %s begins %s after the client had left to which it is tied", attempt, id,
 			time.Since(j.left))
 	}
-	return func(hears bool) {
+	began := time.Now()
+	return func(stopped, hears bool) {
 		o.w.note("run of %s ends at %s, attempt %d", id, n.name, attempt)
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		delete(j.running, attempt)
+		if stopped {
+			o.stops(n, id, began)
+		}
 		if j.cancelled != "" && !o.w.lossy() && time.Since(j.told) > stopping && n.lastSilent().Before(j.told) {
 			o.w.violated("attempt %d of %s runs %s after a client was told that it is to stop", attempt, id, time.Since(j.told))
 		}
@@ -164,6 +171,19 @@ func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(hears bo
 				time.Since(j.left))
 		}
 	}
+}
+
+// stops judges that a daemon has stopped a run. While it drains, it has it run to its end, unless the job is to stop or
+// others may have taken it. The caller must hold o.mu.
+func (o *oracle) stops(n *node, id string, began time.Time) {
+	j := o.job(id)
+	since, ending := n.ending()
+	if _, tied := o.w.plan.has(numberOf(id), ties); !ending || since >= o.w.plan.drain || j.asked || tied ||
+		j.revived > 0 || o.w.lossy() || !n.lastSilent().Before(began) {
+		return
+	}
+	o.w.violated("the run of %s is stopped %s after %s was told to end, which drains for %s", id, since, n.name,
+		o.w.plan.drain)
 }
 
 // stopping is how long a run may go on that is to stop, at a daemon that others hear: a worker that does not stop it is

@@ -72,6 +72,7 @@ const (
 	forget    = "forget"     // the server dies, and its disk has lost what was written for a while
 	damage    = "damage"     // the server dies, and its disk has lost the ends of files, or has other bytes in them
 	pauses    = "pause"      // a daemon is told to begin no job for a while
+	ends      = "end"        // a daemon is told to end in order, and is started again
 	submits   = "submit"     // a client submits a job
 	twoBodies = "two bodies" // another client submits another job under its ID, at another daemon
 	again     = "again"      // the client submits it again
@@ -102,7 +103,8 @@ type plan struct {
 	steps []step
 	// limits of waiting jobs, and of the jobs of a client that have not ended; 0: none
 	queue, perClient int
-	crowd            int // how many jobs one client submits at once
+	crowd            int           // how many jobs one client submits at once
+	drain            time.Duration // how long runs may go on at a daemon that is told to end
 }
 
 // clients is how many clients the jobs count for.
@@ -198,7 +200,7 @@ var chances = []struct {
 }
 
 // ofWorld are the kinds of steps that hit no certain job.
-var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, damage, pauses}
+var ofWorld = []string{cut, away, crash, stop, kill, ahead, full, twin, forget, damage, pauses, ends}
 
 // ofWorkers are the kinds of steps that hit the worker of a job.
 var ofWorkers = []string{dies, fails, hangs, slow}
@@ -261,6 +263,13 @@ func planOf(seed uint64) plan {
 		p.steps = append(p.steps, step{
 			kind: pauses, at: between(managed, 0, lifetime), lasts: between(managed, 10*time.Second, time.Minute),
 			node: managed.IntN(len(names)),
+		})
+	}
+	ending := p.dice("end")
+	p.drain = between(ending, 0, 20*time.Second)
+	for range poisson(ending, .7) {
+		p.steps = append(p.steps, step{
+			kind: ends, at: between(ending, 0, lifetime), lasts: between(ending, 0, 10*time.Second), node: ending.IntN(len(names)),
 		})
 	}
 	for job := 1; job <= jobs; job++ {

@@ -208,6 +208,18 @@ var plants = []plant{
 		"max(e.paused.Sub(now), e.notHere.Sub(now))", "e.notHere.Sub(now)",
 	},
 	{
+		3, "runs are cut off when the daemon is told to end", "ipc/serve/life.go",
+		"case <-time.After(l.Drain):", "case <-time.After(0):",
+	},
+	{
+		5, "a daemon that ends begins jobs", "ipc/serve/life.go",
+		"\ttable.Close()\n\tstopTaking()\n", "\ttable.Close()\n\ttime.AfterFunc(l.Drain, stopTaking)\n",
+	},
+	{
+		3, "jobs that wait fail when their daemon ends", "ipc/serve/life.go",
+		"\tif l.GiveUp == nil {\n\t\ttable.FailQueued", "\tif true {\n\t\ttable.FailQueued",
+	},
+	{
 		0, "a unique key is free once its job is done", "ipc/jobs/order.go",
 		"r.State == message.Done && at-r.Created < int64(window)", "false",
 	},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,8 +172,8 @@ func (e *executor) Ready(ctx context.Context) error { return ctx.Err() }
 
 func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	w, id, body := e.n.w, task.Req.ID, string(task.Req.Inputs["x"])
-	ends, hears := e.n.oracle.runs(e.n, id, body, task.Attempt), false
-	defer func() { ends(hears) }()
+	ends, stopped, hears := e.n.oracle.runs(e.n, id, body, task.Attempt), false, false
+	defer func() { ends(stopped, hears) }()
 	sink.Event(message.Event{Type: message.EventStart, Data: map[string]any{}})
 	takes, fate := between(w.plan.dice("run", id, task.Attempt), 20*time.Millisecond, 3*time.Second), step{}
 	for _, s := range w.plan.of(numberOf(id)) {
@@ -195,6 +196,7 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 		select {
 		case <-time.After(takes / steps):
 		case <-ctx.Done():
+			stopped = e.alive()
 			return nil, context.Cause(ctx)
 		}
 		sink.Event(message.Event{Type: message.EventProgress, Data: map[string]any{"value": i + 1}})
@@ -213,6 +215,13 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 	}
 	f.Ref.Bytes, f.Ref.CRC32C = len(f.Data), message.Checksum(f.Data)
 	return &jobs.Outcome{Files: []message.File{f}, Metrics: map[string]any{"model": "m"}}, nil
+}
+
+// alive reports whether neither the process nor the daemon is dead.
+func (e *executor) alive() bool {
+	e.process.mu.Lock()
+	defer e.process.mu.Unlock()
+	return !slices.Contains([]string{workerDied, workerHung, noStop}, e.process.why) && e.n.up() != nil && !e.n.cutOff()
 }
 
 // picture is what a job with a body draws.
