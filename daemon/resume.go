@@ -9,7 +9,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 	"patchbay/parallel/resume"
 )
 
@@ -57,26 +56,14 @@ func (c *Config) build() (string, error) {
 	return fmt.Sprint(c.Version, " ", info.Size(), " ", info.ModTime().UnixNano()), nil
 }
 
-// forgetEvaluations removes what workers have kept for a job that has ended.
-func (d *daemon) forgetEvaluations(job string) {
-	if wire.ValidID(job) {
-		_ = os.RemoveAll(filepath.Join(d.cfg.resumeRoot(), job)) // sweepEvaluations tries again
-	}
-}
+// evaluations is the folder of what workers keep, for removing.
+func (d *daemon) evaluations() *resume.Folder { return &resume.Folder{Root: d.cfg.resumeRoot()} }
 
-// sweepEvaluations does that for all jobs that are not open: those that have ended while this daemon was not running,
-// or elsewhere.
+// sweepEvaluations removes what workers have kept for jobs that are not open: those that have ended while this daemon
+// was not running, or elsewhere.
 func (d *daemon) sweepEvaluations() {
-	entries, err := os.ReadDir(d.cfg.resumeRoot())
-	if err != nil {
-		return // there is none yet
-	}
 	most, _ := d.cfg.resumeBytes()
-	for _, e := range entries {
-		if rec, err := d.jobs.Get(e.Name()); err != nil || rec.State.Final() || most == 0 {
-			_ = os.RemoveAll(filepath.Join(d.cfg.resumeRoot(), e.Name()))
-		}
-	}
+	d.evaluations().Sweep(func(job string) bool { return most > 0 && d.jobs.Pending(job) })
 }
 
 // sweepEvery is how often the daemon looks for jobs that have ended elsewhere.
@@ -85,6 +72,6 @@ const sweepEvery = 10 * time.Minute
 // ended follows the end of a job. It does not block.
 func (d *daemon) ended(ev message.Event) {
 	if message.Terminal(ev.Type) {
-		go d.forgetEvaluations(ev.Job)
+		go d.evaluations().Forget(ev.Job)
 	}
 }

@@ -73,7 +73,7 @@ func TestSweepEvaluations(t *testing.T) {
 	if d.sweepEvaluations(); len(left()) != 0 {
 		t.Errorf("with %s, %v are left", resumeOff, left())
 	}
-	d.forgetEvaluations("..")
+	d.evaluations().Forget("..")
 	if _, err := os.Stat(d.cfg.Store); err != nil {
 		t.Errorf("a job whose id leads out of the folder: %v", err)
 	}

@@ -203,6 +203,12 @@ func (j *Table) Hear(ev message.Event) {
 	j.touch(e)
 }
 
+// Pending reports whether a job is known and has not ended.
+func (j *Table) Pending(id string) bool {
+	rec, err := j.Get(id)
+	return err == nil && !rec.State.Final()
+}
+
 // Mine reports whether this daemon owns a job.
 func (j *Table) Mine(id string) bool {
 	owner, ok := j.owner(id)

@@ -83,6 +83,26 @@ func (f *Folder) Open(key Key) *Log {
 	}
 }
 
+// Forget removes the logs of an owner.
+func (f *Folder) Forget(name string) {
+	if filepath.IsLocal(name) && filepath.Clean(name) != "." {
+		_ = os.RemoveAll(filepath.Join(f.Root, name)) // Sweep tries again
+	}
+}
+
+// Sweep removes the logs of all owners that are not to be kept.
+func (f *Folder) Sweep(keep func(name string) bool) {
+	entries, err := os.ReadDir(f.Root)
+	if err != nil {
+		return // there is none yet
+	}
+	for _, e := range entries {
+		if !keep(e.Name()) {
+			f.Forget(e.Name())
+		}
+	}
+}
+
 // Next returns the outputs of the next evaluation, which must be n numbers. It returns nil from the first one on that
 // is not there as a whole.
 func (l *Log) Next(n int) []float32 {

@@ -24,11 +24,12 @@ import (
 	"patchbay/ipc/worker"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/parallel/resume"
 	"patchbay/tests/bubble"
 )
 
-// node is a daemon: its store, table, outputs, dispatcher, service, carriers and supervisors of workers, which compute
-// nothing.
+// node is a daemon: its store, table, outputs, dispatcher, service, carriers and supervisors of workers, whose
+// evaluations are numbers.
 type node struct {
 	w       *world
 	name    string
@@ -183,16 +184,23 @@ func (n *node) tryStart() (err error) {
 		return err
 	}
 	closes = append(closes, api.Close)
-	clock := n.clock
+	clock, logs := n.clock, n.evaluations("")
 	table := jobs.New(store.On(jobs.Config{
 		Now: func() time.Time { return time.Now().Add(clock) }, Log: log, Keep: 1 << 30, PauseFile: n.folder("paused"),
 		MaxQueued: cmp.Or(n.w.plan.queue, 1<<20), MaxPerClient: n.w.plan.perClient, OnPreview: carrier.Preview,
-		OnEvent:  func(ev message.Event) { carrier.Event(ev); api.Event(ev) },
+		OnEvent: func(ev message.Event) {
+			carrier.Event(ev)
+			api.Event(ev)
+			if message.Terminal(ev.Type) {
+				go logs.Forget(ev.Job)
+			}
+		},
 		OnForget: func(job string) { outputs.Forget(job); api.Forget(job) },
 	}))
 	if err := table.Open(ctx); err != nil {
 		return err
 	}
+	logs.Sweep(table.Pending)
 	signals, lived, listens := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
 	life := serve.Life{
 		Carriers: []serve.Carrier{carrier, api, socket{n, listens}}, Drain: n.w.plan.drain, GiveUp: store.GiveUp,
@@ -250,6 +258,13 @@ func (n *node) tryStart() (err error) {
 		store.Close()
 	}
 	return nil
+}
+
+// evaluations is where the workers of the daemon keep those of a job.
+func (n *node) evaluations(job string) *resume.Folder {
+	return &resume.Folder{Root: n.folder("resume"), Name: job, Most: 1 << 30, Dropped: func(err error) {
+		n.w.violated("the evaluations of %s at %s are dropped: %v", job, n.name, err)
+	}}
 }
 
 // socket is the carrier of the programs on the daemon's machine.

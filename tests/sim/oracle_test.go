@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -54,8 +55,9 @@ type seen struct {
 	ran       map[string]bool // the bodies with which it was run
 	// A client that has left a tied job: when it handed it in, and when it left.
 	tied, left time.Time
-	heard      string   // the end that a client has read
-	files      [][]byte // that it has got with that
+	kept       map[string]bool // the evaluations that are in a log, by daemon, body and number
+	heard      string          // the end that a client has read
+	files      [][]byte        // that it has got with that
 }
 
 func newOracle(w *world) *oracle {
@@ -88,6 +90,7 @@ func (o *oracle) job(id string) *seen {
 	if o.jobs[id] == nil {
 		o.jobs[id] = &seen{
 			attempts: map[int]string{}, running: map[int]*node{}, passed: map[*jobs.Table]*passes{}, ran: map[string]bool{},
+			kept: map[string]bool{},
 		}
 	}
 	return o.jobs[id]
@@ -169,6 +172,44 @@ func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(stopped,
 		if hears && o.leftAlone(j) {
 			o.w.violated("attempt %d of %s runs %s after the client had left to which it is tied", attempt, id,
 				time.Since(j.left))
+		}
+	}
+}
+
+// keeps notes that an evaluation of a job is in the log of a daemon.
+func (o *oracle) keeps(n *node, id, body string, i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.job(id).kept[fmt.Sprint(n.dir, body, i)] = true
+}
+
+// computes judges that an evaluation is computed. While a job has not ended, its daemon computes none again that it has
+// kept.
+func (o *oracle) computes(n *node, id, body string, i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if j := o.job(id); j.kept[fmt.Sprint(n.dir, body, i)] && j.revived == 0 && !o.w.lossy() {
+		o.w.violated("evaluation %d of %s is computed again at %s, which has kept it", i, id, n.name)
+	}
+}
+
+// resumes judges that an evaluation was kept by an earlier attempt, and whether it is what this one would compute.
+func (o *oracle) resumes(n *node, id string, i int, same bool) {
+	o.w.mu.Lock()
+	o.w.counts["resumed"]++
+	o.w.mu.Unlock()
+	if !same {
+		o.w.violated("evaluation %d of %s was kept at %s, and is another", i, id, n.name)
+	}
+}
+
+// judgeLogs checks that daemons keep no evaluations of jobs that have ended.
+func (o *oracle) judgeLogs(nodes []*node) {
+	for _, n := range nodes {
+		n.evaluations("").Sweep(n.up().Pending)
+		left, err := os.ReadDir(n.folder("resume"))
+		if len(left) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.w.violated("%s keeps evaluations of jobs that have ended: %v, %v", n.name, left, err)
 		}
 	}
 }
@@ -350,6 +391,7 @@ func (o *oracle) judge(nodes []*node) {
 		}
 	}
 	o.judgeUnique(unique)
+	o.judgeLogs(nodes)
 }
 
 // repaired is how long after the end of all jobs everything is as it should be.

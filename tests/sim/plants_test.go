@@ -208,6 +208,18 @@ var plants = []plant{
 		"max(e.paused.Sub(now), e.notHere.Sub(now))", "e.notHere.Sub(now)",
 	},
 	{
+		1, "evaluations are computed again", "parallel/resume/resume.go",
+		"binary.LittleEndian.Uint32(frame[8:]) != l.count {", "l.count > 0 {",
+	},
+	{
+		1, "evaluations go when a daemon starts", "ipc/jobs/watch.go",
+		"return err == nil && !rec.State.Final()", "return err == nil && rec.State == message.Queued",
+	},
+	{
+		1, "evaluations of ended jobs stay", "ipc/jobs/watch.go",
+		"return err == nil && !rec.State.Final()", "return err == nil && rec.Job != \"\"",
+	},
+	{
 		3, "runs are cut off when the daemon is told to end", "ipc/serve/life.go",
 		"case <-time.After(l.Drain):", "case <-time.After(0):",
 	},

@@ -2,6 +2,9 @@ package sim
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -148,7 +151,7 @@ func (p *process) Within(limit time.Duration, why string) {
 	}
 }
 
-// executor is what runs jobs in a worker process. It computes nothing. What the plan has in store for an attempt
+// executor is what runs jobs in a worker process. Its evaluations are numbers. What the plan has in store for an attempt
 // happens to it.
 type executor struct {
 	jobs.Executor
@@ -192,21 +195,38 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 		thaw()
 		takes = steps * time.Millisecond
 	}
+	log := e.n.evaluations(id).Open(sha256.Sum256([]byte(body)))
+	defer log.Close()
+	death := -1
+	if fate.kind == dies {
+		death = w.plan.dice("death", id, task.Attempt).IntN(steps)
+	}
 	for i := range steps {
+		if kept := log.Next(1); kept != nil {
+			e.n.oracle.resumes(e.n, id, i, kept[0] == evaluation(body, i))
+			continue
+		}
+		e.n.oracle.computes(e.n, id, body, i)
 		select {
 		case <-time.After(takes / steps):
 		case <-ctx.Done():
 			stopped = e.alive()
 			return nil, context.Cause(ctx)
 		}
+		if i == death {
+			e.process.Kill(workerDied)
+			return nil, ctx.Err()
+		}
+		log.Add([]float32{evaluation(body, i)})
+		e.n.oracle.keeps(e.n, id, body, i)
 		sink.Event(message.Event{Type: message.EventProgress, Data: map[string]any{"value": i + 1}})
 	}
 	hears = fate.kind != hangs
-	switch fate.kind {
-	case dies:
+	if fate.kind == dies { // the evaluation at which it was to die was kept
 		e.process.Kill(workerDied)
 		return nil, ctx.Err()
-	case fails:
+	}
+	if fate.kind == fails {
 		return nil, fault.New(fault.Internal, nodeFailed)
 	}
 	f := message.File{
@@ -222,6 +242,12 @@ func (e *executor) alive() bool {
 	e.process.mu.Lock()
 	defer e.process.mu.Unlock()
 	return !slices.Contains([]string{workerDied, workerHung, noStop}, e.process.why) && e.n.up() != nil && !e.n.cutOff()
+}
+
+// evaluation is what evaluation i of a job with a body gives.
+func evaluation(body string, i int) float32 {
+	sum := sha256.Sum256(fmt.Append(nil, body, i))
+	return float32(binary.LittleEndian.Uint32(sum[:]) >> 8)
 }
 
 // picture is what a job with a body draws.

@@ -29,7 +29,7 @@ type world struct {
 	disk   string // JetStream's folder
 	links  map[*link]bool
 	fuses  map[*fuse]bool
-	counts map[string]int // faults by kind
+	counts map[string]int // steps by kind, and evaluations that were resumed
 	bad    []string       // what the oracle found
 	twins  []*node        // daemons with the name of another one
 	goOn   map[string]int // what the run waits for
