@@ -141,7 +141,8 @@ func (c client) follow(id string, pause time.Duration) {
 			return
 		case c.w.life.Err() == nil: // it has not heard of the job yet, or cannot fetch its files now
 			c.w.note("read of %s: %v", id, err)
-			if gone, ok := errors.AsType[*fault.Error](err); ok && gone.Code == fault.Expired && c.oracle.dropping(id) {
+			if gone, ok := errors.AsType[*fault.Error](err); ok && gone.Code == fault.Expired &&
+				(c.oracle.dropping(id) || c.oracle.elsewhere(id)) {
 				c.oracle.reads(id, -1)
 				return
 			}

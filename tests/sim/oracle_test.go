@@ -85,6 +85,16 @@ func (o *oracle) dropping(id string) bool {
 	return o.job(id).dropping
 }
 
+// elsewhere reports whether the files of a job are in the folder of a twin: once that is gone, nobody can fetch them.
+func (o *oracle) elsewhere(id string) bool {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	return slices.ContainsFunc(o.w.twins, func(n *node) bool {
+		files, _ := filepath.Glob(filepath.Join(n.folder("output"), id+"_*"))
+		return len(files) > 0
+	})
+}
+
 // job returns what is known of a job. The caller must hold o.mu.
 func (o *oracle) job(id string) *seen {
 	if o.jobs[id] == nil {
