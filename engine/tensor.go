@@ -249,6 +249,12 @@ func (t Tensor) Start(i, dims int) int {
 	return at
 }
 
+// Same reports whether t and u view the same elements in the same shape; absent tensors are the same.
+func (t Tensor) Same(u Tensor) bool {
+	return t.Buf.Dev == u.Buf.Dev && unsafe.SliceData(t.Buf.Host) == unsafe.SliceData(u.Buf.Host) && t.Off == u.Off &&
+		t.DType == u.DType && t.rank == u.rank && t.shape == u.shape && t.stride == u.stride
+}
+
 // Bytes returns the size of the elements in bytes, gaps of strided views not counted.
 func (t Tensor) Bytes() int { return t.Len() * t.DType.Size() }
 

@@ -63,15 +63,26 @@ func (a *Attention) Groups(t engine.Tensor) engine.Tensor {
 }
 
 // Normalise normalizes and rotates the queries and keys of a in place: text rows with TextNorm, references and image
-// rows with ImageNorm. Rows that have neither are left alone.
+// rows with ImageNorm, all in one call where these are the same. Rows that have neither are left alone.
 func Normalise(ops engine.Ops, a Attention) {
-	EachNorm(a, func(lo, hi int, _ bool, _ Range, n engine.QKNorm, r engine.RoPE) {
+	each := func(lo, hi int, _ bool, _ Range, n engine.QKNorm, r engine.RoPE) {
 		if n.Kind == engine.NoNorm && r.Cos.IsZero() {
 			return
 		}
 		q, k := a.Groups(a.Q.Slice(1, lo, hi)), a.K.Slice(1, lo, hi)
 		QKNormRoPE(ops, q, k, engine.Tensor{}, q, k, engine.Tensor{}, n, r)
-	})
+	}
+	if rows := a.Q.Dim(1); rows > 0 && sameNorm(&a.TextNorm, &a.ImageNorm) {
+		each(0, rows, false, Range{}, a.ImageNorm, rotations(a.RoPE, 0, rows))
+		return
+	}
+	EachNorm(a, each)
+}
+
+// sameNorm reports whether two norms have the same weights.
+func sameNorm(a, b *engine.QKNorm) bool {
+	return a.Kind == b.Kind && a.Eps == b.Eps && a.QScale.Same(b.QScale) && a.KScale.Same(b.KScale) &&
+		a.QBias.Same(b.QBias) && a.KBias.Same(b.KBias)
 }
 
 // EachNorm calls visit for every non-empty run [lo, hi) of rows that share a norm: text, references, image. at is the
@@ -83,15 +94,19 @@ func EachNorm(a Attention, visit func(lo, hi int, text bool, at Range, n engine.
 		if lo == hi {
 			return
 		}
-		r := a.RoPE
-		if !r.Cos.IsZero() {
-			r = engine.RoPE{Cos: r.Cos.Slice(0, lo, hi), Sin: r.Sin.Slice(0, lo, hi)}
-		}
-		visit(lo, hi, text, Range{start, start + hi - lo}, n, r)
+		visit(lo, hi, text, Range{start, start + hi - lo}, n, rotations(a.RoPE, lo, hi))
 	}
 	part(0, textRows, true, a.Rows.Text.Start, a.TextNorm)
 	part(textRows, lt, true, a.Rows.Text.Start+textRows, a.ImageNorm)
 	part(lt, a.Q.Dim(1), false, a.Rows.Image.Start, a.ImageNorm)
+}
+
+// rotations returns the tables of rows [lo, hi) of r, which may be absent.
+func rotations(r engine.RoPE, lo, hi int) engine.RoPE {
+	if r.Cos.IsZero() {
+		return r
+	}
+	return engine.RoPE{Cos: r.Cos.Slice(0, lo, hi), Sin: r.Sin.Slice(0, lo, hi)}
 }
 
 // Attend runs Ops.Attention for queries q and results o [B, Lq, K, G, D], where the G queries of a group share one of
