@@ -60,7 +60,7 @@ http-clients: build
 served-clients: build
 	@tests/clients/served/run.sh
 # Of packages that have other tests too, only those that the tag adds: the others need no second run.
-FAKED := models/audio parallel parallel/comm/stream tests
+FAKED := models models/audio parallel parallel/comm/stream tests
 fake:
 	$(GO) test -count 1 -timeout 30m -tags fakegpu ./engine/cuda/... ./parallel/comm/{localcuda,nccl}
 	tests=$$(grep -l '^//go:build.*fakegpu' $(FAKED:%=%/*_test.go) | \

@@ -158,6 +158,27 @@ func TestPlantedFaults(t *testing.T) {
 			"TestPiecesHaveTheSameBits", "other bits",
 		},
 		{
+			"a sum over the first element that others still need", "norm.cu",
+			"    __syncthreads();  // the sum may be written over its first element\n", "",
+			"TestPiecesHaveTheSameBits", "other bits",
+		},
+		{
+			"a norm of what is not stored", "norm.cu", "v[2 * i] = pair_low(a.v[i]);\n    v[2 * i + 1]",
+			"float t = pair_low(a.v[i]);\n    if (t) v[2 * i + 1]", "TestPiecesHaveTheSameBits", "other bits",
+		},
+		{
+			"a norm written over what a sum reads", "rows.go", "return !out.meets(sum, a, b, gate, bias)",
+			"return !out.meets(sum, a, gate, bias)", "TestSumsJoinNorms", "got",
+		},
+		{
+			"a sum after the call that follows", "driver/stream.go", "	s.Flush()\n	if s.err != nil {", "	if s.err != nil {",
+			"TestSumsJoinNorms", "got",
+		},
+		{
+			"a sum after its memory is freed", "scratch.go", "	if s.flush != nil {", "	if false {",
+			"TestHeldSumsKeepTheirMemory", "",
+		},
+		{
 			"slices added in the wrong item", "image.cu", "(item * a.slices + s) * 2 + which",
 			"(item + s * a.slices) * 2 + which", "TestConformance/late/GroupNorm", "error",
 		},

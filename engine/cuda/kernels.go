@@ -75,6 +75,7 @@ const (
 	kFewBlocks
 	kPointwiseRows
 	kNormRows
+	kNormAdded
 	kHeadsRows8
 	kHeadsRows16
 	kGroupPartRows
@@ -157,6 +158,7 @@ func sources() (all [kernelCount]source) {
 		// of rows in 16-byte pieces, see C.struct_pb_rows
 		kPointwiseRows:  {"pb_pointwise_rows", 0},
 		kNormRows:       {"pb_norm_rows", 0},
+		kNormAdded:      {"pb_norm_added", 0},
 		kHeadsRows8:     {"pb_heads_rows8", 0},
 		kHeadsRows16:    {"pb_heads_rows16", 0},
 		kGroupPartRows:  {"pb_group_part_rows", 0},

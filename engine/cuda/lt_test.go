@@ -132,6 +132,31 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
+// TestHeldSumsKeepTheirMemory checks that a gated sum that is held back reads its product before a larger call takes
+// other scratch memory in the place of it.
+func TestHeldSumsKeepTheirMemory(t *testing.T) {
+	o := newOps(t, openLibrary(t))
+	grown := false
+	for pass := range 2 { // the first one compares shapes
+		compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
+			x, y, gate := m.normal(engine.BF16, 1, 20, 40), m.normal(engine.BF16, 1, 20, 24), m.normal(engine.F32, 1, 24)
+			w := &engine.Weight{Base: m.weight(engine.BF16, 24, 40)}
+			m.ops.Linear(y, x, w, engine.Epilogue{Residual: y, Gate: gate})
+			if m.ops == engine.Ops(o) {
+				before := o.mem.at
+				if err := o.mem.need(o.mem.bytes + 1<<20); err != nil {
+					t.Fatal(err)
+				}
+				grown = pass == 1 && o.mem.at != before && o.chosen.library > 0
+			}
+			return y
+		})
+	}
+	if !grown {
+		t.Error("the library or the memory stayed as they were")
+	}
+}
+
 // TestLibraryConvolves compares convolutions by cuBLASLt with ref, whole and in strips of lines, with a residual, with
 // adapters, and with a 1x1 kernel, which multiplies the pixels of the image directly.
 func TestLibraryConvolves(t *testing.T) {

@@ -42,7 +42,8 @@ type Ops struct {
 	fetches     *driver.Stream // of Fetch; nil before the first
 	products    choices[lt.Shape, lt.Matmul]
 	sdpa        sdpa
-	fixed       bool // see Fix
+	fixed       bool   // see Fix
+	held        kernel // of the launch that is held back, see launchHeld; 0: none is
 	chosen
 	graphs graphs
 }
@@ -52,6 +53,8 @@ type Ops struct {
 type arguments struct {
 	pointwise C.struct_pb_pointwise
 	norm      C.struct_pb_norm
+	added     C.struct_pb_norm_added
+	held      C.struct_pb_pointwise // see launchHeld
 	heads     C.struct_pb_heads
 	copy      C.struct_pb_copy
 	pack      C.struct_pb_pack
@@ -83,6 +86,8 @@ func (dev *Device) newOps(urgent bool) (*Ops, error) {
 	o.sdpa.lib, o.sdpa.plans = dev.dnn, choices[engine.AttentionShape, dnn.Execution]{}
 	o.graphs.fixed.dev, o.graphs.eager = dev.Device, dev.Eager
 	o.mem.dev, o.staged.dev, o.products = dev.Device, dev.Device, choices[lt.Shape, lt.Matmul]{}
+	o.mem.flush = o.launchHeld
+	o.Postpone(o.launchHeld)
 	return o, nil
 }
 

@@ -131,11 +131,28 @@ func (o *Ops) pointwise(d engine.DType) {
 	a := &o.args.pointwise
 	known := a.op != C.PB_ACT && a.op != C.PB_ACT_MUL || a.act == C.PB_SILU || a.act == C.PB_GELU_TANH
 	if known && a.r.rows > 0 && a.r.cols > 0 && inBlocks(&a.r, &a.y, &a.a, &a.b, &a.gate) {
-		size := min(threads/2, (int(a.r.cols)+255)/256*32)
-		o.launch(typed(kPointwiseRows, d), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, 0, unsafe.Pointer(a))
+		if o.Flush(); a.op == C.PB_GATED {
+			o.args.held, o.held = *a, typed(kPointwiseRows, d)
+			return
+		}
+		o.inRows(typed(kPointwiseRows, d), a)
 		return
 	}
 	o.flat(typed(kPointwise, d), int(a.r.rows)*((int(a.r.cols)+7)/8), unsafe.Pointer(a))
+}
+
+// inRows launches kernel k on rows in pieces.
+func (o *Ops) inRows(k kernel, a *C.struct_pb_pointwise) {
+	size := min(threads/2, (int(a.r.cols)+255)/256*32)
+	o.launch(k, int(a.r.dims[3]), int(a.r.dims[0]), 1, size, 0, unsafe.Pointer(a))
+}
+
+// launchHeld enqueues the gated sum that is held back, if there is one.
+func (o *Ops) launchHeld() {
+	if k := o.held; k != 0 {
+		o.held = 0
+		o.inRows(k, &o.args.held)
+	}
 }
 
 func (o *Ops) Fill(dst engine.Tensor, v float32) {
@@ -184,10 +201,58 @@ func (o *Ops) norm(y engine.Tensor) {
 	a.inverse = 1 / C.float(a.r.cols)
 	size := min(most, (int(a.r.cols)+32*held-1)/(32*held)*32)
 	if int(a.r.cols) <= most*held && inBlocks(&a.r, &a.y, &a.x, &a.w, &a.b) {
+		if o.joins(y.DType) {
+			s := &o.args.held
+			o.args.added = C.struct_pb_norm_added{
+				norm: *a, sum: C.struct_pb_added{y: s.y, a: s.a, b: s.b, gate: s.gate, bias: s.bias},
+			}
+			o.held = 0
+			o.launch(typed(kNormAdded, y.DType), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, normScratch,
+				unsafe.Pointer(&o.args.added))
+			return
+		}
 		o.launch(typed(kNormRows, y.DType), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, normScratch, unsafe.Pointer(a))
 		return
 	}
 	o.launch(typed(kNorm, y.DType), int(a.r.rows), 1, 1, size, normScratch, unsafe.Pointer(a))
+}
+
+// joins reports whether the norm that o.args.norm describes is of the gated sum that is held back, so that one launch
+// can compute both: it reads the rows that the sum writes, and neither of them writes what another block reads.
+func (o *Ops) joins(d engine.DType) bool {
+	n, s := &o.args.norm, &o.args.held
+	if o.held != typed(kPointwiseRows, d) || n.x != s.y || n.r != s.r {
+		return false
+	}
+	size := d.Size()
+	sum, out := spanOf(&s.r, &s.y, size), spanOf(&s.r, &n.y, size)
+	a, b, gate := spanOf(&s.r, &s.a, size), spanOf(&s.r, &s.b, size), spanOf(&s.r, &s.gate, 4)
+	bias := span{s.bias, s.bias + C.pb_u64(4*s.r.cols)}
+	w, shift := spanOf(&n.r, &n.w, 4), spanOf(&n.r, &n.b, 4)
+	return !out.meets(sum, a, b, gate, bias) && !sum.meets(gate, bias, w, shift) &&
+		(s.a == s.y || !sum.meets(a)) && (s.b == s.y || !sum.meets(b))
+}
+
+// span is a range of addresses.
+type span struct{ lo, hi C.pb_u64 }
+
+// spanOf returns the addresses of an operand of rows in pieces, of elements of size bytes.
+func spanOf(r *C.struct_pb_rows, v *C.struct_pb_view, size int) span {
+	if v.at == 0 {
+		return span{}
+	}
+	last := C.pb_i64((r.dims[0]-1)/C.int(v.div))*v.stride[0] + C.pb_i64(r.dims[3]-1)*v.stride[3] + C.pb_i64(r.cols)
+	return span{v.at, v.at + C.pb_u64(last)*C.pb_u64(size)}
+}
+
+// meets reports whether s has an address of one of the others. Interleaved views meet.
+func (s span) meets(others ...span) bool {
+	for _, t := range others {
+		if s.lo < t.hi && t.lo < s.hi {
+			return true
+		}
+	}
+	return false
 }
 
 func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {

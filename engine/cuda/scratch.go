@@ -14,6 +14,8 @@ type scratch struct {
 	used  int
 	// frozen forbids growth, because the address is being captured in a graph
 	frozen bool
+	// flush enqueues what still reads the memory, before it is freed; nil: nothing is held back
+	flush func()
 }
 
 // scratchAlign is the alignment of pieces in bytes.
@@ -56,6 +58,9 @@ func (s *scratch) take(bytes int) uint64 {
 func (s *scratch) free() error {
 	if s.at == 0 {
 		return nil
+	}
+	if s.flush != nil {
+		s.flush()
 	}
 	at := s.at
 	s.at, s.bytes = 0, 0

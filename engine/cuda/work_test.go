@@ -70,6 +70,15 @@ func TestWorkInPTX(t *testing.T) {
 			m.ops.GatedAdd(y, y, m.normal(engine.F32, 1, e), r, m.normal(engine.F32, e))
 			return y
 		}},
+		{"GatedAdd and AdaLN", "pb_norm_added", 4 * row, 120, func(m *bench) engine.Tensor {
+			y := m.normal(engine.BF16, 2, 1, tokens, e)
+			x, h, r := y.Index(0, 0), y.Index(0, 1), m.normal(engine.BF16, 1, tokens, e)
+			gate, shift, scale := m.normal(engine.F32, 1, e), m.normal(engine.F32, 1, e), m.normal(engine.F32, 1, e)
+			bias := m.normal(engine.F32, e)
+			m.ops.GatedAdd(x, x, gate, r, bias)
+			m.ops.AdaLN(h, x, shift, scale, 1e-6)
+			return y
+		}},
 		{"ActivateMul", "pb_pointwise", 3 * row, 120, func(m *bench) engine.Tensor {
 			y, b := m.normal(engine.BF16, 1, tokens, e), m.normal(engine.BF16, 1, tokens, e)
 			m.ops.ActivateMul(y, y, b, engine.SiLU)
@@ -107,6 +116,9 @@ func TestWorkInPTX(t *testing.T) {
 				if _, err := fmt.Sscan(line, &kernel, &n); err != nil {
 					t.Fatal(err)
 				}
+				if strings.HasPrefix(kernel, "pb_pointwise") && c.kernel == "pb_norm_added" {
+					t.Errorf("a launch of %s beside", kernel)
+				}
 				if strings.HasPrefix(kernel, c.kernel) && kernel != kernels[kCopyNarrow].name { // of uploads
 					launches, all = launches+1, all+n
 				}
@@ -115,6 +127,91 @@ func TestWorkInPTX(t *testing.T) {
 			t.Logf("%.0f instructions of a warp for a KB, %d launches", got, launches)
 			if launches != 1 || !(got > 0 && got <= float64(c.most)) {
 				t.Errorf("%.1f instructions a KB in %d launches, want at most %d in one", got, launches, c.most)
+			}
+		})
+	}
+}
+
+// added returns calls that add r to x, with or without a gate and a bias, and add the norm of the sum to it. In pieces,
+// one launch does the first two.
+func added(gated, biased, rms bool) func(m *bench, x engine.Tensor) {
+	return func(m *bench, x engine.Tensor) {
+		e := x.Dim(-1)
+		shape := append(x.Shape()[:2], x.Stride(1))
+		r, h := m.normal(x.DType, shape...).Slice(2, 0, e), m.normal(x.DType, shape...).Slice(2, 0, e)
+		m.ops.Copy(r, x)
+		m.rng = newRand() // in either layout
+		var gate, bias engine.Tensor
+		if gated {
+			gate = m.normal(engine.F32, 2, e)
+		}
+		if biased {
+			bias = m.normal(engine.F32, e)
+		}
+		w, shift := m.normal(engine.F32, 1, e), m.normal(engine.F32, 1, e)
+		m.ops.GatedAdd(x, x, gate, r, bias) // nothing may come between this and the norm
+		switch {
+		case rms:
+			m.ops.RMSNorm(h, x, w.Index(0, 0), 1e-6)
+		case gated:
+			m.ops.AdaLN(h, x, shift, w, 1e-6)
+		default:
+			m.ops.LayerNorm(h, x, engine.Tensor{}, engine.Tensor{}, 1e-6)
+		}
+		m.ops.Add(x, x, h)
+	}
+}
+
+// TestSumsJoinNorms checks which gated sums are computed in the launch of the norm that follows: not where another
+// call is between them, where the norm reads other rows, or where it writes what the sum reads. The results are those
+// of ref.
+func TestSumsJoinNorms(t *testing.T) {
+	o := openOps(t)
+	const l, e = 5, 640
+	for _, c := range []struct {
+		name     string
+		launches int64 // of sum and norm, and what is between them
+		call     func(m *bench, all, gate engine.Tensor)
+	}{
+		{"in a row", 1, func(m *bench, all, gate engine.Tensor) {
+			m.ops.GatedAdd(all.Index(0, 0), all.Index(0, 0), gate, all.Index(0, 1), engine.Tensor{})
+			m.ops.AdaLN(all.Index(0, 2), all.Index(0, 0), gate, gate, 1e-6)
+		}},
+		{"to another place", 1, func(m *bench, all, gate engine.Tensor) {
+			m.ops.GatedAdd(all.Index(0, 3), all.Index(0, 0), gate, all.Index(0, 1), engine.Tensor{})
+			m.ops.AdaLN(all.Index(0, 2), all.Index(0, 3), gate, gate, 1e-6)
+		}},
+		{"a call between", 3, func(m *bench, all, gate engine.Tensor) {
+			m.ops.GatedAdd(all.Index(0, 0), all.Index(0, 0), gate, all.Index(0, 1), engine.Tensor{})
+			m.ops.Add(all.Index(0, 0), all.Index(0, 0), all.Index(0, 3))
+			m.ops.AdaLN(all.Index(0, 2), all.Index(0, 0), gate, gate, 1e-6)
+		}},
+		{"other rows", 2, func(m *bench, all, gate engine.Tensor) {
+			m.ops.GatedAdd(all.Index(0, 0), all.Index(0, 0), gate, all.Index(0, 1), engine.Tensor{})
+			m.ops.AdaLN(all.Index(0, 2).Slice(1, 1, l), all.Index(0, 0).Slice(1, 1, l), gate, gate, 1e-6)
+		}},
+		{"in place", 2, func(m *bench, all, gate engine.Tensor) {
+			m.ops.GatedAdd(all.Index(0, 0), all.Index(0, 0), gate, all.Index(0, 1), engine.Tensor{})
+			m.ops.AdaLN(all.Index(0, 0), all.Index(0, 0), gate, gate, 1e-6)
+		}},
+		{"over the addend", 2, func(m *bench, all, gate engine.Tensor) {
+			flat := all.Merge(1).Merge(0)
+			m.ops.GatedAdd(all.Index(0, 0), all.Index(0, 0), gate, all.Index(0, 1), engine.Tensor{})
+			m.ops.AdaLN(flat.Slice(0, l+1, 2*l+1).Unsqueeze(0), all.Index(0, 0), gate, gate, 1e-6)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			launches := int64(0)
+			compare(t, o, 1e-4, func(m *bench) engine.Tensor {
+				all, gate := m.normal(engine.F32, 4, 1, l, e), m.normal(engine.F32, 1, e)
+				before := o.dev.Counts().Launches
+				c.call(m, all, gate)
+				o.Flush()
+				launches = o.dev.Counts().Launches - before
+				return all
+			})
+			if launches != c.launches {
+				t.Errorf("%d launches, want %d", launches, c.launches)
 			}
 		})
 	}
@@ -148,8 +245,12 @@ func TestPiecesHaveTheSameBits(t *testing.T) {
 		"GatedAdd": func(m *bench, x engine.Tensor) {
 			m.ops.GatedAdd(x, x, m.normal(engine.F32, 2, x.Dim(-1)), x, m.normal(engine.F32, x.Dim(-1)))
 		},
-		"ActivateMul": func(m *bench, x engine.Tensor) { m.ops.ActivateMul(x, x, x, engine.SiLU) },
-		"Activate":    func(m *bench, x engine.Tensor) { m.ops.Activate(x, x, engine.GELUTanh) },
+		"GatedAdd and AdaLN":   added(true, true, false),
+		"GatedAdd and RMSNorm": added(true, false, true),
+		"sum and LayerNorm":    added(false, false, false),
+		"sum and RMSNorm":      added(false, true, true),
+		"ActivateMul":          func(m *bench, x engine.Tensor) { m.ops.ActivateMul(x, x, x, engine.SiLU) },
+		"Activate":             func(m *bench, x engine.Tensor) { m.ops.Activate(x, x, engine.GELUTanh) },
 	} {
 		for _, dtype := range []engine.DType{engine.BF16, engine.F32} {
 			for _, cols := range []int{360, 640, 2000} {

@@ -18,6 +18,7 @@ type Exec uint64
 // BeginCapture makes the stream capture the calls issued from now on, except marks. The caller must hold
 // Device.CaptureMu, because a wait for the whole device would end the capture.
 func (s *Stream) BeginCapture() error {
+	s.Flush()
 	err := try(func(e *C.pb_error) { C.pb_capture_begin(s.dev.c, s.at, e) })
 	s.capture = err == nil
 	return err
@@ -25,6 +26,7 @@ func (s *Stream) BeginCapture() error {
 
 // EndCapture ends the capture and returns the captured calls.
 func (s *Stream) EndCapture() (Graph, error) {
+	s.Flush()
 	s.capture = false
 	var made C.uint64_t
 	err := try(func(e *C.pb_error) { C.pb_capture_end(s.dev.c, s.at, &made, e) })

@@ -58,6 +58,7 @@ func (p *points) drop(s *Stream) {
 // Record returns the point after everything issued so far. It stays in use until Forget. Errors are errors of the
 // stream.
 func (s *Stream) Record() Point {
+	s.Flush()
 	if s.err != nil {
 		return Point{}
 	}

@@ -29,6 +29,7 @@ type stamp struct {
 // Stamp implements engine.Stamper. Times count from the first stamp; the resolution of the device is half a
 // microsecond.
 func (s *Stream) Stamp() func() time.Duration {
+	s.Flush()
 	st := &stamp{}
 	if s.err == nil {
 		event, err := s.dev.timed.take(s.dev.newTimed)

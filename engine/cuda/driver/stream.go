@@ -26,6 +26,7 @@ type Stream struct {
 	err     error
 	e       C.pb_error // the error of a call, here so that no call allocates
 	capture bool       // see BeginCapture
+	before  func()     // see Postpone; nil: nothing
 	aloft   C.uint64_t // see OnSecondStream; 0: not made yet
 	up      ring
 	down    []*Pinned // free buffers of downloads, without a lock: Wait returns its buffer through done
@@ -81,8 +82,23 @@ func (s *Stream) Close() error {
 
 func (s *Stream) Device() *Device { return s.dev }
 
-// Handle returns the CUstream, for the shims of libraries on top of the driver.
-func (s *Stream) Handle() uint64 { return uint64(s.at) }
+// Handle returns the CUstream, for the shims of libraries on top of the driver, which enqueue calls after those issued
+// so far.
+func (s *Stream) Handle() uint64 {
+	s.Flush()
+	return uint64(s.at)
+}
+
+// Postpone makes the stream call flush before every call that it enqueues and every wait, so that the owner of the
+// stream may hold back a launch until it knows the next one. flush may launch.
+func (s *Stream) Postpone(flush func()) { s.before = flush }
+
+// Flush enqueues what has been held back.
+func (s *Stream) Flush() {
+	if s.before != nil {
+		s.before()
+	}
+}
 
 // CountHost makes l count the pinned memory that all streams of the device take from now on.
 func (s *Stream) CountHost(l *engine.Ledger) { s.dev.host.Store(l) }
@@ -104,6 +120,7 @@ func (s *Stream) Sync() error {
 
 // Drain is Sync, but it ignores Break.
 func (s *Stream) Drain() error {
+	s.Flush()
 	s.dev.waits.Add(1)
 	s.Note(try(func(e *C.pb_error) { C.pb_stream_sync(s.dev.c, s.at, e) }))
 	err := s.err
@@ -141,6 +158,7 @@ func (s *Stream) Forgive() { s.err = nil }
 // Launch enqueues a kernel on a grid of x, y and z blocks, at least 1 each. args is the struct of its arguments, which
 // holds no Go pointers.
 func (s *Stream) Launch(f Function, x, y, z, threads, shared int, args unsafe.Pointer) {
+	s.Flush()
 	if s.err != nil {
 		return
 	}
@@ -161,6 +179,7 @@ func (s *Stream) Issue(call func(stream uint64, e unsafe.Pointer)) {
 
 // do runs a call of the shim, unless there was an error before.
 func (s *Stream) do(call func(e *C.pb_error)) {
+	s.Flush()
 	if s.err == nil {
 		s.e.code = 0
 		call(&s.e)
@@ -184,6 +203,7 @@ func (s *Stream) Alloc(bytes int) (engine.Buf, error) {
 // Free implements engine.Ops. It waits for the whole device first, because other streams may be using the memory.
 func (s *Stream) Free(b engine.Buf) {
 	if b.Dev != 0 {
+		s.Flush()
 		s.Note(s.dev.Free(b.Dev))
 	}
 }
@@ -196,6 +216,7 @@ func (s *Stream) OnSecondStream(f func() error) error {
 			return err
 		}
 	}
+	s.Flush()
 	computing := s.at
 	s.at = s.aloft
 	err := f()

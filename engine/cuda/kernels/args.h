@@ -76,6 +76,18 @@ struct pb_norm {
 PB_SIZE(pb_norm, 240);
 PB_AT(pb_norm, eps, 224);
 
+// norm.cu: y = a + gate * (b + bias) of the same rows in pieces, which norm.x views.
+struct pb_added {
+  struct pb_view y, a, b, gate;  // gate f32
+  pb_u64 bias;                   // [cols] f32
+};
+struct pb_norm_added {
+  struct pb_norm norm;
+  struct pb_added sum;
+};
+PB_SIZE(pb_norm_added, 440);
+PB_AT(pb_norm_added, sum, 240);
+
 // heads.cu: one of queries, keys and values; strides of batch, token and head.
 struct pb_part {
   pb_u64 dst, src;

@@ -1,4 +1,4 @@
-// LayerNorm, AdaLN and RMSNorm: a block a row. Rows of up to 24576 elements stay in registers between the two passes; longer ones are read again.
+// LayerNorm, AdaLN and RMSNorm: a block a row. Rows in 16-byte pieces of up to 24576 elements stay in registers between the passes; others are read again.
 // Where a mean is subtracted, the first element of the row is subtracted before: sums stay small then, and a mean far from 0 costs no digits.
 #include "device.cuh"
 
@@ -36,17 +36,69 @@ DEV float row_sum(float v, float* scratch) {
   return v;
 }
 
-// norm_rows is held for rows in 16-byte pieces, with the same bits.
-template <class T, int RMS>
-DEV void norm_rows(const pb_norm& a) {
-  const T* x = block_row<T>(a.x);
+// stored8 is store8 to a 16-byte piece, and leaves in v what was stored.
+DEV void stored8(float* p, float* v) { store8(p, v, 8, 1); }
+DEV void stored8(bf16* p, float* v) {
+  piece a;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    a.v[i] = bf16_pair(v[2 * i], v[2 * i + 1]);
+    v[2 * i] = pair_low(a.v[i]);
+    v[2 * i + 1] = pair_high(a.v[i]);
+  }
+  *(piece*)p = a;
+}
+
+// first_added is element 0 of the row that added writes, as it is stored.
+template <class T>
+DEV float first_added(const pb_added& s) {
+  float x = widen(*block_row<T>(s.a)), y = widen(*block_row<T>(s.b));
+  if (s.bias) y += *(const float*)s.bias;
+  x = s.gate.at ? __fmaf_rn(y, *block_row<float>(s.gate), x) : x + y;
+  return sizeof(T) == 4 ? x : pair_low(bf16_pair(x, 0));
+}
+
+// added reads the row of s from element c on, and writes and leaves in v the sums, with the bits of pointwise_row.
+template <class T>
+DEV void added(float* v, const pb_added& s, int c) {
+  float y[8], z[8];
+  load8(v, block_row<T>(s.a) + c, 8, 1);
+  load8(y, block_row<T>(s.b) + c, 8, 1);
+  if (s.bias) {
+    load8(z, (const float*)s.bias + c, 8, 1);
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i] += z[i];
+  }
+  if (s.gate.at) {
+    load8(z, block_row<float>(s.gate) + c, 8, 1);
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = __fmaf_rn(y[i], z[i], v[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] += y[i];
+  }
+  stored8(block_row<T>(s.y) + c, v);
+}
+
+// norm_rows is norm_any for rows in 16-byte pieces, with the same bits. If ADDED, it normalises the sum s instead of x.
+template <class T, int RMS, int ADDED>
+DEV void norm_rows(const pb_norm& a, const pb_added& s) {
+  const T* x = ADDED ? 0 : block_row<T>(a.x);
   int first = held_from(), left = a.r.cols - first;
-  float v[HELD][8], sum = 0, pivot = RMS ? 0 : widen(x[0]);
-  x += first;
+  float v[HELD][8], sum = 0, pivot = 0;
+  if (!RMS && ADDED) {
+    pivot = first_added<T>(s);
+    __syncthreads();  // the sum may be written over its first element
+  } else if (!RMS) {
+    pivot = widen(x[0]);
+  }
 #pragma unroll
   for (int j = 0; j < HELD; j++)
     if (j * 256 < left) {
-      load8(v[j], x + j * 256, 8, 1);
+      if (ADDED)
+        added<T>(v[j], s, first + j * 256);
+      else
+        load8(v[j], x + first + j * 256, 8, 1);
 #pragma unroll
       for (int i = 0; i < 8 && !RMS; i++) {
         v[j][i] = __fsub_rn(v[j][i], pivot);
@@ -72,88 +124,73 @@ DEV void norm_rows(const pb_norm& a) {
     if (j * 256 < left) scaled<T>(a, y + j * 256, w + j * 256, b + j * 256, v[j], 8, rs, 1);
 }
 
-// held normalises a row that fits into the registers of the block. It may be written over.
-template <class T>
-DEV void held(const pb_norm& a, const place& p, float* scratch) {
-  const T* x = row_of<T>(a.x, p);
-  int cols = a.r.cols;
-  float v[HELD][8], sum = 0, pivot = a.rms ? 0 : widen(x[0]);
-#pragma unroll
-  for (int j = 0; j < HELD; j++) {
-    int c = held_from() + j * 256;
-    if (c < cols) load8(v[j], x + c, min(8, cols - c), a.r.vec);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      v[j][i] = c + i < cols ? v[j][i] - pivot : 0;
-      sum += v[j][i];
-    }
-  }
-  float mean = a.rms ? 0 : block_sum(sum, scratch) * a.inverse;
-  sum = 0;
-#pragma unroll
-  for (int j = 0; j < HELD; j++) {
-    int c = held_from() + j * 256;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-      if (c + i < cols) sum = __fmaf_rn(v[j][i] - mean, v[j][i] - mean, sum);
-  }
-  float rs = rsqrtf(block_sum(sum, scratch) * a.inverse + a.eps);
-#pragma unroll
-  for (int j = 0; j < HELD; j++) {
-    int c = held_from() + j * 256;
-    if (c >= cols) continue;
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[j][i] -= mean;
-    scaled<T>(a, row_of<T>(a.y, p) + c, row_of<float>(a.w, p) + c, row_of<float>(a.b, p) + c, v[j], min(8, cols - c), rs, a.r.vec);
+// each visits what this thread has of a row of cols elements, up to 8 neighbours at a time: visit(c, n) for elements c to c + n, those of norm_rows in
+// its order.
+template <class F>
+DEV void each(int cols, F visit) {
+#pragma unroll 1
+  for (int c = held_from(), j = 0; c < cols; j++) {
+    visit(c, min(8, cols - c));
+    c += j % HELD == HELD - 1 ? (int)blockDim.x * 8 * HELD - (HELD - 1) * 256 : 256;
   }
 }
 
-// reread normalises a row of any length.
+// norm_any normalises a row of any strides and length, which it reads for every pass. It may be written over.
 template <class T>
-DEV void reread(const pb_norm& a, const place& p, float* scratch) {
+DEV void norm_any(const pb_norm& a, const place& p, float* scratch) {
   const T* x = row_of<T>(a.x, p);
-  int cols = a.r.cols, step = blockDim.x * 8;
-  float v[8], mean = 0, sum = 0, pivot = a.rms ? 0 : widen(x[0]);
+  int cols = a.r.cols;
+  float sum = 0, mean = 0, pivot = a.rms ? 0 : widen(x[0]);
   if (!a.rms) {
-    for (int c = threadIdx.x * 8; c < cols; c += step) {
-      load8(v, x + c, min(8, cols - c), a.r.vec);
+    each(cols, [&](int c, int n) {
+      float v[8];
+      load8(v, x + c, n, a.r.vec);
 #pragma unroll
-      for (int i = 0; i < 8; i++)
-        if (c + i < cols) sum += v[i] - pivot;
-    }
+      for (int i = 0; i < 8; i++) sum += i < n ? __fsub_rn(v[i], pivot) : 0;
+    });
     mean = block_sum(sum, scratch) * a.inverse;
   }
   sum = 0;
-  for (int c = threadIdx.x * 8; c < cols; c += step) {
-    load8(v, x + c, min(8, cols - c), a.r.vec);
+  each(cols, [&](int c, int n) {
+    float v[8];
+    load8(v, x + c, n, a.r.vec);
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-      if (c + i < cols) sum += (v[i] - pivot - mean) * (v[i] - pivot - mean);
-  }
+    for (int i = 0; i < 8; i++) {
+      float d = __fsub_rn(__fsub_rn(v[i], pivot), mean);
+      if (i < n) sum = __fmaf_rn(d, d, sum);
+    }
+  });
   float rs = rsqrtf(block_sum(sum, scratch) * a.inverse + a.eps);
   __syncthreads();  // x[0] may be written over
-  for (int c = threadIdx.x * 8; c < cols; c += step) {
-    load8(v, x + c, min(8, cols - c), a.r.vec);
+  each(cols, [&](int c, int n) {
+    float v[8];
+    load8(v, x + c, n, a.r.vec);
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = v[i] - pivot - mean;
-    scaled<T>(a, row_of<T>(a.y, p) + c, row_of<float>(a.w, p) + c, row_of<float>(a.b, p) + c, v, min(8, cols - c), rs, a.r.vec);
-  }
+    for (int i = 0; i < 8; i++) v[i] = __fsub_rn(__fsub_rn(v[i], pivot), mean);
+    scaled<T>(a, row_of<T>(a.y, p) + c, row_of<float>(a.w, p) + c, row_of<float>(a.b, p) + c, v, n, rs, a.r.vec);
+  });
 }
 
 template <class T>
 DEV void norm(const pb_norm& a) {
-  float* scratch = (float*)pool;
-  for (int row = blockIdx.x; row < a.r.rows; row += gridDim.x) {
-    place p = locate(a.r, row);
-    if (a.r.cols <= (int)blockDim.x * 8 * HELD)
-      held<T>(a, p, scratch);
-    else
-      reread<T>(a, p, scratch);
-  }
+  for (int row = blockIdx.x; row < a.r.rows; row += gridDim.x) norm_any<T>(a, locate(a.r, row), (float*)pool);
 }
 
 KERNEL(512) pb_norm_bf16(ARGS(pb_norm) a) { norm<bf16>(a); }
 KERNEL(512) pb_norm_f32(ARGS(pb_norm) a) { norm<float>(a); }
 
-KERNEL(512) pb_norm_rows_bf16(ARGS(pb_norm) a) { a.rms ? norm_rows<bf16, 1>(a) : norm_rows<bf16, 0>(a); }
-KERNEL(512) pb_norm_rows_f32(ARGS(pb_norm) a) { a.rms ? norm_rows<float, 1>(a) : norm_rows<float, 0>(a); }
+template <class T>
+DEV void norm_rows(const pb_norm& a) {
+  pb_added none = {};
+  a.rms ? norm_rows<T, 1, 0>(a, none) : norm_rows<T, 0, 0>(a, none);
+}
+
+template <class T>
+DEV void norm_added(const pb_norm_added& a) {
+  a.norm.rms ? norm_rows<T, 1, 1>(a.norm, a.sum) : norm_rows<T, 0, 1>(a.norm, a.sum);
+}
+
+KERNEL(512) pb_norm_rows_bf16(ARGS(pb_norm) a) { norm_rows<bf16>(a); }
+KERNEL(512) pb_norm_rows_f32(ARGS(pb_norm) a) { norm_rows<float>(a); }
+KERNEL(512) pb_norm_added_bf16(ARGS(pb_norm_added) a) { norm_added<bf16>(a); }
+KERNEL(512) pb_norm_added_f32(ARGS(pb_norm_added) a) { norm_added<float>(a); }
