@@ -179,6 +179,10 @@ func TestPlantedFaults(t *testing.T) {
 			"TestHeldSumsKeepTheirMemory", "",
 		},
 		{
+			"a capture that never began", "driver/capture.go", "s.capture = err == nil", "s.capture = true",
+			"TestMarksAfterARefusedCapture", "after the stream ran, want 1",
+		},
+		{
 			"slices added in the wrong item", "image.cu", "(item * a.slices + s) * 2 + which",
 			"(item + s * a.slices) * 2 + which", "TestConformance/late/GroupNorm", "error",
 		},

@@ -375,10 +375,19 @@ func TestGraphsBeside(t *testing.T) {
 		})
 	}
 	o := newOps(t, dev)
-	for range 20 {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	for busy := true; busy; {
+		select {
+		case <-done:
+			busy = false
+		default:
+		}
 		o.Free(vector(t, o, 33).Buf)
 	}
-	wg.Wait()
 }
 
 // BenchmarkGraph measures what the host spends on an evaluation of many blocks, call by call and as a graph.

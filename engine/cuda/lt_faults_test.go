@@ -49,6 +49,10 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 			"whatever the library says", "lt.go", "!(diff <= bound*whole)", "diff < 0", "TestLibraryThatIsWrong", "got",
 		},
 		{
+			"sums that grow with their depth", "lt.go", "Alpha: 3 / float32(math.Sqrt(float64(k))),",
+			"Alpha: float32(min(1, math.Sqrt(float64(k)))),", "TestLibraryThatIsWrong", "no_",
+		},
+		{
 			"a failing query is an error", "lt.go", "			o.chosen.unplannedProducts++\n", "			o.Note(err)\n",
 			"TestLibraryThatFails", "cublasLtMatmulAlgoGetHeuristic",
 		},
