@@ -17,6 +17,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/fault"
+	"patchbay/models/source"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
@@ -180,7 +181,7 @@ func stationAt(t *testing.T, n remote.Network, models *hosts, site hardware.Site
 		t.Fatal(err)
 	}
 	s := &remote.Listener{
-		Network: n, Offer: remote.Config{Host: proc, Site: site, Open: models.open},
+		Network: n, Offer: remote.Config{Host: proc, Site: site, Open: models.open(&source.Loader{})},
 		Hung: func(err error) {
 			if models.hung == nil {
 				t.Error(err)

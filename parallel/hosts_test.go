@@ -16,6 +16,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/fault"
+	"patchbay/models/source"
 	"patchbay/parallel/hardware"
 	"patchbay/parallel/process"
 	"patchbay/parallel/remote"
@@ -53,12 +54,14 @@ func (h *hosts) weights(r *request.Request) {
 	r.Model.Weights = named{r.Model.Weights, r.Model.Key}
 }
 
-func (h *hosts) open(_ string, model []byte) (process.Weights, error) {
-	w, ok := h.models.Load(string(model))
-	if !ok {
-		return nil, fmt.Errorf("no weights named %q", model)
+// open returns the weights that a process finds by name, or those of the file that the name describes.
+func (h *hosts) open(loader *source.Loader) func(string, []byte) (process.Weights, error) {
+	return func(_ string, model []byte) (process.Weights, error) {
+		if w, ok := h.models.Load(string(model)); ok {
+			return w.(process.Weights), nil
+		}
+		return loader.Decode(model)
 	}
-	return w.(process.Weights), nil
 }
 
 func (h *hosts) Changed(ranks int) bool { return ranks > h.room }
@@ -97,7 +100,7 @@ func (h *hosts) process(i int) (*remote.Process, error) {
 		defer h.served.Done()
 		defer func() { _ = listen.Close() }()
 		ops := func(place, ranks int) (engine.Ops, error) { return h.ops(i+place, ranks) }
-		cfg, offer := process.Config{NewOps: ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
+		cfg, offer := process.Config{NewOps: ops, Places: 1}, remote.Config{Listen: listen, Open: h.open(&source.Loader{})}
 		if h.device != nil {
 			h.device(i, &cfg, &offer)
 		}
