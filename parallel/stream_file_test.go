@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,78 @@ func TestStreamsReadTheirFile(t *testing.T) {
 			if rel := relative(again.Latent.Data, whole.Latent.Data); !(rel <= 1e-5) {
 				t.Errorf("after %q, %s: differs from one rank with whole weights by %.3g, bound 1e-5", what, plan, rel)
 			}
+		}
+	}
+}
+
+// TestFilesChangeUnderRankProcesses checks that a model file which is written to or cut while ranks of other processes
+// and hosts read blocks from it is the error file_changed with its name, and the byte at which it ends; that another
+// file which takes its name changes nothing; and that the same processes run the next request.
+func TestFilesChangeUnderRankProcesses(t *testing.T) {
+	written, r := modelFiles(t), tinyRequest(t, "flux", 1, 9, 8, 6)
+	far, h := newHosts(t)
+	p := &processes{dir: t.TempDir()}
+	children, err := NewPool(Config{NewOps: testOps, Processes: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer children.Close()
+	_, good := written()
+	for k, e := range []*Pool{far, children} {
+		sample := func(m request.Model, observe request.Observe) (*request.Result, error) {
+			of := *r
+			m.Spec, of.Plan = r.Model.Spec, "ulysses=2,stream=4"
+			of.Model = m
+			return e.Sample(context.Background(), &of, observe)
+		}
+		want, err := sample(good, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := slices.Clone(p.pids)
+		for _, c := range []struct {
+			what, says string
+			harm       func(path string) error
+		}{
+			{"replaced", "", func(path string) error {
+				if err := os.WriteFile(path+".new", make([]byte, 100), 0o600); err != nil {
+					return err
+				}
+				return os.Rename(path+".new", path)
+			}},
+			{"touched", "was changed while it was read", func(path string) error {
+				return os.Chtimes(path, time.Time{}, time.Now().Add(time.Hour))
+			}},
+			{"cut", "now ends at byte 5000", func(path string) error { return os.Truncate(path, 5000) }},
+		} {
+			path, m := written()
+			got, err := sample(m, func(p request.Progress) error {
+				if p.Step == 1 {
+					return c.harm(path)
+				}
+				return nil
+			})
+			switch {
+			case c.says == "" && err != nil:
+				t.Errorf("%d, %s: %v", k, c.what, err)
+			case c.says == "":
+				if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
+					t.Errorf("%d, %s: element %d differs from the file that was opened", k, c.what, at)
+				}
+			case !fault.Is(err, fault.FileChanged) || !strings.Contains(err.Error(), path) ||
+				!strings.Contains(err.Error(), c.says):
+				t.Errorf("%d, %s: %v, want file_changed with %s and %q", k, c.what, err, path, c.says)
+			}
+			again, err := sample(good, nil)
+			if err != nil {
+				t.Fatalf("%d, after one that was %s: %v", k, c.what, err)
+			}
+			if at := firstDifference(again.Latent.Data, want.Latent.Data); at >= 0 {
+				t.Errorf("%d, after one that was %s: element %d differs", k, c.what, at)
+			}
+		}
+		if !slices.Equal(p.pids, started) || h.starts != 1 {
+			t.Errorf("%d: processes %v were %v, hosts were started %d times, want once", k, p.pids, started, h.starts)
 		}
 	}
 }

@@ -151,7 +151,11 @@ func (f *File) read(dst []byte, offset int64) {
 		return
 	}
 	if errors.Is(err, io.EOF) {
-		err = fmt.Errorf("it was cut while it was read: it had %d bytes and now ends at byte %d", f.size, offset+int64(n))
+		end := offset + int64(n)
+		if info, unknown := f.fd.Stat(); unknown == nil {
+			end = min(end, info.Size()) // where nothing is left of the range, it ended before
+		}
+		err = fmt.Errorf("it was cut while it was read: it had %d bytes and now ends at byte %d", f.size, end)
 	} else {
 		err = fmt.Errorf("at byte %d: %w", offset+int64(n), err)
 	}

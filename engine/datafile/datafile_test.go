@@ -37,14 +37,16 @@ func TestCutFile(t *testing.T) {
 	if err := os.Truncate(path, 4); err != nil {
 		t.Fatal(err)
 	}
-	err = func() (err error) {
-		defer Catch(&err)
-		f.All().Slice(2, 8).Bytes()
-		return nil
-	}()
-	if !fault.Is(err, fault.FileChanged) || !strings.Contains(err.Error(), path) ||
-		!strings.Contains(err.Error(), "had 10 bytes and now ends at byte 4") {
-		t.Errorf("read of a cut file: %v", err)
+	for _, lo := range []int{2, 6} { // before and behind the new end
+		err = func() (err error) {
+			defer Catch(&err)
+			f.All().Slice(lo, 8).Bytes()
+			return nil
+		}()
+		if !fault.Is(err, fault.FileChanged) || !strings.Contains(err.Error(), path) ||
+			!strings.Contains(err.Error(), "had 10 bytes and now ends at byte 4") {
+			t.Errorf("read of a cut file from byte %d: %v", lo, err)
+		}
 	}
 	if err := f.Unchanged(); err == nil {
 		t.Error("the cut file counts as unchanged")
