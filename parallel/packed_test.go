@@ -19,7 +19,8 @@ var packed sync.Map
 func packedOnce(name string, load request.LoadFunc) request.LoadFunc {
 	return func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		plain, err := testOps(0, 1)
-		if err != nil || held.Parts > 1 || held.Stream > 0 || reflect.TypeOf(ops) != reflect.TypeOf(plain) {
+		bare, _ := dit.ShelfOf(ops)
+		if err != nil || held.Parts > 1 || held.Stream > 0 || reflect.TypeOf(bare) != reflect.TypeOf(plain) {
 			return load(ops, held)
 		}
 		made, _ := packed.LoadOrStore(plan.HeldKey(name, held), sync.OnceValues(func() (dit.Model, error) {

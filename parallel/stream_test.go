@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
@@ -387,4 +389,112 @@ func TestHostMemoryBoundsStreams(t *testing.T) {
 		}
 		e.Close()
 	}
+}
+
+// TestOtherSizesKeepBlocks runs plans that bring different numbers of blocks, as requests of different sizes do, in
+// memory that holds the weights once. Blocks that stay for both are not read again, but those that were not there; never
+// is there more in memory than before or behind, bits are those of pools of their own, and nothing is left when
+// everything is dropped.
+func TestOtherSizesKeepBlocks(t *testing.T) {
+	set, meta, err := tiny.Checkpoint("flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	read := map[string]int64{} // elements of matrices
+	d, err := models.OpenDiffusion(set.Watched(func(name string, lo, hi int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if w, _ := set.Get(name); len(w.Shape) == 2 {
+			read[name] += int64(hi - lo)
+		}
+	}), meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := len(d.Spec.Blocks)
+	for _, plans := range [][]string{
+		{"", "stream=2", "stream=4"}, {"stream=4", "stream=2", ""}, {"stream=6", "", "stream=3"},
+		{"stream=2", "stream=3"}, {"tensor=2", "tensor=2,stream=4"},
+	} {
+		r := tinyRequest(t, "flux", 1, 9, 8, 1)
+		r.Model.WeightBytes, r.Model.Weights = 4*r.Model.Spec.Params, request.LoadFunc(d.Load)
+		budget, home := r.Model.WeightBytes*int64(5+6*planOf(t, plans[0]).Tensor)/10, (*weighing)(nil)
+		e, err := NewPool(Config{MemoryBytes: budget, NewOps: func(rank, ranks int) (engine.Ops, error) {
+			ops, err := testOps(rank, ranks)
+			if home != nil || err != nil {
+				return ops, err
+			}
+			home = &weighing{Ops: ops} // which loads
+			return home, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resident := map[string]bool{} // by rank and block, of the run before
+		for i, text := range plans {
+			clear(read)
+			e.whole.home.Evict("activations")
+			before := home.now
+			home.peak = before
+			if _, err := e.Load(context.Background(), r.Model, text); err != nil {
+				t.Fatalf("%v, %s: %v", plans, text, err)
+			}
+			if n := len(e.Resident()); n != planOf(t, text).Tensor {
+				t.Errorf("%v, %s: %d placements are resident, want the one of each rank", plans, text, n)
+			}
+			want, now := map[int]bool{}, map[string]bool{}
+			for rank := range planOf(t, text).Ranks() {
+				held := planOf(t, text).Held(nil, plan.Mesh{Plan: planOf(t, text)}.At(rank))
+				for b, brought := range held.Streamed(blocks) {
+					if at := fmt.Sprint(rank, " ", b); !brought {
+						now[at] = true
+						want[b] = want[b] || !resident[at]
+					}
+				}
+			}
+			resident = now
+			for _, name := range set.Names() {
+				b := blockOf(set, name)
+				want := b < 0 && i == 0 || want[b]
+				if w, _ := set.Get(name); len(w.Shape) == 2 && (read[name] > 0) != want {
+					t.Errorf("%v, run %d: %d elements of %s were read, want some: %v", plans, i, read[name], name, want)
+				}
+			}
+			if most := max(before, home.now); home.peak > most+1024 { // what is packed to learn a layout
+				t.Errorf("%v, run %d: weights took %d bytes, before and after at most %d", plans, i, home.peak, most)
+			}
+			of := *r
+			of.Plan = text
+			got, err := e.Sample(context.Background(), &of, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			alone := *tinyRequest(t, "flux", 1, 9, 8, 1)
+			alone.Plan = text
+			fresh, err := newEngine(t).Sample(context.Background(), &alone, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at := firstDifference(got.Latent.Data, fresh.Latent.Data); at >= 0 {
+				t.Errorf("%v, run %d, %s: element %d differs from a pool that loads this alone", plans, i, text, at)
+			}
+		}
+		if e.Evict(""); home.now != 0 {
+			t.Errorf("%v: %d bytes are left", plans, home.now)
+		}
+		e.Close()
+	}
+}
+
+// blockOf returns the number of the block of FLUX that a tensor belongs to, -1: none.
+func blockOf(set *weights.Set, name string) int {
+	var n int
+	if _, err := fmt.Sscanf(name, "double_blocks.%d.", &n); err == nil {
+		return n
+	}
+	if _, err := fmt.Sscanf(name, "single_blocks.%d.", &n); err == nil {
+		return set.Count("double_blocks") + n
+	}
+	return -1
 }

@@ -93,7 +93,7 @@ func Describe[N any](
 	load := func(ops engine.Ops, set *weights.Set, held dit.Held) (l Loaded[N], err error) {
 		o := options
 		o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
-		o.Spare = d.spare
+		o.Spare, o.Shelf = d.spare, true
 		o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
 		if held.Stream > 0 {
 			streamed := held.Streamed(len(spec.Blocks))

@@ -7,12 +7,15 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/datafile"
+	"patchbay/models/dit"
 )
 
 // Loaded owns the memory of one filled struct.
 type Loaded struct {
 	ops    engine.Ops
 	packed []*engine.Packed
+	shelf  *dit.Shelf   // nil: none
+	shared []string     // matrices that the shelf has
 	owned  []engine.Buf // memory of small tensors, or of units in parts
 	bytes  int64
 	parts  *Parts
@@ -35,7 +38,10 @@ func (l *Loaded) Close() {
 	for _, b := range l.owned {
 		l.ops.Free(b)
 	}
-	l.packed, l.owned = nil, nil
+	for _, name := range l.shared {
+		l.shelf.Release(l.ops, name)
+	}
+	l.packed, l.owned, l.shared = nil, nil, nil
 }
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become
@@ -52,7 +58,11 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	if err := p.check(set); err != nil {
 		return nil, err
 	}
-	l := &Loaded{ops: ops, Unused: p.unused}
+	l := &Loaded{Unused: p.unused}
+	l.ops, l.shelf = dit.ShelfOf(ops)
+	if ops = l.ops; !opt.Shelf {
+		l.shelf = nil
+	}
 	f := filler{ops: ops, set: set, opt: opt, loaded: l, files: map[*datafile.File]bool{}}
 	if err := f.load(p.items); err != nil {
 		l.Close()
@@ -133,6 +143,9 @@ func (f *filler) scratch(items []item) int64 {
 
 func (f *filler) fill(items []item) error {
 	_, f.shapes = f.ops.(shapes)
+	if f.loaded.shelf != nil {
+		f.loaded.shelf.Only(f.ops, f.shelved(items))
+	}
 	if !f.shapes {
 		f.bytes = make([]byte, f.scratch(items))
 	}
@@ -230,13 +243,51 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	if f.shapes {
 		packed = &engine.Packed{DType: s.DType, N: c.count, K: c.width()}
 		f.loaded.bytes += int64(float64(s.Bytes()) * float64(c.count*c.width()) / float64(max(s.Len(), 1)))
-	} else if packed, err = f.ops.Pack(c.matrix(s, &f.bytes), c.channels); err != nil {
+	} else if packed, err = f.packed(it, s, c); err != nil {
 		return small{}, false, err
 	}
-	f.loaded.packed = append(f.loaded.packed, packed)
 	f.loaded.bytes += int64(packed.Bytes)
 	bias, ok := f.bind(it, c, packed)
 	return bias, ok, nil
+}
+
+// packed packs a matrix, or takes it from the shelf.
+func (f *filler) packed(it item, s Stored, c selection) (*engine.Packed, error) {
+	l, name := f.loaded, shelfName(it, c)
+	if l.shelf != nil {
+		if packed := l.shelf.Take(name); packed != nil {
+			l.shared = append(l.shared, name)
+			return packed, nil
+		}
+	}
+	packed, err := f.ops.Pack(c.matrix(s, &f.bytes), c.channels)
+	switch {
+	case err != nil:
+	case l.shelf != nil:
+		l.shelf.Put(name, packed)
+		l.shared = append(l.shared, name)
+	default:
+		l.packed = append(l.packed, packed)
+	}
+	return packed, err
+}
+
+// shelfName identifies what is packed of a matrix among all that is packed of a model's part.
+func shelfName(it item, c selection) string {
+	return fmt.Sprintf("%s %d+%d %v %s", it.full, c.first, c.count, c.cols, it.perm)
+}
+
+// shelved returns the names that the matrices of items have on a shelf.
+func (f *filler) shelved(items []item) map[string]bool {
+	out := map[string]bool{}
+	for _, it := range items {
+		if it.held && !isTensor(it.field) {
+			if _, c, ok, err := f.stored(it); ok && err == nil {
+				out[shelfName(it, c)] = true
+			}
+		}
+	}
+	return out
 }
 
 // stored returns the stored matrix of a field and the selection of it; ok is false if the file does not have it.

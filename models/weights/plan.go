@@ -32,8 +32,11 @@ type Options struct {
 	Part, Parts int
 	// Streams reports whether a block stays in host memory, from where it is read before each use; nil: none does.
 	Streams func(block int) bool
-	Ignore  []string // prefixes of names in a file that may stay unused
-	Spare   bool     // other names that the model does not know stay unused too: they are in Loaded.Unused, no error
+	// Shelf says that matrices may be taken from the shelf of ops (dit.Shelf) instead of being read. Only one Load of a
+	// model may say so: names must mean the same.
+	Shelf  bool
+	Ignore []string // prefixes of names in a file that may stay unused
+	Spare  bool     // other names that the model does not know stay unused too: they are in Loaded.Unused, no error
 }
 
 // Declared is one tensor that a struct declares.

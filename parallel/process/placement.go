@@ -33,6 +33,8 @@ type placement struct {
 	bytes  int64
 	of     Kept
 	beside bool            // not of a diffusion model
+	part   string          // the key without the number of blocks that are brought
+	shelf  *dit.Shelf      // of its matrices, nil: not shared
 	shares map[*Local]bool // that have acquired it, so that it must not be dropped
 }
 
@@ -128,6 +130,12 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 		p.touch(hit, by)
 	}
 	most := p.most(limit)
+	part, shelf := p.shelf(name, need.Held)
+	if over := most > 0 && p.total()+bytes+extra > most; over && hit < 0 && shelf != nil {
+		shelf.Keep(p.ops, true) // what stays of the blocks is not read again
+		defer shelf.Keep(p.ops, false)
+		p.dropPart(part)
+	}
 	p.makeRoom(key, bytes+extra, most)
 	if by.share && limit > 0 && p.total()+bytes+extra > limit {
 		beside := plan.ShownKey(name) + " beside those in use"
@@ -139,7 +147,11 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 	var model dit.Model
 	err := scope.Recovered("load "+plan.ShownKey(name), func() error {
 		var err error
-		model, err = w.Load(p.ops, need.Held)
+		ops := p.ops
+		if shelf != nil {
+			ops = shelf.On(ops)
+		}
+		model, err = w.Load(ops, need.Held)
 		return err
 	})
 	if err != nil {
@@ -148,8 +160,33 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 		}
 		return false, fault.Wrap(fault.BadCheckpoint, "model", fmt.Errorf("model: load %s: %w", plan.ShownKey(name), err))
 	}
-	p.put(placement{key: key, bytes: bytes, of: model}, most, by)
+	p.put(placement{key: key, bytes: bytes, of: model, part: part, shelf: shelf}, most, by)
 	return true, nil
+}
+
+// shelf returns the key of a part of a model whatever the number of blocks that are brought, and the shelf that its
+// placements share, in the memory of this process. The caller must hold p.mu.
+func (p *placements) shelf(name string, held dit.Held) (part string, s *dit.Shelf) {
+	held.Stream = 0
+	part = plan.HeldKey(name, held)
+	if p.where != "" || held.Parts > 1 { // devices pack what is brought when it is loaded; parts of blocks are cut anew
+		return part, nil
+	}
+	for _, m := range p.models {
+		if m.part == part && m.shelf != nil {
+			return part, m.shelf
+		}
+	}
+	return part, &dit.Shelf{}
+}
+
+// dropPart drops the placements of a part of a model that nothing uses. The caller must hold p.mu.
+func (p *placements) dropPart(part string) {
+	for i := len(p.models) - 1; i >= 0; i-- {
+		if m := &p.models[i]; m.part == part && len(m.shares) == 0 {
+			p.drop(i)
+		}
+	}
 }
 
 // keep is Local.Keep on one device.
