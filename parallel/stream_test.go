@@ -392,8 +392,8 @@ func TestHostMemoryBoundsStreams(t *testing.T) {
 }
 
 // TestOtherSizesKeepBlocks runs plans that bring different numbers of blocks, as requests of different sizes do, in
-// memory that holds the weights once. Blocks that stay for both are not read again, but those that were not there; never
-// is there more in memory than before or behind, bits are those of pools of their own, and nothing is left when
+// memory that holds the weights once. Blocks that stay for both are not read again, but those that were not there.
+// There is never more in memory than before or behind, bits are those of pools of their own, and nothing is left when
 // everything is dropped.
 func TestOtherSizesKeepBlocks(t *testing.T) {
 	set, meta, err := tiny.Checkpoint("flux")

@@ -83,8 +83,8 @@ func TestFileChangesUnderAStream(t *testing.T) {
 		}
 	})
 	if attempt != 1 || !bytes.Equal(replaced, ofSecond) {
-		t.Errorf("while another file takes the name: attempt %d, want 1; the picture of the file that was opened: %v", attempt,
-			bytes.Equal(replaced, ofSecond))
+		t.Errorf("while another file takes the name: attempt %d, want 1; the picture of the file that was opened: %v",
+			attempt, bytes.Equal(replaced, ofSecond))
 	}
 	if after, _ := draw(s, "after", "stream=on", nil); !bytes.Equal(after, ofFirst) {
 		t.Error("a job behind it has not the picture of the other file")
