@@ -11,7 +11,7 @@ export GOFLAGS += '-toolexec=env GOGC=400'
 
 .PHONY: build demo test test-all check race lint fmt tools clients fake sim sim-plants fuzz bench soak readme loc clean
 .PHONY: http-clients served-clients vulnerabilities cuda-check cuda-kernels gpu gpu-first gpu-second gpu-pack gpu-rehearse
-.PHONY: comfyui-test comfyui-templates families-test
+.PHONY: comfyui-test comfyui-templates families-test release release-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -101,5 +101,11 @@ readme: # every command of README.md in a fresh clone of what is committed; need
 # With a real ComfyUI: make comfyui-test COMFYUI=~/ComfyUI PYTHON=its-python [TEMPLATES=... FAMILIES=...]
 comfyui-test comfyui-templates families-test: build
 	@COMFYUI="$(COMFYUI)" PYTHON="$(PYTHON)" TEMPLATES="$(TEMPLATES)" FAMILIES="$(FAMILIES)" tests/comfyui/run.sh $@
+# Archives, deb, rpm, image, SBOMs and checksums in bin/release (docs/release.md); the rehearsal makes them twice and
+# installs each where there is no compiler.
+release:
+	@tools/release.sh make bin/release
+release-rehearse:
+	@tools/release.sh twice bin/release && tools/release.sh install bin/release
 clean:
 	rm -rf bin

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds Patchbay from this folder and installs it below a prefix. Run with --help for the options.
+# Builds Patchbay from this folder, unless it is a release, and installs it below a prefix. Run with --help for the
+# options.
 # Nothing outside the prefix is changed, except by apt (gcc, libc6-dev, make, where they are missing) and by Go's own
 # caches.
 set -eu
@@ -8,7 +9,7 @@ usage() {
     cat <<USAGE
 usage: ./install.sh [--prefix DIR] [--dry-run] [--uninstall]
 
-Builds bin/patchbay and installs program, shell completions and examples.
+Builds bin/patchbay (a release has it) and installs program, shell completions and examples.
 
   --prefix DIR   install below DIR (default: \$PREFIX, else ~/.local)
   --dry-run      say what would be done and change nothing
@@ -137,11 +138,21 @@ remove() {
     done
 }
 
-install_all() {
+# build: make the program, unless this is a release, which has it and no Makefile.
+build() {
+    if [ ! -f Makefile ] && [ -x bin/patchbay ]; then
+        step "found a release: $(bin/patchbay version 2>&1 | sed 1q)"
+        bin/patchbay version >/dev/null 2>&1 || fail "its program does not run here; nothing was installed"
+        return
+    fi
     check_go
     check_tools
     step "building: make build"
     run make build GO="$go" || fail "the build did not work; nothing was installed"
+}
+
+install_all() {
+    build
     step "installing below $prefix"
     say "    bin/patchbay"
     say "    share/bash-completion/completions/patchbay, share/zsh/site-functions/_patchbay," \

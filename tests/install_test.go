@@ -38,6 +38,7 @@ func newInstaller(t *testing.T) *installer {
 		t.Fatal(err)
 	}
 	i.write("install.sh", string(script))
+	i.write("Makefile", "")
 	i.write("go.mod", "module patchbay\n\ngo 1.26.8\n")
 	i.write("program", "#!/bin/sh\ncase $1 in\ncompletion) echo \"completion for $2\" ;;\n"+
 		"version) echo patchbay 9.9 ;;\nesac\n")
@@ -168,6 +169,32 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	}
 	if out := i.must("--uninstall"); !strings.Contains(out, "nothing") {
 		t.Errorf("second uninstall:\n%s", out)
+	}
+}
+
+// TestInstallRelease installs a release, which has the program and no Makefile, where there is neither Go nor compiler.
+// A program that does not run there is not installed.
+func TestInstallRelease(t *testing.T) {
+	t.Parallel()
+	i := newInstaller(t)
+	for _, name := range []string{"go", "gcc", "make", "apt-get"} {
+		i.stand(name, "")
+	}
+	if err := os.Remove(filepath.Join(i.tree, "Makefile")); err != nil {
+		t.Fatal(err)
+	}
+	i.write("bin/patchbay", "#!/bin/sh\necho no such C library >&2\nexit 1\n")
+	if out, err := i.run(); err == nil || !strings.Contains(out, "does not run here") || len(i.files()) > 0 {
+		t.Errorf("a program that does not run: %v, files %q\n%s", err, i.files(), out)
+	}
+	text, err := os.ReadFile(filepath.Join(i.tree, "program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.write("bin/patchbay", string(text))
+	if out := i.must(); !strings.Contains(out, "found a release: patchbay 9.9") ||
+		!slices.Contains(i.files(), "bin/patchbay") {
+		t.Errorf("files %q\n%s", i.files(), out)
 	}
 }
 
