@@ -184,7 +184,8 @@ foreign() {
 }
 
 install_all() {
-    local out=$1 arch name newest tool
+    local out=$1 host arch name newest tool
+    host=$(go env GOHOSTARCH)
     work=$(mktemp -d)
     trap 'rm -rf --one-file-system "$work"' EXIT
     (cd "$out" && sha256sum --quiet -c SHA256SUMS)
@@ -204,11 +205,12 @@ install_all() {
         # rpm: into a root with the C library alone
         cp -a "$work/image-$arch"/lib* "$work/rpm-$arch"
         rpm --root "$work/rpm-$arch" --nodeps --ignorearch -i "$out/$name.rpm" 2>/dev/null
-        draw "rpm of $arch" "$work/rpm-$arch"
+        [[ $arch != "$host" ]] || draw "rpm of $arch" "$work/rpm-$arch"
+        cmp "$work/rpm-$arch/usr/bin/patchbay" "$work/image-$arch/usr/bin/patchbay"
         rpm --root "$work/rpm-$arch" -e patchbay 2>/dev/null
         [[ ! -e $work/rpm-$arch/usr/bin/patchbay && ! -e $work/rpm-$arch/usr/share/patchbay ]]
-        # deb: into the smallest Debian; of another architecture into a root with the C library alone
-        if [[ $arch == "$(go env GOHOSTARCH)" ]]; then
+        # deb: into the smallest Debian; of another architecture, where a picture takes minutes, only unpacked
+        if [[ $arch == "$host" ]]; then
             debootstrap --variant=minbase "${SUITE:-bookworm}" "$work/deb-$arch" >"$work/debootstrap.log"
             cp "$out/$name.deb" "$work/deb-$arch/tmp/patchbay.deb"
             chroot "$work/deb-$arch" dpkg -i /tmp/patchbay.deb >/dev/null
@@ -217,10 +219,8 @@ install_all() {
             [[ ! -e $work/deb-$arch/usr/bin/patchbay && ! -e $work/deb-$arch/etc/patchbay ]]
             archive "$work/$name"
         else
-            mkdir "$work/deb-$arch"
-            cp -a "$work/image-$arch"/lib* "$work/deb-$arch"
             dpkg-deb -x "$out/$name.deb" "$work/deb-$arch"
-            draw "deb of $arch" "$work/deb-$arch"
+            cmp "$work/deb-$arch/usr/bin/patchbay" "$work/image-$arch/usr/bin/patchbay"
         fi
         rm -rf --one-file-system "$work"/{image,rpm,deb}-"$arch"
     done
