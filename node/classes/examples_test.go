@@ -22,6 +22,12 @@ import (
 // them.
 func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots {
 	t.Helper()
+	return filledFor(t, cat, w, func(_, _, path string) { scratch.Touch(t, path) })
+}
+
+// filledFor returns folders in which put makes every file that the nodes of a workflow name: a node's, of a folder kind.
+func filledFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow, put func(id, kind, path string)) files.Roots {
+	t.Helper()
 	base := t.TempDir()
 	roots := files.Roots{
 		Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"),
@@ -47,7 +53,7 @@ func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots 
 				name, dir = base, map[string]string{"input": roots.Input, "output": roots.Output, "temp": roots.Temp}[kind]
 			}
 			if filepath.IsLocal(filepath.FromSlash(name)) {
-				scratch.Touch(t, filepath.Join(dir, filepath.FromSlash(name)))
+				put(id, in.Files, filepath.Join(dir, filepath.FromSlash(name)))
 			}
 		}
 	}

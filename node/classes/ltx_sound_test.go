@@ -78,6 +78,43 @@ func ltxSoundRunner(t *testing.T, extra ...graph.Class) *graph.Runner {
 	return runner
 }
 
+// TestSoundAndVideoOfOneFile uses both autoencoders of a checkpoint in turn, as workflows of LTX-2.3 do, which encode a
+// picture and decode a sound: both are resident beside each other, and the second values are those of the first.
+func TestSoundAndVideoOfOneFile(t *testing.T) {
+	root := t.TempDir()
+	standInLTX("ltx-a", "gemma3-a", "ltxvae-a", "ltxaudio-a")(t, filepath.Join(root, "checkpoints/all.safetensors"))
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: All(),
+	})
+	check(t, err)
+	defer runner.Close()
+	ear := exec(t, runner, "LTXVAudioVAELoader", map[string]any{"ckpt_name": "all.safetensors"})
+	loaded, err := runner.Exec(t.Context(), graph.ExecRequest{
+		Class: "CheckpointLoaderSimple", Inputs: map[string]any{"ckpt_name": "all.safetensors"},
+	}, nil)
+	check(t, err)
+	eye := loaded.Outputs[2]
+	sound := func() []float32 {
+		samples := latentValue(formula("ltxaudio-a/latent/5", golden.InputScale, 0, 1, 8, 5, 16))
+		out := exec(t, runner, "LTXVAudioVAEDecode", map[string]any{"samples": samples, "audio_vae": ear}).(*pyjson.Object)
+		return values(t, out.At("waveform"))
+	}
+	picture := func() []float32 {
+		out := exec(t, runner, "LTXVImgToVideoInplace", map[string]any{
+			"image": formula("pixels", 1, 0.5, 1, 64, 64, 3), "vae": eye, "strength": 1.0, "bypass": false,
+			"latent": latentValue(formula("video", 1, 0, 1, 128, 1, 2, 2)),
+		})
+		return values(t, out.(*pyjson.Object).At("samples"))
+	}
+	heard, seen := sound(), picture()
+	if again := sound(); len(again) == 0 || !slices.Equal(again, heard) {
+		t.Error("after a picture the same sound is decoded to other values")
+	}
+	if again := picture(); len(again) != 128*2*2 || !slices.Equal(again, seen) {
+		t.Errorf("after a sound the same picture is encoded to other values, %d", len(again))
+	}
+}
+
 // TestLTXSoundNodes compares the nodes that encode, decode and make latents of sound with ComfyUI's: sounds of one to
 // three channels and of other rates, cut to whole steps, and rates of what is decoded. ComfyUI's general nodes for
 // sound do the same, and make loud sounds quieter.

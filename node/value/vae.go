@@ -131,11 +131,15 @@ func (v *VAE) WithSound(u Use, field string, f func(*parallel.Workspace, audio.E
 	if err := v.Sounds(field); err != nil {
 		return err
 	}
-	open := func(l *parallel.Workspace, ops engine.Ops, file *weights.File) (*audio.VAE, error) {
-		set := file.Set().For(engine.F32) // as in ComfyUI, whatever is faster
-		return audio.Open(ops, set, files.Config(file, soundPart))
-	}
-	return on(u, lazy{v.Name, v.file}, "vae", open, func(l *parallel.Workspace, net *audio.VAE) error {
+	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
+		// LTX-2's checkpoints hold one of videos too
+		k := keeping{key: "vae of sound " + v.file.Key(), file: v.file, field: "vae"}
+		net, err := cached(u, l, l.Ops, k, func(ops engine.Ops, file *weights.File) (*audio.VAE, error) {
+			return audio.Open(ops, file.Set().For(engine.F32), files.Config(file, soundPart)) // as in ComfyUI
+		})
+		if err != nil {
+			return err
+		}
 		return f(l, audio.Env{Ops: l.Ops, Take: l.Arena, Check: l.Check}, net)
 	})
 }
