@@ -25,7 +25,7 @@ func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots 
 	return filledFor(t, cat, w, func(_, _, path string) { scratch.Touch(t, path) })
 }
 
-// filledFor returns folders in which put makes every file that the nodes of a workflow name: a node's, of a folder kind.
+// filledFor returns folders in which put makes the files that the nodes of a workflow name.
 func filledFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow, put func(id, kind, path string)) files.Roots {
 	t.Helper()
 	base := t.TempDir()

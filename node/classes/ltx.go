@@ -92,9 +92,21 @@ func ltxClasses() []graph.Class {
 				graph.Int("frame_idx", "where it begins; of videos 8k+1 or 0; below 0: from the end", 0, -9999, 9999, 0),
 				graph.Float("strength", "above 1 for more attention to it", 1, 0, 10, 0.01),
 				graph.Link("attention_mask", "MASK", "not supported").AsOptional(),
-				graph.Link("iclora_parameters", "IC_LORA_PARAMETERS", "not supported").AsOptional(),
+				graph.Link("iclora_parameters", "IC_LORA_PARAMETERS", "of Get IC-LoRA Parameters").AsOptional(),
 			}),
 			Outputs: append(slices.Clone(both), graph.Slot{Name: "latent", Type: "LATENT"}), Run: ltxAddGuide,
+		},
+		{
+			Name: "GetICLoRAParameters", Display: "Get IC-LoRA Parameters", Category: "model/conditioning/ltxv",
+			Description: "Reads what the last LoRA of a model says of pictures that guide a video.",
+			Inputs:      []graph.Input{graph.Link("iclora_model", "MODEL", "of the node that loads the LoRA")},
+			Outputs:     graph.Slots("IC_LORA_PARAMETERS"),
+			Run: func(c *graph.Call) ([]any, error) {
+				if says := c.Model("iclora_model").Guiding; says != nil {
+					return []any{*says}, nil
+				}
+				return []any{value.Guiding{Downscale: 1}}, nil
+			},
 		},
 		{
 			Name: "LTXVReferenceAudio", Display: "LTXV Reference Audio (ID-LoRA)", Category: "model/conditioning/ltxv",

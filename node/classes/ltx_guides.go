@@ -17,10 +17,12 @@ import (
 // which of its pictures they stand for. A video that begins later than the first picture is encoded with its first
 // picture twice, whose frame of the latent is left out: each frame then stands for eight pictures.
 func ltxAddGuide(c *graph.Call) ([]any, error) {
-	for _, name := range []string{"attention_mask", "iclora_parameters"} {
-		if c.Given(name) {
-			return nil, fault.Bad(name, "not supported: leave it unconnected")
-		}
+	if c.Given("attention_mask") {
+		return nil, fault.Bad("attention_mask", "not supported: leave it unconnected")
+	}
+	if says, ok := c.Raw("iclora_parameters").(value.Guiding); ok && says.Downscale > 1 {
+		return nil, fault.Bad("iclora_parameters", "the LoRA wants pictures with sides %d times smaller "+
+			"(reference_downscale_factor), which is not supported: only 1 is", says.Downscale)
 	}
 	l, ae, im, at := c.Layers("latent"), c.VAE("vae"), c.Image("image").First(3), c.Whole("frame_idx")
 	positive := c.Conditioning("positive")

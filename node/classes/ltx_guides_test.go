@@ -196,6 +196,77 @@ func TestLTXGuideRefusals(t *testing.T) {
 	}
 }
 
+// TestGuidesOfLoRAs compares what metadata of LoRAs say of guides with ComfyUI's rule: the last LoRA with metadata
+// counts, numbers are rounded to even and at least 1. A factor of 1 changes nothing, others are refused.
+func TestGuidesOfLoRAs(t *testing.T) {
+	runs, root := guidedRuns(t)
+	run := runs["ends"]
+	network := filepath.Join(root, "diffusion_models", run.Model+".safetensors")
+	at := func(name string) string { return filepath.Join(root, "loras", name+".safetensors") }
+	for name, factor := range map[string]string{
+		"two": "2", "even": "2.5", "odd": "3.5", "small": "0.2", "words": "two", "nan": "nan", "none": "",
+	} {
+		meta := map[string]string{"format": "pt"}
+		if factor != "" {
+			meta["modelspec.reference_downscale_factor"] = factor
+		}
+		writeLoRA(t, at(name), network, "diffusion_model.", meta)
+	}
+	writeLoRA(t, at("bare"), network, "diffusion_model.", nil)
+	for names, want := range map[string]int{
+		"": 1, "two": 2, "even": 2, "odd": 4, "small": 1, "words": 1, "nan": 1, "none": 1, "bare": 1, "two none": 1,
+		"two bare": 2, "odd two": 2,
+	} {
+		if testing.Short() && want == 1 && names != "two none" {
+			continue // long: TestLTXGuides samples without a LoRA, the others show the rule
+		}
+		var got value.Guiding
+		look := graph.Class{
+			Name: "Look", Output: true, Inputs: []graph.Input{graph.Bare("says", "IC_LORA_PARAMETERS")},
+			Run: func(c *graph.Call) ([]any, error) {
+				got = graph.Arg[value.Guiding](c, "says")
+				return nil, nil
+			},
+		}
+		g, values := run.graph(t, "ends")
+		model := g.add("UNETLoader", "unet_name", run.Model+".safetensors", "weight_dtype", "default")
+		for _, name := range strings.Fields(names) {
+			model = g.add("LoraLoaderModelOnly", "model", model, "lora_name", name+".safetensors", "strength_model", 1.0)
+		}
+		says := g.add("GetICLoRAParameters", "iclora_model", model)
+		g.add("Look", "says", says)
+		for _, id := range g.nodes.Keys() {
+			if n := g.nodes.In(id); n.Text("class_type") == "LTXVAddGuide" {
+				n.In("inputs").Set("iclora_parameters", says)
+			}
+		}
+		latents := map[string]*value.Latent{}
+		runner, err := graph.NewRunner(graph.Config{
+			Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}},
+			Catalogue: All(append(giving(values, latents), look)...),
+		})
+		check(t, err)
+		defer runner.Close()
+		_, err = runner.Run(t.Context(), graph.Job{ID: "g", Workflow: g.workflow(t)}, nil)
+		var f *fault.Error
+		switch {
+		case want == 1:
+			check(t, err)
+			video := latents["video"].Samples.Data // of the model without the LoRA
+			_, err := goldenrun.Compare(video, tensorOf(t, "ltx/guides.safetensors", "ends#video"), 1e-4)
+			check(t, err)
+		case !errors.As(err, &f) || f.Field != "iclora_parameters" || f.Code != fault.BadInput:
+			t.Errorf("%q: got %v, want a refusal of iclora_parameters", names, err)
+		}
+		if got.Downscale != want && (want == 1 || got.Downscale != 0) {
+			t.Errorf("%q: %d, want %d", names, got.Downscale, want)
+		}
+		if f != nil && !strings.Contains(f.Text+f.Details, fmt.Sprintf("%d times", want)) {
+			t.Errorf("%q: %v, want a factor of %d", names, f, want)
+		}
+	}
+}
+
 // TestLTXPicturesAreCompressed compares pictures that are compressed as frames of a video with ComfyUI's: with another
 // version of the encoder they may differ a little, with the colours in another place or another quality they would by
 // much more. A compression of 0 leaves them as they are.

@@ -251,7 +251,7 @@ func standInDemo(name string) func(*testing.T, string) {
 }
 
 // writeLoRA writes a LoRA of rank 2 for the first matrix of an attention in a model's file.
-func writeLoRA(t *testing.T, path, of, prefix string) {
+func writeLoRA(t *testing.T, path, of, prefix string, meta map[string]string) {
 	t.Helper()
 	model, err := safetensors.Open(of)
 	check(t, err)
@@ -266,7 +266,12 @@ func writeLoRA(t *testing.T, path, of, prefix string) {
 			{Name: prefix + module + ".lora_A.weight", Shape: []int{2, e.Shape[1]}},
 			{Name: prefix + module + ".lora_B.weight", Shape: []int{e.Shape[0], 2}},
 		})
-		writeModel(t, path, made, "{}", strings.Clone)
+		var list []safetensors.Tensor
+		for _, name := range made.Names() {
+			m, _ := made.Get(name)
+			list = append(list, safetensors.Tensor{Name: name, DType: m.DType, Shape: m.Shape, Data: datafile.Of(m.Data)})
+		}
+		writeTensors(t, path, meta, list)
 		return
 	}
 	t.Fatalf("%s has no matrix of an attention", of)
@@ -471,9 +476,20 @@ func familyOf(nodes []*pyjson.Object) string {
 		if class := n.At("type"); len(values) > 0 && (class == "UNETLoader" || class == "CheckpointLoaderSimple") {
 			name, _ := values[0].(string)
 			for _, f := range []struct{ start, family string }{
-				{"qwen_image_2.1", "Qwen-Image-2.1"}, {"qwen", "Qwen-Image"}, {"z_image", "Z-Image"}, {"krea2", "Krea 2"},
-				{"flux3", "FLUX.3 klein"}, {"flux2", "FLUX.2"}, {"flux-2", "FLUX.2"}, {"flux", "FLUX"}, {"wan", "Wan"},
-				{"minimax", "MiniMax-H3"}, {"fast", "MiniMax-H3"}, {"ltx-2.5", "LTX-2.5"}, {"ltx", "LTX-2"}, {"sd_xl", "SDXL"},
+				{"qwen_image_2.1", "Qwen-Image-2.1"},
+				{"qwen", "Qwen-Image"},
+				{"z_image", "Z-Image"},
+				{"krea2", "Krea 2"},
+				{"flux3", "FLUX.3 klein"},
+				{"flux2", "FLUX.2"},
+				{"flux-2", "FLUX.2"},
+				{"flux", "FLUX"},
+				{"wan", "Wan"},
+				{"minimax", "MiniMax-H3"},
+				{"fast", "MiniMax-H3"},
+				{"ltx-2.5", "LTX-2.5"},
+				{"ltx", "LTX-2"},
+				{"sd_xl", "SDXL"},
 			} {
 				if strings.HasPrefix(strings.ToLower(filepath.Base(name)), f.start) {
 					return f.family
@@ -527,9 +543,9 @@ func (f *templateFiles) run(t *testing.T, cat *graph.Catalogue, pool *parallel.P
 	})
 	for _, path := range loras {
 		if strings.HasPrefix(filepath.Base(path), "gemma") {
-			writeLoRA(t, path, encoder, "text_encoders.gemma3_12b.transformer.")
+			writeLoRA(t, path, encoder, "text_encoders.gemma3_12b.transformer.", nil)
 		} else {
-			writeLoRA(t, path, network, "diffusion_model.")
+			writeLoRA(t, path, network, "diffusion_model.", nil)
 		}
 	}
 	if familyOf(activeNodes(g)) == "FLUX" {

@@ -70,7 +70,7 @@ var types = map[reflect.Type]string{
 	reflect.TypeFor[*value.Upscaler](): "UPSCALE_MODEL", reflect.TypeFor[*value.LatentUpscaler](): "LATENT_UPSCALE_MODEL",
 	reflect.TypeFor[int64](): "INT", reflect.TypeFor[uint64](): "INT",
 	reflect.TypeFor[value.Boxes](): "BOUNDING_BOX", reflect.TypeFor[value.Array](): "ARRAY",
-	reflect.TypeFor[value.Camera](): "LOAD3D_CAMERA",
+	reflect.TypeFor[value.Camera](): "LOAD3D_CAMERA", reflect.TypeFor[value.Guiding](): "IC_LORA_PARAMETERS",
 	reflect.TypeFor[*value.Audio](): "AUDIO", reflect.TypeFor[*value.Video](): "VIDEO",
 	reflect.TypeFor[float64](): "FLOAT", reflect.TypeFor[string](): "STRING", reflect.TypeFor[bool](): "BOOLEAN",
 }

@@ -2,7 +2,11 @@ package value
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"patchbay/engine"
 	"patchbay/engine/datafile"
@@ -209,7 +213,32 @@ func loraUses(h files.Header, strength float64, found *lora.Matched, model bool)
 // WithLora returns a copy of the handle with the adapters of a file, or m itself if they change nothing in it. It
 // returns an error if they give a matrix a number of columns that no model of the family has.
 func (m *Model) WithLora(h files.Header, strength float64, found *lora.Matched) (*Model, error) {
-	return m.changed(loraUses(h, strength, found, true)...)
+	out, err := m.changed(loraUses(h, strength, found, true)...)
+	if says := h.Weights.Metadata(); err == nil && len(says) > 0 {
+		adapted := *out
+		adapted.Guiding = &Guiding{Downscale: downscale(says)}
+		out = &adapted
+	}
+	return out, err
+}
+
+// Guiding is an IC_LORA_PARAMETERS: what an adapter wants of the pictures that guide a video.
+type Guiding struct {
+	Downscale int // a side of the video by that of the pictures, at least 1
+}
+
+// downscale returns the factor in an adapter's metadata, rounded to even as by ComfyUI; 1 if there is none or it is no
+// number.
+func downscale(says map[string]string) int {
+	for _, key := range slices.Sorted(maps.Keys(says)) {
+		if strings.HasSuffix(key, "reference_downscale_factor") {
+			if v, err := strconv.ParseFloat(strings.TrimSpace(says[key]), 64); err == nil && v < 1<<20 {
+				return max(1, int(math.RoundToEven(v)))
+			}
+			return 1
+		}
+	}
+	return 1
 }
 
 // changed returns a copy of the handle with more adapters, described again if they widen a matrix.

@@ -29,6 +29,8 @@ type Model struct {
 	Rescale *float32
 	// Identity is LTXVReferenceAudio's guidance (request.Guider.Identity).
 	Identity []request.Identity
+	// Guiding is what its last adapter says of pictures that guide a video; nil: nothing.
+	Guiding *Guiding
 	// Patches are layers that run behind its blocks, in the order in which they were added.
 	Patches []*Control
 	// Prefix holds rows that go in front of the text of every entry.
