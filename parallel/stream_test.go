@@ -414,8 +414,11 @@ func TestOtherSizesKeepBlocks(t *testing.T) {
 	}
 	blocks := len(d.Spec.Blocks)
 	for _, plans := range [][]string{
-		{"", "stream=2", "stream=4"}, {"stream=4", "stream=2", ""}, {"stream=6", "", "stream=3"},
-		{"stream=2", "stream=3"}, {"tensor=2", "tensor=2,stream=4"},
+		{"", "stream=2", "stream=4"},
+		{"stream=4", "stream=2", ""},
+		{"stream=6", "", "stream=3"},
+		{"stream=2", "stream=3"},
+		{"tensor=2", "tensor=2,stream=4"},
 	} {
 		r := tinyRequest(t, "flux", 1, 9, 8, 1)
 		r.Model.WeightBytes, r.Model.Weights = 4*r.Model.Spec.Params, request.LoadFunc(d.Load)

@@ -269,7 +269,8 @@ func planOf(seed uint64) plan {
 	p.drain = between(ending, 0, 20*time.Second)
 	for range poisson(ending, .7) {
 		p.steps = append(p.steps, step{
-			kind: ends, at: between(ending, 0, lifetime), lasts: between(ending, 0, 10*time.Second), node: ending.IntN(len(names)),
+			kind: ends, at: between(ending, 0, lifetime), lasts: between(ending, 0, 10*time.Second),
+			node: ending.IntN(len(names)),
 		})
 	}
 	for job := 1; job <= jobs; job++ {

@@ -151,8 +151,8 @@ func (p *process) Within(limit time.Duration, why string) {
 	}
 }
 
-// executor is what runs jobs in a worker process. Its evaluations are numbers. What the plan has in store for an attempt
-// happens to it.
+// executor is what runs jobs in a worker process. Its evaluations are numbers. What the plan has in store for an
+// attempt happens to it.
 type executor struct {
 	jobs.Executor
 	n       *node
