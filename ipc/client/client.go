@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"patchbay/ipc/bulk"
@@ -33,6 +34,9 @@ type Replies struct {
 	cancel func()
 	// fetches what replies refer to; nil: they hold no references to fetch
 	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error)
+	// arriving returns when the last byte came of a message that is on its way, for which others have to wait; zero: there
+	// is none. nil: not known.
+	arriving func() time.Time
 }
 
 // fetch replaces the references in a reply with the bytes they stand for.
@@ -96,7 +100,8 @@ func (r *Replies) next(ctx context.Context) (Reply, error) {
 	}
 }
 
-// within is next but returns ErrSilent after silence (<= 0: no limit). The first reply may take receiptTime.
+// within is next but returns ErrSilent after silence (<= 0: no limit). The first reply may take receiptTime. The bytes of
+// a long message that arrives are signs of life.
 func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, error) {
 	if silence <= 0 {
 		return r.next(ctx)
@@ -105,13 +110,18 @@ func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, err
 		silence = max(silence, receiptTime)
 	}
 	r.begun = true
-	wait, stop := context.WithTimeout(ctx, silence)
-	defer stop()
-	m, err := r.next(wait)
-	if err != nil && wait.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w for %s", ErrSilent, silence)
+	for {
+		wait, stop := context.WithTimeout(ctx, silence)
+		m, err := r.next(wait)
+		silent := err != nil && wait.Err() != nil && ctx.Err() == nil
+		stop()
+		switch {
+		case !silent:
+			return m, err
+		case r.arriving == nil || time.Since(r.arriving()) >= silence:
+			return m, fmt.Errorf("%w for %s", ErrSilent, silence)
+		}
 	}
-	return m, err
 }
 
 // own copies the data that lies in shared memory out of it and releases the memory.
@@ -176,6 +186,7 @@ type FrameClient struct {
 	w     *wire.FrameWriter
 	close func() error
 	gone  chan struct{}
+	last  atomic.Int64 // when the last byte came of a frame that is arriving, in Unix nanoseconds; 0: none is
 
 	mu      sync.Mutex
 	next    int64
@@ -230,6 +241,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	c.next++
 	tag := c.next
 	r := newReplies(func() { c.drop(tag) })
+	r.arriving = c.arriving
 	c.pending[tag] = r
 	c.mu.Unlock()
 	frame, err := wire.Splice(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
@@ -258,11 +270,31 @@ func (c *FrameClient) Close() error {
 // errHungUp ends open requests when the stream ends.
 var errHungUp = errors.New("the connection was closed by the other side")
 
+// arriving implements Replies.arriving.
+func (c *FrameClient) arriving() time.Time {
+	if at := c.last.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+// noting notes when bytes arrive.
+type noting struct {
+	io.Reader
+	last *atomic.Int64
+}
+
+func (n noting) Read(b []byte) (int, error) {
+	read, err := n.Reader.Read(b)
+	n.last.Store(time.Now().UnixNano())
+	return read, err
+}
+
 func (c *FrameClient) read(r io.Reader) {
 	var err error
 	for err == nil {
 		var body []byte
-		body, err = wire.ReadFrame(r)
+		body, err = wire.ReadFrame(noting{r, &c.last})
 		fds, many := wire.TakeFDs(r)
 		switch {
 		case err != nil:
@@ -272,6 +304,7 @@ func (c *FrameClient) read(r io.Reader) {
 		default:
 			err = c.frame(body, fds)
 		}
+		c.last.Store(0)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		err = errHungUp

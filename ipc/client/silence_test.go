@@ -2,9 +2,11 @@ package client
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +15,7 @@ import (
 	"patchbay/fault"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
 
@@ -53,6 +56,52 @@ func silenceEndsStreams(t *testing.T) {
 			t.Errorf("%s without a limit ended with %v", name, err)
 		}
 		stop()
+	}
+}
+
+// TestLongRepliesAreNoSilence checks that a reply which takes longer to arrive than a daemon may be silent is waited for
+// while its bytes come, and given up once they do not.
+func TestLongRepliesAreNoSilence(t *testing.T) { synctest.Test(t, longRepliesAreNoSilence) }
+
+func longRepliesAreNoSilence(t *testing.T) {
+	const silence, pieces = 100 * time.Millisecond, 40
+	for name, sent := range map[string]int{"whole": pieces, "half": pieces / 2} {
+		near, far := net.Pipe()
+		c := NewFrameClient(near, near, near.Close)
+		gone := make(chan struct{})
+		go func() { // answers the request with one frame, in pieces
+			defer close(gone)
+			defer far.Close()
+			if _, err := wire.ReadFrame(far); err != nil {
+				t.Error(err)
+			}
+			body, err := wire.Encode(map[string]any{"tag": 1, "end": true, "text": strings.Repeat("x", 9000)}, wire.Msgpack)
+			if err != nil {
+				t.Error(err)
+			}
+			frame := append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+			for i := range sent {
+				time.Sleep(silence / 2)
+				_, _ = far.Write(frame[i*len(frame)/pieces : (i+1)*len(frame)/pieces])
+			}
+			time.Sleep(10 * silence)
+		}()
+		r, err := c.Ask(t.Context(), message.VerbStats, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.begun = true // not the first reply, which may take longer
+		began := time.Now()
+		_, err = r.within(t.Context(), silence)
+		after := time.Duration(sent) * silence / 2
+		switch took := time.Since(began); {
+		case sent == pieces && (err != nil || took != after):
+			t.Errorf("%s: %v after %s, want the reply after %s", name, err, took, after)
+		case sent < pieces && (!errors.Is(err, ErrSilent) || took < after+silence || took > after+2*silence):
+			t.Errorf("%s: %v after %s, want ErrSilent %s after the last byte, at %s", name, err, took, silence, after)
+		}
+		_ = c.Close()
+		<-gone
 	}
 }
 
