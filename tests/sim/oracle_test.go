@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/fault"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 )
@@ -366,6 +367,8 @@ func (o *oracle) judgeRecord(rec message.Record, j *seen) {
 		o.w.violated("%s is given up after %d attempts of %d", id, rec.Counted(), attempts)
 	case rec.Tied && rec.HandedBack > 0:
 		o.w.violated("%s is tied to a client, and was run again after its daemon had died", id)
+	case rec.State == message.Failed && rec.Tied && rec.Error.Public() == fault.Draining && o.w.has(ends):
+		// its client hears that and hands it in again
 	case rec.State == message.Failed && !madeUp(rec) && !(o.w.lossy() && strings.Contains(rec.Error.Text, lost)):
 		o.w.violated("%s failed: %v, causes %v", id, rec.Error, rec.Causes)
 	case len(j.attempts) > rec.Attempt && !o.w.lossy():
