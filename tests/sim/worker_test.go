@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -241,7 +242,10 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 func (e *executor) alive() bool {
 	e.process.mu.Lock()
 	defer e.process.mu.Unlock()
-	return !slices.Contains([]string{workerDied, workerHung, noStop}, e.process.why) && e.n.up() != nil && !e.n.cutOff()
+	killed := slices.ContainsFunc([]string{workerDied, workerHung, noStop}, func(why string) bool {
+		return strings.Contains(e.process.why, why)
+	})
+	return !killed && e.n.up() != nil && !e.n.cutOff()
 }
 
 // evaluation is what evaluation i of a job with a body gives.
