@@ -34,7 +34,7 @@ func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(stopped,
 				n.name, other, m.name, since)
 		}
 	}
-	if since, ending := n.ending(); ending && since > taking {
+	if since, ending := n.ending(); ending && min(since, time.Since(o.w.lastTrouble())) > taking {
 		o.w.violated("%s begins at %s, which was told to end %s ago", id, n.name, since)
 	}
 	if !slices.Contains(bodiesOf(id), body) {
