@@ -74,12 +74,13 @@ func (o *oracle) keeps(n *node, id, body string, i int) {
 	o.job(id).kept[fmt.Sprint(n.dir, body, i)] = true
 }
 
-// computes judges that an evaluation is computed. While a job has not ended, its daemon computes none again that it has
-// kept.
-func (o *oracle) computes(n *node, id, body string, i int) {
+// computes judges that an evaluation is computed. The last attempt at a job computes none again that its daemon has kept;
+// one that hung while the next one came to the end does.
+func (o *oracle) computes(n *node, id, body string, attempt, i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if j := o.job(id); j.kept[fmt.Sprint(n.dir, body, i)] && j.revived == 0 && !o.w.lossy() {
+	j := o.job(id)
+	if last := j.attempts[attempt+1] == ""; last && j.kept[fmt.Sprint(n.dir, body, i)] && j.revived == 0 && !o.w.lossy() {
 		o.w.violated("evaluation %d of %s is computed again at %s, which has kept it", i, id, n.name)
 	}
 }

@@ -207,7 +207,7 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 			e.n.oracle.resumes(e.n, id, i, kept[0] == evaluation(body, i))
 			continue
 		}
-		e.n.oracle.computes(e.n, id, body, i)
+		e.n.oracle.computes(e.n, id, body, task.Attempt, i)
 		select {
 		case <-time.After(takes / steps):
 		case <-ctx.Done():
