@@ -100,8 +100,8 @@ func (r *Replies) next(ctx context.Context) (Reply, error) {
 	}
 }
 
-// within is next but returns ErrSilent after silence (<= 0: no limit). The first reply may take receiptTime. The bytes of
-// a long message that arrives are signs of life.
+// within is next but returns ErrSilent after silence (<= 0: no limit). The first reply may take receiptTime. The bytes
+// of a long message that arrives are signs of life.
 func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, error) {
 	if silence <= 0 {
 		return r.next(ctx)

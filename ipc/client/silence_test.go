@@ -59,8 +59,8 @@ func silenceEndsStreams(t *testing.T) {
 	}
 }
 
-// TestLongRepliesAreNoSilence checks that a reply which takes longer to arrive than a daemon may be silent is waited for
-// while its bytes come, and given up once they do not.
+// TestLongRepliesAreNoSilence checks that a reply which takes longer to arrive than a daemon may be silent is waited
+// for while its bytes come, and given up once they do not.
 func TestLongRepliesAreNoSilence(t *testing.T) { synctest.Test(t, longRepliesAreNoSilence) }
 
 func longRepliesAreNoSilence(t *testing.T) {

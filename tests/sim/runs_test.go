@@ -74,8 +74,8 @@ func (o *oracle) keeps(n *node, id, body string, i int) {
 	o.job(id).kept[fmt.Sprint(n.dir, body, i)] = true
 }
 
-// computes judges that an evaluation is computed. The last attempt at a job computes none again that its daemon has kept;
-// one that hung while the next one came to the end does.
+// computes judges that an evaluation is computed. The last attempt at a job computes none again that its daemon has
+// kept; one that hung while the next one came to the end does.
 func (o *oracle) computes(n *node, id, body string, attempt, i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
