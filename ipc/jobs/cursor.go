@@ -29,7 +29,7 @@ var ErrEnd = errors.New("the job has ended")
 // the newest preview when there is one. The caller must call Close. The only error is ErrNoJob: if the log cannot be
 // read yet, Next tries again.
 func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
-	if err := j.rewarm(ctx, id); err != nil && !errors.Is(err, ErrNoJob) {
+	if err := j.rewarm(ctx, id); err != nil && !errors.Is(err, ErrNoJob) && ctx.Err() == nil {
 		j.cfg.Log.Warn().Err(err).Str("job", id).Msg("its events cannot be read yet; trying again")
 	}
 	j.mu.Lock()

@@ -409,6 +409,9 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 		if o.w.lossy() && (rec.State != message.Done || n.name != rec.Owner) {
 			continue
 		}
+		if rec.Dropped > 0 && slices.Contains(o.w.twins, n) { // it was gone, and could not delete them
+			continue
+		}
 		if found = append(found, files...); len(files) > 0 {
 			owner = n.name
 		}

@@ -260,7 +260,7 @@ func (c client) fetched(id string, a asked) bool {
 		}
 	}
 	if kind == message.EventSuccess && len(got) == 0 && !c.oracle.dropping(id) {
-		return false
+		return c.oracle.elsewhere(id)
 	}
 	c.oracle.hears(id, end, got)
 	return true
