@@ -238,11 +238,7 @@ func (p *Pool) share(req *request.Request, asked plan.Plan, due, free int) (n in
 // fastest returns the fastest plan of a request on at most n places; Seconds is +Inf if none fits. Answers are cached.
 func (p *Pool) fastest(req *request.Request, asked plan.Plan, n int) forecast.Candidate {
 	w := req.Workload()
-	key := fmt.Sprint(n, req.Model.Key, w.T, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases,
-		w.SoundReferences, w.Branches, asked.Stale, asked.Overlap, asked.Deterministic, asked.Stream, req.HasArea())
-	for _, n := range w.Nets {
-		key += fmt.Sprint(" ", n.Key, n.Entries, n.Each)
-	}
+	key := fmt.Sprint(n, req.Model.Key, asked, req.HasArea(), w.Key())
 	p.mu.Lock()
 	c, ok := p.chosen[key]
 	p.mu.Unlock()

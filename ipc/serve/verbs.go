@@ -85,8 +85,7 @@ func (s *Service) accept(r *Call) (*message.RunRequest, message.Receipt, error) 
 }
 
 // validate returns an error for a workflow that cannot run at all, or on no daemon, and notes the outputs that can run.
-// nodeErrors are ComfyUI's for
-// outputs that cannot run while others can.
+// nodeErrors are ComfyUI's for outputs that cannot run while others can.
 func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
 	if req.Validated, nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.ExplainMissing(err)

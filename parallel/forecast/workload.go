@@ -8,6 +8,7 @@
 package forecast
 
 import (
+	"fmt"
 	"slices"
 
 	"patchbay/models/dit"
@@ -56,6 +57,15 @@ type Workload struct {
 
 	net  *Net      // the net of which this is the work; nil: of a model
 	base *dit.Spec // the model beside which the net runs
+}
+
+// Key returns a text that differs for workloads of one model and device that differ. Nets are known by their keys.
+func (w Workload) Key() string {
+	w.Spec, w.Device, w.net, w.base, w.Nets = nil, hardware.Device{}, nil, nil, slices.Clone(w.Nets)
+	for i := range w.Nets {
+		w.Nets[i].Spec = nil
+	}
+	return fmt.Sprint(w)
 }
 
 // valueOf returns element i of a list by entry, 0 if the list is nil.
