@@ -150,8 +150,11 @@ func (c client) follow(id string, pause time.Duration) {
 	}
 }
 
-// cancel cancels the job, as often as it takes.
+// cancel cancels the job, as often as it takes, every other time while it runs.
 func (c client) cancel() {
+	for wait := c.dice.IntN(2) * 300; wait > 0 && !c.oracle.running(c.id); wait-- {
+		time.Sleep(100 * time.Millisecond)
+	}
 	defer c.oracle.asks(c.id)()
 	for {
 		var cancelled bool

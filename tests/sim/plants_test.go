@@ -117,7 +117,7 @@ var plants = []plant{
 		"fromClient+j.load(from) >= limit", "fromClient >= limit",
 	},
 	{
-		4, "a run goes on when its job is to stop", "ipc/jobs/table.go",
+		3, "a run goes on when its job is to stop", "ipc/jobs/table.go",
 		"\tif r.Cancel {\n\t\tcloseOnce(e.cancel)\n\t}\n", "",
 	},
 	{

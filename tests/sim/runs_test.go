@@ -60,11 +60,22 @@ func (o *oracle) runs(n *node, id, body string, attempt int) (ends func(stopped,
 		if j.cancelled != "" && !o.w.lossy() && time.Since(j.told) > stopping && n.lastSilent().Before(j.told) {
 			o.w.violated("attempt %d of %s runs %s after a client was told that it is to stop", attempt, id, time.Since(j.told))
 		}
+		if hears && o.leftCancelled(j) {
+			o.w.violated("attempt %d of %s comes to its end %s after a client was told that it is to stop", attempt, id,
+				time.Since(j.told))
+		}
 		if hears && o.leftAlone(j) {
 			o.w.violated("attempt %d of %s runs %s after the client had left to which it is tied", attempt, id,
 				time.Since(j.left))
 		}
 	}
+}
+
+// running reports whether a job runs now.
+func (o *oracle) running(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.job(id).running) > 0
 }
 
 // keeps notes that an evaluation of a job is in the log of a daemon.
@@ -127,6 +138,12 @@ const (
 	leaving  = 4 * time.Second
 	settled  = 30 * time.Second
 )
+
+// leftCancelled reports whether a run should have been stopped by now because a client was told so. The caller must
+// hold o.mu.
+func (o *oracle) leftCancelled(j *seen) bool {
+	return j.cancelled != "" && time.Since(j.told) > time.Second && j.revived == 0 && o.w.calm(j.told.Add(-settled/3))
+}
 
 // leftAlone reports whether a job should have been cancelled by now because its client has left. The caller must hold
 // o.mu.
