@@ -36,7 +36,7 @@ func besidePlans() []string {
 		"ulysses=2", "ring=2", "ulysses=3", "ring=3", "ring=2,ulysses=2", "ring=5", "cfg=2", "data=2", "pipe=2,patches=1",
 		"cfg=2,ulysses=2,data=2", "pipe=2,patches=1,ulysses=3", "pipe=2,patches=1,ring=2,cfg=2", "ulysses=2,shard=on",
 		"pipe=2,patches=1,stream=1", "ulysses=3,speeds=60:100:25", "pipe=2,patches=1,ring=2,sync=spread",
-		"ulysses=2,overlap=off",
+		"ulysses=2,overlap=off", "gather=2", "gather=3", "gather=2,ulysses=2,overlap=off",
 	}
 }
 

@@ -44,6 +44,8 @@ func TestExchangesCopyOnce(t *testing.T) {
 		{"ulysses=5", 1, 3},
 		{"ring=3", 2, 0},
 		{"ring=2,ulysses=3", 3, 3},
+		{"gather=3", 2, 0},
+		{"gather=2,ulysses=3", 3, 3},
 		{"pipe=2,patches=1,warmup=99", 0, 2},
 	} {
 		var plain, packed atomic.Int64

@@ -53,6 +53,7 @@ func stalePlans() []string {
 func shardPlans() []string {
 	return []string{
 		"ulysses=2,shard=on", "ulysses=2,shard=on,overlap=off", "cfg=2,ring=2,shard=on", "tensor=2,ulysses=2,shard=on",
+		"gather=2,shard=on",
 		"pipe=2,patches=3,warmup=1,shard=on", "pipe=2,ulysses=2,patches=2,shard=on",
 	}
 }

@@ -44,7 +44,9 @@ func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Pool {
 // TestPanicInARankFailsOnlyTheJob checks that the error names the rank and carries the stack, that no rank hangs, and
 // that the next run has the same bits as before.
 func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
-	for _, plan := range []string{"", "ulysses=3", "ring=2", "tensor=2", "cfg=2,pipe=2,patches=3,warmup=1"} {
+	for _, plan := range []string{
+		"", "ulysses=3", "ring=2", "gather=2", "tensor=2", "cfg=2,pipe=2,patches=3,warmup=1",
+	} {
 		t.Run(plan, func(t *testing.T) {
 			var left atomic.Int64
 			e := faultyEngine(t, &left, func() { panic("kernel fault") })
@@ -97,29 +99,32 @@ func TestRefusalsNameTheField(t *testing.T) {
 		field  string
 		text   string
 	}{
-		"channels":     {func(r *request.Request) { r.Latent = request.NewLatent(1, 4, 8, 8) }, "latent", "4 channels"},
-		"nan cfg":      {func(r *request.Request) { r.Guider.CFG = nan }, "cfg", "finite"},
-		"nan sigma":    {func(r *request.Request) { r.Sigmas = []float32{1, nan} }, "sigmas", "finite"},
-		"sampler":      {func(r *request.Request) { r.Sampler = "nope" }, "sampler", "euler"},
-		"context":      {func(r *request.Request) { r.Branches[0].Entries[0].Context.Cols = 7 }, "positive", "[tokens, 40]"},
-		"noise":        {func(r *request.Request) { r.Noise.Y = 3 }, "noise", "shape"},
-		"mask":         {func(r *request.Request) { r.Mask = request.NewLatent(1, 1, 3, 3) }, "mask", "want"},
-		"branches":     {func(r *request.Request) { r.Branches = r.Branches[:1] }, "branches", "2"},
-		"plan key":     {func(r *request.Request) { r.Plan = "ulises=2" }, "plan.ulises", "ulysses"},
-		"plan value":   {func(r *request.Request) { r.Plan = "ulysses=0" }, "plan.ulysses", "from 1"},
-		"plan twice":   {func(r *request.Request) { r.Plan = "cfg=2,cfg=2" }, "plan.cfg", "once"},
-		"warm-up":      {func(r *request.Request) { r.Plan = "pipe=2,warmup=-1" }, "plan.warmup", "from 0"},
-		"ranks":        {func(r *request.Request) { r.Plan = "ulysses=9,cfg=9" }, "plan", "64"},
-		"data":         {func(r *request.Request) { r.Plan = "data=3" }, "plan.data", "data=1"},
-		"heads":        {func(r *request.Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
-		"stages":       {func(r *request.Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},
-		"patches":      {func(r *request.Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
-		"spread only":  {func(r *request.Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
-		"spread value": {func(r *request.Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
-		"resync":       {func(r *request.Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
-		"cut":          {func(r *request.Request) { r.Plan = "pipe=2,shard=on,cut=weights" }, "plan.cut", "leave cut out"},
-		"half heads":   {func(r *request.Request) { r.Plan = "ulysses=2,heads=halves" }, "plan.heads", "leave heads out"},
-		"patches only": {func(r *request.Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
+		"channels":      {func(r *request.Request) { r.Latent = request.NewLatent(1, 4, 8, 8) }, "latent", "4 channels"},
+		"nan cfg":       {func(r *request.Request) { r.Guider.CFG = nan }, "cfg", "finite"},
+		"nan sigma":     {func(r *request.Request) { r.Sigmas = []float32{1, nan} }, "sigmas", "finite"},
+		"sampler":       {func(r *request.Request) { r.Sampler = "nope" }, "sampler", "euler"},
+		"context":       {func(r *request.Request) { r.Branches[0].Entries[0].Context.Cols = 7 }, "positive", "[tokens, 40]"},
+		"noise":         {func(r *request.Request) { r.Noise.Y = 3 }, "noise", "shape"},
+		"mask":          {func(r *request.Request) { r.Mask = request.NewLatent(1, 1, 3, 3) }, "mask", "want"},
+		"branches":      {func(r *request.Request) { r.Branches = r.Branches[:1] }, "branches", "2"},
+		"plan key":      {func(r *request.Request) { r.Plan = "ulises=2" }, "plan.ulises", "ulysses"},
+		"plan value":    {func(r *request.Request) { r.Plan = "ulysses=0" }, "plan.ulysses", "from 1"},
+		"plan both":     {func(r *request.Request) { r.Plan = "ring=2,gather=2" }, "plan.gather", "leave out one"},
+		"gather value":  {func(r *request.Request) { r.Plan = "gather=0" }, "plan.gather", "from 1"},
+		"gather tokens": {func(r *request.Request) { r.Plan = "gather=20" }, "plan.ulysses", "gather*ulysses is 20"},
+		"plan twice":    {func(r *request.Request) { r.Plan = "cfg=2,cfg=2" }, "plan.cfg", "once"},
+		"warm-up":       {func(r *request.Request) { r.Plan = "pipe=2,warmup=-1" }, "plan.warmup", "from 0"},
+		"ranks":         {func(r *request.Request) { r.Plan = "ulysses=9,cfg=9" }, "plan", "64"},
+		"data":          {func(r *request.Request) { r.Plan = "data=3" }, "plan.data", "data=1"},
+		"heads":         {func(r *request.Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
+		"stages":        {func(r *request.Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},
+		"patches":       {func(r *request.Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
+		"spread only":   {func(r *request.Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
+		"spread value":  {func(r *request.Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
+		"resync":        {func(r *request.Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
+		"cut":           {func(r *request.Request) { r.Plan = "pipe=2,shard=on,cut=weights" }, "plan.cut", "leave cut out"},
+		"half heads":    {func(r *request.Request) { r.Plan = "ulysses=2,heads=halves" }, "plan.heads", "leave heads out"},
+		"patches only":  {func(r *request.Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
 		"bias behind": {func(r *request.Request) {
 			b := r.Branches[0].Entries[0].Biases
 			b[0], b[1] = b[1], b[0]

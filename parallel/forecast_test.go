@@ -116,6 +116,7 @@ func workloadOf(r *request.Request) forecast.Workload {
 func forecastPlans() []string {
 	return []string{
 		"", "ulysses=2", "ulysses=3", "ulysses=7", "ring=2", "ring=3", "ring=2,ulysses=3", "tensor=2", "tensor=3",
+		"gather=2", "gather=3", "gather=2,ulysses=3", "tensor=2,gather=2,overlap=off", "pipe=2,gather=2,patches=3",
 		"cfg=2", "cfg=3", "data=2",
 		"cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2", "pipe=2", "pipe=3,patches=3,warmup=2",
 		"pipe=2,patches=5,warmup=99", "pipe=4,patches=7,warmup=0",

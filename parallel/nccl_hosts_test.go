@@ -88,6 +88,7 @@ func TestPlansOnFakeGPUsInProcesses(t *testing.T) {
 		ways         string
 	}{
 		{"flux-c", "ring=2", 2, 1, 1e-5, "nccl"},
+		{"flux-c", "gather=2", 2, 2, 1e-5, "nccl host"},
 		{"flux-c", "tensor=2,form=scatter", 2, 1, 1e-5, "nccl host"},
 		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,kv=fp8", 4, 2, 1e-3, "nccl host"},
 		{"sd3-b", "cfg=2", 2, 1, 1e-5, "nccl"},

@@ -77,6 +77,7 @@ func TestPlansOnFakeGPUsByNCCL(t *testing.T) {
 		bound        float64
 	}{
 		{"flux-c", "ulysses=2,ring=2", 4, 1, 1e-5},
+		{"flux-c", "gather=2,ulysses=2,shard=on", 4, 2, 1e-5},
 		{"flux-c", "tensor=2,form=scatter", 2, 1, 1e-5},
 		{"flux-c", "tensor=2,ulysses=2,shard=on", 4, 1, 1e-5},
 		{"flux-c", "pipe=3,patches=3,warmup=1", 3, 2, 1e-5},

@@ -104,6 +104,8 @@ func exactPlans() []string {
 		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8",
 		"ring=2", "ring=3",
 		"ring=5", "ring=2,ulysses=3",
+		"gather=2", "gather=3", "gather=5", "gather=2,ulysses=3", "gather=3,overlap=off", "cfg=2,gather=2,data=2",
+		"tensor=2,form=scatter,ulysses=2,gather=2", "pipe=2,gather=2,patches=2,warmup=99", "gather=3,speeds=60:100:25",
 		"cfg=2", "cfg=3", "data=2", "tensor=2", "cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2",
 		"tensor=2,form=scatter", "tensor=3,form=scatter", "tensor=2,form=scatter,ulysses=2,ring=2",
 		"cfg=2,data=2,tensor=2,form=scatter",

@@ -37,7 +37,7 @@ func TestPrefixesAreForecast(t *testing.T) {
 		for _, compute := range []engine.DType{engine.F32, engine.BF16} {
 			for _, text := range []string{
 				"", "ulysses=3", "ring=2,ulysses=2", "tensor=2,form=scatter", "cfg=2", "data=2", "pipe=2,patches=3",
-				"pipe=2,patches=2,warmup=99,sync=spread",
+				"pipe=2,patches=2,warmup=99,sync=spread", "gather=3",
 			} {
 				r := tinyRequest(t, "flux", 2, 10, 14, 2)
 				bare := r.Workload()

@@ -30,7 +30,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 		}
 	}
 	for _, plan := range []string{
-		"", "ulysses=3", "ring=3", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1",
+		"", "ulysses=3", "ring=3", "gather=3", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1",
 		"cfg=2,pipe=2,patches=3,warmup=0",
 		"pipe=2,ring=2,patches=5,warmup=2",
 	} {

@@ -80,7 +80,8 @@ func TestWholeNetworksRefuseOtherPlans(t *testing.T) {
 	e := newEngine(t)
 	r := tinyRequest(t, "sdxl", 2, 9, 7, 2)
 	for _, text := range []string{
-		"ulysses=2", "ring=2", "tensor=2", "pipe=2", "cfg=2,shard=on", "data=2,pipe=2,patches=2", "tensor=2,form=scatter",
+		"ulysses=2", "ring=2", "gather=2", "tensor=2", "pipe=2", "cfg=2,shard=on", "data=2,pipe=2,patches=2",
+		"tensor=2,form=scatter",
 	} {
 		r := *r
 		r.Plan = text

@@ -33,8 +33,8 @@ func (v *volume) bytes(value int) int64 { return v.values*int64(value) + 8*v.sta
 // Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): a rank with l rows sends K and V of the other ranks' heads
 // and the G heads of Q that read each of them, (G + 2) l b (K - k) D values. It returns the results of its own k heads
 // for the other ranks' rows, (L - l) b G k D values, L being the rows of the group. Ring (arXiv:2310.01889): K and V of
-// every place except the next one pass through, 2 b k D values per row. With K/V stores the fresh rows of this place go
-// to the R-1 others instead.
+// every place except the next one pass through, 2 b k D values per row. Where they are gathered, and with K/V stores,
+// the fresh rows of this place go to the R-1 others instead.
 func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, g, u, r := int64(o.Spec.HeadDim), int64(o.Spec.Group()), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
@@ -48,7 +48,7 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 		return
 	}
 	row := int64(b) * 2 * localHeads * d
-	if o.stored() {
+	if o.gathers() {
 		v[plan.AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
 		return
 	}

@@ -413,6 +413,11 @@ func (s Search) plans(n int) []plan.Plan {
 		list = each(n, func(p *plan.Plan) *int { return &p.Pipe }, list)
 	}
 	list = each(n, func(p *plan.Plan) *int { return &p.Ring }, list)
+	for _, p := range list { // a ring of stages gathers in any case
+		if p.Gather = p.Ring > 1; p.Gathers() {
+			list = append(list, p)
+		}
+	}
 	list = each(n, func(p *plan.Plan) *int { return &p.Ulysses }, list)
 	list = each(n, func(p *plan.Plan) *int { return &p.Tensor }, list)
 	for _, p := range list { // tensor groups are tried in both forms

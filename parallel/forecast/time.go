@@ -182,7 +182,34 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 	if c.plan.KV8 { // every row is read or written once in 8 bits and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * heads * d * (1 + value)
 	}
-	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * heads * g * d * mergePasses * value
+	l.bytes += float64(c.merges(at)) * float64(b*queries) * heads * g * d * mergePasses * value
+}
+
+// merges returns how many parts of an attention rank at merges with the first one.
+func (c *costs) merges(at plan.Coord) int {
+	switch places := c.plan.Ring; {
+	case c.gathers() && !c.hides():
+		return 0
+	case c.gathers() && 0 < at.Ring && at.Ring < places-1: // its own keys, those before and those behind them
+		return 2
+	case c.gathers():
+		return 1
+	default:
+		return places - 1
+	}
+}
+
+// hides reports whether ranks attend to their own keys while they gather those of others.
+func (c *costs) hides() bool { return c.plan.Ring > 1 && c.gathers() && !c.stored() && c.plan.Overlap }
+
+// ownSeconds returns how long rank at attends to its own keys in block n, for the rows of one entry with b items.
+func (c *costs) ownSeconds(l *load, at plan.Coord, n int, rows []dit.Rows, b int) float64 {
+	pairs, d := 0.0, float64(c.Spec.HeadDim*c.Spec.Group())
+	plan.EachAttention(c.Spec.Blocks[n], func(imageOnly bool) {
+		own := float64(c.gathered(rows, at.Ring, imageOnly))
+		pairs += float64(b) * own * own
+	})
+	return 4 * pairs * float64(c.heads(at)[at.Ulysses].Len()) * d * c.padding(l.on) / l.on.Attention
 }
 
 // padding returns how many times the work of its heads attention does on a device.
@@ -196,11 +223,14 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, rows []dit.Rows, b, 
 	c.block(&sent, at, n, rows, b, sound)
 	for a, v := range sent {
 		hops, w := v.calls, c.wires[a]
-		if plan.Axis(a) == plan.AxisRing && c.stored() { // one gather takes R-1 hops around the ring
+		if plan.Axis(a) == plan.AxisRing && c.gathers() { // one gather takes R-1 hops around the ring
 			hops *= int64(c.plan.Ring - 1)
 		}
 		s := float64(hops)*w.Latency + float64(v.bytes(c.cluster.Device.ValueBytes))*w.PerByte
 		l.exchange += s
+		if plan.Axis(a) == plan.AxisRing && c.hides() {
+			l.exchange -= min(s, c.ownSeconds(l, at, n, rows, b))
+		}
 		l.sent += s
 	}
 }

@@ -393,6 +393,9 @@ func (o *Partition) lanesOf(c plan.Coord) (out []int) {
 // stored reports whether attention reads from K/V stores, or works as if it did.
 func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores || o.plan.InOrder() }
 
+// gathers reports whether ring places give each other their rows in one gather.
+func (o *Partition) gathers() bool { return o.stored() || o.plan.Gathers() }
+
 // heads returns which key and value heads each Ulysses place of c's tensor rank attends with.
 func (o *Partition) heads(c plan.Coord) []dit.Range {
 	return o.plan.GroupHeads(o.localHeads(c))

@@ -102,7 +102,7 @@ func (p Plan) BesideHeld(tensor int) (h dit.Held) {
 // projections. In a pipeline every rank computes them alone.
 func (p Plan) ForNets() Plan {
 	if p.Pipe > 1 {
-		p.Ulysses, p.Ring, p.Tensor, p.Speeds = 1, 1, 1, Speeds{}
+		p.Ulysses, p.Ring, p.Gather, p.Tensor, p.Speeds = 1, 1, false, 1, Speeds{}
 	}
 	p.Pipe, p.Patches, p.Warmup, p.Scatter, p.Spread, p.Overlap = 1, 1, 0, false, false, false
 	return p

@@ -27,7 +27,8 @@ type Plan struct {
 	Data    int  // parts of the latent batch
 	CFG     int  // groups that share the conditioning entries
 	Pipe    int  // stages: contiguous ranges of blocks (PipeFusion)
-	Ring    int  // ranks that pass K and V around
+	Ring    int  // ranks that pass K and V around, or gather them
+	Gather  bool // the ranks of Ring gather all K and V at once, for each attention; only with Ring > 1
 	Ulysses int  // ranks that exchange heads for tokens
 	Tensor  int  // ranks that split heads and MLP columns
 	Scatter bool // the ranks of a tensor group also split the rows between projections; only with Tensor > 1
@@ -81,6 +82,24 @@ func number(name string, at func(*Plan) *int, low, high int, purpose string) key
 		*at(p) = n
 		return nil
 	}, func(p *Plan) string { return strconv.Itoa(*at(p)) }}
+}
+
+// rows returns one of the two keys of Plan.Ring, by the value of Plan.Gather that it stands for. Parse refuses both.
+func rows(name string, gather bool, purpose string) key {
+	k := number(name, func(p *Plan) *int { return &p.Ring }, 1, MaxRanks, purpose)
+	set, get := k.set, k.get
+	k.set = func(p *Plan, value string) error {
+		err := set(p, value)
+		p.Gather = gather && p.Ring > 1
+		return err
+	}
+	k.get = func(p *Plan) string {
+		if p.Gather != gather {
+			return "1"
+		}
+		return get(p)
+	}
+	return k
 }
 
 // choice returns a key that takes one of two values.
@@ -137,7 +156,8 @@ func keys() []key {
 		number("data", func(p *Plan) *int { return &p.Data }, 1, MaxRanks, "parts of the batch"),
 		number("cfg", func(p *Plan) *int { return &p.CFG }, 1, MaxRanks, "groups of conditioning entries"),
 		number("pipe", func(p *Plan) *int { return &p.Pipe }, 1, MaxRanks, "stages"),
-		number("ring", func(p *Plan) *int { return &p.Ring }, 1, MaxRanks, "ranks of a ring"),
+		rows("ring", false, "ranks of a ring"),
+		rows("gather", true, "ranks that gather keys and values"),
 		number("ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, MaxRanks, "ranks that exchange heads"),
 		number("tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"),
 		number("patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"),
@@ -184,6 +204,10 @@ func Parse(text string) (Plan, error) {
 		if err := p.set(key, strings.TrimSpace(value)); err != nil {
 			return p, err
 		}
+	}
+	if seen["ring"] && seen["gather"] {
+		return p, Refuse("gather", "and ring both split the tokens, and keys and values either circulate or are gathered: "+
+			"leave out one of them")
 	}
 	if p.Pipe > 1 {
 		if !seen["patches"] {
@@ -234,8 +258,8 @@ func (p Plan) Possible() error {
 		return Refuse("warmup", "is %d with deterministic=on, but patches behind it attend to keys and values of the "+
 			"evaluation before, as no other plan does: use patches=1, or leave warmup out", p.Warmup)
 	case p.Shard && !p.Owns() && p.Parts() == 1:
-		return Refuse("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, "+
-			"data), or leave shard out")
+		return Refuse("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, "+
+			"gather, cfg, data), or leave shard out")
 	case p.Pipe == 1 && p.Patches > 1:
 		return Refuse("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -300,6 +324,18 @@ func (p Plan) Bands() int {
 // before every attention.
 func (p Plan) InOrder() bool { return p.Deterministic && p.Ring*p.Ulysses > 1 }
 
+// Gathers reports whether the ranks of a ring gather the rows of all before they attend to them, which they do in any
+// case where these are kept or must be in order.
+func (p Plan) Gathers() bool { return p.Gather && p.Pipe == 1 && !p.InOrder() }
+
+// ringKey returns the key that says how many ranks p.Ring has.
+func (p Plan) ringKey() string {
+	if p.Gather {
+		return "gather"
+	}
+	return "ring"
+}
+
 // Skips reports whether some block takes the output of an earlier one.
 func Skips(spec *dit.Spec) bool {
 	return slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Skip >= 0 })
@@ -346,7 +382,7 @@ func (p Plan) checkWhole(spec *dit.Spec) error {
 	}
 	for _, k := range keys() {
 		switch k.name {
-		case "pipe", "ring", "ulysses", "tensor", "shard":
+		case "pipe", "ring", "gather", "ulysses", "tensor", "shard":
 			if one := OneRank(); k.get(&p) != k.get(&one) {
 				return refuse(k.name, k.get(&p))
 			}
@@ -370,8 +406,8 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	case p.CFG > entries:
 		return Refuse("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
 	case p.Ring*p.Ulysses > imageTokens:
-		return Refuse("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses,
-			imageTokens, imageTokens)
+		return Refuse("ulysses", "%s*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.ringKey(),
+			p.Ring*p.Ulysses, imageTokens, imageTokens)
 	case p.Spread && p.Pipe*p.Ring*p.Ulysses > imageTokens:
 		return Refuse("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages",
 			p.Pipe*p.Ring*p.Ulysses, imageTokens)

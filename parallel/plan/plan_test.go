@@ -92,6 +92,7 @@ func TestStringIsParsedBack(t *testing.T) {
 		"data=2,pipe=2,patches=1,sync=spread", "pipe=3,patches=5,warmup=2,overlap=off", "ranks=4,stale=on",
 		"cfg=2,pipe=2,tensor=2,form=scatter,shard=on,kv=fp8", "deterministic=on", "ranks=4,deterministic=on",
 		"pipe=2,patches=3,deterministic=on", "pipe=2,patches=1,warmup=1,ring=2,deterministic=on",
+		"gather=2", "gather=3,ulysses=2,overlap=off",
 	} {
 		want, err := Parse(text)
 		if err != nil {

@@ -62,17 +62,9 @@ func (s *sequence) alikeMerged(a dit.Attention) {
 
 // alikeInOrder brings the keys of all ranks here, in the order of the sequence, and attends to them as one rank does.
 func (s *sequence) alikeInOrder(a dit.Attention) {
-	b, h, d := a.K.Dim(0), a.K.Dim(2), a.K.Dim(3)
-	row, me := b*2*h*d, s.ring.Rank()
-	view := func(t engine.Tensor) (k, v engine.Tensor) { // [rows, B, 2, H, D]
-		t = t.Split(0, t.Len()/row, b, 2, h, d)
-		return t.Index(2, 0).Transpose(0, 1), t.Index(2, 1).Transpose(0, 1)
-	}
+	row, me := rowLen(a.K), s.ring.Rank()
 	mine := s.arena.Alloc(a.K.DType, a.K.Dim(1)*row)
-	if k, v := view(mine); a.K.Dim(1) > 0 {
-		s.ops.Copy(k, a.K)
-		s.ops.Copy(v, a.V)
-	}
+	s.pack(mine, a.K, a.V)
 	gather := func(ranks comm.Comm, rows func(r int) int) {
 		if ranks.Size() == 1 {
 			return
@@ -87,6 +79,6 @@ func (s *sequence) alikeInOrder(a dit.Attention) {
 	}
 	gather(s.ulysses, func(u int) int { return s.count(me, u, true) })
 	gather(s.ring, func(r int) int { return s.gathered(r, true) })
-	k, v := view(mine)
+	k, v := keysIn(mine, mine.Len()/row, a.K)
 	s.ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
 }

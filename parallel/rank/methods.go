@@ -18,6 +18,8 @@ func newAttention(p plan.Plan, l lane, lanes *LaneStore, entry entryKey) attenti
 		m = newStore()
 	case p.InOrder():
 		m = &passing{}
+	case p.Gathers():
+		m = gatheredAttention{}
 	default:
 		m = ringAttention{}
 	}
