@@ -65,6 +65,7 @@ func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCom
 	var out []string
 	for _, key := range []string{
 		"ranks=\thow many at most; the plan is chosen", "ulysses=\ttokens, heads exchanged", "ring=\ttokens, keys go round",
+		"gather=\ttokens, keys gathered",
 		"cfg=2\tpositive and negative", "tensor=\theads and MLP columns", "pipe=\tblocks over stages",
 		"patches=\tof a pipeline", "warmup=\tsynchronous evaluations of a pipeline", "data=\tpictures of a batch",
 		"shard=on\tbytes of the weights", "deterministic=on\tbits of one rank", "stale=on\twith ranks: pipelines too",

@@ -185,7 +185,7 @@ class Plan:
                 ),
                 "more": (
                     "STRING",
-                    {"default": "", "tooltip": "further keys, as in shard=on,patches=4; with auto also ranks=4"},
+                    {"default": "", "tooltip": "further keys, as in gather=2,shard=on; with auto also ranks=4"},
                 ),
                 "predict": (
                     ["none", *files],

@@ -112,7 +112,6 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "ulysses=2", 2, 1e-5, true},
 		{"flux-c", "ring=2", 1, 1e-5, false},
 		{"flux-c", "gather=2", 2, 1e-5, true},
-		{"q21-b", "gather=3", 1, 1e-5, true},
 		{"flux-c", "tensor=2", 2, 1e-5, false},
 		{"flux-c", "tensor=2,form=scatter", 1, 1e-5, false},
 		{"flux-c", "ulysses=2,shard=on", 2, 1e-5, true},

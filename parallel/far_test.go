@@ -320,8 +320,9 @@ func TestFarHostsEqualOneProcess(t *testing.T) {
 	far := *r
 	h.weights(&far)
 	plans := []string{
-		"", "ulysses=2,cfg=2", "ring=3", "gather=3", "tensor=3,form=scatter", "cfg=2,ring=3", "cfg=2,tensor=3", "data=2,ulysses=3",
-		"pipe=3,ulysses=2,patches=1", "ring=2,tensor=2,shard=on", "ulysses=3,tensor=2", "pipe=3,patches=3,warmup=1",
+		"", "ulysses=2,cfg=2", "ring=3", "gather=3", "tensor=3,form=scatter", "cfg=2,ring=3", "cfg=2,tensor=3",
+		"data=2,ulysses=3", "pipe=3,ulysses=2,patches=1", "ring=2,tensor=2,shard=on", "ulysses=3,tensor=2",
+		"pipe=3,patches=3,warmup=1",
 	}
 	for i, text := range plans {
 		if testing.Short() && i%3 != 1 {
