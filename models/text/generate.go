@@ -32,11 +32,11 @@ type Sampling struct {
 type Head struct{ loaded[headWeights] }
 
 type headWeights struct {
-	Rows *engine.Weight `weight:"model.embed_tokens,nobias" shape:"V,E"`
+	Rows *engine.Weight `weight:"lm_head,nobias,alt=model.embed_tokens" shape:"V,E"`
 }
 
-// OpenHead loads the embedding table of the language model in set as the output matrix (tied embeddings). The caller
-// must close the result.
+// OpenHead loads the output matrix of the language model in set: lm_head, or its embedding table if the file has none
+// (tied embeddings). The caller must close the result.
 func OpenHead(ops engine.Ops, set *weights.Set) (*Head, error) {
 	var writers []string
 	for _, k := range kinds() {
@@ -56,13 +56,17 @@ func OpenHead(ops engine.Ops, set *weights.Set) (*Head, error) {
 	})
 }
 
-// Chat says how a language model whose output matrix is its embedding table is asked to write a text.
+// Chat says how a language model is asked to write a text.
 type Chat struct {
 	Turn     string   // a turn begins with it; words that do are the whole prompt
 	Template string   // is put around other words, in place of "{}"; empty: the template of the family
 	Pictures string   // Template for words about pictures, each of which is one PictureInText in place of "[]"
+	System   string   // stands in front of a template and has what the model is told in place of "[]"; empty: it has none
+	Always   bool     // the template is used even for words that are to be the whole prompt
 	Quiet    string   // ends a prompt for a model that is not to think first
 	Stop     []string // tokens that end the text
+	// Layout is that of its prompts if no family reads its states.
+	Layout tokenizer.Layout
 }
 
 // PictureInText is the placeholder of a picture in a prompt of Qwen.
@@ -76,6 +80,15 @@ func qwenChat() *Chat {
 	}
 }
 
+// qwen35Chat returns how Qwen3.5 is asked.
+func qwen35Chat() *Chat {
+	c := qwenChat()
+	c.Template, c.System = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", "<|im_start|>system\n[]<|im_end|>\n"
+	c.Quiet, c.Always = "<think>\n</think>\n", true
+	c.Layout = tokenizer.Chat("qwen35", c.Template, 248044)
+	return c
+}
+
 // gemmaChat returns how Gemma 3 is asked, about words alone.
 func gemmaChat() *Chat {
 	return &Chat{
@@ -85,9 +98,11 @@ func gemmaChat() *Chat {
 	}
 }
 
-// past is the KV cache of one layer, [1, capacity, K*D] each; at is the number of tokens in it.
+// past is the KV cache of one layer, [1, capacity, K*D] each, or what its delta rule keeps; at is the number of tokens
+// in it.
 type past struct {
 	k, v engine.Tensor
+	rule *recurrence
 	at   int
 }
 
@@ -159,7 +174,11 @@ func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (pro
 	logits engine.Tensor,
 ) {
 	prompt, step = m.work(a, dtype, 1, l, f), m.work(a, dtype, 1, 1, Form{})
-	for range m.weights.Layer {
+	for _, layer := range m.weights.Layer {
+		if layer.Delta != nil {
+			cache = append(cache, past{rule: &recurrence{}})
+			continue
+		}
 		row := func() engine.Tensor { return a.Alloc(dtype, 1, l+most, m.Config.KVHeads*m.Config.HeadDim) }
 		cache = append(cache, past{k: row(), v: row()})
 	}

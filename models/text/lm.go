@@ -15,8 +15,8 @@ import (
 // LMConfig describes a decoder-only language model that is used as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
 // Qwen2.5-VL and Qwen3-VL without their vision towers: arXiv:2502.13923; Mistral Small 3; Gemma 2: arXiv:2408.00118,
 // sec. 2; Gemma 3: arXiv:2503.19786, sec. 2; all have LLaMA's architecture, arXiv:2302.13971, with grouped-query
-// attention, arXiv:2305.13245). Names are those of Hugging Face's config.json. Sizes follow from shapes; files whose
-// Theta, Eps or HeadDim differ say so in their metadata.
+// attention, arXiv:2305.13245; Qwen3.5 has it in every fourth layer, see delta). Names are those of Hugging Face's
+// config.json. Sizes follow from shapes; files whose Theta, Eps or HeadDim differ say so in their metadata.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -34,6 +34,7 @@ type LMConfig struct {
 	// Scores are not soft-capped, as in ComfyUI.
 	gemma  bool
 	nearby nearby // of Gemma 3
+	delta  delta  // of Qwen3.5
 }
 
 // LM is a loaded language model, or one tensor-parallel part of it (OpenParts). Encode returns states of its layers,
@@ -47,33 +48,47 @@ type lmWeights struct {
 	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E" use:"embed"` // only part 0 has it
 	Layer []*lmLayer    `weight:"model.layers"`
 	Final *lmNorm       `weight:"model.norm"` // nil: not in the file, or its output is not needed
-	Last  *lmPlus1      `weight:"model.norm"` // Final of Gemma 3
+	Last  *lmPlus1      `weight:"model.norm"` // Final of Gemma 3 and Qwen3.5
 }
 
 type lmNorm struct {
 	Weight engine.Tensor `weight:"weight" shape:"E"`
 }
 
-// lmLayer is one decoder layer. Files store the two halves of a rotary pair D/2 rows apart (k and k+D/2); the row
-// orders put them next to each other, as engine.RoPE expects.
+// lmLayer is one decoder layer.
 type lmLayer struct {
-	Norms *lmNorms       `weight:""` // exactly one of Norms and Gemma is set
+	Norms *lmNorms       `weight:""` // exactly one of Norms, Plus1 and Gemma is set
+	Plus1 *lmNormsPlus1  `weight:""`
 	Gemma *lmSandwich    `weight:""`
-	Q     *engine.Weight `weight:"self_attn.q_proj,optbias,perm=q" shape:"Q,E" split:"rows Q"`
-	K     *engine.Weight `weight:"self_attn.k_proj,optbias,perm=k" shape:"K,E" split:"rows K"`
-	V     *engine.Weight `weight:"self_attn.v_proj,optbias" shape:"K,E" split:"rows K"`
-	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalized, or Plus1 has the norms
-	Plus1 *lmHeadPlus1   `weight:"self_attn"` // Heads of Gemma 3
-	O     *engine.Weight `weight:"self_attn.o_proj,nobias" shape:"E,Q" split:"cols Q"`
+	Full  *lmAttention   `weight:"self_attn"` // exactly one of Full and Delta is set
+	Delta *lmDelta       `weight:"linear_attn"`
 	Gate  *engine.Weight `weight:"mlp.gate_proj,nobias" shape:"F,E" split:"rows F"`
 	Up    *engine.Weight `weight:"mlp.up_proj,nobias" shape:"F,E" split:"rows F"`
 	Down  *engine.Weight `weight:"mlp.down_proj,nobias" shape:"E,F" split:"cols F"`
+}
+
+// lmAttention attends to all tokens before. Files store the two halves of a rotary pair half of the rotated rows apart;
+// the row orders put them next to each other, as engine.RoPE expects. Q has the rows of the output's gates behind those
+// of the queries if the model has gates.
+type lmAttention struct {
+	Q     *engine.Weight `weight:"q_proj,optbias,perm=q" shape:"G,E" split:"rows G"`
+	K     *engine.Weight `weight:"k_proj,optbias,perm=k" shape:"K,E" split:"rows K"`
+	V     *engine.Weight `weight:"v_proj,optbias" shape:"K,E" split:"rows K"`
+	Heads *lmHeadNorm    `weight:""` // nil: queries and keys are not normalized, or Plus1 has the norms
+	Plus1 *lmHeadPlus1   `weight:""` // Heads of Gemma 3 and Qwen3.5
+	O     *engine.Weight `weight:"o_proj,nobias" shape:"E,Q" split:"cols Q"`
 }
 
 // lmNorms are the norms before attention and MLP.
 type lmNorms struct {
 	Norm1 engine.Tensor `weight:"input_layernorm.weight" shape:"E"`
 	Norm2 engine.Tensor `weight:"post_attention_layernorm.weight" shape:"E"`
+}
+
+// lmNormsPlus1 are those of Qwen3.5, whose weights files store minus 1.
+type lmNormsPlus1 struct {
+	Norm1 engine.Tensor `weight:"input_layernorm.weight,plus1" shape:"E"`
+	Norm2 engine.Tensor `weight:"post_attention_layernorm.weight,plus1" shape:"E"`
 }
 
 // lmSandwich are Gemma's norms, which also follow attention and MLP; files store the weights minus 1.
@@ -109,7 +124,7 @@ const lastNorm = "model.norm.weight"
 // JSON of the file's metadata entry "config", empty if there is none. The returned set's names have no prefix.
 func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
 	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b", "qwen25_7b",
-		"mistral3", "gemma2_2b", "gemma3_12b")
+		"mistral3", "gemma2_2b", "gemma3_12b", "qwen35")
 	if err != nil {
 		return part, LMConfig{}, nil, err
 	}
@@ -126,7 +141,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 	}
 	ignore := []string{
 		"lm_head.", "model.lm_head.", "visual.", "vision_model.", "vision_tower.", "multi_modal_projector.",
-		"model.vision_tower.", "model.multi_modal_projector.", "tekken_model", "spiece_model", projections,
+		"model.vision_tower.", "model.multi_modal_projector.", "tekken_model", "spiece_model", projections, "mtp.",
 	}
 	if c.gemma && !c.nearby.some() { // nothing reads the states after Gemma 2's last layer
 		ignore = append(ignore, lastNorm)
@@ -138,15 +153,21 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 		c.Layers, ignore = n, append(ignore, lastNorm)
 	}
 	opt := weights.Options{
-		Spare: true, Model: part.Kind, Ignore: ignore, Ranks: min(len(ops), c.KVHeads),
+		Spare: true, Model: part.Kind, Ignore: ignore, Ranks: min(len(ops), c.parts()),
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "Q": c.Heads * c.HeadDim, "K": c.KVHeads * c.HeadDim, "F": c.MLP, "V": c.Vocab,
+			"G": c.Heads * c.HeadDim,
 		},
-		Units: map[string]int{"Q": c.Heads / c.KVHeads * c.HeadDim, "K": c.HeadDim},
+		Units: map[string]int{
+			"Q": c.Heads / c.KVHeads * c.HeadDim, "G": c.Heads / c.KVHeads * c.HeadDim, "K": c.HeadDim,
+		},
 		Perms: map[string][]int{
 			"q": halvesTogether(c.Heads, c.HeadDim), "k": halvesTogether(c.KVHeads, c.HeadDim),
 			"d": halvesTogether(1, c.HeadDim),
 		},
+	}
+	if c.delta.some() {
+		c.delta.options(&opt, c)
 	}
 	var of engine.Ops // of any part
 	for _, o := range ops {
@@ -164,22 +185,26 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 		first := opt.Rank == 0
 		opt.Uses = func(u dit.Use) bool { return first || u != dit.ForEmbed }
 		m := &LM{Config: c}
-		for range c.Layers {
-			layer := &lmLayer{Norms: &lmNorms{}}
-			if c.gemma {
+		for i := range c.Layers {
+			layer := &lmLayer{Norms: &lmNorms{}, Full: &lmAttention{}}
+			switch {
+			case c.delta.some():
+				layer = c.delta.layer(set, i)
+			case c.gemma:
 				layer.Norms, layer.Gemma = nil, &lmSandwich{}
 			}
 			switch {
-			case c.nearby.some():
-				layer.Plus1 = &lmHeadPlus1{}
+			case layer.Full == nil:
+			case c.plus1():
+				layer.Full.Plus1 = &lmHeadPlus1{}
 			case set.Has("model.layers.0.self_attn.q_norm.weight"):
-				layer.Heads = &lmHeadNorm{}
+				layer.Full.Heads = &lmHeadNorm{}
 			}
 			m.weights.Layer = append(m.weights.Layer, layer)
 		}
 		switch {
 		case !set.Has(lastNorm) || slices.Contains(ignore, lastNorm):
-		case c.nearby.some():
+		case c.plus1():
 			m.weights.Last = &lmPlus1{}
 		default:
 			m.weights.Final = &lmNorm{}
@@ -196,6 +221,17 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 	}
 	return out, nil
 }
+
+// parts returns into how many parts the model can be split.
+func (c LMConfig) parts() int {
+	if c.delta.some() {
+		return 1
+	}
+	return c.KVHeads
+}
+
+// plus1 reports whether files store the weights of norms of heads, and of the last one, minus 1.
+func (c LMConfig) plus1() bool { return c.nearby.some() || c.delta.some() }
 
 // isCutQwen reports whether the language model under a prefix is Qwen3-VL-32B, of which files have the first 50 layers
 // and no final norm.
@@ -239,24 +275,31 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	case "gemma3_12b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma, c.nearby = 256, 1e6, 0, true, gemma3()
 	}
+	if kind == "qwen35" {
+		return inferDelta(set, config)
+	}
 	if err := override(config, &c); err != nil {
 		return c, err
 	}
 	c.Width, c.Vocab = set.Dim("model.embed_tokens.weight", 1), set.Dim("model.embed_tokens.weight", 0)
 	c.Layers, c.MLP = set.Count("model.layers"), set.Dim(mlp+"gate_proj.weight", 0)
-	q, k := set.Dim(attn+"q_proj.weight", 0), set.Dim(attn+"k_proj.weight", 0)
+	return c, c.infer(set.Dim(attn+"q_proj.weight", 0), set.Dim(attn+"k_proj.weight", 0))
+}
+
+// infer reads the numbers of heads from the rows of queries and keys, and checks what is not from shapes.
+func (c *LMConfig) infer(q, k int) error {
 	switch {
 	case c.HeadDim < 2 || c.HeadDim%2 != 0 || q%c.HeadDim != 0 || k%c.HeadDim != 0 || k == 0 || q%k != 0:
-		return c, fmt.Errorf("text encoder config: head_dim is %d, must be even and divide the %d rows of queries and the "+
+		return fmt.Errorf("text encoder config: head_dim is %d, must be even and divide the %d rows of queries and the "+
 			"%d of keys, these divide those", c.HeadDim, q, k)
 	case c.Width < 1 || c.MLP < 1 || c.Layers < 1 || c.Layers > 1<<10:
-		return c, fmt.Errorf("text encoder: width %d, intermediate size %d and %d layers (allowed: 1..1024 layers)",
+		return fmt.Errorf("text encoder: width %d, intermediate size %d and %d layers (allowed: 1..1024 layers)",
 			c.Width, c.MLP, c.Layers)
 	case !(c.Eps > 0) || !(c.Theta > 0):
-		return c, fmt.Errorf("text encoder config: rms_norm_eps is %g and rope_theta %g, must be above 0", c.Eps, c.Theta)
+		return fmt.Errorf("text encoder config: rms_norm_eps is %g and rope_theta %g, must be above 0", c.Eps, c.Theta)
 	}
 	c.Heads, c.KVHeads = q/c.HeadDim, k/c.HeadDim
-	return c, nil
+	return nil
 }
 
 func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
@@ -349,15 +392,18 @@ type lmWork struct {
 	deep engine.Tensor // [B, L, E]; only with pictures
 	root engine.Tensor // [1, E] f32, the factor of Gemma's embeddings minus 1
 	near near          // of layers that see what is nearby
+	rule deltaWork     // of layers with a delta rule
 }
 
 func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
-	c, first := m.Config, m.weights.Layer[0]
+	c := m.Config
+	i := slices.IndexFunc(m.weights.Layer, func(l *lmLayer) bool { return l.Full != nil })
+	first, up := m.weights.Layer[i].Full, m.weights.Layer[i].Up
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
 	w := lmWork{
 		work: work{
 			x: row(c.Width), norm: row(c.Width), q: row(first.Q.N()), k: row(first.K.N()), v: row(first.K.N()),
-			o: row(first.Q.N()), hidden: row(first.Up.N()), gate: row(first.Up.N()),
+			o: row(first.O.K()), hidden: row(up.N()), gate: row(up.N()),
 		},
 		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, c.HeadDim/2), Sin: a.Alloc(engine.F32, l, c.HeadDim/2)},
 	}
@@ -371,6 +417,7 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 		w.root = a.Alloc(engine.F32, 1, c.Width)
 	}
 	w.near = c.nearby.room(a, l, c.HeadDim)
+	w.rule = c.delta.room(row)
 	return w
 }
 
@@ -406,7 +453,9 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 		if err := env.step(i); err != nil {
 			return engine.Tensor{}, err
 		}
-		m.layer(env, layer, w, cfg.nearby.sees(i), keys, before[i])
+		if err := m.layer(env, layer, w, cfg.nearby.sees(i), keys, before[i]); err != nil {
+			return engine.Tensor{}, err
+		}
 		if len(f.Pictures) > 0 {
 			w.deepen(ops, chunks, i+1)
 		}
@@ -488,19 +537,27 @@ func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
 
 // rotation returns cos and sin of position * theta^(-2k/D) / stretch, [l, D/2]; stretch 0 is 1. Of 64 pairs, 16 rotate
 // with time and 24 each with row and column. Interleaved, the first 60 rotate with time, row and column in turn and the
-// last 4 with time.
+// last 4 with time. Of Qwen3.5 the first pairs rotate with time, row and column in turn, as many as delta says, as if
+// there were no others, and the others do not.
 func (c LMConfig) rotation(at [][3]int, theta, stretch float64) (cos, sin []float32) {
-	pairs := c.HeadDim / 2
+	all, pairs := c.HeadDim/2, c.HeadDim/2
+	if c.delta.some() {
+		pairs = c.delta.pairs
+	}
 	for _, p := range at {
-		for k := range pairs {
+		for k := range all {
+			if k >= pairs {
+				cos, sin = append(cos, 1), append(sin, 0)
+				continue
+			}
 			axis, part := 0, 64*k/pairs
 			switch {
-			case c.Interleaved && part < 60:
+			case c.Interleaved && (part < 60 || c.delta.some()):
 				axis = k % 3
 			case !c.Interleaved && part >= 16:
 				axis = 1 + (part-16)/24
 			}
-			f := float32(1 / math.Pow(theta, float64(2*k)/float64(c.HeadDim)) / cmp.Or(stretch, 1))
+			f := float32(1 / math.Pow(theta, float64(k)/float64(pairs)) / cmp.Or(stretch, 1))
 			s, co := math.Sincos(float64(float32(p[axis]) * f))
 			cos, sin = append(cos, float32(co)), append(sin, float32(s))
 		}
@@ -525,22 +582,46 @@ func (w lmWork) add(env Env, a engine.Tensor, weight *engine.Weight, post engine
 	env.Ops.Add(w.x, w.x, w.norm)
 }
 
-// layer runs one layer, which sees what is nearby or all. If before has memory, new keys and values are appended to it
-// and attention covers all of it.
-func (m *LM) layer(env Env, layer *lmLayer, w lmWork, local bool, keys []int, before past) {
+// layer runs one layer, which sees what is nearby or all. If before has memory, it continues what is in it.
+func (m *LM) layer(env Env, layer *lmLayer, w lmWork, local bool, keys []int, before past) error {
 	ops, cfg := env.Ops, m.Config
-	queries, groups := layer.Q.N()/cfg.HeadDim, layer.K.N()/cfg.HeadDim
 	norms, act := lmSandwich{}, engine.SiLU
-	if layer.Gemma != nil {
+	switch {
+	case layer.Gemma != nil:
 		norms, act = *layer.Gemma, engine.GELUTanh
-	} else {
+	case layer.Plus1 != nil:
+		norms.Norm1, norms.Norm2 = layer.Plus1.Norm1, layer.Plus1.Norm2
+	default:
 		norms.Norm1, norms.Norm2 = layer.Norms.Norm1, layer.Norms.Norm2
 	}
 	ops.RMSNorm(w.norm, w.x, norms.Norm1, cfg.Eps)
+	if layer.Delta == nil {
+		m.attention(env, layer.Full, w, local, keys, before)
+		w.add(env, w.o, layer.Full.O, norms.Post1, cfg.Eps)
+	} else {
+		if err := layer.Delta.run(env, w, cfg, before.rule); err != nil {
+			return err
+		}
+		w.add(env, w.rule.o, layer.Delta.Out, norms.Post1, cfg.Eps)
+	}
+	ops.RMSNorm(w.norm, w.x, norms.Norm2, cfg.Eps)
+	ops.Linear(w.gate, w.norm, layer.Gate, engine.Epilogue{})
+	ops.Linear(w.hidden, w.norm, layer.Up, engine.Epilogue{})
+	ops.ActivateMul(w.hidden, w.gate, w.hidden, act)
+	w.add(env, w.hidden, layer.Down, norms.Post2, cfg.Eps)
+	return nil
+}
+
+// attention writes the heads' results for w.norm to w.o. If before has memory, new keys and values are appended to it
+// and attention covers all of it.
+func (m *LM) attention(env Env, layer *lmAttention, w lmWork, local bool, keys []int, before past) {
+	ops, cfg := env.Ops, m.Config
+	queries, groups := layer.O.K()/cfg.HeadDim, layer.K.N()/cfg.HeadDim
 	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
 	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
 	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
-	q, k, v := heads(w.q, queries), heads(w.k, groups), heads(w.v, groups)
+	n := layer.O.K() // rows of queries; those of gates may follow
+	q, k, v := heads(w.q.Slice(2, 0, n), queries), heads(w.k, groups), heads(w.v, groups)
 	var nq, nk engine.QKNorm
 	h := layer.Heads
 	if layer.Plus1 != nil {
@@ -576,10 +657,7 @@ func (m *LM) layer(env Env, layer *lmLayer, w lmWork, local bool, keys []int, be
 	for i := range g {
 		ops.Attention(out.Index(3, i), grouped.Index(3, i), k, v, args)
 	}
-	w.add(env, w.o, layer.O, norms.Post1, cfg.Eps)
-	ops.RMSNorm(w.norm, w.x, norms.Norm2, cfg.Eps)
-	ops.Linear(w.gate, w.norm, layer.Gate, engine.Epilogue{})
-	ops.Linear(w.hidden, w.norm, layer.Up, engine.Epilogue{})
-	ops.ActivateMul(w.hidden, w.gate, w.hidden, act)
-	w.add(env, w.hidden, layer.Down, norms.Post2, cfg.Eps)
+	if all := layer.Q.N(); all > n {
+		ops.ActivateMul(w.o, w.q.Slice(2, n, all), w.o, engine.Sigmoid)
+	}
 }

@@ -133,6 +133,11 @@ func kinds() []Kind {
 			anchor: t5, open: opener(openT5),
 		},
 		{
+			Name: "qwen35", Prompt: "qwen35", Vocabularies: []string{"qwen35", "qwen3.5"},
+			ComfyUI: "text_encoders/qwen35_tokenizer", anchor: deltaKey, open: openLM, lm: true,
+			Unit: deepPatch * visionMerge, Chat: qwen35Chat(),
+		},
+		{
 			Name: "gemma3_12b", Prompt: "gemma3_12b", Vocabularies: []string{"gemma3"}, anchor: queryNorm, open: openLM,
 			lm: true, is: isGemma3, Chat: gemmaChat(),
 		},
@@ -176,7 +181,7 @@ func kinds() []Kind {
 			Name: "mistral3", Prompt: "mistral3", Vocabularies: []string{"mistral3", "mistral"},
 			anchor: "model.layers.0.post_attention_layernorm.weight", open: openLM, lm: true, layers: 30,
 			is: func(set *weights.Set, p string) bool {
-				return !set.Has(p+queryNorm) && !set.Has(p+keyBias) && !set.Has(p+sandwich)
+				return !set.Has(p+queryNorm) && !set.Has(p+keyBias) && !set.Has(p+sandwich) && !set.Has(p+deltaKey)
 			},
 		},
 		{
@@ -252,7 +257,7 @@ func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
 		return 1, nil
 	}
 	_, c, _, err := describeLM(set, config)
-	return min(ops, c.KVHeads), err
+	return min(ops, c.parts()), err
 }
 
 // OpenPart loads part i of the n that OpenParts makes for n Ops, within room bytes. It returns an error if the encoder

@@ -36,15 +36,21 @@ type VisionTower interface {
 // Qwen3-VL, vision.deepstack_visual_indexes. If the weights would take more than room bytes (0: any number), blocks are
 // read before each use, as OpenParts does with layers. The caller must close the result.
 func OpenVisionTower(ops engine.Ops, set *weights.Set, config []byte, room int64) (VisionTower, error) {
-	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b")
+	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b", "qwen35")
 	if err != nil {
 		return nil, err
 	}
 	c := struct {
 		Vision visionConfig `json:"vision"`
 	}{visionConfig{Heads: 16, Taps: []int{5, 11, 17}}}
-	if part.Kind == "qwen3vl_8b" || part.Kind == "qwen3vl_32b" {
+	switch part.Kind {
+	case "qwen3vl_8b", "qwen3vl_32b":
 		c.Vision.Taps = []int{8, 16, 24}
+	case "qwen35":
+		c.Vision.Taps = nil
+		if set.Dim("visual.patch_embed.proj.weight", 0) == 768 { // Qwen3.5-0.8B
+			c.Vision.Heads = 12
+		}
 	}
 	if err := override(config, &c); err != nil {
 		return nil, err
