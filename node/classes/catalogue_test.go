@@ -77,8 +77,14 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 		}
 		got = withFiles(cat.Class(name), stripped(got)).(*pyjson.Object)
 		a, b := string(pyjson.Dump(got)), string(pyjson.Dump(want))
-		if name == "CLIPLoader" { // a type that ComfyUI got later
+		switch name { // what ComfyUI got later
+		case "CLIPLoader":
 			a = strings.Replace(a, `, "flux3"`, "", 1)
+		case "TextGenerate":
+			a = strings.NewReplacer(`, "mtp": ["COMBO", {"multiselect": false, "options": ["auto", "off", "2", "3", "4", "5"]}], `+
+				`"system_prompt": ["STRING", {"forceInput": true}]`, "", `, "mtp", "system_prompt"`, "",
+				`["STRING", "STRING"], "output_is_list": [false, false]`, `["STRING"], "output_is_list": [false]`,
+				`, "thinking"], "output_m`, `], "output_m`).Replace(a)
 		}
 		if a != b {
 			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)

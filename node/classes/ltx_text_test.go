@@ -149,8 +149,9 @@ func TestLTXTextsAreWritten(t *testing.T) {
 			if !strings.HasPrefix(key, encoder) || testing.Short() && strings.HasSuffix(key, "/long") {
 				continue
 			}
-			if got := write("TextGenerate", c.Prompt, c.Bare, c.Most, c.Sampling); got != c.Text {
-				t.Errorf("%s: %q, want %q", key, got, c.Text)
+			got, want := write("TextGenerate", c.Prompt, c.Bare, c.Most, c.Sampling), strings.TrimSpace(c.Text)
+			if got != want { // 0.33.0 keeps what is around a text
+				t.Errorf("%s: %q, want %q", key, got, want)
 			}
 		}
 		const turns = "<start_of_turn>system\n" + describeVideo + "<end_of_turn>\n<start_of_turn>user\nPrompt: the sea" +

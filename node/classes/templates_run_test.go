@@ -61,6 +61,7 @@ var standIns = []struct {
 	{of(`text_encoders/flux2/mistral_3`), standInMistral},
 	{of(`text_encoders/(krea2|flux3)/qwen3vl_[48]b`), standInEyes("krea2-qwen3vl-a")},
 	{of(`text_encoders/minimax/qwen3vl_32b`), standInEyes("h3te-a")},
+	{of(`text_encoders/\w+/qwen3\.5`), standIn("qwen35-b", nil)},
 	{of(`text_encoders/wan/umt5`), standInUMT5},
 	{of(`text_encoders//gemma_3`), standInGemma},
 	{of(`text_encoders/flux/clip_l`), standInDemo("text_encoders/demo_clip")},
@@ -364,7 +365,7 @@ func (f *templateFiles) put(t *testing.T, key, path string) error {
 	return fmt.Errorf("%w %s", errNoStandIn, key)
 }
 
-// errNoStandIn is of files of kinds that this program does not read, such as Gemma 4 and Qwen3.5.
+// errNoStandIn is of files of kinds that this program does not read, such as Gemma 4.
 var errNoStandIn = errors.New("nothing stands for")
 
 // waiting lists the templates that do not run yet, by what the error says.
@@ -408,7 +409,7 @@ func TestTemplatesRun(t *testing.T) {
 	}
 	words := cmp.Or(os.Getenv("PATCHBAY_TEST_TOKENIZERS"), filepath.Join("..", "..", "..", "shared", "tokenizers"))
 	made := templateFiles{dir: t.TempDir(), tokenizers: t.TempDir(), demo: t.TempDir(), made: map[string]string{}}
-	for to, from := range map[string]string{"qwen3": "qwen2.5", "clip": "clip"} {
+	for to, from := range map[string]string{"qwen3": "qwen2.5", "qwen35": "qwen2.5", "clip": "clip"} {
 		found, err := filepath.Glob(filepath.Join(words, from, "*"))
 		check(t, err)
 		if len(found) == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"patchbay/fault"
@@ -384,24 +385,41 @@ func generateClasses() []graph.Class {
 		graph.Bool("thinking", "lets the model think first", false).AsOptional(),
 		graph.Bool("use_default_template", "", true).AsOptional().AsAdvanced(),
 	}
+	// what later ComfyUIs added to TextGenerate
+	later := []graph.Input{
+		graph.Combo("mtp", "drafts of several tokens have no effect here", "auto", "off", "2", "3", "4", "5").AsOptional(),
+		graph.Number("system_prompt", "STRING", "what the model is told before the prompt", "forceInput", true).AsOptional(),
+	}
+	one := []graph.Slot{{Name: "generated_text", Type: "STRING"}}
 	return graph.Rows(graph.Class{
 		Module: "comfy_extras.nodes_textgen", Category: "text", Phase: graph.PhaseText,
-		Outputs: []graph.Slot{{Name: "generated_text", Type: "STRING"}},
 	}, []graph.Class{
 		{
 			Name: "TextGenerate", Display: "Generate Text", Aliases: "LLM, gemma",
-			Description: "Has the language model of an encoder write a text; those of Krea 2 and LTX-2 can.",
-			Inputs:      inputs, Run: func(c *graph.Call) ([]any, error) {
+			Description: "Has a language model write a text: Qwen3.5, or the encoder of Krea 2 or LTX-2.",
+			Outputs:     append(one, graph.Slot{Name: "thinking", Type: "STRING"}),
+			Inputs:      append(slices.Clip(inputs), later...), Run: func(c *graph.Call) ([]any, error) {
 				out, err := written(c, c.Str("prompt"))
-				return []any{out}, err
+				text, thoughts := withoutThoughts(out, c.Str("prompt"))
+				return []any{text, thoughts}, err
 			},
 		},
 		{
 			Name: "TextGenerateLTX2Prompt", Display: "Generate LTX2 Prompt", Aliases: "prompt enhance, LLM, gemma",
 			Description: "Has LTX-2's language model describe a video at length from a short prompt.",
-			Inputs:      inputs, Run: longerPrompt,
+			Inputs:      inputs, Run: longerPrompt, Outputs: one,
 		},
 	})
+}
+
+// withoutThoughts splits what was written into the text and what was thought before it, which begins in it or at the end of the
+// prompt, and has no end if it was cut short.
+func withoutThoughts(written, prompt string) (words, thoughts string) {
+	thoughts, words, _ = strings.Cut(written, "</think>")
+	if !strings.HasPrefix(strings.TrimSpace(thoughts), "<think>") && !strings.HasSuffix(strings.TrimSpace(prompt), "<think>") {
+		thoughts, words = "", written
+	}
+	return strings.TrimSpace(words), strings.TrimSpace(strings.Replace(thoughts, "<think>", "", 1))
 }
 
 // written returns what the clip input writes when it is asked words, as the other inputs say.
@@ -433,6 +451,9 @@ func written(c *graph.Call, words string) (string, error) {
 	}
 	a := value.Ask{
 		Words: words, Bare: !flag("use_default_template", true), Thinking: flag("thinking", false),
+	}
+	if c.Given("system_prompt") {
+		a.System = c.Str("system_prompt")
 	}
 	if c.Given("image") {
 		im := c.Image("image").First(3)

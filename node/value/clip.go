@@ -12,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/fault"
 	"patchbay/models"
+	"patchbay/models/family"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -86,6 +87,9 @@ func (c *Clip) Check(class, field string) error {
 			c.Type = f.Text.Types[0]
 		}
 	}
+	if len(c.parts) == 1 && writesAlone(c.parts[0].kind) {
+		return nil
+	}
 	wrong := func(format string, args ...any) error {
 		return fault.At(fault.WrongFamily, field, class+": "+format, args...)
 	}
@@ -111,6 +115,26 @@ func (c *Clip) Check(class, field string) error {
 		return wrong("type %s reads %s, the files hold %s", c.Type, strings.Join(may, ", "), strings.Join(have, " and "))
 	}
 	return nil
+}
+
+// writesAlone reports whether encoders of a kind write texts and no family reads their states, so that the type does
+// not matter.
+func writesAlone(kind string) bool {
+	for _, f := range models.Families() {
+		if _, ok := f.Text.Encoder(kind); ok {
+			return false
+		}
+	}
+	return text.KindOf(kind).Chat != nil
+}
+
+// reads returns how the type reads an encoder, or how one is read that writes alone; ok is false if the type does not.
+func (c *Clip) reads(e *encoder) (as family.Encoder, ok bool) {
+	reader := models.TextTypes()[c.Type]
+	if as, ok = reader.Encoder(e.kind); !ok && writesAlone(e.kind) {
+		return family.Encoder{Kind: e.kind, Layout: text.KindOf(e.kind).Chat.Layout}, true
+	}
+	return as, ok
 }
 
 // Empty reports whether a handle has no text encoders: that of a checkpoint without them.
@@ -159,7 +183,7 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 	reader, chunks := models.TextTypes()[c.Type], 0
 	for i := range c.parts {
 		e := &c.parts[i]
-		as, reads := reader.Encoder(e.kind)
+		as, reads := c.reads(e)
 		kind := text.KindOf(e.kind)
 		words, wanted := prompt(kind.Prompt)
 		if !wanted || !reads || kind.Of != "" {
@@ -234,6 +258,10 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 	if c.Empty() {
 		return out, nil, fault.Family("clip", "%s holds no text encoder: load that of its network with another loader",
 			c.Name)
+	}
+	if len(c.parts) == 1 && writesAlone(c.parts[0].kind) {
+		return out, nil, fault.Family("clip", "%s writes texts (TextGenerate), and no network here reads its states: load the "+
+			"encoder of the network", c.Name)
 	}
 	prompts, missing, err := c.prompts(u.Store, prompt)
 	if err != nil {

@@ -14,8 +14,12 @@ import (
 	"patchbay/parallel"
 )
 
-// picturePad is the ID of the placeholder token that a picture's states replace in a language model's prompt.
-const picturePad = 151655
+// picturePad is the placeholder token that a picture's states replace in a language model's prompt, and its ID in the
+// vocabulary of Qwen2 and Qwen3.
+const (
+	picturePad   = "<|image_pad|>"
+	picturePadID = 151655
+)
 
 // seeing is what the prompts of a handle contain besides words.
 type seeing struct {
@@ -92,10 +96,18 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 		return nil, err
 	}
 	defer l.Release() // before the language model wants room
+	vocab, err := u.Store.tokenizer(e)
+	if err != nil {
+		return nil, err
+	}
+	pad, ok := vocab.ID(picturePad)
+	if !ok {
+		pad = picturePadID
+	}
 	out, left := make([][]tokenizer.Token, len(chunks)), c.pictures
 	for i, chunk := range chunks {
 		for _, t := range chunk {
-			if t.Vector != nil || t.ID != picturePad || len(left) == 0 {
+			if t.Vector != nil || t.ID != pad || len(left) == 0 {
 				out[i] = append(out[i], t)
 				continue
 			}
@@ -115,26 +127,31 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 // Ask is a request to a language model to write a text.
 type Ask struct {
 	Words    string
-	Bare     bool // Words are the whole prompt: no template is put around them
+	System   string // what it is told before; empty: nothing. It is left out if Words are the whole prompt
+	Bare     bool   // Words are the whole prompt: no template is put around them
 	Thinking bool
 	Pictures []text.Picture
 }
 
-// template returns the text to put around the words for a model that is asked like that; base is the family's, for
-// prompts without pictures.
-func (a Ask) template(base string, as *text.Chat) string {
+// prompt returns the whole text for a model that is asked like that; base is the family's template, for prompts without
+// pictures.
+func (a Ask) prompt(base string, as *text.Chat) string {
 	switch {
-	case a.Bare || strings.HasPrefix(a.Words, as.Turn):
-		return "{}"
+	case a.Bare && !as.Always || strings.HasPrefix(a.Words, as.Turn):
+		return a.Words
 	case len(a.Pictures) > 0:
 		base = strings.Replace(as.Pictures, "[]", strings.Repeat(text.PictureInText, len(a.Pictures)), 1)
 	case as.Template != "":
 		base = as.Template
 	}
-	if !a.Thinking {
-		base += as.Quiet
+	out := strings.Replace(base, "{}", a.Words, 1)
+	if a.System != "" && !a.Bare {
+		out = strings.Replace(as.System, "[]", a.System, 1) + out
 	}
-	return base
+	if !a.Thinking {
+		out += as.Quiet
+	}
+	return out
 }
 
 // Write lets the encoder of a handle generate a text. It returns an error if no encoder of the handle can.
@@ -146,18 +163,22 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 		}
 	}
 	if e == nil {
-		return "", fault.Family("clip", "%s has no encoder that writes texts: load that of Krea 2 (Qwen3-VL-4B) or LTX-2 "+
-			"(Gemma 3 12B)", c.Name)
+		return "", fault.Family("clip", "%s has no encoder that writes texts: load Qwen3.5, or that of Krea 2 (Qwen3-VL-4B) "+
+			"or LTX-2 (Gemma 3 12B)", c.Name)
 	}
 	kind := text.KindOf(e.kind)
+	if a.System != "" && kind.Chat.System == "" {
+		return "", fault.Bad("system_prompt", "%s has no place for it in its template: leave it unconnected, or load "+
+			"Qwen3.5", e.name)
+	}
 	if len(a.Pictures) > 0 && kind.Unit == 0 {
 		return "", fault.Bad("image", "%s writes about words alone, not about pictures: leave image unconnected", e.name)
 	}
-	reader := models.TextTypes()[c.Type]
-	as, _ := reader.Encoder(e.kind)
+	as, _ := c.reads(e)
+	words := a.prompt(as.Layout.Template, kind.Chat)
 	asked := *c
-	asked.seeing = seeing{template: a.template(as.Layout.Template, kind.Chat), pictures: a.Pictures}
-	prompts, _, err := asked.prompts(u.Store, func(string) (string, bool) { return a.Words, true })
+	asked.seeing = seeing{template: "{}", pictures: a.Pictures}
+	prompts, _, err := asked.prompts(u.Store, func(string) (string, bool) { return words, true })
 	if err != nil {
 		return "", err
 	}
