@@ -107,6 +107,10 @@ func productRule(y, x Tensor, w *Weight, residual Tensor) string {
 	if !vector(w.Bias, w.N()) {
 		return "bias must be [N] f32"
 	}
+	if b := w.BiasBF16; !b.IsZero() && (w.Bias.IsZero() || b.DType != BF16 || b.rank != 1 || b.shape[0] != w.N() ||
+		!b.RowContiguous()) {
+		return "the bias in bf16 must be [N] bf16 beside a bias"
+	}
 	for _, a := range w.Adapters {
 		if a.Down == nil || a.Up == nil || a.Down.K != w.K() || a.Up.N != w.N() || a.Down.N != a.Up.K {
 			return "an adapter must have down [R, K] and up [N, R]"

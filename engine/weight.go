@@ -44,6 +44,9 @@ type Packed struct {
 	Rotated int     // as in Matrix; of I8, and of blocks of it
 	Blocks  *Blocks // as in Matrix
 	Layout  string  // name of the backend's layout
+	// RoundsBias: some products with the matrix add the bias rounded to bf16, and convert it unless the weight has it so
+	// (Weight.BiasBF16).
+	RoundsBias bool
 	// Buf starts with Head bytes, which depend only on type, scale, channel count and factors of inputs. PieceBytes for
 	// every PieceRows rows follow, the last piece padded. Packing rows from i*PieceRows on by themselves gives the same
 	// pieces, so a matrix can be assembled from parts that were packed in different places.
@@ -62,6 +65,7 @@ type Weight struct {
 	Name     string // checkpoint name, for error texts
 	Base     *Packed
 	Bias     Tensor // [N] f32, absent when zero
+	BiasBF16 Tensor // [N] bf16, Bias rounded; absent: there is none, or products do without (Packed.RoundsBias)
 	Adapters []Adapter
 }
 

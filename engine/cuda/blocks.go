@@ -67,6 +67,7 @@ func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 		}
 		tile := engine.Weight{
 			Name: w.Name, Base: &engine.Packed{DType: b.DType, N: n, K: b.K, Layout: layout}, Bias: columns(w.Bias),
+			BiasBF16: columns(w.BiasBF16),
 		}
 		for _, a := range w.Adapters {
 			up := *a.Up

@@ -143,7 +143,10 @@ func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weigh
 		X: driver.Address(op, x), W: w.Base.Buf.Dev, Y: driver.Address(op, y), Alpha: 1,
 		Workspace: o.mem.take(o.dev.lt.Space),
 	}
-	if pl.bias {
+	switch {
+	case pl.bias && !w.BiasBF16.IsZero():
+		c.Bias = driver.Address(op, w.BiasBF16)
+	case pl.bias:
 		c.Bias = o.mem.take(2 * p.N)
 		o.convert(c.Bias, driver.Address(op, w.Bias), p.N, engine.BF16, engine.F32)
 	}

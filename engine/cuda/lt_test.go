@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda/library"
+	"patchbay/engine/gguf"
 	"patchbay/tests/fakegpu"
 )
 
@@ -128,6 +130,83 @@ func TestLibrary(t *testing.T) {
 			if o.chosen != want {
 				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 			}
+		})
+	}
+}
+
+// TestRoundedBias checks that the library adds a bias that the weight has in bf16 as it is: a launch fewer for each
+// product, the same bits as with a bias that is converted, and within the tolerance those of ref, which adds it in f32.
+// Also where a weight in blocks is widened tile by tile, with adapters, and in convolutions.
+func TestRoundedBias(t *testing.T) {
+	o := newOps(t, openLibrary(t))
+	const rows, n, k = 20, 600, 256
+	for _, c := range []struct {
+		name     string
+		products int64
+		ranks    int
+		call     func(m *bench, w *engine.Weight) engine.Tensor
+	}{
+		{"linear", 1, 0, func(m *bench, w *engine.Weight) engine.Tensor {
+			x, y := m.normal(engine.BF16, rows, k), m.normal(engine.BF16, rows, n)
+			m.ops.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh})
+			return y
+		}},
+		{"adapters", 1, 8, func(m *bench, w *engine.Weight) engine.Tensor {
+			x, y := m.normal(engine.BF16, rows, k), m.normal(engine.BF16, rows, n)
+			m.ops.Linear(y, x, w, engine.Epilogue{})
+			return y
+		}},
+		{"in tiles", 3, 0, func(m *bench, w *engine.Weight) engine.Tensor {
+			w.Base = m.keep(m.randomBlocks(gguf.Q8v0, n, k, true))
+			x, y := m.normal(engine.BF16, rows, k), m.normal(engine.BF16, rows, n)
+			m.ops.Linear(y, x, w, engine.Epilogue{})
+			return y
+		}},
+		{"convolution", 1, 0, func(m *bench, w *engine.Weight) engine.Tensor {
+			x, y := m.normal(engine.BF16, 1, 4, 5, k), m.normal(engine.BF16, 1, 4, 5, n)
+			m.ops.Conv2D(y, x, w, engine.ConvArgs{KY: 1, KX: 1, Stride: 1})
+			return y
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o.widenedTile = widenedTileStep * k * engine.BF16.Size()
+			launches := int64(0)
+			call := func(rounded bool) func(m *bench) engine.Tensor {
+				return func(m *bench) engine.Tensor {
+					bias := m.numbers(n, 1)
+					load := func(d engine.DType) engine.Tensor {
+						b := m.normal(d, n)
+						m.ops.Upload(b, bias)
+						return b
+					}
+					w := &engine.Weight{Base: m.weight(engine.BF16, n, k), Bias: load(engine.F32)}
+					if b := load(engine.BF16); rounded {
+						w.BiasBF16 = b
+					}
+					if c.ranks > 0 {
+						w.Adapters = []engine.Adapter{
+							{Down: m.weight(engine.BF16, c.ranks, k), Up: m.weight(engine.BF16, n, c.ranks), Scale: 1},
+						}
+					}
+					before := o.dev.Counts().Launches
+					y := c.call(m, w)
+					o.Flush()
+					launches = o.dev.Counts().Launches - before
+					return y
+				}
+			}
+			results(t, o, call(false)) // compares shapes with our kernels
+			before := o.chosen.library
+			converted := results(t, o, call(false))
+			without := launches
+			if rounded := results(t, o, call(true)); !slices.Equal(rounded, converted) {
+				t.Error("other bits than with a bias that is converted")
+			}
+			if launches != without-c.products || o.chosen.library-before != 2*c.products {
+				t.Errorf("%d launches, %d with conversions, %d products by the library, want %d fewer and %d", launches,
+					without, o.chosen.library-before, c.products, 2*c.products)
+			}
+			compare(t, o, 1.0/64, call(true))
 		})
 	}
 }

@@ -66,6 +66,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	to := stored(m.DType, scale)
 	p := &engine.Packed{DType: to, N: m.N, K: m.K, Layout: layout, PieceRows: 1, PieceBytes: rowStride(m.K) * to.Size()}
+	p.RoundsBias = to == engine.BF16 // what cuBLASLt multiplies
 	switch {
 	case m.Blocks != nil:
 		p.PieceBytes, p.Blocks = byteRow(m.K/m.Blocks.Elements*m.Blocks.Bytes), m.Blocks

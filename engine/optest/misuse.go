@@ -158,6 +158,11 @@ func linearMisuse() []misuse {
 			w.Bias = m.f(4)
 			o.Linear(m.f(2, 3), m.f(2, 4), w, engine.Epilogue{})
 		}),
+		linear("bias in bf16 of f32", func(o engine.Ops, m *memory) {
+			w := m.weight(3, 4)
+			w.Bias, w.BiasBF16 = m.f(3), m.f(3)
+			o.Linear(m.f(2, 3), m.f(2, 4), w, engine.Epilogue{})
+		}),
 		linear("adapter shapes", func(o engine.Ops, m *memory) {
 			w := m.weight(3, 4)
 			w.Adapters = []engine.Adapter{{Down: m.weight(2, 4).Base, Up: m.weight(3, 1).Base, Scale: 1}}

@@ -154,17 +154,17 @@ func (f *filler) fill(items []item) error {
 		if !it.held {
 			continue
 		}
-		var s small
-		var ok bool
-		var err error
 		if isTensor(it.field) {
-			s, ok = f.tensor(it)
-		} else if s, ok, err = f.weight(it); err != nil {
+			if s, ok := f.tensor(it); ok {
+				smalls = append(smalls, s)
+			}
+			continue
+		}
+		biases, err := f.weight(it)
+		if err != nil {
 			return fmt.Errorf("%s: %w", it.full, err)
 		}
-		if ok {
-			smalls = append(smalls, s)
-		}
+		smalls = append(smalls, biases...)
 	}
 	measure := engine.NewMeasuringArena("weights")
 	for _, s := range smalls {
@@ -233,22 +233,21 @@ func (s Stored) plain8() bool {
 	return (s.DType == engine.F8E4M3 || s.DType == engine.F8E5M2) && s.Plain()
 }
 
-// weight packs a matrix and describes its bias; ok is false if the file has no bias, or not even the matrix.
-func (f *filler) weight(it item) (_ small, ok bool, _ error) {
+// weight packs a matrix and describes its biases (see bind); none if the file does not have the matrix.
+func (f *filler) weight(it item) ([]small, error) {
 	s, c, ok, err := f.stored(it)
 	if !ok || err != nil {
-		return small{}, false, err
+		return nil, err
 	}
 	var packed *engine.Packed
 	if f.shapes {
 		packed = &engine.Packed{DType: s.DType, N: c.count, K: c.width()}
 		f.loaded.bytes += int64(float64(s.Bytes()) * float64(c.count*c.width()) / float64(max(s.Len(), 1)))
 	} else if packed, err = f.packed(it, s, c); err != nil {
-		return small{}, false, err
+		return nil, err
 	}
 	f.loaded.bytes += int64(packed.Bytes)
-	bias, ok := f.bind(it, c, packed)
-	return bias, ok, nil
+	return f.bind(it, c, packed), nil
 }
 
 // packed packs a matrix, or takes it from the shelf.
@@ -300,12 +299,32 @@ func (f *filler) stored(it item) (s Stored, c selection, ok bool, err error) {
 	return s, c, true, err
 }
 
-// bind sets a field to its packed matrix and describes the bias; ok is false if there is none.
-func (f *filler) bind(it item, c selection, packed *engine.Packed) (_ small, ok bool) {
+// bind sets a field to its packed matrix and describes the bias, if there is one, in f32 and where products round it
+// also in bf16.
+func (f *filler) bind(it item, c selection, packed *engine.Packed) (out []small) {
 	w := &engine.Weight{Name: it.full, Base: packed}
 	it.field.Set(reflect.ValueOf(w))
 	name := it.full + ".bias"
 	bias, ok := f.get(name)
+	if !ok || it.noBias {
+		return nil
+	}
 	values := func(dst []float32, lo int) { c.pickInto(dst, bias, lo) }
-	return small{name, engine.F32, []int{c.count}, values, func(t engine.Tensor) { w.Bias = t }}, ok && !it.noBias
+	types := []engine.DType{engine.F32, engine.BF16}
+	if !packed.RoundsBias {
+		types = types[:1]
+	}
+	for _, d := range types {
+		out = append(out, small{name, d, []int{c.count}, values, func(t engine.Tensor) { setBias(w, t) }})
+	}
+	return out
+}
+
+// setBias sets the bias of w in the type of t.
+func setBias(w *engine.Weight, t engine.Tensor) {
+	if t.DType == engine.BF16 {
+		w.BiasBF16 = t
+	} else {
+		w.Bias = t
+	}
 }

@@ -41,6 +41,43 @@ func same(t *testing.T, what string, got, want []float32) {
 	}
 }
 
+// TestRoundedBiases checks that a bias is loaded in bf16 beside f32, each weight its own rows and in its own order, for
+// a backend whose products round it, and for no other.
+func TestRoundedBiases(t *testing.T) {
+	file := checkpoint()
+	file["blocks.0.in.bias"], file["extras.turn.bias"] = f32(1021, 7), f32(-514.5, 2)
+	for rounds, ops := range map[bool]engine.Ops{false: ref.New(), true: panels{ref.New()}} {
+		dst := &whole{Fused: make([]fused, 2), Extras: &extras{}}
+		l, err := Load(ops, FromMap(file), dst, options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		for _, c := range []struct {
+			name        string
+			w           *engine.Weight
+			wide, short []float32 // bf16 has steps of 4 from 512 on and of 8 from 1024 on; ties go to even
+		}{
+			{"first rows", dst.Fused[0].First, []float32{1021, 1022, 1023, 1024}, []float32{1020, 1024, 1024, 1024}},
+			{"last rows", dst.Fused[0].Second, []float32{1025, 1026, 1027}, []float32{1024, 1024, 1024}},
+			{"of another block", dst.Fused[1].Second, []float32{204, 205, 206}, []float32{204, 205, 206}},
+			{"permuted", dst.Extras.Turn, []float32{-513.5, -514.5}, []float32{-512, -516}},
+			{"none", dst.Fused[0].Out, nil, nil},
+		} {
+			if got := c.w.BiasBF16; got.IsZero() == (rounds && c.wide != nil) {
+				t.Errorf("%s: in bf16 %s, products round biases: %t", c.name, got, rounds)
+			} else if !got.IsZero() {
+				v := make([]float32, got.Len())
+				engine.Widen(v, raw(got), engine.BF16)
+				same(t, c.name+" in bf16", v, c.short)
+			}
+			if c.wide != nil {
+				same(t, c.name, c.w.Bias.F32(), c.wide)
+			}
+		}
+	}
+}
+
 type fused struct {
 	First  *engine.Weight `weight:"in" shape:"2A+B,K" rows:"0:2A" split:"rows 2A"`
 	Second *engine.Weight `weight:"in" shape:"2A+B,K" rows:"2A:2A+B" split:"rows B"`

@@ -310,7 +310,7 @@ func (f *filler) units(items []item) ([]unit, error) {
 	return units, nil
 }
 
-// addWeight adds a matrix and its bias to a unit.
+// addWeight adds a matrix and its biases to a unit.
 func (f *filler) addWeight(u *unit, it item, index int) error {
 	s, c, ok, err := f.stored(it)
 	if !ok || err != nil {
@@ -331,9 +331,9 @@ func (f *filler) addWeight(u *unit, it item, index int) error {
 		bind: func(field reflect.Value, b engine.Buf) { field.Interface().(*engine.Weight).Base.Buf = b },
 		read: func(f *filler, dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
-	if bias, ok := f.bind(it, c, &p); ok {
+	for _, bias := range f.bind(it, c, &p) {
 		f.addSmall(u, bias, index, func(field reflect.Value, t engine.Tensor) {
-			field.Interface().(*engine.Weight).Bias = t
+			setBias(field.Interface().(*engine.Weight), t)
 		})
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // panels is ref with matrices packed as a head and pieces of three rows, like a backend with panels, since nothing may
-// depend on ref's single-row pieces.
+// depend on ref's single-row pieces. Its products round biases to bf16.
 type panels struct{ *ref.Ops }
 
 const panelRows, panelHead = 3, 64
@@ -22,7 +22,7 @@ func (o panels) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Head, p.PieceRows, p.PieceBytes = panelHead, panelRows, panelRows*p.PieceBytes
+	p.Head, p.PieceRows, p.PieceBytes, p.RoundsBias = panelHead, panelRows, panelRows*p.PieceBytes, true
 	buf := make([]byte, panelHead+(m.N+panelRows-1)/panelRows*p.PieceBytes)
 	copy(buf, fmt.Sprintf("%v %v", m.DType, m.Scale))
 	copy(buf[panelHead:], p.Buf.Host)
@@ -148,9 +148,13 @@ func partsMakeTheWhole(t *testing.T, ranks, parts int, streamed string) {
 		return // a slice leaves rows out
 	}
 	for name, count := range reads {
+		want := 1
+		if strings.HasSuffix(name, ".bias") {
+			want = 2 // in f32 and in bf16
+		}
 		for i, n := range count {
-			if n != 1 {
-				t.Fatalf("element %d of %s was read %d times by %d parts, want once", i, name, n, parts)
+			if n != want {
+				t.Fatalf("element %d of %s was read %d times by %d parts, want %d", i, name, n, parts, want)
 			}
 		}
 	}
@@ -207,6 +211,7 @@ func checkUnit(t *testing.T, got, want []item, u, units int) {
 				b.K(), b.Base.Layout, b.Base.Buf.Host)
 		}
 		sameTensor(t, it.full+".bias", reflect.ValueOf(a.Bias), reflect.ValueOf(b.Bias))
+		sameTensor(t, it.full+".bias in bf16", reflect.ValueOf(a.BiasBF16), reflect.ValueOf(b.BiasBF16))
 	}
 }
 
