@@ -71,8 +71,6 @@ func GuessKind(all []Family, set *weights.Set) string {
 			return "a VAE"
 		case strings.HasSuffix(name, "SelfAttention.q.weight"):
 			return "a T5 text encoder"
-		case strings.HasSuffix(name, "model.layers.0.layer_scalar"):
-			return "a language model (Gemma 4), of which none is read"
 		case strings.HasSuffix(name, "model.layers.0.post_feedforward_layernorm.weight"):
 			return "a language model (Gemma 3), of which that of 12 billion parameters is read"
 		case strings.HasSuffix(name, "model.layers.0.self_attn.q_proj.weight"):

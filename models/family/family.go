@@ -108,7 +108,11 @@ type Encoder struct {
 	Optional bool   // if all encoders are optional, at least one is required
 	// Under reports whether ComfyUI reads this encoder, used alone, in this family's way even if the loader's type typ
 	// is another family's; nil: never.
-	Under  func(typ string) bool
+	Under func(typ string) bool
+	// For is the kind in whose place it may be; empty: none.
+	For string
+	// Writes says that it may be loaded alone though the family needs others beside it: it writes texts, and encodes none.
+	Writes bool
 	Layout tokenizer.Layout
 	Form   text.Form
 }

@@ -24,6 +24,7 @@ func encoder(kind string) Encoder {
 		"clip_g": "text_model.encoder.layers.0.self_attn.q_proj.weight",
 		"t5":     "encoder.block.0.layer.0.SelfAttention.q.weight", "mt5": "encoder.block.0.layer.0.SelfAttention.q.weight",
 		"bert": "bert.encoder.layer.0.attention.self.query.weight", "gemma3_12b": "model.layers.0.self_attn.q_proj.weight",
+		"gemma4": "model.layers.0.self_attn.q_proj.weight", "gemma4_e": "model.layers.0.self_attn.q_proj.weight",
 	}[kind]
 	return Encoder{kind, map[string][]int{
 		name: {8, 8}, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": {8, 8},
@@ -60,6 +61,8 @@ func TestTextNumbers(t *testing.T) {
 			"gemma3_12b",
 		},
 		{"gemma3_12b projection", "text_encoders.transformer.model.layers.0.self_attn.q_proj", "gemma3_12b"},
+		{"gemma4 projection", "text_encoders.gemma3_12b.transformer.model.layers.0.self_attn.q_proj", "gemma4"},
+		{"gemma4_e", "text_encoders.gemma4.transformer.model.layers.0.self_attn.q_proj", "gemma4_e"},
 		{"clip_l", "text_encoders.transformer.text_model.encoder.layers.0.self_attn.q_proj", ""},
 		{"clip_l", "text_encoders.clip_l.transformer.text_model.embeddings.token_embedding", ""},
 	} {

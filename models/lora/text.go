@@ -19,7 +19,7 @@ type Encoder struct {
 func inside(kind string) string {
 	others := map[string]string{
 		"t5": "t5xxl", "mt5": "mt5xl", "umt5": "umt5xxl", "bert": "hydit_clip", "qwen3": "qwen3_4b",
-		"mistral3": "mistral3_24b",
+		"mistral3": "mistral3_24b", "gemma4": "gemma3_12b", "gemma4_e": "gemma4", // the first with LTX-2's projection
 	}
 	return cmp.Or(others[kind], kind) + ".transformer."
 }

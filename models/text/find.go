@@ -36,7 +36,8 @@ func Find(set *weights.Set) []Part {
 // files have, those of OpenCLIP to Hugging Face's, and two names of a projection to one: the names that the additions
 // of a Net have (Net.Adapt).
 func Plain(set *weights.Set) *weights.Set {
-	set = set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.", "model.lm_head.", "lm_head.",
+	set = set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.",
+		"model.lm_head.", "lm_head.",
 		"text_embedding_projection.aggregate_embed.", "text_embedding_projection.").Replace)
 	return fromOpenCLIP(set)
 }

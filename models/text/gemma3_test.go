@@ -261,12 +261,16 @@ func TestProjectionOfAnotherModel(t *testing.T) {
 	}
 }
 
-// TestFindGemma3 checks which language models with these norms are Gemma 3 12B: neither that of 4B nor a Gemma 4.
+// TestFindGemma3 checks which language models with these norms are Gemma 3 12B, not that of 4B, and which are a Gemma
+// 4, with inputs of every layer or without.
 func TestFindGemma3(t *testing.T) {
 	for want, with := range map[string][]string{
 		"gemma3_12b": {"model.layers.0.self_attn.q_norm.weight"},
 		"gemma2_2b":  {},
-		"none":       {"model.layers.0.self_attn.q_norm.weight", "model.layers.0.layer_scalar"},
+		"gemma4":     {"model.layers.0.self_attn.q_norm.weight", "model.layers.0.layer_scalar"},
+		"gemma4_e": {
+			"model.layers.0.self_attn.q_norm.weight", "model.layers.0.layer_scalar", "model.embed_tokens_per_layer.weight",
+		},
 		"none of 4B": {"model.layers.0.self_attn.q_norm.weight", "narrow"},
 	} {
 		width := 3840

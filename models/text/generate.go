@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
+	"strings"
 
 	"patchbay/engine"
 	"patchbay/models/sampling"
@@ -63,10 +65,16 @@ type Chat struct {
 	Pictures string   // Template for words about pictures, each of which is one PictureInText in place of "[]"
 	System   string   // stands in front of a template and has what the model is told in place of "[]"; empty: it has none
 	Always   bool     // the template is used even for words that are to be the whole prompt
-	Quiet    string   // ends a prompt for a model that is not to think first
+	Thinking string   // begins a prompt in a template for a model that is to think first
+	Quiet    string   // ends a prompt in a template for a model that is not to
 	Stop     []string // tokens that end the text
+	StopIDs  []int    // others, as ComfyUI knows them
 	// Layout is that of its prompts if no family reads its states.
 	Layout tokenizer.Layout
+	// Told returns the prompt that tells the model what to do with words; nil: there is none of its own.
+	Told func(system, words string, thinking bool) string
+	// Clean makes the text of what was written with the marks of turns; nil: there are none.
+	Clean func(written string) string
 }
 
 // PictureInText is the placeholder of a picture in a prompt of Qwen.
@@ -92,10 +100,46 @@ func qwen35Chat() *Chat {
 // gemmaChat returns how Gemma 3 is asked, about words alone.
 func gemmaChat() *Chat {
 	return &Chat{
-		Turn: "<start_of_turn>", Stop: []string{"<end_of_turn>"},
+		Turn: "<start_of_turn>", Stop: []string{"<end_of_turn>"}, Told: func(system, words string, _ bool) string {
+			return "<start_of_turn>system\n" + system + "<end_of_turn>\n<start_of_turn>user\n" + words +
+				"<end_of_turn>\n<start_of_turn>model\n"
+		},
 		Template: "<start_of_turn>system\nYou are a helpful assistant.<end_of_turn>\n<start_of_turn>user\n{}" +
 			"<end_of_turn>\n<start_of_turn>model\n",
 	}
+}
+
+// gemma4Chat returns how Gemma 4 is asked, about words alone. The larger ones are told that they have thought.
+func gemma4Chat(large bool) *Chat {
+	c := &Chat{
+		Turn: "<|turn>", Template: "<|turn>user\n{}<turn|>\n<|turn>model\n", StopIDs: []int{1, 50, 106},
+		Thinking: "<|turn>system\n<|think|>\n<turn|>\n", Clean: cleaned,
+		Told: func(system, words string, thinking bool) string {
+			first, last := "", "<|channel>final\n"
+			if thinking {
+				first, last = "<|think|>\n", ""
+			}
+			return "<|turn>system\n" + first + system + "<turn|>\n<|turn>user\n" + words + "<turn|>\n<|turn>model\n" + last
+		},
+	}
+	if large {
+		c.Quiet = "<|channel>thought\n<channel|>"
+	}
+	return c
+}
+
+// What Gemma 4 writes beside its text: what it thinks, channels and turns.
+var (
+	thought = regexp.MustCompile(`(?s)<\|channel>thought\n(.*?)<channel\|>`)
+	marks   = regexp.MustCompile(`<\|channel>[\pL\pN_]*\n?|<channel\|>|<\|turn>[\pL\pN_]*\n?|<turn\|>`)
+)
+
+// cleaned puts what a Gemma 4 thinks between <think> and </think> and leaves out its other marks (ComfyUI's
+// Gemma4SDTokenizer.decode).
+func cleaned(written string) string {
+	written = thought.ReplaceAllString(written, "<think>\n$1</think>")
+	written = strings.ReplaceAll(written, "<|channel>thought\n", "<think>\n")
+	return strings.TrimSpace(strings.ReplaceAll(marks.ReplaceAllString(written, ""), "<eos>", ""))
 }
 
 // past is the KV cache of one layer, [1, capacity, K*D] each, or what its delta rule keeps; at is the number of tokens
@@ -141,6 +185,12 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 	var out []int
 	random := sampling.NewGenerator(d.Seed)
 	row := make([]float32, m.Config.Vocab)
+	var told []int
+	if m.Config.four != nil { // tokens of the prompt count as drawn ones
+		for _, t := range chunk {
+			told = append(told, t.ID)
+		}
+	}
 	for len(out) < d.MaxTokens {
 		if _, err := m.run(env, w, [][]tokenizer.Token{chunk}, at, nil, cache, f); err != nil {
 			return nil, err
@@ -150,7 +200,10 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Sampl
 		if err := env.Ops.Download(row, logits).Wait(); err != nil {
 			return nil, err
 		}
-		id := d.choose(row, out, random)
+		if m.Config.four != nil {
+			m.Config.finish4(row)
+		}
+		id := d.choose(row, append(slices.Clip(told), out...), random)
 		if out = append(out, id); slices.Contains(d.Stop, id) {
 			break
 		}
@@ -174,12 +227,21 @@ func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (pro
 	logits engine.Tensor,
 ) {
 	prompt, step = m.work(a, dtype, 1, l, f), m.work(a, dtype, 1, 1, Form{})
-	for _, layer := range m.weights.Layer {
-		if layer.Delta != nil {
+	for i := range m.Config.Layers {
+		n := m.Config.KVHeads * m.Config.HeadDim
+		switch {
+		case m.Config.four != nil:
+			keys := m.weights.Four[i].keys()
+			if keys == nil {
+				cache = append(cache, past{})
+				continue
+			}
+			n = keys.K.N()
+		case m.weights.Layer[i].Delta != nil:
 			cache = append(cache, past{rule: &recurrence{}})
 			continue
 		}
-		row := func() engine.Tensor { return a.Alloc(dtype, 1, l+most, m.Config.KVHeads*m.Config.HeadDim) }
+		row := func() engine.Tensor { return a.Alloc(dtype, 1, l+most, n) }
 		cache = append(cache, past{k: row(), v: row()})
 	}
 	return prompt, step, cache, a.Alloc(dtype, 1, m.Config.Vocab)

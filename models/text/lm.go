@@ -33,8 +33,14 @@ type LMConfig struct {
 	// gemma: norms before and after attention and MLP, embeddings times the square root of the width, GELU as the gate.
 	// Scores are not soft-capped, as in ComfyUI.
 	gemma  bool
-	nearby nearby // of Gemma 3
+	nearby nearby // of Gemma 3 and 4
 	delta  delta  // of Qwen3.5
+	// Of layers that see what is nearby, how many tokens; of Gemma 4, how many layers at the end read keys and values of
+	// earlier ones, and which tokens are never written.
+	Window     int   `json:"sliding_window"`
+	Shared     int   `json:"num_kv_shared_layers"`
+	Suppressed []int `json:"suppress_tokens"`
+	four       *gemma4
 }
 
 // LM is a loaded language model, or one tensor-parallel part of it (OpenParts). Encode returns states of its layers,
@@ -51,7 +57,7 @@ const lastNorm = "model.norm.weight"
 // JSON of the file's metadata entry "config", empty if there is none. The returned set's names have no prefix.
 func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
 	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen3vl_8b", "qwen3vl_32b", "qwen25_7b",
-		"mistral3", "gemma2_2b", "gemma3_12b", "qwen35")
+		"mistral3", "gemma2_2b", "gemma3_12b", "gemma4", "gemma4_e", "qwen35")
 	if err != nil {
 		return part, LMConfig{}, nil, err
 	}
@@ -69,6 +75,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 	ignore := []string{
 		"lm_head.", "model.lm_head.", "visual.", "vision_model.", "vision_tower.", "multi_modal_projector.",
 		"model.vision_tower.", "model.multi_modal_projector.", "tekken_model", "spiece_model", projections, "mtp.",
+		"tokenizer_json", "audio_model.", "audio_projector.",
 	}
 	if c.gemma && !c.nearby.some() { // nothing reads the states after Gemma 2's last layer
 		ignore = append(ignore, lastNorm)
@@ -80,7 +87,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 		c.Layers, ignore = n, append(ignore, lastNorm)
 	}
 	opt := weights.Options{
-		Spare: true, Model: part.Kind, Ignore: ignore, Ranks: min(len(ops), c.parts()),
+		Spare: true, Model: part.Kind, Ignore: ignore, Ranks: c.parts(len(ops)),
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "Q": c.Heads * c.HeadDim, "K": c.KVHeads * c.HeadDim, "F": c.MLP, "V": c.Vocab,
 			"G": c.Heads * c.HeadDim,
@@ -95,6 +102,14 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 	}
 	if c.delta.some() {
 		c.delta.options(&opt, c)
+	}
+	var four []*layer4
+	if c.four != nil {
+		var unused []string
+		four, unused = c.layers4(set)
+		opt.Ignore = append(opt.Ignore, unused...)
+		opt.Dims["I"], opt.Dims["N"] = c.four.inputs, c.Layers
+		c.perms4(opt.Perms)
 	}
 	var of engine.Ops // of any part
 	for _, o := range ops {
@@ -112,7 +127,10 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 		first := opt.Rank == 0
 		opt.Uses = func(u dit.Use) bool { return first || u != dit.ForEmbed }
 		m := &LM{Config: c}
-		for i := range c.Layers {
+		if m.weights.Four = four; c.four != nil && c.four.inputs > 0 {
+			m.weights.Inputs = &inputs4{}
+		}
+		for i := range c.Layers - len(four) {
 			layer := &lmLayer{Norms: &lmNorms{}, Full: &lmAttention{}}
 			switch {
 			case c.delta.some():
@@ -131,7 +149,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 		}
 		switch {
 		case !set.Has(lastNorm) || slices.Contains(ignore, lastNorm):
-		case c.plus1():
+		case c.plus1() && c.four == nil:
 			m.weights.Last = &lmPlus1{}
 		default:
 			m.weights.Final = &lmNorm{}
@@ -147,14 +165,6 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte, room int64) ([]Ne
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-// parts returns into how many parts the model can be split.
-func (c LMConfig) parts() int {
-	if c.delta.some() {
-		return 1
-	}
-	return c.KVHeads
 }
 
 // plus1 reports whether files store the weights of norms of heads, and of the last one, minus 1.
@@ -175,17 +185,6 @@ func isCutQwen(set *weights.Set, prefix string) bool {
 	return !set.Has(prefix + lastNorm)
 }
 
-// halvesTogether returns the row order that puts row k+d/2 of every head right after its row k.
-func halvesTogether(heads, d int) []int {
-	var out []int
-	for h := range heads {
-		for k := range d / 2 {
-			out = append(out, h*d+k, h*d+k+d/2)
-		}
-	}
-	return out
-}
-
 // inferLM reads the configuration from names and shapes, and from config what these do not say.
 func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	const attn, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
@@ -201,6 +200,8 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
 	case "gemma3_12b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma, c.nearby = 256, 1e6, 0, true, gemma3()
+	case "gemma4", "gemma4_e":
+		c.defaultsGemma4(set)
 	}
 	if kind == "qwen35" {
 		return inferDelta(set, config)
@@ -208,9 +209,16 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	if err := override(config, &c); err != nil {
 		return c, err
 	}
+	if c.Window > 0 && c.nearby.some() {
+		c.nearby.window = c.Window
+	}
 	c.Width, c.Vocab = set.Dim("model.embed_tokens.weight", 1), set.Dim("model.embed_tokens.weight", 0)
 	c.Layers, c.MLP = set.Count("model.layers"), set.Dim(mlp+"gate_proj.weight", 0)
-	return c, c.infer(set.Dim(attn+"q_proj.weight", 0), set.Dim(attn+"k_proj.weight", 0))
+	err := c.infer(set.Dim(attn+"q_proj.weight", 0), set.Dim(attn+"k_proj.weight", 0))
+	if err == nil && c.four != nil {
+		err = c.checkGemma4(set)
+	}
+	return c, err
 }
 
 // infer reads the numbers of heads from the rows of queries and keys, and checks what is not from shapes.
@@ -227,6 +235,15 @@ func (c *LMConfig) infer(q, k int) error {
 	}
 	c.Heads, c.KVHeads = q/c.HeadDim, k/c.HeadDim
 	return nil
+}
+
+// parts returns the number of parts that a model is split into for n Ops: at most its key heads, of which some layers
+// of Gemma 4 have one, and some of Qwen3.5 none.
+func (c *LMConfig) parts(n int) int {
+	if c.four != nil || c.delta.some() {
+		return 1
+	}
+	return min(n, c.KVHeads)
 }
 
 func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
@@ -320,17 +337,16 @@ type lmWork struct {
 	root engine.Tensor // [1, E] f32, the factor of Gemma's embeddings minus 1
 	near near          // of layers that see what is nearby
 	rule deltaWork     // of layers with a delta rule
+	four work4         // of Gemma 4
 }
 
 func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
 	c := m.Config
-	i := slices.IndexFunc(m.weights.Layer, func(l *lmLayer) bool { return l.Full != nil })
-	first, up := m.weights.Layer[i].Full, m.weights.Layer[i].Up
+	q, k, o, mlp := m.rows()
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
 	w := lmWork{
 		work: work{
-			x: row(c.Width), norm: row(c.Width), q: row(first.Q.N()), k: row(first.K.N()), v: row(first.K.N()),
-			o: row(first.O.K()), hidden: row(up.N()), gate: row(up.N()),
+			x: row(c.Width), norm: row(c.Width), q: row(q), k: row(k), v: row(k), o: row(o), hidden: row(mlp), gate: row(mlp),
 		},
 		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, c.HeadDim/2), Sin: a.Alloc(engine.F32, l, c.HeadDim/2)},
 	}
@@ -345,7 +361,27 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 	}
 	w.near = c.nearby.room(a, l, c.HeadDim)
 	w.rule = c.delta.room(row)
+	if c.four != nil {
+		w.four = m.work4(a, dtype, b, l)
+	}
 	return w
+}
+
+// rows returns the largest numbers of columns that queries (and gates), keys, results of attention and the MLP of a
+// layer have.
+func (m *LM) rows() (q, k, o, mlp int) {
+	if m.Config.four == nil {
+		i := slices.IndexFunc(m.weights.Layer, func(l *lmLayer) bool { return l.Full != nil })
+		full := m.weights.Layer[i].Full
+		return full.Q.N(), full.K.N(), full.O.K(), m.weights.Layer[i].Up.N()
+	}
+	for _, l := range m.weights.Four {
+		q, mlp = max(q, l.query().Q.N()), max(mlp, l.Up.N())
+		if keys := l.keys(); keys != nil {
+			k = max(k, keys.K.N())
+		}
+	}
+	return q, k, q, mlp
 }
 
 // run runs the decoder over tokens at their positions: pre-norm layers with causal attention. keys[i] is the number of
@@ -369,18 +405,23 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 	ops.Upload(w.rope.Cos, cos)
 	ops.Upload(w.rope.Sin, sin)
 	cfg.near(ops, w.near, at)
+	if cfg.four != nil {
+		m.begin4(env, w, chunks, at, before != nil)
+	}
 	if before == nil {
-		before = make([]past, len(m.weights.Layer))
+		before = make([]past, cfg.Layers)
 	}
 	want, finished := f.read(cfg.Layers)
-	for i, layer := range m.weights.Layer {
+	for i := range cfg.Layers {
 		if m.tap(ops, w, f, i) {
 			return w.inner, nil
 		}
 		if err := env.step(i); err != nil {
 			return engine.Tensor{}, err
 		}
-		if err := m.layer(env, layer, w, cfg.nearby.sees(i), keys, before[i]); err != nil {
+		if cfg.four != nil {
+			m.layer4(env, w, i, keys, before)
+		} else if err := m.layer(env, m.weights.Layer[i], w, cfg.nearby.sees(i), keys, before[i]); err != nil {
 			return engine.Tensor{}, err
 		}
 		if len(f.Pictures) > 0 {
@@ -439,57 +480,6 @@ func (c LMConfig) keys(chunk []tokenizer.Token) int {
 		}
 	}
 	return len(chunk)
-}
-
-// positions returns the position of every token on the axes time, row and column. Words have the same position on all
-// three, picture tokens (p, p + row, p + column), where p is the position at which the picture starts. Words after it
-// go on from p + the larger of its rows and columns (arXiv:2409.12191, sec. 2.1).
-func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
-	out, at := make([][3]int, 0, len(chunk)), 0
-	for i := 0; i < len(chunk); {
-		if chunk[i].Vector == nil || len(pictures) == 0 {
-			out = append(out, [3]int{at, at, at})
-			i, at = i+1, at+1
-			continue
-		}
-		p := pictures[0]
-		pictures = pictures[1:]
-		for k := range min(p[0]*p[1], len(chunk)-i) {
-			out = append(out, [3]int{at, at + k/p[1], at + k%p[1]})
-		}
-		i, at = i+p[0]*p[1], at+max(p[0], p[1])
-	}
-	return out
-}
-
-// rotation returns cos and sin of position * theta^(-2k/D) / stretch, [l, D/2]; stretch 0 is 1. Of 64 pairs, 16 rotate
-// with time and 24 each with row and column. Interleaved, the first 60 rotate with time, row and column in turn and the
-// last 4 with time. Of Qwen3.5 the first pairs rotate with time, row and column in turn, as many as delta says, as if
-// there were no others, and the others do not.
-func (c LMConfig) rotation(at [][3]int, theta, stretch float64) (cos, sin []float32) {
-	all, pairs := c.HeadDim/2, c.HeadDim/2
-	if c.delta.some() {
-		pairs = c.delta.pairs
-	}
-	for _, p := range at {
-		for k := range all {
-			if k >= pairs {
-				cos, sin = append(cos, 1), append(sin, 0)
-				continue
-			}
-			axis, part := 0, 64*k/pairs
-			switch {
-			case c.Interleaved && (part < 60 || c.delta.some()):
-				axis = k % 3
-			case !c.Interleaved && part >= 16:
-				axis = 1 + (part-16)/24
-			}
-			f := float32(1 / math.Pow(theta, float64(k)/float64(pairs)) / cmp.Or(stretch, 1))
-			s, co := math.Sincos(float64(float32(p[axis]) * f))
-			cos, sin = append(cos, float32(co)), append(sin, float32(s))
-		}
-	}
-	return cos, sin
 }
 
 // add computes x += a W^T. If post is set, the product is normalized first. A part computes only its share of the

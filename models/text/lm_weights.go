@@ -6,8 +6,11 @@ import "patchbay/engine"
 type lmWeights struct {
 	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E" use:"embed"` // only part 0 has it
 	Layer []*lmLayer    `weight:"model.layers"`
-	Final *lmNorm       `weight:"model.norm"` // nil: not in the file, or its output is not needed
-	Last  *lmPlus1      `weight:"model.norm"` // Final of Gemma 3 and Qwen3.5
+	Four  []*layer4     `weight:"model.layers"` // Layer of Gemma 4
+	// Inputs are those of every layer; nil: there are none.
+	Inputs *inputs4 `weight:"model"`
+	Final  *lmNorm  `weight:"model.norm"` // nil: not in the file, or its output is not needed
+	Last   *lmPlus1 `weight:"model.norm"` // Final of Gemma 3 and Qwen3.5
 }
 
 type lmNorm struct {

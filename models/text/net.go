@@ -78,9 +78,9 @@ type Kind struct {
 	Unit int
 	// layers is the number of language model layers that any family reads; later ones are not loaded. 0: all.
 	layers int
-	// Of is the kind of language model whose states the encoder reads, all of them (Form.All) as vectors, in place of a
-	// prompt's tokens; empty: it reads a prompt.
-	Of string
+	// Of are the kinds of language models of one of which the encoder reads the states, all of them (Form.All) as
+	// vectors, in place of a prompt's tokens; empty: it reads a prompt.
+	Of []string
 	// Chat says how it is asked to write a text; nil: it only reads.
 	Chat   *Chat
 	lm     bool   // a language model, which can be split over several Ops
@@ -141,8 +141,16 @@ func kinds() []Kind {
 			Name: "gemma3_12b", Prompt: "gemma3_12b", Vocabularies: []string{"gemma3"}, anchor: queryNorm, open: openLM,
 			lm: true, is: isGemma3, Chat: gemmaChat(),
 		},
-		{Name: "projection", Of: "gemma3_12b", anchor: oneProjection, open: opener(kept(openProjection))},
-		{Name: "projection", Of: "gemma3_12b", anchor: twoProjections, open: opener(kept(openProjection))},
+		{
+			Name: "gemma4", Prompt: "gemma4", Vocabularies: []string{"gemma4"}, anchor: queryNorm, open: openLM, lm: true,
+			is: isGemma4(false), Chat: gemma4Chat(true),
+		},
+		{
+			Name: "gemma4_e", Prompt: "gemma4", Vocabularies: []string{"gemma4"}, anchor: queryNorm, open: openLM, lm: true,
+			is: isGemma4(true), Chat: gemma4Chat(false),
+		},
+		{Name: "projection", Of: projected(), anchor: oneProjection, open: opener(kept(openProjection))},
+		{Name: "projection", Of: projected(), anchor: twoProjections, open: opener(kept(openProjection))},
 		{
 			Name: "qwen3vl_32b", Prompt: "qwen3vl_32b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true, layers: 50,
@@ -191,6 +199,9 @@ func kinds() []Kind {
 		},
 	}
 }
+
+// projected lists the language models whose states LTX-2's projections read.
+func projected() []string { return []string{"gemma3_12b", "gemma4"} }
 
 // opener returns the Kind.open of an encoder that cannot be split.
 func opener[T Net](open func(ops engine.Ops, set *weights.Set, config []byte, room int64) (T, error),
@@ -257,7 +268,7 @@ func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
 		return 1, nil
 	}
 	_, c, _, err := describeLM(set, config)
-	return min(ops, c.parts()), err
+	return c.parts(ops), err
 }
 
 // OpenPart loads part i of the n that OpenParts makes for n Ops, within room bytes. It returns an error if the encoder

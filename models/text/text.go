@@ -1,6 +1,6 @@
 // Package text turns token ids into the text states that diffusion models read: those of CLIP-L and CLIP-G, T5 and mT5,
-// BERT, and language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2 and 3). Some of these, and Qwen3.5,
-// also write texts (generate.go).
+// BERT, and language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2, 3 and 4). Some of these, and
+// Qwen3.5, also write texts (generate.go).
 //
 // Read encode.go first (chunks and prompt weights, the same for all encoders), then clip.go, t5.go, bert.go and lm.go
 // (one network each, from weights to states), net.go (the table of kinds) and find.go (which encoders a file holds, by

@@ -7,6 +7,8 @@ import "fmt"
 // from left to right.
 type bpe struct {
 	merges map[uint64]merge // key: id of the left piece << 32 | id of the right piece
+	// oneByOne merges what the tokenizers library does: a pair that appears does not wait for others of one rank.
+	oneByOne bool
 }
 
 type merge struct {
@@ -62,7 +64,7 @@ func (b *bpe) join(j *joiner, unknown int, ids []int) []int {
 		// rank is lower, as in the original algorithm.
 		rank := int32(j.heap[0] >> 32)
 		j.batch = j.batch[:0]
-		for len(j.heap) > 0 && int32(j.heap[0]>>32) == rank {
+		for len(j.heap) > 0 && int32(j.heap[0]>>32) == rank && !(b.oneByOne && len(j.batch) > 0) {
 			j.batch = append(j.batch, int32(j.pop()))
 		}
 		for _, at := range j.batch {

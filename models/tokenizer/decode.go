@@ -5,10 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// Decode returns the text of ids of a byte-level vocabulary ("qwen2-bpe") or of SentencePiece's BPE. Special tokens
-// (<|...|> of the first, control pieces of the second) and ids outside the vocabulary are skipped, invalid UTF-8
-// becomes U+FFFD.
+// Decode returns the text of ids of a byte-level vocabulary ("qwen2-bpe"), of SentencePiece's BPE or of Gemma 4's.
+// Special tokens (<|...|> of the first, control pieces of the second, none of the third) and ids outside the vocabulary
+// are skipped, invalid UTF-8 becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
+	if w, ok := t.model.(*wholeBPE); ok {
+		return w.decode(t.pieces, ids)
+	}
 	if s, ok := t.model.(*spBPE); ok {
 		return s.decode(ids)
 	}

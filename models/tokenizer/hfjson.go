@@ -13,7 +13,7 @@ import (
 // longestMember bounds the members that describe the pipeline; T5's, with its charsmap, has 320 KB.
 const longestMember = 4 << 20
 
-// FromJSON reads a Hugging Face tokenizer.json: Unigram with Metaspace (T5), CLIP's BPE, or Qwen2's BPE.
+// FromJSON reads a Hugging Face tokenizer.json: Unigram with Metaspace (T5), CLIP's BPE, Qwen2's or Gemma's.
 // CLIP files follow the slow Python tokenizer, not the pipeline that the file describes.
 func FromJSON(data []byte) (*Tokenizer, error) {
 	var f struct {
@@ -53,7 +53,7 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 	case "Unigram":
 		t, err = unigramFromJSON(f.Model, f.Normalizer, f.Pre, f.Added)
 	case "BPE":
-		t, err = bpeFromJSON(f.Model, f.Pre, f.Added)
+		t, err = bpeFromJSON(f.Model, f.Normalizer, f.Pre, f.Added)
 	default:
 		err = fmt.Errorf("model type %.40q is not supported; known are Unigram and BPE", head.Type)
 	}
@@ -155,13 +155,15 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 	return t, nil
 }
 
-func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, error) {
+func bpeFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*Tokenizer, error) {
 	var m struct {
 		Vocab   map[string]int32
 		Merges  mergeList
 		Suffix  string  `json:"end_of_word_suffix"`
 		Prefix  string  `json:"continuing_subword_prefix"`
 		Unknown *string `json:"unk_token"`
+		Bytes   bool    `json:"byte_fallback"`
+		Whole   bool    `json:"ignore_merges"`
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
@@ -180,6 +182,10 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 		return newCLIP(m.Vocab, m.Merges, added)
 	case m.Suffix != "":
 		return nil, fmt.Errorf("model: end_of_word_suffix is %.20q, allowed are an empty one and %q", m.Suffix, wordEnd)
+	case m.Bytes && m.Whole:
+		return nil, errors.New("model: ignore_merges is set, it must not be for BPE with byte_fallback")
+	case m.Bytes:
+		return newWholeBPE(m.Vocab, m.Merges, normal, pre, added)
 	case !strings.Contains(string(pre), qwenPattern()):
 		return nil, errors.New("pre_tokenizer: only the word pattern of Qwen2 is known for byte-level BPE without a word " +
 			"suffix")

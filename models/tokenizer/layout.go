@@ -69,6 +69,14 @@ func Gemma3(key string) Layout {
 	return l
 }
 
+// Gemma4 returns the layout of a Gemma 4, which reads the plain prompt after its start token; parentheses and
+// embedding:name are text.
+func Gemma4(key string) Layout {
+	l := T5(key, 1)
+	l.Start, l.End, l.Embeddings, l.Weights = 2, None, false, false
+	return l
+}
+
 // PileT5 returns the layout of a Pile-T5: at least 256 tokens, padded with token 1; embedding:name is text.
 func PileT5(key string) Layout {
 	l := T5(key, 256)

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"patchbay/models/text"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -43,7 +44,8 @@ func ltxTextLoader() graph.Class {
 	return row
 }
 
-// What LTX-2's language model is told before it reads a short prompt, with and without the first picture of the video.
+// What LTX-2's language model, Gemma 3, is told before it reads a short prompt, with and without the first picture of
+// the video.
 const (
 	describeVideo = "You write prompts for a model that makes videos with sound. Turn the user's short prompt into one " +
 		"paragraph of plain English that describes the video from its first to its last moment.\n" +
@@ -58,16 +60,36 @@ const (
 		"describe it again, and say what changes from there on."
 )
 
+// What Gemma 4, which LTX-2.5 has, is told: its network knows long captions.
+const describeShots = "You write captions for a model that makes videos with sound. Turn the user's short request " +
+	"into one paragraph of 150 to 220 words of plain English that describes what is seen and heard from the first to " +
+	"the last moment of the video.\n" +
+	"Keep all that the user asks for and contradict none of it. Begin at once with what is seen. Describe the place, " +
+	"its light, materials and colours, where things are, and of persons what can be seen: age, hair, build, clothes, " +
+	"posture. Name no feelings or intentions, only what shows them. Say in the sentences, not as labels, how wide each " +
+	"shot is, from which side the camera looks and how it moves, or that it stays still. Say what is heard where it " +
+	"happens: speech in quotes and in its own language, the sound of the voice, music, steps, wind. Tell all in the " +
+	"order in which it happens, in the present tense, and keep every action that is asked for in motion.\n" +
+	"Let it look like a well lit film with rich colours and fine detail, without new things or actions.\n" +
+	"Answer with the paragraph alone: no title, no list, no remark."
+
 var thoughts = regexp.MustCompile(`(?s)<think>.*?(?:</think>|$)`)
 
-// longerPrompt has a Gemma write a long prompt from a short one, which is the answer if there is no other.
+// longerPrompt has a language model write a long prompt from a short one, which is the answer if there is no other.
 func longerPrompt(c *graph.Call) ([]any, error) {
 	words, system, picture := c.Str("prompt"), describeVideo, ""
 	if c.Given("image") {
 		system, picture = describeOnward, "<image_soft_token>\n\n"
 	}
-	out, err := written(c, "<start_of_turn>system\n"+system+"<end_of_turn>\n<start_of_turn>user\n"+picture+"Prompt: "+
-		words+"<end_of_turn>\n<start_of_turn>model\n")
+	chat := graph.Arg[*value.Clip](c, "clip").Writer()
+	if chat.Prompt == "gemma4" {
+		system = describeShots
+	}
+	told := text.KindOf("gemma3_12b").Chat.Told
+	if chat.Chat != nil && chat.Chat.Told != nil {
+		told = chat.Chat.Told
+	}
+	out, err := written(c, told(system, picture+"Prompt: "+words, c.Given("thinking") && c.Flag("thinking")))
 	if err != nil {
 		return nil, err
 	}

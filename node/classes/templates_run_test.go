@@ -54,7 +54,7 @@ var standIns = []struct {
 	{of(`diffusion_models//wan2\.2_i2v_high`), standIn("wan-i2v22-a", widths{4096: 48})},
 	{of(`diffusion_models//wan2\.2_i2v_low`), standIn("wan-i2v22-b", widths{4096: 48})},
 	{of(`diffusion_models//(minimax_h3|.*fasth3)`), standIn("h3-b", widths{56: 16})},
-	{of(`diffusion_models//ltx-2\.5`), standIn("ltx-c", nil)},
+	{of(`diffusion_models//ltx-2\.5`), standIn("ltx-b", nil)},
 	{of(`text_encoders/(lumina2)/qwen_3`), standIn("qwen3-a", nil)},
 	{of(`text_encoders/flux2/qwen_3`), standIn("klein-qwen3-a", nil)},
 	{of(`text_encoders/qwen_image/qwen_2\.5_vl`), standIn("qwen25vl-a", nil)},
@@ -64,6 +64,9 @@ var standIns = []struct {
 	{of(`text_encoders/\w+/qwen3\.5`), standIn("qwen35-b", nil)},
 	{of(`text_encoders/wan/umt5`), standInUMT5},
 	{of(`text_encoders//gemma_3`), standInGemma},
+	{of(`text_encoders/.*/gemma4-12b`), standInGemma4("gemma4-a", nil)},
+	{of(`text_encoders/.*/gemma4_e2b`), standInGemma4("gemma4-e2", nil)},
+	{of(`text_encoders/.*/gemma4_e4b`), standInGemma4("gemma4-e4", nil)},
 	{of(`text_encoders/flux/clip_l`), standInDemo("text_encoders/demo_clip")},
 	{of(`text_encoders/flux/t5xxl`), standInDemo("text_encoders/demo_t5")},
 	{of(`vae//qwen_image_2\.1`), standIn("q21vae-a", nil)},
@@ -365,7 +368,7 @@ func (f *templateFiles) put(t *testing.T, key, path string) error {
 	return fmt.Errorf("%w %s", errNoStandIn, key)
 }
 
-// errNoStandIn is of files of kinds that this program does not read, such as Gemma 4.
+// errNoStandIn is of files of kinds that this program does not read.
 var errNoStandIn = errors.New("nothing stands for")
 
 // waiting lists the templates that do not run yet, by what the error says.

@@ -106,7 +106,14 @@ func (c *Clip) Check(class, field string) error {
 			must = append(must, e.Kind)
 		}
 	}
-	has := func(kind string) bool { return slices.Contains(have, kind) }
+	reader := models.TextTypes()[c.Type]
+	if e, ok := reader.Encoder(have[0]); ok && len(have) == 1 && e.Writes {
+		return nil
+	}
+	has := func(kind string) bool {
+		instead := func(e family.Encoder) bool { return e.For == kind && slices.Contains(have, e.Kind) }
+		return slices.Contains(have, kind) || slices.ContainsFunc(reader.Encoders, instead)
+	}
 	if slices.ContainsFunc(must, func(kind string) bool { return !has(kind) }) {
 		return wrong("type %s needs the encoders %s, the files hold %s", c.Type, strings.Join(must, " and "),
 			strings.Join(have, " and "))
@@ -143,7 +150,7 @@ func (c *Clip) Empty() bool { return len(c.parts) == 0 }
 // OpenCheckpointCLIP opens the text encoders inside a full checkpoint. If there are none, as in those of LTX-2, the
 // handle is empty, as in ComfyUI, and encoding is an error.
 func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
-	reads := func(p text.Part) bool { return text.KindOf(p.Kind).Of == "" }
+	reads := func(p text.Part) bool { return text.KindOf(p.Kind).Of == nil }
 	if !slices.ContainsFunc(text.Find(h.Weights.Set()), reads) {
 		return &Clip{Name: h.Name}, nil
 	}
@@ -186,7 +193,7 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		as, reads := c.reads(e)
 		kind := text.KindOf(e.kind)
 		words, wanted := prompt(kind.Prompt)
-		if !wanted || !reads || kind.Of != "" {
+		if !wanted || !reads || kind.Of != nil {
 			continue
 		}
 		l, err := c.layout(e, as.Layout)
@@ -270,13 +277,17 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 	done := map[string]*text.Encoding{}
 	for _, e := range c.inOrder() {
 		p, wanted := prompts[e.kind]
-		if states := done[text.KindOf(e.kind).Of]; states != nil {
+		var states *text.Encoding
+		for _, of := range text.KindOf(e.kind).Of {
+			states = cmp.Or(done[of], states)
+		}
+		if states != nil {
 			p, wanted = tokenizer.Prompt{Chunks: [][]tokenizer.Token{states.Tokens()}}, true
 		}
 		if !wanted {
 			continue
 		}
-		enc, err := c.runEncoder(u, e, p, done[text.KindOf(e.kind).Of])
+		enc, err := c.runEncoder(u, e, p, states)
 		if errors.Is(err, text.ErrTokenizer) {
 			err = &fault.Error{Code: fault.TokenizerMissing, Text: e.name + ": " + err.Error(), Field: "clip", Cause: err}
 		}
@@ -424,7 +435,7 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 func (s *Store) Vocabularies(c *Clip) []error {
 	var out []error
 	for i := range c.parts {
-		if text.KindOf(c.parts[i].kind).Of != "" {
+		if text.KindOf(c.parts[i].kind).Of != nil {
 			continue
 		}
 		if _, err := s.tokenizer(&c.parts[i]); err != nil {
@@ -435,8 +446,8 @@ func (s *Store) Vocabularies(c *Clip) []error {
 }
 
 // vocabularyInside reads a vocabulary embedded in the checkpoint: metadata "tokenizer.json" or "tokenizer", a tensor
-// with a SentencePiece model or Mistral's tekken.json, or the tokens and scores of a GGUF file. It returns nil if there
-// is none.
+// with a SentencePiece model, a tokenizer.json or Mistral's tekken.json, or the tokens and scores of a GGUF file. It
+// returns nil if there is none.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
 	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
 		if text, ok := file.Metadata()[key]; ok && json.Valid([]byte(text)) {
@@ -449,6 +460,9 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	for _, at := range []string{e.prefix, encoderPrefix, all} {
 		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
 			return tokenizer.FromBytes("spiece.model", stored.Elements(0, stored.Len()))
+		}
+		if stored, ok := file.Set().Get(at + "tokenizer_json"); ok {
+			return tokenizer.FromBytes("tokenizer.json", stored.Elements(0, stored.Len()))
 		}
 		if stored, ok := file.Set().Get(at + "tekken_model"); ok {
 			return tokenizer.FromTekken(stored.Elements(0, stored.Len()))

@@ -149,22 +149,34 @@ func (a Ask) prompt(base string, as *text.Chat) string {
 		out = strings.Replace(as.System, "[]", a.System, 1) + out
 	}
 	if !a.Thinking {
-		out += as.Quiet
+		return out + as.Quiet
 	}
-	return out
+	return as.Thinking + out
 }
 
-// Write lets the encoder of a handle generate a text. It returns an error if no encoder of the handle can.
-func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
-	var e *encoder
+// Writer returns the kind of the encoder that writes texts, the zero Kind if no encoder of the handle does.
+func (c *Clip) Writer() text.Kind {
+	if e := c.writer(); e != nil {
+		return text.KindOf(e.kind)
+	}
+	return text.Kind{}
+}
+
+func (c *Clip) writer() (e *encoder) {
 	for i := range c.parts {
 		if text.KindOf(c.parts[i].kind).Chat != nil {
 			e = &c.parts[i]
 		}
 	}
+	return e
+}
+
+// Write lets the encoder of a handle generate a text. It returns an error if no encoder of the handle can.
+func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
+	e := c.writer()
 	if e == nil {
 		return "", fault.Family("clip", "%s has no encoder that writes texts: load Qwen3.5, or that of Krea 2 (Qwen3-VL-4B) "+
-			"or LTX-2 (Gemma 3 12B)", c.Name)
+			"or LTX-2 (Gemma 3 12B, Gemma 4)", c.Name)
 	}
 	kind := text.KindOf(e.kind)
 	if a.System != "" && kind.Chat.System == "" {
@@ -186,6 +198,7 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	d.Stop = append(d.Stop, kind.Chat.StopIDs...)
 	for _, stop := range kind.Chat.Stop {
 		id, ok := as.Layout.Marks[stop]
 		if !ok {
@@ -196,7 +209,8 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 		}
 	}
 	chunks := prompts[e.kind].Chunks
-	if len(chunks) == 1 && len(chunks[0]) < as.Form.Behind { // here ComfyUI's model attends to the pads in front
+	// with a projection, ComfyUI's model attends to the pads in front here
+	if len(chunks) == 1 && len(chunks[0]) < as.Form.Behind && len(c.parts) > 1 {
 		pads := slices.Repeat([]tokenizer.Token{{ID: as.Layout.Pad, Weight: 1}}, as.Form.Behind-len(chunks[0]))
 		chunks = [][]tokenizer.Token{append(pads, chunks[0]...)}
 	}
@@ -206,7 +220,11 @@ func (c *Clip) Write(u Use, a Ask, d text.Sampling) (string, error) {
 		return err
 	})
 	marks := slices.Collect(maps.Values(as.Layout.Marks))
-	return vocab.Decode(slices.DeleteFunc(ids, func(id int) bool { return slices.Contains(marks, id) })), err
+	out := vocab.Decode(slices.DeleteFunc(ids, func(id int) bool { return slices.Contains(marks, id) }))
+	if kind.Chat.Clean != nil {
+		out = kind.Chat.Clean(out)
+	}
+	return out, err
 }
 
 // write runs the language model on the device.

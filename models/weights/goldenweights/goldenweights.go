@@ -53,7 +53,7 @@ func makeSet(name string) (*weights.Set, json.RawMessage, error) {
 		"sdxl/weights.json", "sdxl/weights_text.json",
 		"wan/weights.json", "wan/weights_text.json", "wan/weights_vae.json", "wan/weights_clip_vision.json",
 		"h3/weights.json", "h3/weights_text.json", "h3/weights_vae.json", "ltx/weights.json", "ltx/weights_text.json",
-		"ltx/weights_vae.json", "ltx/weights_audio.json", "ltx/weights_upscale.json",
+		"ltx/weights_gemma4.json", "ltx/weights_vae.json", "ltx/weights_audio.json", "ltx/weights_upscale.json",
 		"qwen35/weights_text.json",
 	}
 	for _, file := range files {
