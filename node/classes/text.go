@@ -412,14 +412,15 @@ func generateClasses() []graph.Class {
 	})
 }
 
-// withoutThoughts splits what was written into the text and what was thought before it, which begins in it or at the end of the
-// prompt, and has no end if it was cut short.
+// withoutThoughts splits what was written into the text and what was thought before it, which begins in it or at the
+// end of the prompt, and has no end if it was cut short.
 func withoutThoughts(written, prompt string) (words, thoughts string) {
+	const begins = "<think>"
 	thoughts, words, _ = strings.Cut(written, "</think>")
-	if !strings.HasPrefix(strings.TrimSpace(thoughts), "<think>") && !strings.HasSuffix(strings.TrimSpace(prompt), "<think>") {
+	if !strings.HasPrefix(strings.TrimSpace(thoughts), begins) && !strings.HasSuffix(strings.TrimSpace(prompt), begins) {
 		thoughts, words = "", written
 	}
-	return strings.TrimSpace(words), strings.TrimSpace(strings.Replace(thoughts, "<think>", "", 1))
+	return strings.TrimSpace(words), strings.TrimSpace(strings.Replace(thoughts, begins, "", 1))
 }
 
 // written returns what the clip input writes when it is asked words, as the other inputs say.

@@ -267,8 +267,8 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 			c.Name)
 	}
 	if len(c.parts) == 1 && writesAlone(c.parts[0].kind) {
-		return out, nil, fault.Family("clip", "%s writes texts (TextGenerate), and no network here reads its states: load the "+
-			"encoder of the network", c.Name)
+		return out, nil, fault.Family("clip", "%s writes texts (TextGenerate), and no network here reads its states: "+
+			"load the encoder of the network", c.Name)
 	}
 	prompts, missing, err := c.prompts(u.Store, prompt)
 	if err != nil {
