@@ -82,7 +82,8 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 			a = strings.Replace(a, `, "flux3"`, "", 1)
 		case "TextGenerate":
 			a = strings.NewReplacer(`, "mtp": ["COMBO", {"multiselect": false, `+
-				`"options": ["auto", "off", "2", "3", "4", "5"]}], "system_prompt": ["STRING", {"forceInput": true}]`, "", `, "mtp", "system_prompt"`, "",
+				`"options": ["auto", "off", "2", "3", "4", "5"]}], "system_prompt": ["STRING", {"forceInput": true}]`, "",
+				`, "mtp", "system_prompt"`, "",
 				`["STRING", "STRING"], "output_is_list": [false, false]`, `["STRING"], "output_is_list": [false]`,
 				`, "thinking"], "output_m`, `], "output_m`).Replace(a)
 		}
