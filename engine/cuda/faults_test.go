@@ -171,26 +171,6 @@ func TestPlantedFaults(t *testing.T) {
 			"return !out.meets(sum, a, gate, bias)", "TestSumsJoinNorms", "got",
 		},
 		{
-			"a norm beside another one with its rows", "rows.go", "p.second.x = earlier(a.x, o.held.x, d.Size())",
-			"p.second.x = a.x", "TestSumsJoinNorms", "got",
-		},
-		{
-			"a norm beside the sum that it reads", "rows.go", "!sum.meets(x, w, shift) &&", "!sum.meets(w, shift) &&",
-			"TestSumsJoinNorms", "",
-		},
-		{
-			"image normalised as text", "heads.cu", "l < a.split ? part.w : part.w2", "part.w", "TestHeadsJoin", "got",
-		},
-		{
-			"heads beside those that they read", "rows.go", "	return !of(a, p.dst, &p.ds)",
-			"	return true || !of(a, p.dst, &p.ds)", "TestHeadsJoin", "want 2",
-		},
-		{
-			"the bias of the first tile", "blocks.go", "BiasBF16: columns(w.BiasBF16),", "BiasBF16: columns(w.BiasBF16),\n}\n" +
-				"if !w.BiasBF16.IsZero() {\ntile.BiasBF16 = w.BiasBF16.Slice(0, 0, n)",
-			"TestRoundedBias", "other bits",
-		},
-		{
 			"a sum after the call that follows", "driver/stream.go", "	s.Flush()\n	if s.err != nil {", "	if s.err != nil {",
 			"TestSumsJoinNorms", "got",
 		},

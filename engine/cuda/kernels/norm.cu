@@ -194,14 +194,3 @@ KERNEL(512) pb_norm_rows_bf16(ARGS(pb_norm) a) { norm_rows<bf16>(a); }
 KERNEL(512) pb_norm_rows_f32(ARGS(pb_norm) a) { norm_rows<float>(a); }
 KERNEL(512) pb_norm_added_bf16(ARGS(pb_norm_added) a) { norm_added<bf16>(a); }
 KERNEL(512) pb_norm_added_f32(ARGS(pb_norm_added) a) { norm_added<float>(a); }
-
-template <class T>
-DEV void norm_pair(const pb_norm_pair& a) {
-  if ((int)blockIdx.x < a.rows)
-    norm_added<T>(a.first);
-  else
-    norm_rows<T>(a.second);
-}
-
-KERNEL(512) pb_norm_pair_bf16(ARGS(pb_norm_pair) a) { norm_pair<bf16>(a); }
-KERNEL(512) pb_norm_pair_f32(ARGS(pb_norm_pair) a) { norm_pair<float>(a); }
