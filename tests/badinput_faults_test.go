@@ -139,7 +139,7 @@ func (b *badInput) localDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd.Path = shell
-	text, err := cmd.CombinedOutput()
+	text, err := harness.Printed(cmd)
 	if code := harness.ExitCode(t, err); code != 1 || !bytes.Contains(text, []byte(fault.DiskFull)) {
 		t.Errorf("exit code %d, want 1 and %s:\n%s", code, fault.DiskFull, short(string(text)))
 	}

@@ -1,13 +1,11 @@
 package tests
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -35,10 +33,8 @@ func TestCopiedStore(t *testing.T) {
 	if err := os.CopyFS(store, os.DirFS(s.Store)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, program, "serve", "--socket", "off", "--store", store, "--nats", n.URL,
-		"--models", harness.DemoModels(t), "--input", dir, "--output", filepath.Join(dir, "out")).CombinedOutput()
+	out, err := harness.Printed(exec.Command(program, "serve", "--socket", "off", "--store", store, "--nats", n.URL,
+		"--models", harness.DemoModels(t), "--input", dir, "--output", filepath.Join(dir, "out")))
 	if err == nil || !strings.Contains(string(out), "another process serves under the name of this daemon") {
 		t.Fatalf("the copy: %v\n%s", err, out)
 	}

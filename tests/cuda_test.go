@@ -35,7 +35,7 @@ func onFake(t *testing.T, driver, program string, env []string, args ...string) 
 	cmd.WaitDelay = time.Second
 	timer := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
-	out, err := cmd.CombinedOutput()
+	out, err := harness.Printed(cmd)
 	return string(out), err
 }
 

@@ -240,7 +240,7 @@ func oneDaemonPerStore(t *testing.T, program string) {
 		{[]string{"--store", t.TempDir(), "--rates", "abacus"}, "bench step --save"},
 	} {
 		args := append([]string{"serve", "--listen", "127.0.0.1:0", "--socket", "off", "--output", t.TempDir()}, c.args...)
-		out, err := exec.Command(program, args...).CombinedOutput()
+		out, err := harness.Printed(exec.Command(program, args...))
 		if err == nil || !strings.Contains(string(out), c.says) {
 			t.Errorf("%v: ended with %v and said %s; want a failure that says %q", c.args, err, out, c.says)
 		}

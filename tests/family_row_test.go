@@ -49,7 +49,7 @@ func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
 			"test", "-vet", "off", "-overlay", list, "-tags", "sketch", "-run", pattern, "-v",
 		}, packages...)...)
 		cmd.Dir = harness.Root(t)
-		out, err := cmd.CombinedOutput()
+		out, err := harness.Printed(cmd)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

@@ -71,7 +71,7 @@ func TestBenchHosts(t *testing.T) {
 	}
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
-	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "host", "--new-key", key)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	a := startMachine(t, program, key, t.TempDir(), "--ranks", "2", "--devices", "cpu")
@@ -97,7 +97,7 @@ func TestBenchHosts(t *testing.T) {
 		{[]string{"--cluster-key", key + "x"}, "--new-key FILE` makes one"},
 	} {
 		args := slices.Concat([]string{"bench", "comm", "--size", "64K", "--runs", "1"}, both, c.args)
-		if out, err := exec.Command(program, args...).CombinedOutput(); err == nil || !strings.Contains(string(out), c.want) {
+		if out, err := harness.Printed(exec.Command(program, args...)); err == nil || !strings.Contains(string(out), c.want) {
 			t.Errorf("%q: %v, want %q in\n%s", c.args, err, c.want, out)
 		}
 	}
@@ -106,7 +106,7 @@ func TestBenchHosts(t *testing.T) {
 		t.Fatal("a host without models draws a picture")
 	}
 	args := append([]string{"bench", "comm"}, both...)
-	if out, err := exec.Command(program, args...).CombinedOutput(); err == nil ||
+	if out, err := harness.Printed(exec.Command(program, args...)); err == nil ||
 		!strings.Contains(string(out), "host "+b.address+": it works for ") {
 		t.Errorf("a host that is at work: %v\n%s", err, out)
 	}

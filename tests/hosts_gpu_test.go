@@ -23,7 +23,7 @@ func TestCUDAHosts(t *testing.T) {
 	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
-	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "host", "--new-key", key)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var list string

@@ -27,7 +27,7 @@ func TestHostsJoin(t *testing.T) {
 	}
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
-	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "host", "--new-key", key)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	s := harness.Start(t, program, "", "--hosts", "cluster:cards", "--cluster-key", key, "--patience", "5s")

@@ -48,7 +48,7 @@ func unlikeHosts(t *testing.T, slow, fast []string, least, most int, rates ...st
 	t.Helper()
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
-	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "host", "--new-key", key)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var list []string

@@ -78,7 +78,7 @@ func TestHosts(t *testing.T) {
 	t.Parallel()
 	program := harness.Build(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
-	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "host", "--new-key", key)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	models := filepath.Join(t.TempDir(), "models")
@@ -188,7 +188,7 @@ func TestHostsOfTwoDaemons(t *testing.T) {
 	}
 	program, n := harness.Build(t), natsserver.Start(t, natsserver.JetStream(t))
 	key := filepath.Join(t.TempDir(), "cluster.key")
-	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "host", "--new-key", key)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	var daemons []*harness.Server

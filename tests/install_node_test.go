@@ -19,7 +19,7 @@ func TestComfyUIInstallNode(t *testing.T) {
 	t.Parallel()
 	program, tree := harness.Build(t), t.TempDir()
 	install := func(dir string) (string, bool) {
-		out, err := exec.Command(program, "install-node", dir).CombinedOutput()
+		out, err := harness.Printed(exec.Command(program, "install-node", dir))
 		return string(out), err == nil
 	}
 	if out, ok := install(tree); ok || !strings.Contains(out, "no ComfyUI folder") {
@@ -94,14 +94,14 @@ func TestComfyUINodesFindTheirClient(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(tree, "comfy"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(program, "install-node", tree).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "install-node", tree)); err != nil {
 		t.Fatalf("install: %v\n%s", err, out)
 	}
 	for _, c := range []struct{ dir, name, says string }{
 		{filepath.Join(tree, "custom_nodes"), "patchbay", "PatchbayUNETLoader PatchbayCheckpointLoader "},
 		{"..", "comfyui", "the folder client is missing or old: `patchbay install-node <ComfyUI>` writes"},
 	} {
-		out, err := exec.Command("python3", "comfyui/stands.py", c.dir, c.name).CombinedOutput()
+		out, err := harness.Printed(exec.Command("python3", "comfyui/stands.py", c.dir, c.name))
 		if err != nil || !strings.Contains(string(out), c.says) {
 			t.Errorf("%s: %v, want %q\n%s", c.name, err, c.says, out)
 		}
@@ -111,13 +111,13 @@ func TestComfyUINodesFindTheirClient(t *testing.T) {
 		if text != "" {
 			scratch.Write(t, path, []byte(text))
 		}
-		out, err := exec.Command("python3", filepath.Join(tree, "custom_nodes", "patchbay", "swap.py"), path).CombinedOutput()
+		out, err := harness.Printed(exec.Command("python3", filepath.Join(tree, "custom_nodes", "patchbay", "swap.py"), path))
 		if harness.ExitCode(t, err) != 2 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), path) {
 			t.Errorf("swap of %s: %v, want a line that names the file\n%s", file, err, out)
 		}
 	}
-	out, err := exec.Command("python3", "comfyui/addresses.py", filepath.Join(tree, "custom_nodes"),
-		"patchbay").CombinedOutput()
+	out, err := harness.Printed(exec.Command("python3", "comfyui/addresses.py", filepath.Join(tree, "custom_nodes"),
+		"patchbay"))
 	if err != nil || !strings.Contains(string(out), "7 nodes") {
 		t.Errorf("addresses that a workflow names: %v\n%s", err, out)
 	}

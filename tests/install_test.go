@@ -95,7 +95,7 @@ func (i *installer) run(args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(i.tree, "install.sh"), append(args, "--prefix", i.prefix)...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=" + i.tools, "HOME=/nonexistent"}
-	out, err := cmd.CombinedOutput()
+	out, err := harness.Printed(cmd)
 	return string(out), err
 }
 

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"image/png"
 	"os"
@@ -24,12 +23,10 @@ func TestLevelsDrawTheSame(t *testing.T) {
 	}
 	program, dir := harness.Build(t), t.TempDir()
 	demo := func(level string) ([]byte, error) {
-		ctx, stop := context.WithTimeout(t.Context(), harness.Patience)
-		defer stop()
 		file := filepath.Join(dir, level+".png")
-		cmd := exec.CommandContext(ctx, program, "demo", "--out", file)
+		cmd := exec.Command(program, "demo", "--out", file)
 		cmd.Env = append(os.Environ(), "PATCHBAY_CPU="+level)
-		if out, err := cmd.CombinedOutput(); err != nil {
+		if out, err := harness.Printed(cmd); err != nil {
 			return out, err
 		}
 		return os.ReadFile(file)

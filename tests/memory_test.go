@@ -114,7 +114,7 @@ func TestAddressSpace(t *testing.T) {
 	program := harness.Build(t)
 	// Under some 1.7 GB the Go runtime may die before main: it cannot map a stack for one of its first threads.
 	refused := exec.Command("sh", "-c", `ulimit -v 2000000; exec "$@"`, "sh", program, "serve", "--store", t.TempDir())
-	out, _ := refused.CombinedOutput()
+	out, _ := harness.Printed(refused)
 	if refused.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "ulimit -v unlimited") {
 		t.Errorf("under 2 GB serve ended with %d:\n%s", refused.ProcessState.ExitCode(), out)
 	}

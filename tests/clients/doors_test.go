@@ -141,6 +141,7 @@ type typed struct {
 	says  []string
 	never string
 	state message.State // to wait for first, of the job in line[1] or after the last dot there; empty: do not wait
+	until bool          // type it again until the result is that
 	admin bool
 }
 
@@ -174,8 +175,8 @@ func (d *door) commands() []typed {
 			line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`},
 			never: "duplicate",
 		},
-		{line: []string{"top", "--once"}, state: message.Running, says: []string{"DAEMON", id(2), "running"}},
-		{line: []string{"top", "--json"}, says: []string{`"steps_per_second"`, id(2)}},
+		{line: []string{"top", "--once"}, until: true, says: []string{"DAEMON", id(2), "running"}},
+		{line: []string{"top", "--json"}, until: true, says: []string{`"steps_per_second"`, id(2), `"steps":5000`}},
 		{line: []string{"jobs", "--state", "running"}, says: []string{id(2)}},
 		{line: []string{"submit", "quick.json", "--id", id(3)}, says: []string{id(3)}},
 		{line: []string{"submit", "quick.json", "--id", id(4), "--queue-ttl", "50ms"}, says: []string{id(4)}},
@@ -277,18 +278,21 @@ const whatever = -1
 func (d *door) check(t *testing.T, row typed, program string, flags []string) {
 	t.Helper()
 	if row.state != "" {
-		job := row.line[1][strings.LastIndexByte(row.line[1], '.')+1:]
-		if row.line[0] == "top" {
-			job = d.id(2)
+		d.waitJob(t, row.line[1][strings.LastIndexByte(row.line[1], '.')+1:], row.state)
+	}
+	var code int
+	var out string
+	good := func() bool {
+		code, out = d.run(t, append([]string{program}, append(slices.Clone(row.line), flags...)...))
+		good := code == row.code || row.code == whatever
+		for _, want := range row.says {
+			good = good && strings.Contains(out, want)
 		}
-		d.waitJob(t, job, row.state)
+		return good && (row.never == "" || !strings.Contains(out, row.never))
 	}
-	code, out := d.run(t, append([]string{program}, append(slices.Clone(row.line), flags...)...))
-	bad := code != row.code && row.code != whatever
-	for _, want := range row.says {
-		bad = bad || !strings.Contains(out, want)
-	}
-	if bad || row.never != "" && strings.Contains(out, row.never) {
+	if row.until {
+		d.Until(fmt.Sprintf("%s %.80q says %q", filepath.Base(program), row.line, row.says), good)
+	} else if !good() {
 		t.Errorf("%s %.80q ended with %d, want %d and %q in it, and no %q:\n%s", filepath.Base(program), row.line, code,
 			row.code, row.says, row.never, out)
 	}
@@ -302,13 +306,11 @@ func program(d *door, line ...string) []string {
 // run runs a command line in the door's folder and returns its exit code and what it printed.
 func (d *door) run(t *testing.T, line []string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Dir = d.dir
 	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.Home,
 		"PATCHBAY_MODELS="+harness.DemoModels(t), "XDG_CONFIG_HOME="+d.dir)
-	out, err := cmd.CombinedOutput()
+	out, err := harness.Printed(cmd)
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}

@@ -34,13 +34,11 @@ func TestExamples(t *testing.T) {
 // command runs a program of the examples and returns what it printed.
 func command(t *testing.T, env []string, stdin string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env, cmd.Stdin = append(os.Environ(), env...), strings.NewReader(stdin)
 	errs := &harness.Output{}
 	cmd.Stderr = errs
-	out, err := cmd.Output()
+	out, err := harness.Printed(cmd)
 	if err != nil {
 		t.Fatalf("%v: %v\n%s%s", args, err, out, errs)
 	}
@@ -51,7 +49,7 @@ func command(t *testing.T, env []string, stdin string, args ...string) string {
 func goProgram(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", path, "../../examples/"+name).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command("go", "build", "-o", path, "../../examples/"+name)); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	return path

@@ -17,7 +17,7 @@ func TestInstalledExamplesRun(t *testing.T) {
 	}
 	prefix := t.TempDir()
 	install := exec.Command(filepath.Join(harness.Root(t), "install.sh"), "--prefix", prefix)
-	if out, err := install.CombinedOutput(); err != nil {
+	if out, err := harness.Printed(install); err != nil {
 		t.Fatalf("install.sh: %v\n%s", err, out)
 	}
 	program, examples := filepath.Join(prefix, "bin/patchbay"), filepath.Join(prefix, "share/patchbay/examples")
@@ -32,7 +32,7 @@ func TestInstalledExamplesRun(t *testing.T) {
 	} {
 		cmd := exec.Command(line[0], line[1:]...)
 		cmd.Dir, cmd.Env = examples, append(os.Environ(), "PYTHONPATH=", "PYTHONDONTWRITEBYTECODE=1", "GOFLAGS=-mod=readonly")
-		if out, err := cmd.CombinedOutput(); err != nil {
+		if out, err := harness.Printed(cmd); err != nil {
 			t.Errorf("%v: %v\n%s", line, err, out)
 		}
 	}
@@ -41,8 +41,9 @@ func TestInstalledExamplesRun(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	out, err := exec.Command(filepath.Join(harness.Root(t), "install.sh"), "--prefix", prefix,
-		"--uninstall").CombinedOutput()
+	out, err := harness.Printed(exec.Command(filepath.Join(harness.Root(t), "install.sh"), "--prefix", prefix,
+		"--uninstall"))
+
 	if left, _ := filepath.Glob(prefix + "/*"); err != nil || len(left) > 0 {
 		t.Errorf("after uninstall there is %v: %v\n%s", left, err, out)
 	}

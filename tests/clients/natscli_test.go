@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -23,16 +22,14 @@ func TestNATSCommand(t *testing.T) {
 	var out string // stdout of the last command; do returns stderr with it
 	do := func(stdin string, args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, nats, append([]string{"--server", s.URL}, args...)...)
+		cmd := exec.Command(nats, append([]string{"--server", s.URL}, args...)...)
 		cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+t.TempDir())
 		if stdin != "" {
 			cmd.Stdin = strings.NewReader(stdin)
 		}
 		errs := &harness.Output{}
 		cmd.Stderr = errs
-		b, err := cmd.Output()
+		b, err := harness.Printed(cmd)
 		if err != nil {
 			t.Errorf("nats %v: %v\n%s%s", args, err, b, errs)
 		}

@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -45,7 +44,7 @@ func python(t *testing.T) string {
 		append([]string{bin, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"},
 			strings.Fields(pythonNeeds)...),
 	} {
-		if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+		if out, err := harness.Printed(exec.Command(line[0], line[1:]...)); err != nil {
 			t.Fatalf("%s: %v\n%s", strings.Join(line, " "), err, out)
 		}
 	}
@@ -58,11 +57,9 @@ func python(t *testing.T) string {
 // runPython runs a command of the environment and returns what it printed.
 func runPython(t *testing.T, env []string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience) // the whole suite of the client is one command
-	defer cancel()
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
-	out, err := cmd.CombinedOutput()
+	out, err := harness.Printed(cmd)
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}

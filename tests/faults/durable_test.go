@@ -356,7 +356,7 @@ func retryAndExpire(t *testing.T, program string) {
 	s.Kill()
 	s.Launch()
 	c = s.Client()
-	if out, err := exec.Command(program, "retry", "late", "long", "--nats", s.URL).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command(program, "retry", "late", "long", "--nats", s.URL)); err != nil {
 		t.Fatalf("retry: %v\n%s", err, out)
 	}
 	s.Until("both run again", func() bool {

@@ -191,10 +191,8 @@ func noJetStream(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	n.Start()
-	ctx, stop := context.WithTimeout(context.Background(), harness.Patience)
-	defer stop()
-	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.URL, "--socket", "off", "--store", t.TempDir(),
-		"--output", t.TempDir()).CombinedOutput()
+	out, err := harness.Printed(exec.Command(program, "serve", "--nats", n.URL, "--socket", "off", "--store", t.TempDir(),
+		"--output", t.TempDir()))
 	if harness.ExitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) ||
 		!bytes.Contains(out, []byte("nats-server -js")) {
 		t.Errorf("got %v, want an error that says what to do:\n%s", err, out)

@@ -49,7 +49,7 @@ func newDisk(t *testing.T) *powered {
 		t.Fatal(err)
 	}
 	for _, line := range [][]string{{"mkfs.ext4", "-q", "-F", d.image}, d.mount()} {
-		if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+		if out, err := harness.Printed(exec.Command(line[0], line[1:]...)); err != nil {
 			t.Skipf("NOT RUN: no disk to take the power from: %s: %v %s", line[0], err, out)
 		}
 	}
@@ -89,7 +89,7 @@ func (d *powered) onRoot(f func(fd int) error) {
 func (d *powered) back() {
 	d.t.Helper()
 	for end := time.Now().Add(harness.Patience); ; time.Sleep(20 * time.Millisecond) {
-		out, err := exec.Command("umount", d.dir).CombinedOutput()
+		out, err := harness.Printed(exec.Command("umount", d.dir))
 		if err == nil {
 			break
 		}
@@ -97,7 +97,7 @@ func (d *powered) back() {
 			d.t.Fatalf("umount: %v %s", err, out)
 		}
 	}
-	if out, err := exec.Command("mount", d.mount()[1:]...).CombinedOutput(); err != nil {
+	if out, err := harness.Printed(exec.Command("mount", d.mount()[1:]...)); err != nil {
 		d.t.Fatalf("mount: %v %s", err, out)
 	}
 }

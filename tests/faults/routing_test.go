@@ -41,7 +41,7 @@ func TestRouting(t *testing.T) {
 		return err == nil
 	})
 	has.WaitState(c, "first", message.Done)
-	out, err := exec.Command(program, "run", flow, "--id", "far", "--socket", lacks.Socket, "--out", dir).CombinedOutput()
+	out, err := harness.Printed(exec.Command(program, "run", flow, "--id", "far", "--socket", lacks.Socket, "--out", dir))
 	if err != nil {
 		t.Fatalf("run on the daemon without files: %v\n%s\n%s", err, out, lacks.Log)
 	}
@@ -92,7 +92,7 @@ func TestRouting(t *testing.T) {
 		t.Errorf("got %d %s\nwant a refusal that names the file and not the folder %s", refusal.Status(), text, bare)
 	}
 	lacks.Until("the log names the folder", func() bool { return strings.Contains(lacks.Log.String(), bare) })
-	out, err = exec.Command(program, "run", flow, "--nats", n.URL).CombinedOutput()
+	out, err = harness.Printed(exec.Command(program, "run", flow, "--nats", n.URL))
 	if code := harness.ExitCode(t, err); code != 2 || strings.Contains(string(out), bare) {
 		t.Errorf("run ended with code %d, want 2 without the folder:\n%s", code, out)
 	}

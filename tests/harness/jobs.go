@@ -113,7 +113,7 @@ func Try(t *testing.T, program string, env []string, args ...string) (int, strin
 	cmd := exec.Command(program, args...)
 	cmd.Dir = t.TempDir() // run and get write pictures there
 	cmd.Env = append(append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET="), env...)
-	out, err := cmd.CombinedOutput()
+	out, err := Printed(cmd)
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func NATSCommand(t *testing.T) string {
 	}
 	cmd := exec.Command("go", "build", "-mod=mod", "-o", path, "github.com/nats-io/natscli/nats")
 	cmd.Dir = dir
-	if b, err := cmd.CombinedOutput(); err != nil {
+	if b, err := Printed(cmd); err != nil {
 		t.Fatalf("build the nats command %s (this test needs its module): %v\n%s", natsCLIVersion, err, b)
 	}
 	return path

@@ -63,7 +63,7 @@ var built = sync.OnceValues(func() (path string, err error) {
 	path = filepath.Join(programDir, "bin", "patchbay")
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, ".")
 	build.Dir = dir
-	if out, err := build.CombinedOutput(); err != nil {
+	if out, err := Printed(build); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return path, nil
@@ -211,6 +211,33 @@ func (s *Server) Kill() {
 	_ = s.Cmd.Process.Kill()
 	<-s.Ended
 	s.Ended = nil
+}
+
+// ErrLate is the error of a command that Printed has killed.
+var ErrLate = fmt.Errorf("it did not end within %s", 5*Patience)
+
+// Printed runs a command, for five times Patience at most, and returns what it printed: its stdout, and its stderr too
+// unless that goes elsewhere. What it started ends with it; it is an error if something keeps its output open.
+func Printed(cmd *exec.Cmd) ([]byte, error) {
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if cmd.Stderr == nil {
+		cmd.Stderr = &out
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	late := time.AfterFunc(5*Patience, kill)
+	err := cmd.Wait()
+	inTime := late.Stop()
+	kill()
+	if !inTime {
+		err = ErrLate
+	}
+	return out.Bytes(), err
 }
 
 // Patience bounds waits that should be short. Only something that hangs reaches it, even on a slow and busy machine.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from .errors import BusyError, CancelledError, ConnectionLostError, PatchbayError, error_of
+from .errors import BusyError, CancelledError, ConnectionLostError, error_of
 from .frames import FrameTransport, SocketTransport, Transport, WorkerTransport
 from .nats_transport import NATSTransport
 from .results import ExecResult, File, RunResult

@@ -82,6 +82,7 @@ class NATSTransport:
         self._state = threading.Lock()
         self._waiting: dict[str, tuple[str, Queue]] = {}  # subject and replies by inbox
         self._ended = False  # the loop takes no more work
+        self._works: set[concurrent.futures.Future[Any]] = set()  # what somebody waits for
         check_url(url)
         options = {"connect_timeout": 3, "allow_reconnect": True, "max_reconnect_attempts": 3, **options}
         options.setdefault("inbox_prefix", inbox_of(url, options))
@@ -109,6 +110,8 @@ class NATSTransport:
         """
         with self._state:
             task = None if self._ended else asyncio.run_coroutine_threadsafe(work, self._loop)
+            if task is not None:
+                self._works.add(task)
         if task is None:
             work.close()
             raise ConnectionLostError("the NATS connection was closed")
@@ -116,6 +119,9 @@ class NATSTransport:
             return task.result()
         except concurrent.futures.CancelledError:
             raise ConnectionLostError("the NATS connection was closed") from None
+        finally:
+            with self._state:
+                self._works.discard(task)
 
     async def _fault(self, err: Exception) -> None:
         """End the requests that the server does not allow: it answers those with an error of the connection."""
@@ -264,4 +270,9 @@ class NATSTransport:
             ending.result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
-        self._loop.close()
+        with self._state:
+            left = list(self._works)
+        for work in left:  # it has not ended when it was cancelled, and now it cannot: whoever waits must not either
+            work.cancel()
+        if not self._thread.is_alive():
+            self._loop.close()

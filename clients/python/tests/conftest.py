@@ -25,6 +25,19 @@ def _setting(name: str) -> str:
     return value
 
 
+PATIENCE = 120.0
+"""Seconds after which something hangs, on a slow and busy machine too."""
+
+
+def poll(what: str) -> Iterator[None]:
+    """Go round a loop until it breaks, and fail if that takes longer than PATIENCE."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.05)
+    pytest.fail(f"not within {PATIENCE} s: {what}")
+
+
 class Daemon:
     """A daemon on free ports with a store of its own."""
 
@@ -61,11 +74,10 @@ class Daemon:
         self.process = subprocess.Popen(
             [*self.command, "--listen", self.nats.partition("//")[2] or "127.0.0.1:0"], env=env
         )
-        for _ in range(600):
+        for _ in poll("the daemon listens"):
             if file.exists() and os.path.exists(self.socket):
                 break
             assert self.process.poll() is None, "the daemon ended"
-            time.sleep(0.05)
         self.nats = {k.lower(): v for k, v in json.loads(file.read_text()).items()}["nats"]
 
     def workers(self) -> list[int]:
@@ -79,9 +91,12 @@ class Daemon:
         self.process.wait()
 
     def stop(self) -> None:
-        """End it as init would."""
+        """End it as init would, and at the latest with an error."""
         self.process.terminate()
-        self.process.wait(timeout=40)
+        try:
+            self.process.wait(timeout=PATIENCE)
+        finally:
+            self.process.kill()
 
 
 def lora() -> dict[str, dict[str, np.ndarray]]:
@@ -151,7 +166,7 @@ def worker(home: pathlib.Path) -> list[str]:
 def keeper(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Client]:
     """Give a client of a daemon, which keeps jobs, on every carrier in turn."""
     c = Client.socket(daemon.socket) if request.param == "socket" else Client.nats(daemon.nats)
-    c.timeout = 60
+    c.timeout = PATIENCE
     with c:
         yield c
 
@@ -164,6 +179,6 @@ def client(request: pytest.FixtureRequest, home: pathlib.Path) -> Iterator[Clien
     else:
         d = request.getfixturevalue("daemon")
         c = Client.socket(d.socket) if request.param == "socket" else Client.nats(d.nats)
-    c.timeout = 60
+    c.timeout = PATIENCE
     with c:
         yield c

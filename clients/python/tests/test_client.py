@@ -46,7 +46,7 @@ def test_run_and_cancel(client: Client) -> None:
 
     def cancel(event: dict[str, Any]) -> None:
         if event["type"] == "progress" and not asked:
-            asked.append(threading.Thread(target=lambda: client.cancel(name)))
+            asked.append(threading.Thread(target=lambda: client.cancel(name), daemon=True))
             asked[0].start()
 
     with pytest.raises(PatchbayError) as e:
@@ -241,7 +241,7 @@ def test_sample_is_cancelled(client: Client) -> None:
 
     def stop(p: dict[str, Any]) -> None:
         if p["i"] == 1:
-            threading.Thread(target=lambda: client.cancel(name)).start()
+            threading.Thread(target=lambda: client.cancel(name), daemon=True).start()
 
     with pytest.raises(PatchbayError) as e:
         client.sample(
@@ -266,14 +266,14 @@ def test_nobody_there(tmp_path: object) -> None:
 
 @pytest.mark.parametrize("way", ["shared memory", "socket", "NATS"])
 def test_tensor_speed(daemon: Daemon, way: str) -> None:
-    """64 MiB there, into a node that refuses them when it has them; the time is printed, only a gross fault fails."""
+    """64 MiB there, to a node that there is not, which is known when they have come; the time is printed."""
     with Client.nats(daemon.nats) if way == "NATS" else Client.socket(daemon.socket) as c:
         big = c.empty((1, 16, 1024, 1024)) if way == "shared memory" else np.zeros((1, 16, 1024, 1024), np.float32)
         times = []
         for _ in range(7):
             big[0, 0, 0] += 1
             began = time.perf_counter()
-            with pytest.raises(PatchbayError):
+            with pytest.raises(PatchbayError, match="NoSuchNode"):
                 c.exec("NoSuchNode", {"x": big})
             times.append(time.perf_counter() - began)
     times = sorted(times[2:])
@@ -281,4 +281,3 @@ def test_tensor_speed(daemon: Daemon, way: str) -> None:
         f"64 MiB Python -> daemon -> worker, {way}: median {times[len(times) // 2] * 1000:.0f} ms, best "
         f"{times[0] * 1000:.0f} ms"
     )
-    assert min(times) < 5

@@ -19,7 +19,7 @@ import patchbay
 from patchbay import AsyncClient, CancelledError, Client, ConnectionLostError, File, PatchbayError, RefusedError
 from patchbay.results import pixels
 
-from .conftest import Daemon
+from .conftest import PATIENCE, Daemon, poll
 from .test_client import MODEL, conds, workflow
 from .test_sampling import LATENT
 
@@ -143,16 +143,13 @@ def test_asyncio(daemon: Daemon) -> None:
                     on_event=lambda e: e["type"] == "progress" and started.set(),
                 )
             )
-            await asyncio.wait_for(started.wait(), 60)
+            await asyncio.wait_for(started.wait(), PATIENCE)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            for _ in range(200):
+            for _ in poll("the job was cancelled"):
                 if (await c.status(f"async-{seed}"))["state"] == "cancelled":
                     break
-                await asyncio.sleep(0.05)
-            else:
-                pytest.fail("the job was not cancelled")
             with pytest.raises(CancelledError):
                 await c.follow(f"async-{seed}")
         with pytest.raises((ConnectionLostError, RuntimeError)):

@@ -11,7 +11,7 @@ import pytest
 
 from patchbay import BF16, CancelledError, Client, LoRA, PatchbayError, RefusedError
 
-from .conftest import lora
+from .conftest import lora, poll
 from .test_client import MODEL, conds, latent_factors, workflow
 
 LATENT = np.random.default_rng(5).standard_normal((1, 16, 16, 16)).astype(np.float32)
@@ -35,7 +35,8 @@ def sample(c: Client, positive: dict[str, Any], **more: Any) -> np.ndarray:
 
 def ended(c: Client, run: str) -> str:
     """Wait until a run has ended and return its state. A worker forgets what has ended."""
-    for _ in range(200):
+    state = ""
+    for _ in poll(f"{run} has ended"):
         try:
             state = str(c.status(run)["state"])
         except RefusedError as err:
@@ -46,9 +47,8 @@ def ended(c: Client, run: str) -> str:
             except RefusedError:
                 state = "cancelled"
         if state not in ("queued", "running"):
-            return state
-        time.sleep(0.05)
-    return "not within 10 s"
+            break
+    return state
 
 
 def test_adapters_equal_the_lora_node(client: Client) -> None:
@@ -139,7 +139,6 @@ def test_a_run_ends_when_it_is_told_to(client: Client, how: str) -> None:
         if how == "callback":
             raise KeyError("from the host")
 
-    began = time.monotonic()
     with pytest.raises(CancelledError if how == "stop" else KeyError):
         stop = going.is_set if how == "stop" else None
         client.sample(
@@ -152,7 +151,7 @@ def test_a_run_ends_when_it_is_told_to(client: Client, how: str) -> None:
             on_progress=step,
             stop=stop,
         )
-    assert time.monotonic() - began < 10 and ended(client, run) == "cancelled"
+    assert ended(client, run) == "cancelled"
 
 
 @pytest.mark.parametrize("how", ["stop", "callback"])
