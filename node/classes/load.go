@@ -241,9 +241,6 @@ func loadCheckpoint(c *graph.Call) (out []any, err error) {
 		if err != nil {
 			return err
 		}
-		if clip.Empty() {
-			c.Warn("node %s: %s holds no text encoder, so that its CLIP encodes nothing", c.ID, h.Name)
-		}
 		v, err := value.OpenVAE(h)
 		out = []any{m, clip, v}
 		if err == nil {
