@@ -18,7 +18,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// ltxRun is one case of tests/golden/ltx/e2e.json.
+// ltxRun is one case of tests/golden/ltx/e2e.json or cache.json.
 type ltxRun struct {
 	Model    string
 	Nodes    string // begins with EmptyLTXVLatentVideo and its inputs
@@ -31,13 +31,30 @@ type ltxRun struct {
 	Negative wanText
 	First    []any    `json:"first_latent_frame"`
 	Mask     *float32 `json:"mask_of_first_frame"`
+
+	Cache     string  // easy or lazy; empty: the model has none
+	Threshold float64 `json:"reuse_threshold"`
+	Start     float64 `json:"start_percent"`
+	End       float64 `json:"end_percent"`
 }
 
 // TestLTXRuns compares whole runs of videos with sound with ComfyUI's: guided and distilled, a first frame that is
 // kept, and one that is kept in part. Plans that split a run give the same.
 func TestLTXRuns(t *testing.T) {
+	compareLTX(t, "ltx/e2e", []string{"", "ulysses=2", "pipe=2,patches=1,ring=2"})
+}
+
+// TestCachesBesideSound compares whole runs of videos with sound that reuse predictions: EasyCache goes by the change
+// of the video, LazyCache by that of both.
+func TestCachesBesideSound(t *testing.T) {
+	compareLTX(t, "ltx/cache", []string{"", "cfg=2,ulysses=2"})
+}
+
+// compareLTX compares the runs of a file, by all plans or with -short by the first one alone.
+func compareLTX(t *testing.T, file string, plans []string) {
+	t.Helper()
 	var runs map[string]ltxRun
-	check(t, golden.JSON("ltx/e2e.json", &runs))
+	check(t, golden.JSON(file+".json", &runs))
 	root := t.TempDir()
 	for _, m := range []string{"ltx-a", "ltx-b", "ltx-c"} {
 		writeGoldenModel(t, m, "", filepath.Join(root, "diffusion_models", m+".safetensors"))
@@ -45,9 +62,9 @@ func TestLTXRuns(t *testing.T) {
 	engine := engineOf(t, fastOps)
 	for name, run := range runs {
 		t.Run(name, func(t *testing.T) {
-			for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=1,ring=2"} {
+			for _, plan := range plans {
 				if plan == "" || !testing.Short() { // TestNetworksWithSoundBeside has all plans
-					run.compare(t, func(w ltxGraph, got map[string]*value.Latent) {
+					run.compare(t, file, func(w ltxGraph, got map[string]*value.Latent) {
 						runner, err := graph.NewRunner(graph.Config{
 							Engine: engine, Roots: files.Roots{Models: []string{root}}, Catalogue: All(giving(w.values, got)...),
 						})
@@ -70,7 +87,9 @@ type ltxGraph struct {
 	values map[string]given
 }
 
-func (run *ltxRun) compare(t *testing.T, execute func(ltxGraph, map[string]*value.Latent), name, plan string) {
+func (run *ltxRun) compare(t *testing.T, file string, execute func(ltxGraph, map[string]*value.Latent),
+	name, plan string,
+) {
 	t.Helper()
 	got := map[string]*value.Latent{}
 	g := ltxGraph{newGraph(), map[string]given{
@@ -91,16 +110,20 @@ func (run *ltxRun) compare(t *testing.T, execute func(ltxGraph, map[string]*valu
 	joined := g.add("LTXVConcatAVLatent", "video_latent", video, "audio_latent", sound)
 	text := g.add("LTXVConditioning", "positive", g.add("Positive"), "negative", g.add("Negative"), "frame_rate",
 		float64(run.Rate))
+	model := g.add("UNETLoader", "unet_name", run.Model+".safetensors", "weight_dtype", "default")
+	if class := map[string]string{"easy": "EasyCache", "lazy": "LazyCache"}[run.Cache]; class != "" {
+		model = g.add(class, "model", model, "reuse_threshold", run.Threshold, "start_percent", run.Start, "end_percent",
+			run.End, "verbose", false)
+	}
 	out := g.add("SamplerCustomAdvanced", "noise", g.add("RandomNoise", "noise_seed", run.Seed), "guider",
-		g.add("CFGGuider", "model", g.add("UNETLoader", "unet_name", run.Model+".safetensors", "weight_dtype", "default"),
-			"positive", text, "negative", second(text), "cfg", run.CFG),
+		g.add("CFGGuider", "model", model, "positive", text, "negative", second(text), "cfg", run.CFG),
 		"sampler", g.add("KSamplerSelect", "sampler_name", run.Sampler), "sigmas", g.add("Sigmas"), "latent_image", joined)
 	apart := g.add("LTXVSeparateAVLatent", "av_latent", out)
 	g.add("Keep", "latent", apart, "as", "video")
 	g.add("Keep", "latent", second(apart), "as", "audio")
 	execute(g, got)
 	for _, part := range []string{"video", "audio"} {
-		want := tensorOf(t, "ltx/e2e.safetensors", name+"#"+part)
+		want := tensorOf(t, file+".safetensors", name+"#"+part)
 		bound := 1e-4
 		if run.Sampler != "euler" {
 			bound = 2e-4

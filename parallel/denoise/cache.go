@@ -43,7 +43,7 @@ func newCaching(d *denoiser) *caching {
 	}
 	m := d.req.Sampling
 	return &caching{
-		cache: newStepCache(c.Rule, d, newGauge(d.whole, c.Threshold)), verbose: c.Verbose,
+		cache: newStepCache(c.Rule, d, newGauge(d.whole, d.req.Latent.Sound.Len(), c.Rule, c.Threshold)), verbose: c.Verbose,
 		from: float32(m.PercentToSigma(c.Start)), to: float32(m.PercentToSigma(c.End)),
 	}
 }

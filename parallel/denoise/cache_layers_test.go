@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/request"
 )
 
 // TestCachesCompareEveryEighthRowOfALayer checks that the elements compared are those of ComfyUI's EasyCache and
@@ -12,7 +13,7 @@ import (
 func TestCachesCompareEveryEighthRowOfALayer(t *testing.T) {
 	const c, layers, y, x = 2, 3, 11, 18
 	l := newLayout(c, 2, (&dit.Spec{PatchSize: 2}).FrameTokens(layers, layers*y, x), dit.Sound{})
-	g := newGauge(l, 0)
+	g := newGauge(l, 0, request.CacheEasy, 0)
 	var got, want []int32
 	for _, at := range g.elementsOf(&latentPart{n: len(l.order)}, l).compared {
 		got = append(got, l.order[at])

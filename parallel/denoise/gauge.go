@@ -13,11 +13,18 @@ const cacheStride = 8
 type gauge struct {
 	meter    meter
 	whole    *layout
+	video    int  // elements of an item before those of the sound
+	packed   bool // the rule sees one row of elements, those of the video and then those of the sound
 	elements map[*layout]*elements
 }
 
-func newGauge(whole *layout, threshold float32) *gauge {
-	return &gauge{meter: meter{threshold: threshold}, whole: whole, elements: map[*layout]*elements{}}
+// newGauge makes the gauge of a rule. Beside a video ComfyUI's samplers hold its sound in one packed latent, which is
+// what LazyCache compares; its networks get them apart, and EasyCache compares the video alone.
+func newGauge(whole *layout, sound int, rule request.CacheRule, threshold float32) *gauge {
+	return &gauge{
+		meter: meter{threshold: threshold}, whole: whole, video: len(whole.order) - sound,
+		packed: sound > 0 && rule == request.CacheLazy, elements: map[*layout]*elements{},
+	}
 }
 
 // meter tracks how fast the output changes with the input, at the compared elements.
@@ -85,7 +92,7 @@ func (g *gauge) learn(s *latentPart, l *layout, x, y []float32, sum float64, n i
 type elements struct{ compared, covered []int32 }
 
 // elementsOf returns the elements of a layout. Compared are every eighth row and column that l covers, counted from its
-// own first ones, in every frame.
+// own first ones, in every frame; of a packed latent every eighth element.
 func (g *gauge) elementsOf(s *latentPart, l *layout) *elements {
 	if p, ok := g.elements[l]; ok {
 		return p
@@ -93,14 +100,19 @@ func (g *gauge) elementsOf(s *latentPart, l *layout) *elements {
 	p := &elements{}
 	whole := g.whole
 	y, x := whole.grid.Frame().LatentY, whole.grid.LatentX
+	in := func(k int32) int { return int(whole.order[int(k)+s.from]) }
 	at := func(k int32) (int, int) {
-		i := int(whole.order[int(k)+s.from])
-		return i / x % y, i % x
+		if g.packed {
+			return 0, in(k)
+		}
+		return in(k) / x % y, in(k) % x
 	}
 	top, left := 0, 0
 	if l == whole {
 		for k := range int32(s.n) {
-			p.covered = append(p.covered, k)
+			if g.packed || in(k) < g.video {
+				p.covered = append(p.covered, k)
+			}
 		}
 	} else { // an area: such a run has one part
 		top, left = y, x

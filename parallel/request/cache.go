@@ -29,8 +29,9 @@ func CacheRules() []string { return []string{CacheEasy: "easy", CacheLazy: "lazy
 // where x is the input of this evaluation, x1 and y1 are input and output of the last one that ran, and x2 and y2 those
 // of the one that ran before it. The evaluation is answered from the cache while the sum is below Threshold; otherwise
 // it runs and the sum restarts at 0. The first two evaluations therefore always run. Differences are taken at every
-// eighth row and column of the latent, starting with the first; mean|y1| is over all of it. Formula and numerics are
-// those of ComfyUI 0.8.0 (comfy_extras/nodes_easycache.py).
+// eighth row and column of the latent, starting with the first; mean|y1| is over all of it. Of a video with sound,
+// CacheEasy compares the video, and CacheLazy every eighth element of one row of both. Formula and numerics are those
+// of ComfyUI 0.8.0, with sound those of 0.33.0 (comfy_extras/nodes_easycache.py).
 //
 // The leader decides once per evaluation, and an answered one sends no command, so all ranks of every plan take the
 // same branch. In a pipeline with patches the first patch decides for all patches from its own rows; keys and values
