@@ -43,6 +43,8 @@ type Embedded struct {
 	url    string
 	inside string
 
+	logins *logins // nil: none of its users has a password
+
 	logs             *natsLog
 	closing, watched chan struct{}
 	mu               sync.Mutex
@@ -85,6 +87,10 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
+	var users *logins
+	if inside != "" {
+		users = newLogins(opts.Users[:len(opts.Users)-1]) // the last one is this process
+	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("start NATS server: %w", err)
@@ -119,7 +125,7 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 		addr = cfg.Token + "@" + addr
 	}
 	e := &Embedded{
-		cfg: cfg, srv: srv, url: "nats://" + addr, logs: logs, closing: make(chan struct{}),
+		cfg: cfg, srv: srv, url: "nats://" + addr, logins: users, logs: logs, closing: make(chan struct{}),
 		watched: make(chan struct{}),
 	}
 	if e.inside = e.url; inside != "" {
