@@ -33,6 +33,7 @@ folder that is not there, an address or store that is in use), 3 the NATS server
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
   patchbay serve --listen 0.0.0.0:4222 --users-file users.conf --tls-cert server.pem --tls-key server-key.pem
+  patchbay serve --http 0.0.0.0:8188 --users-file users.conf --http-cert server.pem --http-key server-key.pem
   patchbay serve --hosts a,b --cluster-key cluster.key
   patchbay serve --nats tls://queue.example --creds daemon.creds --tls-ca ca.pem`,
 		Args: console.ExactArgs(0),
@@ -63,7 +64,8 @@ func serveSettings(f *pflag.FlagSet, cfg *daemon.Config) {
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
 	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
 	f.StringVar(&cfg.UsersFile, "users-file", "",
-		"nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
+		"nats-server configuration with the users of the server inside and their rights (see --print-permissions); those "+
+			"with passwords may use --http too")
 	settings.Access(f, &cfg.Access)
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
 	settings.Socket(f, cfg)
@@ -72,8 +74,8 @@ func serveSettings(f *pflag.FlagSet, cfg *daemon.Config) {
 		"host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
 	f.StringVar(&cfg.HTTP, "http", "",
 		"host:port for ComfyUI's HTTP and websocket API; port 0 takes a free one (default: none)")
-	f.StringVar(&cfg.HTTPTokenFile, "http-token-file", "", "file with the token that clients of --http must send; "+
-		"without it only this machine is served")
+	f.StringVar(&cfg.HTTPTokenFile, "http-token-file", "", "file with the token that clients of --http must send, "+
+		"if they are no users of --users-file; without both only this machine is served")
 	f.StringVar(&cfg.HTTPCert, "http-cert", "", "PEM file of the certificate of --http, which is HTTPS then")
 	f.StringVar(&cfg.HTTPKey, "http-key", "", "PEM file of its private key")
 	f.StringVar(&cfg.Frontend, "frontend", "", "folder of ComfyUI's editor (package comfyui-frontend-package), which "+

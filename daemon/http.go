@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/web"
 )
@@ -23,8 +24,15 @@ func (d *daemon) openHTTP() error {
 	if err != nil {
 		return err
 	}
+	var logins func(name, password string) *broker.Login
+	if cfg.UsersFile != "" {
+		if logins = d.embedded.Logins(); logins == nil && token == "" {
+			return refuse("--users-file %s: no user in it has a password, so nobody could use --http: give "+
+				"--http-token-file", cfg.UsersFile)
+		}
+	}
 	d.http, err = web.Listen(web.Config{
-		Listen: cfg.HTTP, Token: token, Origins: cfg.HTTPOrigins, Roots: cfg.Roots(), Stats: d.meter.Stats,
+		Listen: cfg.HTTP, Token: token, Logins: logins, Origins: cfg.HTTPOrigins, Roots: cfg.Roots(), Stats: d.meter.Stats,
 		Memory: func() (int64, int64) { return memInfo("MemTotal:"), availableMemory() }, Body: body, Log: d.log,
 		Cert: cfg.HTTPCert, Key: cfg.HTTPKey, Keep: filepath.Join(cfg.Store, "history"),
 		Metrics: d.meter.ServeHTTP, Health: meter.Health(d.faults), Frontend: cfg.Frontend, Templates: cfg.Templates,

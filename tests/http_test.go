@@ -2,15 +2,23 @@ package tests
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+	"github.com/nats-io/nkeys"
+	"golang.org/x/crypto/bcrypt"
+
+	"patchbay/ipc/rights"
 	"patchbay/tests/harness"
 )
 
@@ -24,6 +32,21 @@ type httpDoor struct {
 // ask sends a request and decodes the answer in JSON into out, unless that is nil.
 func (d *httpDoor) ask(method, path string, body, out any) {
 	d.t.Helper()
+	status, got, _ := d.send(method, path, body, func(q *http.Request) {
+		q.Header.Set("Authorization", "Bearer "+d.token)
+	})
+	var err error
+	if out != nil {
+		err = json.Unmarshal(got, out)
+	}
+	if err != nil || status != http.StatusOK {
+		d.t.Fatalf("%s %s: %v, %d %.500s", method, path, err, status, got)
+	}
+}
+
+// address returns HOST:PORT.
+func (d *httpDoor) address() string {
+	d.t.Helper()
 	var now struct{ HTTP string }
 	b, err := os.ReadFile(filepath.Join(d.Store, "daemon.json"))
 	if err == nil {
@@ -32,27 +55,31 @@ func (d *httpDoor) ask(method, path string, body, out any) {
 	if err != nil || now.HTTP == "" {
 		d.t.Fatalf("daemon.json names no address of HTTP: %v in %s", err, b)
 	}
+	return now.HTTP
+}
+
+// send sends a request, to which login adds who sends it, and returns status, body and header of the answer.
+func (d *httpDoor) send(method, path string, body any, login func(*http.Request)) (int, []byte, http.Header) {
+	d.t.Helper()
 	text, err := json.Marshal(body)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	q, err := http.NewRequest(method, "http://"+now.HTTP+path, bytes.NewReader(text))
+	q, err := http.NewRequest(method, "http://"+d.address()+path, bytes.NewReader(text))
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	q.Header.Set("Authorization", "Bearer "+d.token)
+	login(q)
 	resp, err := http.DefaultClient.Do(q)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	got, err := io.ReadAll(resp.Body)
-	if err == nil && out != nil {
-		err = json.Unmarshal(got, out)
+	if err != nil {
+		d.t.Fatalf("%s %s: %v", method, path, err)
 	}
-	if err != nil || resp.StatusCode != http.StatusOK {
-		d.t.Fatalf("%s %s: %v, %d %.500s", method, path, err, resp.StatusCode, got)
-	}
+	return resp.StatusCode, got, resp.Header
 }
 
 // TestHTTPOutlivesKills sends jobs over ComfyUI's HTTP API and kills the daemon twice while they run: each is in the
@@ -137,5 +164,106 @@ func TestHTTPOutlivesKills(t *testing.T) {
 	d.ask("GET", "/queue", nil, &queue)
 	if fmt.Sprint(queue) != "map[queue_pending:[] queue_running:[]]" {
 		t.Errorf("the queue is %v", queue)
+	}
+}
+
+// TestHTTPUsers gives a daemon a file of users, whose passwords are there in plain and hashed: what each may do is the
+// same over HTTP and over NATS, a picture is drawn for a client, and no log or error shows a password. A file that lets
+// nobody in over HTTP is refused.
+func TestHTTPUsers(t *testing.T) {
+	t.Parallel()
+	program, dir := harness.Build(t), t.TempDir()
+	alice, root := harness.Secret(t, "alice-passw0rd"), harness.Secret(t, "r00t: passw0rd")
+	hash, err := bcrypt.GenerateFromPassword([]byte(root), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, conf := harness.Try(t, program, nil, "serve", "--print-permissions=client=alice,admin=root")
+	conf = strings.Replace(conf, "$"+rights.PasswordVariable("root"), fmt.Sprintf("%q", hash), 1)
+	users := filepath.Join(dir, "users.conf")
+	if err := os.WriteFile(users, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := harness.Start(t, program, rights.PasswordVariable("alice")+"="+alice+` exec "$@"`, "--listen", "127.0.0.1:0",
+		"--http", "0.0.0.0:0", "--users-file", users)
+	d := &httpDoor{Server: s, t: t}
+	as := func(name, password string) func(*http.Request) {
+		return func(q *http.Request) { q.SetBasicAuth(name, password) }
+	}
+	nobody := func(*http.Request) {}
+	for _, c := range []struct {
+		method, path string
+		login        func(*http.Request)
+		want         int
+	}{
+		{"GET", "/queue", nobody, 401},
+		{"GET", "/queue", as("alice", root), 401},
+		{"GET", "/queue", as("root", string(hash)), 401},
+		{"GET", "/queue", as("alice", alice), 200},
+		{"GET", "/queue", as("root", root), 200},
+		{"POST", "/free", as("alice", alice), 403},
+		{"POST", "/history", as("alice", alice), 403},
+		{"POST", "/patchbay/pause", as("alice", alice), 403},
+		{"POST", "/free", as("root", root), 200},
+	} {
+		status, body, head := d.send(c.method, c.path, map[string]any{}, c.login)
+		if status != c.want || (status == 401) != strings.HasPrefix(head.Get("WWW-Authenticate"), "Basic ") {
+			t.Errorf("%s %s: %d %v, want %d (%.500s)", c.method, c.path, status, head["Www-Authenticate"], c.want, body)
+		}
+	}
+	for login, may := range map[string]bool{"alice:" + alice: false, "root:" + url.PathEscape(root): true} {
+		code, out := harness.Try(t, program, nil, "free", "--nats", "nats://"+login+"@"+strings.TrimPrefix(s.URL, "nats://"))
+		if (code == 0) != may {
+			t.Errorf("free over NATS as %.5s: %d\n%s", login, code, out)
+		}
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
+	defer cancel()
+	socket := "ws://" + d.address() + "/ws?clientId=me"
+	//nolint:bodyclose // Dial closes it
+	if _, _, err := websocket.Dial(ctx, socket, nil); err == nil {
+		t.Error("a socket was opened without a password")
+	}
+	q := &http.Request{Header: http.Header{}}
+	q.SetBasicAuth("alice", alice)
+	//nolint:bodyclose // as above
+	conn, _, err := websocket.Dial(ctx, socket, &websocket.DialOptions{HTTPHeader: q.Header})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.CloseNow() }()
+	graph := map[string]any{
+		"1": map[string]any{"class_type": "EmptyImage", "inputs": map[string]any{
+			"width": 64, "height": 64, "batch_size": 1, "color": 7,
+		}},
+		"9": map[string]any{"class_type": "SaveImage", "inputs": map[string]any{
+			"filename_prefix": "users", "images": []any{"1", 0},
+		}},
+	}
+	status, body, _ := d.send("POST", "/prompt", map[string]any{"prompt": graph, "client_id": "me"}, as("alice", alice))
+	if status != http.StatusOK {
+		t.Fatalf("POST /prompt: %d %s", status, body)
+	}
+	for over := false; !over; {
+		_, b, err := conn.Read(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		over = strings.Contains(string(b), `"execution_success"`)
+	}
+	status, body, _ = d.send("GET", "/view?filename=users_00001_.png", nil, as("root", root))
+	if status != http.StatusOK || !bytes.HasPrefix(body, []byte("\x89PNG")) {
+		t.Errorf("the picture of the client: %d %.100q", status, body)
+	}
+
+	_, key := keyPair(t, dir, "user.nk", nkeys.CreateUser)
+	if err := os.WriteFile(users, []byte("authorization { users: [ { nkey: "+key+" } ] }"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out := harness.Try(t, program, nil, "serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--users-file",
+		users, "--store", t.TempDir(), "--socket", "off", "--models", harness.DemoModels(t))
+	if code != 2 || !strings.Contains(out, "no user in it has a password") {
+		t.Errorf("a file of users without passwords: %d\n%s", code, out)
 	}
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/ipc/broker"
+	"patchbay/ipc/message"
 	"patchbay/node/pyjson"
 )
 
@@ -16,7 +19,7 @@ import (
 const cookie = "patchbay_token"
 
 // guard refuses requests of other web pages, of names that were bound to this machine to get around that, and of those
-// who lack the token. What it logs never has the query, in which a token may be.
+// who are not let in. What users may do is in the table of routes.
 func (h *HTTP) guard(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	for _, o := range h.cfg.Origins {
@@ -24,22 +27,14 @@ func (h *HTTP) guard(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		trusted := slices.Contains(h.cfg.Origins, r.Header.Get("Origin"))
-		refuse := func(status int, why string) {
-			h.cfg.Log.Debug().Str("method", r.Method).Str("path", r.URL.Path).Int("status", status).Msg(why)
-			if strings.HasPrefix(r.URL.Path, "/v1/") { // its clients read nothing else
-				h.send(w, status, pyjson.NewObject("error", pyjson.NewObject("message", why, "type", "invalid_request_error",
-					"param", nil, "code", map[int]any{http.StatusUnauthorized: "invalid_api_key"}[status])))
-				return
-			}
-			http.Error(w, why, status)
-		}
+		refuse := func(status int, why string) { h.refuse(w, r, status, why) }
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Referrer-Policy", "same-origin") // with less, browsers send forms from no origin
 		head.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'self'")
 		switch {
-		case h.cfg.Token == "" && !local(r.Host):
-			refuse(http.StatusForbidden, "this Host is not served: use localhost or 127.0.0.1, or set a token")
+		case h.cfg.asksNobody() && !local(r.Host):
+			refuse(http.StatusForbidden, "this Host is not served: use localhost or 127.0.0.1, or set a token or users")
 			return
 		case !trusted && (foreign(r) || cross.Check(r) != nil):
 			refuse(http.StatusForbidden, "requests of other web pages are refused; --http-origin allows one")
@@ -55,10 +50,13 @@ func (h *HTTP) guard(next http.Handler) http.Handler {
 		if r.Method == http.MethodOptions {
 			return
 		}
-		if !h.admits(r) && !h.isOpen(r) {
-			head.Set("WWW-Authenticate", `Bearer realm="patchbay"`)
-			refuse(http.StatusUnauthorized, "a token is needed: Authorization: Bearer TOKEN")
+		login, ok := h.admits(r)
+		if !ok && !h.isOpen(r) {
+			refuse(http.StatusUnauthorized, h.challenge(head))
 			return
+		}
+		if login != nil {
+			r = r.WithContext(context.WithValue(r.Context(), loginKey{}, login))
 		}
 		if q := r.URL.Query(); h.cfg.Token != "" && q.Has(cookie) && (r.URL.Path == "/" || r.URL.Path == "/patchbay") {
 			http.SetCookie(w, &http.Cookie{
@@ -72,10 +70,50 @@ func (h *HTTP) guard(next http.Handler) http.Handler {
 	})
 }
 
-// admits reports whether a request has the token.
-func (h *HTTP) admits(r *http.Request) bool {
+// refuse answers a request that is not let in. What it logs never has the query, in which a token may be.
+func (h *HTTP) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
+	h.cfg.Log.Debug().Str("method", r.Method).Str("path", r.URL.Path).Int("status", status).Msg(why)
+	if strings.HasPrefix(r.URL.Path, "/v1/") { // its clients read nothing else
+		h.send(w, status, pyjson.NewObject("error", pyjson.NewObject("message", why, "type", "invalid_request_error",
+			"param", nil, "code", map[int]any{http.StatusUnauthorized: "invalid_api_key"}[status])))
+		return
+	}
+	http.Error(w, why, status)
+}
+
+// asksNobody reports whether everybody who can reach the address may do everything.
+func (c *Config) asksNobody() bool { return c.Token == "" && c.Logins == nil }
+
+// challenge says in the header how to get in, by which a browser asks for name and password, and returns it in words.
+func (h *HTTP) challenge(head http.Header) string {
+	var ways []string
+	if h.cfg.Logins != nil {
+		head.Add("WWW-Authenticate", `Basic realm="patchbay", charset="UTF-8"`)
+		ways = append(ways, "name and password of a user (basic authentication)")
+	}
+	if h.cfg.Token != "" {
+		head.Add("WWW-Authenticate", `Bearer realm="patchbay"`)
+		ways = append(ways, "a token (Authorization: Bearer TOKEN)")
+	}
+	return "needed: " + strings.Join(ways, ", or ")
+}
+
+// admits reports whether a request comes with the token or from a user, who is nil for the token.
+func (h *HTTP) admits(r *http.Request) (*broker.Login, bool) {
+	if h.cfg.asksNobody() || h.hasToken(r) {
+		return nil, true
+	}
+	if name, password, ok := r.BasicAuth(); ok && h.cfg.Logins != nil {
+		login := h.cfg.Logins(name, password)
+		return login, login != nil
+	}
+	return nil, false
+}
+
+// hasToken reports whether a request has the token.
+func (h *HTTP) hasToken(r *http.Request) bool {
 	if h.cfg.Token == "" {
-		return true
+		return false
 	}
 	var given []string
 	if scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "bearer") {
@@ -94,7 +132,30 @@ func (h *HTTP) admits(r *http.Request) bool {
 	})
 }
 
-// isOpen reports whether a route is answered without a token.
+// loginKey is the key of the user in the context of a request.
+type loginKey struct{}
+
+// from returns the user that a request is of; "": users are not told apart.
+func from(r *http.Request) string {
+	if login, ok := r.Context().Value(loginKey{}).(*broker.Login); ok {
+		return login.Name
+	}
+	return ""
+}
+
+// may reports whether who sends a request may do what a verb does, of any job: a user must have the right to it that
+// NATS asks for, others have all rights.
+func may(ctx context.Context, verb string) bool {
+	login, ok := ctx.Value(loginKey{}).(*broker.Login)
+	return !ok || login.May(message.VerbSubject(verb, "*"))
+}
+
+// lacks says which right is missing.
+func lacks(r *http.Request, verb string) string {
+	return "this needs the right to " + message.VerbSubject(verb, "*") + ", which user " + from(r) + " lacks"
+}
+
+// isOpen reports whether a route is answered to everybody.
 func (h *HTTP) isOpen(r *http.Request) bool {
 	return slices.ContainsFunc(h.routes(), func(row route) bool {
 		return row.open && row.method == r.Method && row.path == r.URL.Path

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"patchbay/fault"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/editor"
 	"patchbay/node/pyjson"
@@ -45,7 +46,10 @@ func (h *HTTP) editorRoutes() []route {
 		{method: "GET", path: "/internal/logs", about: "where the log is", answer: h.logs},
 		{method: "GET", path: "/internal/logs/raw", about: "where the log is, in entries", answer: h.logs},
 		{method: "PATCH", path: "/internal/logs/subscribe", about: "no effect", answer: h.subscribe},
-		{method: "GET", path: "/internal/files/{type}", about: "files of a folder, newest first", answer: h.fileNames},
+		{
+			method: "GET", path: "/internal/files/{type}", verb: message.VerbDescribe, answer: h.fileNames,
+			about: "files of a folder, newest first",
+		},
 		{
 			method: "GET", path: "/templates/{file}", onlyBare: true, answer: h.editorTemplate,
 			about: "templates of an installed package whose node classes are all known",

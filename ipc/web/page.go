@@ -56,28 +56,30 @@ type sheet struct {
 
 // pageRoutes are the rows of the page for people.
 func (h *HTTP) pageRoutes() []route {
-	get := func(path, about string, answer func(http.ResponseWriter, *http.Request) error) route {
-		return route{method: "GET", path: "/patchbay" + path, onlyBare: true, about: about, answer: answer}
+	get := func(path, verb, about string, answer func(http.ResponseWriter, *http.Request) error) route {
+		return route{method: "GET", path: "/patchbay" + path, onlyBare: true, verb: verb, about: about, answer: answer}
 	}
-	post := func(path, about string, answer func(http.ResponseWriter, *http.Request) error) route {
-		return route{method: "POST", path: "/patchbay" + path, onlyBare: true, about: about, answer: answer}
+	post := func(path, verb, about string, answer func(http.ResponseWriter, *http.Request) error) route {
+		return route{method: "POST", path: "/patchbay" + path, onlyBare: true, verb: verb, about: about, answer: answer}
 	}
 	return []route{
-		get("", "page for people: jobs and devices", h.showPage),
-		get("/jobs/{id}", "page for people: one job", h.showPage),
-		get("/jobs/{id}/workflow", "what a job asked for, as a file; form=editor: in the editor's format", h.workflow),
-		get("/jobs/{id}/preview", "the newest preview of a job that runs", h.newestPreview),
-		get("/jobs/{id}/thumb", "a small picture of what a job has made", h.thumb),
-		post("/jobs/{id}/cancel", "cancel a job, and show it", h.cancelShown),
-		post("/jobs/{id}/retry", "run a job again that failed, was cancelled or has expired, and show it", h.retryShown),
-		post("/jobs/{id}/move", "move a waiting job: to=front, or a priority; and show it", h.moveShown),
-		post("/jobs/{id}/delete", "remove the files of a job that has ended, and show it", h.deleteShown),
-		post("/pause", "let waiting jobs stay where they are, and show all", h.pauseShown),
-		post("/resume", "let waiting jobs go on, and show all", h.pauseShown),
-		get("/events", "stream of what changes on a page; job, page", h.live),
-		get("/page.css", "style of the page", asset("page.css", "text/css; charset=utf-8")),
-		get("/page.js", "script of the page", asset("page.js", "text/javascript; charset=utf-8")),
-		get("/icon.svg", "icon of the page", asset("icon.svg", "image/svg+xml")),
+		get("", message.VerbJobs, "page for people: jobs and devices", h.showPage),
+		get("/jobs/{id}", message.VerbStatus, "page for people: one job", h.showPage),
+		get("/jobs/{id}/workflow", message.VerbStatus,
+			"what a job asked for, as a file; form=editor: in the editor's format", h.workflow),
+		get("/jobs/{id}/preview", message.VerbStatus, "the newest preview of a job that runs", h.newestPreview),
+		get("/jobs/{id}/thumb", message.VerbStatus, "a small picture of what a job has made", h.thumb),
+		post("/jobs/{id}/cancel", message.VerbCancel, "cancel a job, and show it", h.cancelShown),
+		post("/jobs/{id}/retry", message.VerbRetry,
+			"run a job again that failed, was cancelled or has expired, and show it", h.retryShown),
+		post("/jobs/{id}/move", message.VerbMove, "move a waiting job: to=front, or a priority; and show it", h.moveShown),
+		post("/jobs/{id}/delete", message.VerbDelete, "remove the files of a job that has ended, and show it", h.deleteShown),
+		post("/pause", message.VerbPause, "let waiting jobs stay where they are, and show all", h.pauseShown),
+		post("/resume", message.VerbPause, "let waiting jobs go on, and show all", h.pauseShown),
+		get("/events", message.VerbJobs, "stream of what changes on a page; job, page", h.live),
+		get("/page.css", "", "style of the page", asset("page.css", "text/css; charset=utf-8")),
+		get("/page.js", "", "script of the page", asset("page.js", "text/javascript; charset=utf-8")),
+		get("/icon.svg", "", "icon of the page", asset("icon.svg", "image/svg+xml")),
 	}
 }
 

@@ -26,7 +26,7 @@ type (
 	summaryView struct {
 		Version, Daemon, Rate, Ill string
 		Running, Waiting           int
-		Paused                     bool
+		Paused, Pause              bool // Pause: the button is there
 		Store                      *storeView
 	}
 	storeView struct {
@@ -41,7 +41,8 @@ type (
 		Step, Steps                                      int64
 		Preview, Thumb                                   string // URLs
 		Ended                                            time.Time
-		Open, Retry, Move, Delete, Workflow, EditorGraph bool
+		Workflow, EditorGraph                            bool
+		Cancel, Retry, Move, Delete                      bool // the button is there
 		Warnings                                         []string
 	}
 	listView struct {
@@ -105,7 +106,7 @@ func (h *HTTP) boardParts(ctx context.Context, number int) ([]part, error) {
 		id   string
 		data any
 	}{
-		{"summary", h.summaryOf(&stats, len(running), len(waiting))},
+		{"summary", h.summaryOf(ctx, &stats, len(running), len(waiting))},
 		{"running", runs},
 		{"waiting", waits},
 		{"done", done},
@@ -120,10 +121,10 @@ func (h *HTTP) boardParts(ctx context.Context, number int) ([]part, error) {
 	return out, nil
 }
 
-func (h *HTTP) summaryOf(s *message.Stats, running, waiting int) summaryView {
+func (h *HTTP) summaryOf(ctx context.Context, s *message.Stats, running, waiting int) summaryView {
 	v := summaryView{
 		Version: s.Version, Daemon: s.Daemon, Running: running, Waiting: waiting, Ill: h.illness(),
-		Paused: h.jobs.Paused(),
+		Paused: h.jobs.Paused(), Pause: may(ctx, message.VerbPause),
 	}
 	if s.Rate > 0 {
 		v.Rate = fmt.Sprintf("%.2f", s.Rate)
@@ -182,8 +183,11 @@ func (h *HTTP) viewOf(ctx context.Context, j *jobs.Listed) jobView {
 	v := jobView{
 		ID: rec.Job, About: nameOf(rec), Model: rec.Model, Plan: rec.Plan, Worker: rec.Worker, Attempt: rec.Attempt,
 		Priority: message.OrNormal(rec.Priority), Place: rec.Position + 1, State: string(rec.State),
-		Open: !j.Ended, Retry: j.Ended && len(rec.State.Revived()) > 0, Took: tookOf(rec, h.jobs.Config().Now()),
-		Move: rec.State == message.Queued, Delete: j.Ended && len(rec.Outputs) > 0 && rec.Dropped == 0,
+		Took:   tookOf(rec, h.jobs.Config().Now()),
+		Cancel: !j.Ended && may(ctx, message.VerbCancel),
+		Retry:  j.Ended && len(rec.State.Revived()) > 0 && may(ctx, message.VerbRetry),
+		Move:   rec.State == message.Queued && may(ctx, message.VerbMove),
+		Delete: j.Ended && len(rec.Outputs) > 0 && rec.Dropped == 0 && may(ctx, message.VerbDelete),
 	}
 	v.Client, _ = rec.Client.(string)
 	v.Client = message.Clipped(cmp.Or(rec.From, v.Client))

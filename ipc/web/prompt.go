@@ -67,9 +67,6 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// from returns the user that a request is of; "": users are not told apart.
-func from(*http.Request) string { return "" }
-
 // count gives a request its number, which grows from job to job, unless the client has chosen one. A negative one, as
 // in ComfyUI, puts the job ahead of those that wait.
 func (h *HTTP) count(o *pyjson.Object) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"patchbay/fault"
+	"patchbay/ipc/message"
 )
 
 // route is one row of the table of routes.
@@ -14,8 +15,9 @@ type route struct {
 	about        string
 	// onlyAPI: ComfyUI has it below /api alone; onlyBare: it has none below /api.
 	onlyAPI, onlyBare bool
-	open              bool // it is answered without a token
-	uploads           bool // its body may be as large as an upload
+	open              bool   // it is answered to everybody
+	verb              string // the right that a user must have to it: that to the verb; empty: every user has it
+	uploads           bool   // its body may be as large as an upload
 	answer            func(http.ResponseWriter, *http.Request) error
 	fail              func(http.ResponseWriter, error) // nil: as ComfyUI does
 }
@@ -24,59 +26,98 @@ type route struct {
 func (h *HTTP) routes() []route {
 	rows := []route{
 		{method: "GET", path: "/{$}", onlyBare: true, about: "the editor, or a page that says what this is", answer: h.root},
-		{method: "GET", path: "/ws", about: "websocket: events of the jobs of one client id", answer: h.ws},
-
-		{method: "POST", path: "/prompt", about: "queue a workflow", answer: h.postPrompt},
-		{method: "GET", path: "/prompt", about: "how many jobs wait or run", answer: h.getPrompt},
-		{method: "GET", path: "/queue", about: "jobs that run and wait", answer: h.getQueue},
 		{
-			method: "POST", path: "/queue", answer: h.postQueue,
+			method: "GET", path: "/ws", verb: message.VerbStatus, answer: h.ws,
+			about: "websocket: events of the jobs of one client id",
+		},
+
+		{method: "POST", path: "/prompt", about: "queue a workflow", verb: message.VerbSubmit, answer: h.postPrompt},
+		{method: "GET", path: "/prompt", about: "how many jobs wait or run", verb: message.VerbJobs, answer: h.getPrompt},
+		{method: "GET", path: "/queue", about: "jobs that run and wait", verb: message.VerbJobs, answer: h.getQueue},
+		{
+			method: "POST", path: "/queue", verb: message.VerbCancel, answer: h.postQueue,
 			about: "take waiting jobs out: {clear: true} or {delete: [id]}",
 		},
-		{method: "POST", path: "/interrupt", about: "stop a running job, or all: {prompt_id}", answer: h.interrupt},
-		{method: "POST", path: "/free", about: "give up cached models: {unload_models, free_memory}", answer: h.free},
-
-		{method: "GET", path: "/history", about: "jobs that have ended; max_items, offset", answer: h.getHistory},
-		{method: "GET", path: "/history/{id}", about: "one job that has ended", answer: h.getHistory},
 		{
-			method: "POST", path: "/history", answer: h.postHistory,
+			method: "POST", path: "/interrupt", verb: message.VerbCancel, answer: h.interrupt,
+			about: "stop a running job, or all: {prompt_id}",
+		},
+		{
+			method: "POST", path: "/free", verb: message.VerbFree, answer: h.free,
+			about: "give up cached models: {unload_models, free_memory}",
+		},
+
+		{
+			method: "GET", path: "/history", verb: message.VerbJobs, answer: h.getHistory,
+			about: "jobs that have ended; max_items, offset",
+		},
+		{
+			method: "GET", path: "/history/{id}", verb: message.VerbStatus, answer: h.getHistory,
+			about: "one job that has ended",
+		},
+		{
+			method: "POST", path: "/history", verb: message.VerbDelete, answer: h.postHistory,
 			about: "forget ended jobs: {clear: true} or {delete: [id]}",
 		},
 		{
-			method: "GET", path: "/jobs", onlyAPI: true, answer: h.listJobs,
+			method: "GET", path: "/jobs", onlyAPI: true, verb: message.VerbJobs, answer: h.listJobs,
 			about: "jobs; status, workflow_id, sort_by, sort_order, limit, offset",
 		},
-		{method: "GET", path: "/jobs/{id}", onlyAPI: true, about: "one job", answer: h.oneJob},
-		{method: "POST", path: "/jobs/{id}/cancel", onlyAPI: true, about: "cancel a job", answer: h.cancelJob},
-		{method: "POST", path: "/jobs/cancel", onlyAPI: true, about: "cancel jobs: {job_ids: [id]}", answer: h.cancelJobs},
+		{method: "GET", path: "/jobs/{id}", onlyAPI: true, about: "one job", verb: message.VerbStatus, answer: h.oneJob},
+		{
+			method: "POST", path: "/jobs/{id}/cancel", onlyAPI: true, verb: message.VerbCancel, answer: h.cancelJob,
+			about: "cancel a job",
+		},
+		{
+			method: "POST", path: "/jobs/cancel", onlyAPI: true, verb: message.VerbCancel, answer: h.cancelJobs,
+			about: "cancel jobs: {job_ids: [id]}",
+		},
 
 		{
-			method: "GET", path: "/view", answer: h.view,
+			method: "GET", path: "/view", verb: message.VerbStatus, answer: h.view,
 			about: "a file; filename, type, subfolder, preview, channel; Range and If-None-Match",
 		},
 		{
 			method: "POST", path: "/upload/image", uploads: true, about: "store a picture for LoadImage",
-			answer: h.uploadImage,
+			verb: message.VerbSubmit, answer: h.uploadImage,
 		},
 		{
 			method: "POST", path: "/upload/mask", uploads: true, about: "store a picture with the alpha of a mask",
-			answer: h.uploadMask,
+			verb: message.VerbSubmit, answer: h.uploadMask,
 		},
 
-		{method: "GET", path: "/object_info", about: "all node classes", answer: h.objectInfo},
-		{method: "GET", path: "/object_info/{class...}", about: "one node class", answer: h.objectInfo},
-		{method: "GET", path: "/models", about: "kinds of model files", answer: h.models},
-		{method: "GET", path: "/models/{folder}", about: "model files of a kind", answer: h.models},
-		{method: "GET", path: "/experiment/models", about: "kinds of model files with their folders", answer: h.kinds},
-		{method: "GET", path: "/embeddings", about: "names for embedding: in prompts", answer: h.embeddings},
+		{
+			method: "GET", path: "/object_info", verb: message.VerbDescribe, answer: h.objectInfo,
+			about: "all node classes",
+		},
+		{
+			method: "GET", path: "/object_info/{class...}", verb: message.VerbDescribe, answer: h.objectInfo,
+			about: "one node class",
+		},
+		{method: "GET", path: "/models", about: "kinds of model files", verb: message.VerbModels, answer: h.models},
+		{
+			method: "GET", path: "/models/{folder}", verb: message.VerbModels, answer: h.models,
+			about: "model files of a kind",
+		},
+		{
+			method: "GET", path: "/experiment/models", verb: message.VerbModels, answer: h.kinds,
+			about: "kinds of model files with their folders",
+		},
+		{
+			method: "GET", path: "/embeddings", verb: message.VerbModels, answer: h.embeddings,
+			about: "names for embedding: in prompts",
+		},
 		{method: "GET", path: "/extensions", about: "scripts of the editor", answer: h.extensions},
-		{method: "GET", path: "/system_stats", about: "this machine and its devices", answer: h.systemStats},
+		{
+			method: "GET", path: "/system_stats", verb: message.VerbStats, answer: h.systemStats,
+			about: "this machine and its devices",
+		},
 		{method: "GET", path: "/features", about: "what this server can do", answer: h.features},
 
 		{method: "GET", path: "/openapi.yaml", onlyBare: true, about: "these routes", answer: h.openAPI},
 		{
 			method: "GET", path: "/metrics", onlyBare: true, about: "counts in Prometheus' format",
-			answer: passed(h.cfg.Metrics),
+			verb: message.VerbStats, answer: passed(h.cfg.Metrics),
 		},
 		{
 			method: "GET", path: "/healthz", onlyBare: true, open: true, answer: passed(h.cfg.Health),
@@ -133,6 +174,10 @@ func (h *HTTP) answers(r route) http.Handler {
 				fail(w, fault.New(fault.Panic, "internal error"))
 			}
 		}()
+		if r.verb != "" && !may(q.Context(), r.verb) {
+			h.refuse(w, q, http.StatusForbidden, lacks(q, r.verb))
+			return
+		}
 		limit := h.cfg.Body
 		if r.uploads {
 			limit = max(limit, maxUpload)

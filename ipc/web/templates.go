@@ -25,21 +25,30 @@ import (
 // served returns the routes that ComfyUI lacks: templates, and OpenAI's API of pictures over them.
 func (h *HTTP) served() []route {
 	rows := []route{
-		{method: "GET", path: "/patchbay/templates", about: "templates and their parameters", answer: h.listTemplates},
 		{
-			method: "POST", path: "/patchbay/run/{template}", answer: h.runTemplate,
+			method: "GET", path: "/patchbay/templates", verb: message.VerbDescribe, answer: h.listTemplates,
+			about: "templates and their parameters",
+		},
+		{
+			method: "POST", path: "/patchbay/run/{template}", verb: message.VerbSubmit, answer: h.runTemplate,
 			about: "run a template with {parameter: value} or a form; the answer is the picture",
 		},
 	}
 	openAI := []route{
-		{method: "GET", path: "/v1/models", about: "templates, as OpenAI lists models", answer: h.listModels},
-		{method: "GET", path: "/v1/models/{model}", about: "one template", answer: h.oneModel},
 		{
-			method: "POST", path: "/v1/images/generations", answer: h.generate,
+			method: "GET", path: "/v1/models", verb: message.VerbDescribe, answer: h.listModels,
+			about: "templates, as OpenAI lists models",
+		},
+		{
+			method: "GET", path: "/v1/models/{model}", verb: message.VerbDescribe, answer: h.oneModel,
+			about: "one template",
+		},
+		{
+			method: "POST", path: "/v1/images/generations", verb: message.VerbSubmit, answer: h.generate,
 			about: "pictures of a template, asked for as OpenAI's",
 		},
 		{
-			method: "POST", path: "/v1/images/edits", answer: h.edit,
+			method: "POST", path: "/v1/images/edits", verb: message.VerbSubmit, answer: h.edit,
 			about: "the same with pictures in a form: image, mask",
 		},
 	}

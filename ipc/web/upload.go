@@ -127,8 +127,13 @@ func (h *HTTP) upload(w http.ResponseWriter, r *http.Request,
 	if data, err = made(data, form); err != nil {
 		return err
 	}
-	overwrite := first(form.Value["overwrite"])
-	if name, err = store(dir, sub, name, data, overwrite == "true" || overwrite == "1"); err != nil {
+	there := clashRenames
+	if overwrite := first(form.Value["overwrite"]); overwrite == "true" || overwrite == "1" {
+		if there = clashReplaces; !may(r.Context(), message.VerbDelete) {
+			there = clashRefused
+		}
+	}
+	if name, err = store(dir, sub, name, data, there); err != nil {
 		return err
 	}
 	h.info.stale()
@@ -170,9 +175,17 @@ func sentName(part *multipart.FileHeader) (string, error) {
 	return name, nil
 }
 
-// store writes a file into a folder below dir, where no link leads out of it, and returns its name. Without overwrite
-// a file of that name stays: the new one is called "NAME (1).EXT" and so on, unless they are equal.
-func store(dir, sub, name string, data []byte, overwrite bool) (string, error) {
+// clash says what becomes of another file that has the name of one that is stored.
+type clash int
+
+const (
+	clashRenames  clash = iota // it stays: the new one is called "NAME (1).EXT" and so on
+	clashReplaces              // it is gone
+	clashRefused               // it stays, and the new one is refused: who sends it may not remove files
+)
+
+// store writes a file into a folder below dir, where no link leads out of it, and returns its name.
+func store(dir, sub, name string, data []byte, there clash) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", message.StoreError(err)
 	}
@@ -192,7 +205,7 @@ func store(dir, sub, name string, data []byte, overwrite bool) (string, error) {
 		return "", message.StoreError(err)
 	}
 	defer func() { _ = root.Remove(temp) }()
-	if overwrite {
+	if there == clashReplaces {
 		if err := root.Rename(temp, path.Join(sub, name)); err != nil {
 			return "", message.StoreError(err)
 		}
@@ -210,6 +223,10 @@ func store(dir, sub, name string, data []byte, overwrite bool) (string, error) {
 		}
 		if there, err := root.ReadFile(path.Join(sub, name)); err == nil && bytes.Equal(there, data) {
 			return name, nil
+		}
+		if there == clashRefused {
+			return "", &plain{http.StatusForbidden, map[string]any{"error": "there is another file of this name, and to " +
+				"overwrite it needs the right to " + message.VerbSubject(message.VerbDelete, "*") + ": leave out overwrite"}}
 		}
 		name = fmt.Sprintf("%s (%d)%s", stem, i, ext)
 	}

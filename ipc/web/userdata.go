@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"path"
 	"slices"
@@ -23,7 +24,7 @@ import (
 
 // userRoutes are the rows of files and settings of users.
 func (h *HTTP) userRoutes() []route {
-	return []route{
+	rows := []route{
 		{method: "GET", path: "/users", about: "where files and settings are stored: here", answer: h.users},
 		{method: "GET", path: "/settings", about: "settings of the editor", answer: h.getSettings},
 		{method: "GET", path: "/settings/{id}", about: "one setting", answer: h.getSettings},
@@ -45,6 +46,10 @@ func (h *HTTP) userRoutes() []route {
 			answer: h.moveUserdata,
 		},
 	}
+	for i := range rows { // the editor is for those who may send jobs
+		rows[i].verb = message.VerbSubmit
+	}
+	return rows
 }
 
 // userRoot opens the folder of the user that a request is of, and makes it first if it is to be written to.
@@ -52,7 +57,8 @@ func (h *HTTP) userRoot(r *http.Request, write bool) (*os.Root, error) {
 	if h.cfg.Users == "" {
 		return nil, bare(http.StatusNotFound)
 	}
-	dir := path.Join(h.cfg.Users, cmp.Or(from(r), "default"))
+	name := strings.ReplaceAll(url.QueryEscape(from(r)), ".", "%2E") // a name may be anything, also ..
+	dir := path.Join(h.cfg.Users, cmp.Or(name, "default"))
 	if write {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, message.StoreError(err)

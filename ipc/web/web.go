@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/fault"
+	"patchbay/ipc/broker"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
@@ -34,9 +35,12 @@ import (
 type Config struct {
 	Listen   string       // HOST:PORT
 	Listener net.Listener // is served in place of Listen; nil: Listen is opened
-	// Token must come with every request, as a bearer token, in the cookie or as the parameter of that name; empty:
-	// nobody is asked for one, and only this machine is served.
-	Token   string
+	// Token or a login must come with every request. Token: as a bearer token, in the cookie or as the parameter of that
+	// name; who has it may do everything. Without both, nobody is asked, and only this machine is served.
+	Token string
+	// Logins returns the user of a name and password, by basic authentication, or nil if there is none; nil: there are
+	// no users.
+	Logins  func(name, password string) *broker.Login
 	Origins []string // of other web pages that may use it: scheme://host[:port]
 
 	Roots  files.Roots
@@ -82,7 +86,8 @@ type HTTP struct {
 	number float64 // of the newest job
 }
 
-// Listen opens the address of a carrier. It refuses one that other machines can reach if there is no token.
+// Listen opens the address of a carrier. It refuses one that other machines can reach if nobody is asked who
+// they are.
 func Listen(cfg Config) (*HTTP, error) {
 	cfg.Body = cmp.Or(cfg.Body, int64(wire.DefaultLimits().Bytes))
 	var pair []tls.Certificate
@@ -100,10 +105,10 @@ func Listen(cfg Config) (*HTTP, error) {
 			return nil, fmt.Errorf("--http %s: %w", cfg.Listen, err)
 		}
 	}
-	if addr, ok := l.Addr().(*net.TCPAddr); ok && cfg.Token == "" && !addr.IP.IsLoopback() {
+	if addr, ok := l.Addr().(*net.TCPAddr); ok && cfg.asksNobody() && !addr.IP.IsLoopback() {
 		_ = l.Close()
-		return nil, fmt.Errorf("--http %s: other machines can reach this address: give --http-token-file, or listen on "+
-			"127.0.0.1", cfg.Listen)
+		return nil, fmt.Errorf("--http %s: other machines can reach this address: give --http-token-file or --users-file, "+
+			"or listen on 127.0.0.1", cfg.Listen)
 	}
 	if pair != nil {
 		l = tls.NewListener(l, &tls.Config{Certificates: pair, MinVersion: tls.VersionTLS12})
