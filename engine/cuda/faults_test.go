@@ -171,6 +171,32 @@ func TestPlantedFaults(t *testing.T) {
 			"return !out.meets(sum, a, gate, bias)", "TestSumsJoinNorms", "got",
 		},
 		{
+			"a norm behind another one from a later row on", "norm.cu", "norm_rows<T>(a.second, a.rows)",
+			"norm_rows<T>(a.second, 0)", "TestSumsJoinNorms", "",
+		},
+		{
+			"a norm of an address before its memory", "rows.go", "		l.k, l.x, l.args = typed(kNormPair, d)",
+			"		p.second.x.at -= C.pb_u64(C.pb_i64(o.held.x*d.Size()) * a.x.stride[3])\n" +
+				"		l.k, l.x, l.args = typed(kNormPair, d)",
+			"TestSumsJoinNorms/and_a_norm_of_other_memory", "bytes before memory",
+		},
+		{
+			"a norm beside the sum that it reads", "rows.go", "!sum.meets(x, w, shift) &&", "!sum.meets(w, shift) &&",
+			"TestSumsJoinNorms", "",
+		},
+		{
+			"image normalised as text", "heads.cu", "l < a.split ? part.w : part.w2", "part.w", "TestHeadsJoin", "got",
+		},
+		{
+			"heads beside those that they read", "rows.go", "	return !of(a, p.dst, &p.ds)",
+			"	return true || !of(a, p.dst, &p.ds)", "TestHeadsJoin", "want 2",
+		},
+		{
+			"the bias of the first tile", "blocks.go", "BiasBF16: columns(w.BiasBF16),", "BiasBF16: columns(w.BiasBF16),\n}\n" +
+				"if !w.BiasBF16.IsZero() {\ntile.BiasBF16 = w.BiasBF16.Slice(0, 0, n)",
+			"TestRoundedBias", "other bits",
+		},
+		{
 			"a sum after the call that follows", "driver/stream.go", "	s.Flush()\n	if s.err != nil {", "	if s.err != nil {",
 			"TestSumsJoinNorms", "got",
 		},

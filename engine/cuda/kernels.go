@@ -76,6 +76,7 @@ const (
 	kPointwiseRows
 	kNormRows
 	kNormAdded
+	kNormPair
 	kHeadsRows8
 	kHeadsRows16
 	kGroupPartRows
@@ -159,6 +160,7 @@ func sources() (all [kernelCount]source) {
 		kPointwiseRows:  {"pb_pointwise_rows", 0},
 		kNormRows:       {"pb_norm_rows", 0},
 		kNormAdded:      {"pb_norm_added", 0},
+		kNormPair:       {"pb_norm_pair", 0},
 		kHeadsRows8:     {"pb_heads_rows8", 0},
 		kHeadsRows16:    {"pb_heads_rows16", 0},
 		kGroupPartRows:  {"pb_group_part_rows", 0},

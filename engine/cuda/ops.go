@@ -42,8 +42,8 @@ type Ops struct {
 	fetches     *driver.Stream // of Fetch; nil before the first
 	products    choices[lt.Shape, lt.Matmul]
 	sdpa        sdpa
-	fixed       bool   // see Fix
-	held        kernel // of the launch that is held back, see launchHeld; 0: none is
+	fixed       bool // see Fix
+	held        held // see launchHeld
 	chosen
 	graphs graphs
 }
@@ -54,8 +54,10 @@ type arguments struct {
 	pointwise C.struct_pb_pointwise
 	norm      C.struct_pb_norm
 	added     C.struct_pb_norm_added
-	held      C.struct_pb_pointwise // see launchHeld
+	pair      C.struct_pb_norm_pair
 	heads     C.struct_pb_heads
+	heldSum   C.struct_pb_pointwise // of what is held back, as is added, see launchHeld
+	heldHeads C.struct_pb_heads
 	copy      C.struct_pb_copy
 	pack      C.struct_pb_pack
 	gather    C.struct_pb_gather

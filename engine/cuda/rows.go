@@ -131,27 +131,37 @@ func (o *Ops) pointwise(d engine.DType) {
 	a := &o.args.pointwise
 	known := a.op != C.PB_ACT && a.op != C.PB_ACT_MUL || a.act == C.PB_SILU || a.act == C.PB_GELU_TANH
 	if known && a.r.rows > 0 && a.r.cols > 0 && inBlocks(&a.r, &a.y, &a.a, &a.b, &a.gate) {
-		if o.Flush(); a.op == C.PB_GATED {
-			o.args.held, o.held = *a, typed(kPointwiseRows, d)
+		o.Flush()
+		sum := held{
+			k: typed(kPointwiseRows, d), x: int(a.r.dims[3]), y: int(a.r.dims[0]),
+			threads: min(threads/2, (int(a.r.cols)+255)/256*32), args: unsafe.Pointer(a),
+		}
+		if a.op == C.PB_GATED {
+			o.args.heldSum, sum.args = *a, unsafe.Pointer(&o.args.heldSum)
+			o.held = sum
 			return
 		}
-		o.inRows(typed(kPointwiseRows, d), a)
+		o.launchNow(&sum)
 		return
 	}
 	o.flat(typed(kPointwise, d), int(a.r.rows)*((int(a.r.cols)+7)/8), unsafe.Pointer(a))
 }
 
-// inRows launches kernel k on rows in pieces.
-func (o *Ops) inRows(k kernel, a *C.struct_pb_pointwise) {
-	size := min(threads/2, (int(a.r.cols)+255)/256*32)
-	o.launch(k, int(a.r.dims[3]), int(a.r.dims[0]), 1, size, 0, unsafe.Pointer(a))
+// held is a launch that may join the next one. Gated sums wait for a norm of the sum, such norms for one of other rows,
+// and heads for those of the next tokens.
+type held struct {
+	k                    kernel // 0: no launch is held back
+	x, y, threads, bytes int    // grid, size of a block, its shared memory
+	args                 unsafe.Pointer
 }
 
-// launchHeld enqueues the gated sum that is held back, if there is one.
+func (o *Ops) launchNow(l *held) { o.launch(l.k, l.x, l.y, 1, l.threads, l.bytes, l.args) }
+
+// launchHeld enqueues the launch that is held back, if there is one.
 func (o *Ops) launchHeld() {
-	if k := o.held; k != 0 {
-		o.held = 0
-		o.inRows(k, &o.args.held)
+	if l := o.held; l.k != 0 {
+		o.held = held{}
+		o.launchNow(&l)
 	}
 }
 
@@ -196,59 +206,110 @@ const normScratch = 128
 // norm launches o.args.norm, whose operands are set: one block per row, with a thread for every 48 elements, at most
 // 512.
 func (o *Ops) norm(y engine.Tensor) {
-	a := &o.args.norm
-	const most, held = 512, 48 // HELD pieces of 8 elements
+	a, d := &o.args.norm, y.DType
+	const most, each = 512, 48 // HELD pieces of 8 elements
 	a.inverse = 1 / C.float(a.r.cols)
-	size := min(most, (int(a.r.cols)+32*held-1)/(32*held)*32)
-	if int(a.r.cols) <= most*held && inBlocks(&a.r, &a.y, &a.x, &a.w, &a.b) {
-		if o.joins(y.DType) {
-			s := &o.args.held
-			o.args.added = C.struct_pb_norm_added{
-				norm: *a, sum: C.struct_pb_added{y: s.y, a: s.a, b: s.b, gate: s.gate, bias: s.bias},
-			}
-			o.held = 0
-			o.launch(typed(kNormAdded, y.DType), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, normScratch,
-				unsafe.Pointer(&o.args.added))
-			return
-		}
-		o.launch(typed(kNormRows, y.DType), int(a.r.dims[3]), int(a.r.dims[0]), 1, size, normScratch, unsafe.Pointer(a))
+	size := min(most, (int(a.r.cols)+32*each-1)/(32*each)*32)
+	if int(a.r.cols) > most*each || !inBlocks(&a.r, &a.y, &a.x, &a.w, &a.b) {
+		o.launch(typed(kNorm, d), int(a.r.rows), 1, 1, size, normScratch, unsafe.Pointer(a))
 		return
 	}
-	o.launch(typed(kNorm, y.DType), int(a.r.rows), 1, 1, size, normScratch, unsafe.Pointer(a))
+	l := held{
+		k: typed(kNormRows, d), x: int(a.r.dims[3]), y: int(a.r.dims[0]), threads: size, bytes: normScratch,
+		args: unsafe.Pointer(a),
+	}
+	switch {
+	case o.joins(d):
+		s := &o.args.heldSum
+		o.args.added = C.struct_pb_norm_added{
+			norm: *a, sum: C.struct_pb_added{y: s.y, a: s.a, b: s.b, gate: s.gate, bias: s.bias},
+		}
+		l.k, l.args = typed(kNormAdded, d), unsafe.Pointer(&o.args.added)
+		o.held = l
+		return
+	case o.pairs(&l, d):
+		p := &o.args.pair
+		*p = C.struct_pb_norm_pair{first: o.args.added, second: *a, rows: C.int(o.held.x)}
+		l.k, l.x, l.args = typed(kNormPair, d), l.x+o.held.x, unsafe.Pointer(p)
+		o.held = held{}
+	}
+	o.launchNow(&l)
 }
 
 // joins reports whether the norm that o.args.norm describes is of the gated sum that is held back, so that one launch
 // can compute both: it reads the rows that the sum writes, and neither of them writes what another block reads.
 func (o *Ops) joins(d engine.DType) bool {
-	n, s := &o.args.norm, &o.args.held
-	if o.held != typed(kPointwiseRows, d) || n.x != s.y || n.r != s.r {
+	n, s := &o.args.norm, &o.args.heldSum
+	if o.held.k != typed(kPointwiseRows, d) || n.x != s.y || n.r != s.r {
 		return false
 	}
 	size := d.Size()
 	sum, out := spanOf(&s.r, &s.y, size), spanOf(&s.r, &n.y, size)
 	a, b, gate := spanOf(&s.r, &s.a, size), spanOf(&s.r, &s.b, size), spanOf(&s.r, &s.gate, 4)
-	bias := span{s.bias, s.bias + C.pb_u64(4*s.r.cols)}
+	bias := vectorSpan(s.bias, s.r.cols)
 	w, shift := spanOf(&n.r, &n.w, 4), spanOf(&n.r, &n.b, 4)
 	return !out.meets(sum, a, b, gate, bias) && !sum.meets(gate, bias, w, shift) &&
 		(s.a == s.y || !sum.meets(a)) && (s.b == s.y || !sum.meets(b))
 }
 
-// span is a range of addresses.
-type span struct{ lo, hi C.pb_u64 }
+// pairs reports whether l, the norm that o.args.norm describes, can be computed in the launch of the sum and its norm
+// that are held back: with blocks of the same size, and neither writes what the other one reads or writes.
+func (o *Ops) pairs(l *held, d engine.DType) bool {
+	n, f := &o.args.norm, &o.args.added
+	if o.held.k != typed(kNormAdded, d) || o.held.y != l.y || o.held.threads != l.threads {
+		return false
+	}
+	size, r := d.Size(), &f.norm.r
+	out, x := spanOf(&n.r, &n.y, size), spanOf(&n.r, &n.x, size)
+	w, shift := spanOf(&n.r, &n.w, 4), spanOf(&n.r, &n.b, 4)
+	sum, normed := spanOf(r, &f.sum.y, size), spanOf(r, &f.norm.y, size)
+	return !out.meets(sum, normed, spanOf(r, &f.sum.a, size), spanOf(r, &f.sum.b, size), spanOf(r, &f.sum.gate, 4),
+		vectorSpan(f.sum.bias, r.cols), spanOf(r, &f.norm.w, 4), spanOf(r, &f.norm.b, 4)) &&
+		!sum.meets(x, w, shift) && !normed.meets(x, w, shift)
+}
+
+// span is what an operand has of each item: the addresses [lo, hi) of the first one, and the others step bytes apart,
+// up to end. step is 0 if there is one item.
+type span struct{ lo, hi, end, step C.pb_u64 }
 
 // spanOf returns the addresses of an operand of rows in pieces, of elements of size bytes.
 func spanOf(r *C.struct_pb_rows, v *C.struct_pb_view, size int) span {
 	if v.at == 0 {
 		return span{}
 	}
-	last := C.pb_i64((r.dims[0]-1)/C.int(v.div))*v.stride[0] + C.pb_i64(r.dims[3]-1)*v.stride[3] + C.pb_i64(r.cols)
-	return span{v.at, v.at + C.pb_u64(last)*C.pb_u64(size)}
+	one := C.pb_i64(r.dims[3]-1)*v.stride[3] + C.pb_i64(r.cols)
+	return itemsSpan(v.at, one, v.stride[0], int(r.dims[0]-1)/int(v.div)+1, size)
 }
 
-// meets reports whether s has an address of one of the others. Interleaved views meet.
+// vectorSpan returns the addresses of a vector in f32.
+func vectorSpan(at C.pb_u64, n C.int) span { return itemsSpan(at, C.pb_i64(n), 0, 1, 4) }
+
+// itemsSpan returns the addresses of items that are stride elements of size bytes apart and extend over n of them.
+func itemsSpan(at C.pb_u64, n, stride C.pb_i64, items, size int) span {
+	if at == 0 {
+		return span{}
+	}
+	s := span{lo: at, hi: at + C.pb_u64(n)*C.pb_u64(size)}
+	if items > 1 {
+		s.step = C.pb_u64(stride) * C.pb_u64(size)
+	}
+	s.end = s.hi + C.pb_u64(items-1)*s.step
+	return s
+}
+
+// meets reports whether s has an address of one of the others. Items of equal steps may lie between each other, all
+// other interleaved views meet.
 func (s span) meets(others ...span) bool {
 	for _, t := range others {
-		if s.lo < t.hi && t.lo < s.hi {
+		apart := s.end <= t.lo || t.end <= s.lo
+		if s.step == t.step && s.step > 0 {
+			from := (t.lo - s.lo) % s.step // of t behind s, both in the first item
+			if t.lo < s.lo {
+				from = (s.step - (s.lo-t.lo)%s.step) % s.step
+			}
+			apart = apart || from >= s.hi-s.lo && from+(t.hi-t.lo) <= s.step
+		}
+		if !apart {
 			return true
 		}
 	}
@@ -312,6 +373,7 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 	*a = C.struct_pb_heads{
 		batch: C.int(k.Dim(0)), l: C.int(k.Dim(1)), h: C.int(k.Dim(2)), d: C.int(d), eps: C.float(n.Eps),
 		lanes: 1, vec: pieces(dq, dk, dv, q, k, v), cos: address(op, r.Cos), sin: address(op, r.Sin),
+		split: C.int(k.Dim(1)),
 	}
 	rope := C.int(0)
 	if !r.Cos.IsZero() {
@@ -338,12 +400,78 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 		if a.lanes == 16 {
 			kernel = kHeadsRows16
 		}
-		size := warpsOf(k.Dim(2), 32/int(a.lanes)) * 32
-		o.launch(typed(kernel, k.DType), k.Dim(1), k.Dim(0), 1, size, 0, unsafe.Pointer(a))
+		o.holdHeads(&held{
+			k: typed(kernel, k.DType), x: k.Dim(1), y: k.Dim(0), threads: warpsOf(k.Dim(2), 32/int(a.lanes)) * 32,
+		}, k.DType.Size())
 		return
 	}
 	heads := int(a.parts) * k.Dim(0) * k.Dim(1) * k.Dim(2)
 	o.flat(typed(kernel, k.DType), heads*int(a.lanes), unsafe.Pointer(a))
+}
+
+// holdHeads holds back l, a launch of o.args.heads with activations of size bytes, or makes one launch of it and the
+// heads of the tokens before, which are held back.
+func (o *Ops) holdHeads(l *held, size int) {
+	n, f := &o.args.heads, &o.args.heldHeads
+	if !o.follows(l, size) {
+		o.Flush()
+		*f, l.args = *n, unsafe.Pointer(f)
+		o.held = *l
+		return
+	}
+	f.l += n.l
+	for i := range n.parts {
+		f.part[i].w2, f.part[i].b2 = n.part[i].w, n.part[i].b
+	}
+	o.held.x = int(f.l)
+	o.launchHeld()
+}
+
+// follows reports whether the tokens of l, which o.args.heads describes, are those behind the ones of the heads that
+// are held back, so that one launch can compute both: all but the weights is alike, and neither writes what the other
+// one reads or writes.
+func (o *Ops) follows(l *held, size int) bool {
+	n, f := &o.args.heads, &o.args.heldHeads
+	behind := C.pb_u64(f.l) * 4
+	if o.held.k != l.k || o.held.y != l.y || o.held.threads != l.threads || n.parts != f.parts || n.h != f.h ||
+		n.d != f.d || n.eps != f.eps || n.cos_s != f.cos_s || n.sin_s != f.sin_s ||
+		n.cos != f.cos+behind*C.pb_u64(f.cos_s) || n.sin != f.sin+behind*C.pb_u64(f.sin_s) {
+		return false
+	}
+	behind = C.pb_u64(f.l) * C.pb_u64(size)
+	for i := range n.parts {
+		p, q := &f.part[i], &n.part[i]
+		if p.kind != q.kind || p.rope != q.rope || p.ss != q.ss || p.ds != q.ds ||
+			q.src != p.src+behind*C.pb_u64(p.ss[1]) || q.dst != p.dst+behind*C.pb_u64(p.ds[1]) {
+			return false
+		}
+		for _, s := range [...]*[3]C.pb_i64{&p.ss, &p.ds} {
+			if C.pb_i64(n.batch)*s[0]+C.pb_i64(f.l+n.l)*s[1]+C.pb_i64(n.h)*s[2] > math.MaxInt32 {
+				return false
+			}
+		}
+	}
+	for i := range n.parts {
+		for j := range n.parts {
+			if !independent(f, n, &f.part[i], &n.part[j], size) || !independent(n, f, &n.part[i], &f.part[j], size) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// independent reports whether part p of a writes nothing that part q of b reads or writes.
+func independent(a, b *C.struct_pb_heads, p, q *C.struct_pb_part, size int) bool {
+	of := func(c *C.struct_pb_heads, at C.pb_u64, s *[3]C.pb_i64) span {
+		one := C.pb_i64(c.l-1)*s[1] + C.pb_i64(c.h-1)*s[2] + C.pb_i64(c.d)
+		return itemsSpan(at, one, s[0], int(c.batch), size)
+	}
+	table := func(at C.pb_u64, s C.pb_i64) span {
+		return itemsSpan(at, C.pb_i64(b.l-1)*s+C.pb_i64(b.d)/2, 0, 1, 4)
+	}
+	return !of(a, p.dst, &p.ds).meets(of(b, q.dst, &q.ds), of(b, q.src, &q.ss), vectorSpan(q.w, b.d),
+		vectorSpan(q.b, b.d), table(b.cos, b.cos_s), table(b.sin, b.sin_s))
 }
 
 // near reports whether offsets within each of the tensors are below 2^31 elements.

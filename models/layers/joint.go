@@ -93,9 +93,12 @@ func Projections(env dit.Env, s *dit.State, streams []Stream, w *Side, eps float
 		n += w.N()
 	}
 	out := Scratch(env, s.X, s.B, s.Wide.Len(), n)
-	// The image first: the block before has just added to its rows, which backends may normalize in the same pass.
+	// The image first: the block before has just added to its rows, which backends may normalize in the same pass, and the
+	// text beside them.
 	for _, t := range slices.Backward(streams) {
 		t.Norm(env, 0, eps)
+	}
+	for _, t := range slices.Backward(streams) {
 		mark := env.Arena.Mark()
 		rows, whole, at := out.Slice(1, t.To.Start, t.To.End), Gathered(env, t.H, t.Of), 0
 		for k, part := range w.QKV {

@@ -88,15 +88,26 @@ struct pb_norm_added {
 PB_SIZE(pb_norm_added, 440);
 PB_AT(pb_norm_added, sum, 240);
 
+// norm.cu: two norms of rows in pieces, the first one of a sum. Blocks from rows on in x compute the second.
+struct pb_norm_pair {
+  struct pb_norm_added first;
+  struct pb_norm second;
+  int rows;  // of the first in an item
+  int pad;
+};
+PB_SIZE(pb_norm_pair, 688);
+PB_AT(pb_norm_pair, second, 440);
+
 // heads.cu: one of queries, keys and values; strides of batch, token and head.
 struct pb_part {
   pb_u64 dst, src;
   pb_i64 ds[3], ss[3];
-  pb_u64 w, b;  // [d] f32
-  int kind;     // engine.NormKind
-  int rope;     // rotate this part
+  pb_u64 w, b;    // [d] f32
+  pb_u64 w2, b2;  // of the tokens from pb_heads.split on, in kernels of rows in pieces
+  int kind;       // engine.NormKind
+  int rope;       // rotate this part
 };
-PB_SIZE(pb_part, 88);
+PB_SIZE(pb_part, 104);
 struct pb_heads {
   struct pb_part part[3];
   pb_u64 cos, sin;  // [l, d/2] f32
@@ -105,9 +116,10 @@ struct pb_heads {
   float eps;
   int lanes;  // lanes a head: a power of two, lanes * 8 * (1 or 4) >= d
   int vec;
+  int split, pad;  // l, or where tokens with other weights begin
 };
-PB_SIZE(pb_heads, 328);
-PB_AT(pb_heads, cos, 264);
+PB_SIZE(pb_heads, 384);
+PB_AT(pb_heads, cos, 312);
 
 // copy.cu: dims outermost first, count elements. In pb_copy an element has size bytes (1, 2, 4, 8 or 16); pb_narrow and pb_widen convert between f32 and bf16.
 struct pb_copy {

@@ -223,11 +223,11 @@ DEV T* row_of(const pb_view& v, const place& p) {
   return (T*)v.at + offset(v, p);
 }
 
-// block_row is where an operand has the row of this block, in kernels of rows in pieces (see pb_rows).
+// block_row is where an operand has the row of this block, in kernels of rows in pieces (see pb_rows); first_block in x has row 0.
 template <class T>
-DEV T* block_row(const pb_view& v) {
+DEV T* block_row(const pb_view& v, int first_block = 0) {
   int item = v.div > 1 ? (int)blockIdx.y / (int)v.div : (int)blockIdx.y;
-  return (T*)v.at + (item * (int)v.stride[0] + (int)blockIdx.x * (int)v.stride[3]);
+  return (T*)v.at + (item * (int)v.stride[0] + ((int)blockIdx.x - first_block) * (int)v.stride[3]);
 }
 
 // Grid-stride loops count in these.

@@ -87,8 +87,9 @@ DEV void part_rows(const pb_heads& a, const pb_part& part, const float* cos, con
   const T* src = (const T*)part.src + (b * (int)part.ss[0] + l * (int)part.ss[1] + group * (int)part.ss[2] + c);
   T* dst = (T*)part.dst + (b * (int)part.ds[0] + l * (int)part.ds[1] + group * (int)part.ds[2] + c);
   float w[8] = {1, 1, 1, 1, 1, 1, 1, 1}, bias[8] = {};
-  if (KIND && part.w && inside) load8(w, (const float*)part.w + c, 8, 1);
-  if (KIND == 2 && part.b && inside) load8(bias, (const float*)part.b + c, 8, 1);
+  const float *w_at = (const float*)(l < a.split ? part.w : part.w2), *b_at = (const float*)(l < a.split ? part.b : part.b2);
+  if (KIND && w_at && inside) load8(w, w_at + c, 8, 1);
+  if (KIND == 2 && b_at && inside) load8(bias, b_at + c, 8, 1);
   for (int h = 0; h < a.h; h += groups, src += src_step, dst += dst_step) {
     int active = inside && h + group < a.h;
     float v[8] = {};

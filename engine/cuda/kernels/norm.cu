@@ -80,10 +80,10 @@ DEV void added(float* v, const pb_added& s, int c) {
   stored8(block_row<T>(s.y) + c, v);
 }
 
-// norm_rows is norm_any for rows in 16-byte pieces, with the same bits. If ADDED, it normalises the sum s instead of x.
+// norm_rows is norm_any for rows in 16-byte pieces, with the same bits. If ADDED, it normalises the sum s instead of x. See block_row for first_block.
 template <class T, int RMS, int ADDED>
-DEV void norm_rows(const pb_norm& a, const pb_added& s) {
-  const T* x = ADDED ? 0 : block_row<T>(a.x);
+DEV void norm_rows(const pb_norm& a, const pb_added& s, int first_block) {
+  const T* x = ADDED ? 0 : block_row<T>(a.x, first_block);
   int first = held_from(), left = a.r.cols - first;
   float v[HELD][8], sum = 0, pivot = 0;
   if (!RMS && ADDED) {
@@ -117,8 +117,8 @@ DEV void norm_rows(const pb_norm& a, const pb_added& s) {
       }
     }
   float rs = rsqrtf(row_sum(sum, (float*)pool + 16) * a.inverse + a.eps);
-  T* y = block_row<T>(a.y) + first;
-  const float *w = block_row<float>(a.w) + first, *b = block_row<float>(a.b) + first;
+  T* y = block_row<T>(a.y, first_block) + first;
+  const float *w = block_row<float>(a.w, first_block) + first, *b = block_row<float>(a.b, first_block) + first;
 #pragma unroll
   for (int j = 0; j < HELD; j++)
     if (j * 256 < left) scaled<T>(a, y + j * 256, w + j * 256, b + j * 256, v[j], 8, rs, 1);
@@ -180,17 +180,28 @@ KERNEL(512) pb_norm_bf16(ARGS(pb_norm) a) { norm<bf16>(a); }
 KERNEL(512) pb_norm_f32(ARGS(pb_norm) a) { norm<float>(a); }
 
 template <class T>
-DEV void norm_rows(const pb_norm& a) {
+DEV void norm_rows(const pb_norm& a, int first_block) {
   pb_added none = {};
-  a.rms ? norm_rows<T, 1, 0>(a, none) : norm_rows<T, 0, 0>(a, none);
+  a.rms ? norm_rows<T, 1, 0>(a, none, first_block) : norm_rows<T, 0, 0>(a, none, first_block);
 }
 
 template <class T>
 DEV void norm_added(const pb_norm_added& a) {
-  a.norm.rms ? norm_rows<T, 1, 1>(a.norm, a.sum) : norm_rows<T, 0, 1>(a.norm, a.sum);
+  a.norm.rms ? norm_rows<T, 1, 1>(a.norm, a.sum, 0) : norm_rows<T, 0, 1>(a.norm, a.sum, 0);
 }
 
-KERNEL(512) pb_norm_rows_bf16(ARGS(pb_norm) a) { norm_rows<bf16>(a); }
-KERNEL(512) pb_norm_rows_f32(ARGS(pb_norm) a) { norm_rows<float>(a); }
+KERNEL(512) pb_norm_rows_bf16(ARGS(pb_norm) a) { norm_rows<bf16>(a, 0); }
+KERNEL(512) pb_norm_rows_f32(ARGS(pb_norm) a) { norm_rows<float>(a, 0); }
 KERNEL(512) pb_norm_added_bf16(ARGS(pb_norm_added) a) { norm_added<bf16>(a); }
 KERNEL(512) pb_norm_added_f32(ARGS(pb_norm_added) a) { norm_added<float>(a); }
+
+template <class T>
+DEV void norm_pair(const pb_norm_pair& a) {
+  if ((int)blockIdx.x < a.rows)
+    norm_added<T>(a.first);
+  else
+    norm_rows<T>(a.second, a.rows);
+}
+
+KERNEL(512) pb_norm_pair_bf16(ARGS(pb_norm_pair) a) { norm_pair<bf16>(a); }
+KERNEL(512) pb_norm_pair_f32(ARGS(pb_norm_pair) a) { norm_pair<float>(a); }

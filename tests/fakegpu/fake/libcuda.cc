@@ -210,6 +210,17 @@ static const std::pair<const uintptr_t, allocation> *around(uintptr_t at) {
   return at < i->first + i->second.bytes ? &*i : nullptr;
 }
 
+// astray says where a word among a kernel's arguments lies that is an address in no allocation, but near one; "" for all other words. No number is that
+// near by chance: see take.
+static std::string astray(uintptr_t word) {
+  const uintptr_t near = 1 << 30;
+  auto next = live.upper_bound(word);
+  if (next != live.end() && next->first - word < near) return std::to_string(next->first - word) + " bytes before memory";
+  if (next == live.begin()) return "";
+  uintptr_t behind = word - (std::prev(next)->first + std::prev(next)->second.bytes);
+  return behind < near ? std::to_string(behind) + " bytes behind memory" : "";
+}
+
 // usable reports whether a context may use the memory of another one.
 static bool usable(CUcontext by, CUcontext of) { return by == of || by->reaches.count(of); }
 
@@ -838,6 +849,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     memcpy(&word, &args[i], 8);
     auto a = around(word);
     if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
+    std::string where = a ? "" : astray(word);
+    if (!where.empty()) return trouble(PB_ILLEGAL_ADDRESS, n + ": an argument is an address " + where);
   }
   if (told("FAKEGPU_REFUSE")) return trouble(PB_INVALID_VALUE, n + ": refused, as it was told to");
   if (!s->captured && told("FAKEGPU_HANG")) {  // and all behind it
