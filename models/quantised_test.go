@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,8 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
@@ -350,4 +353,75 @@ func TestQuantisedH3(t *testing.T) {
 			m.Close()
 		}
 	}
+}
+
+// TestQuantisedQwen35Writes compares a Qwen3.5 from a file of asym_w4a8_int8 with ComfyUI 0.33.0 on the weights that it
+// dequantizes: with the same weights the states are near, and with those that stay quantized, which products round to
+// bf16, those of ComfyUI with weights rounded likewise. Both write ComfyUI's tokens.
+func TestQuantisedQwen35Writes(t *testing.T) {
+	results, err := golden.Open("qwen35/w4a8.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	var cases map[string]struct {
+		IDs  []int
+		Runs struct {
+			Greedy struct {
+				Most int `json:"max_length"`
+				IDs  []int
+			}
+		}
+	}
+	if err := golden.JSON("qwen35/w4a8.json", &cases); err != nil || len(cases) != 3 {
+		t.Fatal(len(cases), err)
+	}
+	set, _ := quantisedFile(t, "qwen35/weights_w4a8.json", "qwen35-w4a8")
+	write := func(t *testing.T, ops engine.Ops, set *weights.Set, rounded string, bound float64) {
+		m, err := text.OpenPart(ops, "qwen35", set, nil, 0, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if len(m.Unused()) > 0 {
+			t.Errorf("unknown tensors %v", m.Unused())
+		}
+		head, err := text.OpenHead(ops, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer head.Close()
+		for key, c := range cases {
+			var chunk []tokenizer.Token
+			for _, id := range c.IDs {
+				chunk = append(chunk, tokenizer.Token{ID: id, Weight: 1})
+			}
+			e, ok := results.Entry(key + "#states" + rounded)
+			if !ok {
+				t.Fatalf("no recorded %s", key)
+			}
+			want, err := e.F32()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := m.Encode(text.Env{Ops: ops}, [][]tokenizer.Token{chunk}, text.Form{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if worst, err := goldenrun.Compare(got.Context.Data, want, bound); err != nil {
+				t.Errorf("%s%s on %s: %v", key, rounded, ops.Name(), err)
+			} else {
+				t.Logf("%s%s on %s: error %.2g", key, rounded, ops.Name(), worst)
+			}
+			run := c.Runs.Greedy
+			ids, err := m.(*text.LM).Generate(text.Env{Ops: ops}, head, chunk, text.Form{},
+				text.Sampling{MaxTokens: run.Most, Greedy: true})
+			if err != nil || !slices.Equal(ids, run.IDs) {
+				t.Errorf("%s%s on %s: it writes %v, %v, want %v", key, rounded, ops.Name(), ids, err, run.IDs)
+			}
+		}
+	}
+	write(t, goldenrun.NewOps(), set.Dequantized(engine.F32), "", 2e-5)
+	// Some weights lie where the last bit of their float32 decides how they are rounded; rounding itself changes 1e-2.
+	goldenrun.EachOps(t, func(t *testing.T, ops engine.Ops) { write(t, ops, set, "_rounded", 1e-3) })
 }

@@ -28,8 +28,8 @@ import (
 // fileForms returns the forms of model files: types of numbers, quantizations of ComfyUI and types of GGUF.
 func fileForms() []string {
 	return []string{
-		"F32", "F16", "BF16", "float8_e4m3fn", "int8_tensorwise", "convrot", "mxfp8", "nvfp4", gguf.Q8v0.String(),
-		gguf.Q4v0.String(),
+		"F32", "F16", "BF16", "float8_e4m3fn", "int8_tensorwise", "convrot", "asym_w4a8_int8", "mxfp8", "nvfp4",
+		gguf.Q8v0.String(), gguf.Q4v0.String(),
 	}
 }
 
@@ -110,7 +110,9 @@ func rounding(name string, s weights.Stored, form string) []safetensors.Tensor {
 		}
 	}
 	layer, matrix := strings.CutSuffix(name, ".weight")
-	group, ok := map[string]int{"float8_e4m3fn": 1, "int8_tensorwise": 1, "convrot": 16, "mxfp8": 32, "nvfp4": 16}[form]
+	group, ok := map[string]int{
+		"float8_e4m3fn": 1, "int8_tensorwise": 1, "convrot": 16, "asym_w4a8_int8": 16, "mxfp8": 32, "nvfp4": 16,
+	}[form]
 	if !ok || !matrix || len(s.Shape) != 2 || s.Shape[1]%group != 0 {
 		return []safetensors.Tensor{entry(name, engine.F32, plain(engine.F32, v), s.Shape...)}
 	}
@@ -140,6 +142,23 @@ func rounding(name string, s weights.Stored, form string) []safetensors.Tensor {
 			}
 		}
 		out = append(out, entry(name, engine.I8, codes, n, k), number(".weight_scale", scales...))
+	case "asym_w4a8_int8":
+		engine.Rotate(v, group)
+		mark = fmt.Sprintf(`{"format": "asym_w4a8_int8", "group_size": %d, "convrot_groupsize": %d}`, group, group)
+		codes, scales, rows := make([]byte, n*k/2), make([]float32, n*k/group), make([]float32, n)
+		for row := range n {
+			rows[row] = largest(v[row*k:(row+1)*k]) / 127
+		}
+		for at := 0; at < len(v); at += group {
+			scale := largest(v[at:at+group]) / 7
+			scales[at/group] = scale / rows[at/k]
+			for i := range group {
+				code := byte(8 + math.RoundToEven(float64(v[at+i]/scale))) // 1..15: there is no codebook
+				codes[(at+i)/2] |= code << (4 * (i % 2))
+			}
+		}
+		out = append(out, entry(name, engine.I8, codes, n, k/2), number(".weight_s_channel", rows...),
+			entry(layer+".weight_s_rel", engine.F8E4M3, plain(engine.F8E4M3, scales), n, k/group))
 	case "mxfp8":
 		scales := make([]byte, tiles(n, k/group))
 		for at := 0; at < len(v); at += group {

@@ -29,9 +29,10 @@ func TestQuantisationsThatAreNotRead(t *testing.T) {
 		set  map[string]weights.Stored
 	}{
 		{`"awq_w4a16"`, map[string]weights.Stored{"x.weight": w, "x.comfy_quant": text(`{"format": "awq_w4a16"}`)}},
-		{"read are: float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8, nvfp4, and GGUF", map[string]weights.Stored{
-			"x.weight": w, "x.comfy_quant": text(`{"format": "convrot_w4a4"}`),
-		}},
+		{
+			"read are: asym_w4a8_int8, float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8, nvfp4, and GGUF",
+			map[string]weights.Stored{"x.weight": w, "x.comfy_quant": text(`{"format": "convrot_w4a4"}`)},
+		},
 		{"no JSON object with a format", map[string]weights.Stored{"x.weight": w, "x.comfy_quant": text("{}")}},
 		{"weight_scale is missing", map[string]weights.Stored{
 			"x.weight": w, "x.comfy_quant": text(`{"format": "int8_tensorwise"}`),

@@ -45,6 +45,12 @@ func narrowTensors(format string) map[string]weights.Stored {
 			put(x+".weight", engine.F8E4M3, fill(n*k, fp8), n, k)
 			put(x+".weight_scale", engine.U8, fill(tiles*k/128, func() byte { return byte(110 + r.IntN(20)) }), tiles*k/128)
 			mark = `{"format": "mxfp8"}`
+		case "asym_w4a8_int8":
+			put(x+".weight", engine.I8, fill(n*k/2, anyByte), n, k/2)
+			put(x+".weight_s_rel", engine.F8E4M3, fill(n*k/16, func() byte { return byte(r.IntN(0x58)) }), n, k/16)
+			tensors[x+".weight_s_channel"] = weights.Floats(golden.Fill("narrow/rows", n, 0.01, 0.02), n)
+			delete(tensors, x+".weight_scale")
+			mark = `{"format": "asym_w4a8_int8"}`
 		default:
 			put(x+".weight", engine.I8, fill(n*k, anyByte), n, k)
 			scales := make([]float32, n)
@@ -88,10 +94,12 @@ func widenedBefore(set *weights.Set) *weights.Set {
 
 // TestNarrowFormsStayInMemory checks that fp8, nvfp4, mxfp8 and, for activations that are not rounded, int8 stay as the
 // file has them, cut in every way that models cut them: products have the bits of weights that were widened before, at
-// every CPU level, and the weights take at most 5 % more memory than the file.
+// every CPU level, and the weights take at most 5 % more memory than the file. asym_w4a8_int8 is made int8 first.
 func TestNarrowFormsStayInMemory(t *testing.T) {
 	x := golden.Input("blocks", 7*512)
-	for _, format := range []string{"float8_e4m3fn", "float8_e5m2", "nvfp4", "mxfp8", "int8_tensorwise", "convrot"} {
+	for _, format := range []string{
+		"float8_e4m3fn", "float8_e5m2", "nvfp4", "mxfp8", "int8_tensorwise", "convrot", "asym_w4a8_int8",
+	} {
 		set := weights.FromMap(narrowTensors(format)).Unrounded()
 		wide := widenedBefore(set)
 		goldenrun.EachOps(t, func(t *testing.T, ops engine.Ops) {
@@ -110,11 +118,13 @@ func TestNarrowFormsStayInMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := set.Bytes() // and the scales that were joined to their matrices are more
+		// The scales that were joined to their matrices are more; asym_w4a8_int8 counts with 8 bits for its 4.
+		file := set.Bytes()
 		if took := float64(loaded.Bytes()) / float64(file); !(took <= 1.05) {
 			t.Errorf("%s: weights take %d bytes, %.3f of the file's %d", format, loaded.Bytes(), took, file)
 		}
-		if took := float64(set.WideBytes()) / float64(file); format != "convrot" && !(took <= 1.07) {
+		rotated := format == "convrot" || format == "asym_w4a8_int8"
+		if took := float64(set.WideBytes()) / float64(file); !rotated && !(took <= 1.07) {
 			t.Errorf("%s: weights are said to take %.3f of the file on GPUs", format, took)
 		}
 		if _, quantised := set.Form(); !quantised {

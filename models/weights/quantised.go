@@ -19,30 +19,26 @@ import (
 const metadataKey = "_quantization_metadata"
 
 // quantisation says how one layer is stored: the JSON of `X.comfy_quant`, or of the layer's entry in the metadata. The
-// rotation's options may also be in the object Params.
+// options may also be in the object Params.
 type quantisation struct {
 	Format string `json:"format"`
-	rotation
+	quantOptions
 	Params json.RawMessage `json:"params"`
 }
 
-type rotation struct {
-	Rotated *bool `json:"convrot"`
-	Group   *int  `json:"convrot_groupsize"`
+type quantOptions struct {
+	Rotated *bool `json:"convrot"`           // int8 only
+	Turned  *int  `json:"convrot_groupsize"` // inputs that were rotated together
+	Group   *int  `json:"group_size"`        // inputs that share a scale, of asym_w4a8_int8
 }
 
-// group returns the number of inputs that were rotated together, 0 if none were.
-func (q *quantisation) group() int {
-	inner := rotation{}
+// options returns those of the layer, none of them nil.
+func (q *quantisation) options() quantOptions {
+	inner, no, turned, group := quantOptions{}, false, 256, 16
 	_ = json.Unmarshal(q.Params, &inner) // anything but an object counts as absent
-	rotated, group := cmp.Or(q.Rotated, inner.Rotated), cmp.Or(q.Group, inner.Group)
-	switch {
-	case rotated == nil || !*rotated:
-		return 0
-	case group == nil:
-		return 256
+	return quantOptions{
+		cmp.Or(q.Rotated, inner.Rotated, &no), cmp.Or(q.Turned, inner.Turned, &turned), cmp.Or(q.Group, inner.Group, &group),
 	}
-	return *group
 }
 
 // formats returns the quantizations of safetensors files that are supported (ComfyUI QUANTIZATION.md), each with the
@@ -51,7 +47,7 @@ func (q *quantisation) group() int {
 func formats() map[string]func(s *Set, x string, q *quantisation) error {
 	return map[string]func(s *Set, x string, q *quantisation) error{
 		"float8_e4m3fn": nil, "float8_e5m2": nil, // joinOldFP8 handles their names too
-		"int8_tensorwise": joinInt8, "nvfp4": joinNVFP4, "mxfp8": joinMXFP8,
+		"int8_tensorwise": joinInt8, "asym_w4a8_int8": joinW4A8, "nvfp4": joinNVFP4, "mxfp8": joinMXFP8,
 	}
 }
 
@@ -170,13 +166,20 @@ func joinInt8(s *Set, x string, q *quantisation) error {
 	case !ok || scale.DType > engine.F64 || scale.Len() != 1 && scale.Len() != w.Shape[0]:
 		return fmt.Errorf("weight_scale is missing or has another size than 1 or %d", w.Shape[0])
 	}
-	w.Rotated = q.group()
-	if rule := engine.RotationRule(w.Rotated, w.Shape[1]); rule != "" {
-		return fmt.Errorf("rotated in groups of %d of %d inputs: %s", w.Rotated, w.Shape[1], rule)
+	if o := q.options(); *o.Rotated {
+		w.Rotated = *o.Turned
 	}
 	w.Scales = scale.F32()
 	if len(w.Scales) == 1 {
 		w.Scales = slices.Repeat(w.Scales, w.Shape[0])
+	}
+	return s.storeInt8(x, w)
+}
+
+// storeInt8 replaces the weight of a layer by a matrix of i8.
+func (s *Set) storeInt8(x string, w Stored) error {
+	if rule := engine.RotationRule(w.Rotated, w.Shape[1]); rule != "" {
+		return fmt.Errorf("rotated in groups of %d of %d inputs: %s", w.Rotated, w.Shape[1], rule)
 	}
 	s.tensors[x+".weight"] = w
 	return nil

@@ -21,7 +21,7 @@ import (
 	"patchbay/tests/golden"
 )
 
-// layer is one case of modern33/quant.json: a linear layer as stored in ComfyUI's files.
+// layer is one case of modern33/quant.json or w4a8.json: a linear layer as stored in ComfyUI's files.
 type layer struct {
 	key        string
 	Format     string                        `json:"format"`
@@ -38,14 +38,17 @@ type layer struct {
 // layers returns the cases whose formats are supported, in order.
 func layers(t *testing.T) []layer {
 	t.Helper()
-	var all map[string]json.RawMessage
-	if err := golden.JSON("modern33/quant.json", &all); err != nil {
-		t.Fatal(err)
+	var all map[string]json.RawMessage // of both files, whose keys differ
+	for _, file := range []string{"modern33/quant.json", "modern33/w4a8.json"} {
+		if err := golden.JSON(file, &all); err != nil {
+			t.Fatal(err)
+		}
 	}
+	kinds := []string{"int8_tensorwise", "int8_convrot", "fp8", "nvfp4", "mxfp8", "asym_w4a8_int8"}
 	var out []layer
 	for key, text := range all {
 		kind, _, numbered := strings.Cut(key, "/")
-		if !numbered || !slices.Contains([]string{"int8_tensorwise", "int8_convrot", "fp8", "nvfp4", "mxfp8"}, kind) {
+		if !numbered || !slices.Contains(kinds, kind) {
 			continue
 		}
 		l := layer{key: key}
@@ -55,8 +58,8 @@ func layers(t *testing.T) []layer {
 		out = append(out, l)
 	}
 	slices.SortFunc(out, func(a, b layer) int { return strings.Compare(a.key, b.key) })
-	if len(out) != 29 {
-		t.Fatalf("%d layers, want 29", len(out))
+	if len(out) != 39 {
+		t.Fatalf("%d layers, want 39", len(out))
 	}
 	return out
 }
@@ -192,15 +195,24 @@ func near(t *testing.T, what string, got, want []float32, tol float64) {
 	}
 }
 
-func results(t *testing.T, name string) func(key string) []float32 {
+// results returns a function that reads what one of those files has under a key.
+func results(t *testing.T, names ...string) func(key string) []float32 {
 	t.Helper()
-	f, err := golden.Open(name)
-	if err != nil {
-		t.Fatal(err)
+	var files []*safetensors.File
+	for _, name := range names {
+		f, err := golden.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		files = append(files, f)
 	}
-	t.Cleanup(func() { _ = f.Close() })
 	return func(key string) []float32 {
-		e, ok := f.Entry(key)
+		var e safetensors.Tensor
+		ok := false
+		for i := 0; i < len(files) && !ok; i++ {
+			e, ok = files[i].Entry(key)
+		}
 		if !ok {
 			t.Fatalf("no recorded %s", key)
 		}
@@ -213,9 +225,10 @@ func results(t *testing.T, name string) func(key string) []float32 {
 }
 
 // TestQuantisedLayersMatchComfyUI compares weights and products of every supported quantization with those that ComfyUI
-// 0.33.0 computed from the same bytes on a CPU: int8 with rounded activations, all others with the dequantized weights.
+// 0.33.0 computed from the same bytes on a CPU: int8, also that made of 4 bits, with rounded activations, all others
+// with the dequantized weights.
 func TestQuantisedLayersMatchComfyUI(t *testing.T) {
-	want := results(t, "modern33/quant.safetensors")
+	want := results(t, "modern33/quant.safetensors", "modern33/w4a8.safetensors")
 	for _, l := range layers(t) {
 		for _, marked := range []bool{true, false} {
 			set := l.file(t, marked)
@@ -229,6 +242,9 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 			tol := 2e-6
 			if l.dtype() == engine.BF16 {
 				tol = 1.0 / 256
+				if l.Format == "asym_w4a8_int8" {
+					tol *= 2 // it is rounded to bf16 before it is rotated back, too
+				}
 			}
 			expected := want(l.key + "#dequantised")
 			if _, scaled := l.Tensors["pre_quant_scale"]; scaled { // it is part of our weight
@@ -241,7 +257,7 @@ func TestQuantisedLayersMatchComfyUI(t *testing.T) {
 			near(t, l.key+" dequantised", values, expected, tol)
 		}
 		y, tol := l.key+"#y_dequantised", 2e-6
-		if l.Format == "int8_tensorwise" {
+		if strings.Contains(l.Format, "int8") {
 			y = l.key + "#y_default"
 		}
 		if l.dtype() == engine.BF16 {
