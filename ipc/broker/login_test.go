@@ -3,6 +3,7 @@ package broker_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -127,7 +128,8 @@ func publishes(t *testing.T, e *broker.Embedded, name, password, subject string)
 }
 
 // TestRefusalsAreAlike checks that a refusal does the same work, counted by its allocations, whether the name exists or
-// not and however its password is kept, and that a password that was right once is not hashed again.
+// not and however its password is kept, and that a password that was right once is not hashed again. A hash takes ten
+// allocations; single ones come and go with what the collector leaves in pools.
 func TestRefusalsAreAlike(t *testing.T) {
 	login := broker.LoginOf(&server.User{Username: "plain", Password: "p1"},
 		&server.User{Username: "hashed", Password: hash(t, "h1")}) // a server would allocate meanwhile
@@ -148,11 +150,11 @@ func TestRefusalsAreAlike(t *testing.T) {
 	}
 	right := []float64{work("hashed", "h1", true), work("plain", "p1", true)}
 	for _, n := range refused {
-		if n != refused[0] || n < right[0]+5 {
+		if !(math.Abs(n-refused[0]) <= 2 && n >= right[0]+8) {
 			t.Errorf("refusals allocate %v times, want all alike and more than the %v of a known password", refused, right)
 		}
 	}
-	if right[0] != right[1] {
+	if !(math.Abs(right[0]-right[1]) <= 2) {
 		t.Errorf("a password that is known allocates %v times", right)
 	}
 	if keys := withUsers(t, "users = [ { nkey: "+nkeyUser(t)+" } ]"); keys.Logins() != nil {

@@ -118,10 +118,18 @@ func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, err
 		switch {
 		case !silent:
 			return m, err
-		case r.arriving == nil || time.Since(r.arriving()) >= silence:
+		case r.arriving != nil && time.Since(r.arriving()) < silence: // it goes on
+		case !r.waits(): // nor did a reply come at the last moment
 			return m, fmt.Errorf("%w for %s", ErrSilent, silence)
 		}
 	}
+}
+
+// waits reports whether there is something for next to return at once.
+func (r *Replies) waits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue) > 0 || r.err != nil
 }
 
 // own copies the data that lies in shared memory out of it and releases the memory.
