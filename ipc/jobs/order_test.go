@@ -67,6 +67,27 @@ func TestClientsTakeTurns(t *testing.T) {
 	}
 }
 
+// TestTurnsOfAnotherDaemon checks that a job which another daemon takes out of this one's order puts no client behind
+// the jobs that were before it and still wait.
+func TestTurnsOfAnotherDaemon(t *testing.T) {
+	t.Parallel()
+	l := line{t, New(Config{Owner: "here"})}
+	for i := range 100 {
+		l.add("many", "", i)
+	}
+	l.take()
+	rec, err := l.j.Get("many60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec.State, rec.Owner, rec.Attempt, rec.Rev = message.Running, "there", 1, rec.Rev+1000
+	l.j.observe(rec)
+	one := l.add("one", "", 0)
+	if a, b := l.take(), l.take(); a != one && b != one {
+		t.Errorf("took %s and %s, and the only job of a client still waits", a, b)
+	}
+}
+
 // TestTurnsAreFair lets clients come and go at random and checks that between two jobs of a client no other one gets
 // more than two, as long as both have jobs waiting.
 func TestTurnsAreFair(t *testing.T) {

@@ -342,10 +342,10 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 		j.lose(e)
 	}
 	if was == message.Queued {
-		if r.State == message.Running {
-			j.turns.take(e.place)
-		}
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
+		if r.State == message.Running {
+			j.begins(e)
+		}
 	}
 	if r.State == message.Queued {
 		if moved || was != message.Queued && (was != message.Running || back || e.place == (spot{})) {
@@ -372,6 +372,22 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 	if r.EndSeq > 0 {
 		j.end(e)
 	}
+}
+
+// begins notes that a job that waited runs, here or at another daemon. Jobs came to that one at other moments and have
+// other turns there: those that still wait here and come before the job have not been served. The caller must hold j.mu.
+func (j *Table) begins(e *tracked) {
+	at := e.place
+	if e.rec.Owner != j.cfg.Owner {
+		first := slices.IndexFunc(j.queue, func(id string) bool {
+			p := j.jobs[id].place
+			return !p.front && p.class == at.class
+		})
+		if first >= 0 {
+			at.turn = min(at.turn, j.jobs[j.queue[first]].place.turn)
+		}
+	}
+	j.turns.take(at)
 }
 
 // end ends the log of a job whose record says so. The caller must hold j.mu.
