@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,7 +32,9 @@ type machine struct {
 // startMachine starts a host with its own models folder.
 func startMachine(t *testing.T, program, key, models string, args ...string) *machine {
 	t.Helper()
-	m := &machine{t: t, program: program, address: "127.0.0.1:0"}
+	free := natsserver.FreePort(t) // which no connection takes while the host is down
+	m := &machine{t: t, program: program, address: free.Addr().String()}
+	_ = free.Close()
 	m.args = append([]string{"host", "--cluster-key", key, "--models", models, "--patience", "5s"}, args...)
 	t.Cleanup(m.kill)
 	m.start()
@@ -50,10 +51,8 @@ func (m *machine) start() {
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	ready := regexp.MustCompile(`"address":"([^"]+)"`)
 	for limit := time.Now().Add(harness.Patience); ; time.Sleep(10 * time.Millisecond) {
-		if found := ready.FindStringSubmatch(m.log.String()); found != nil {
-			m.address = found[1]
+		if strings.Contains(m.log.String(), `"address":"`+m.address) {
 			return
 		}
 		if time.Now().After(limit) {

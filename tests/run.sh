@@ -27,7 +27,7 @@ if [[ $(bin/patchbay version) != *avx512bf16* ]]; then
 fi
 # What waits longest starts first.
 part tests "$GO" test -count 1 -p 4 -vet off -timeout 60m ${SHORT:+"$SHORT"} "${forms[@]}" \
-  ./tests/sim ./tests/faults ./parallel ./tests ./...
+  ./tests/sim ./tests/faults ./parallel ./tests ./... 2>&1 | tee "$work/tests"
 # Everything below the network; the whole program without cgo compiles most dependencies again and is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
 part lint make -s lint # after the tests, whose compiled packages it reads; go vet is among its linters
@@ -35,6 +35,13 @@ if [[ -z $SHORT ]]; then part vulns make -s vulnerabilities; else echo "vulnerab
 wait "$beside"
 cat "$work/race"
 
+# What failed, once more and shortly: the last lines are what one sees first.
+awk 'function flush() { for (i = 1; i <= n; i++) if (i <= 25 || i > n - 25) print substr(line[i], 1, 300); n = 0 }
+  /^--- FAIL|^panic: |^WARNING: DATA RACE/ { flush(); inside = 1 }
+  /^(ok|FAIL|\?) *\t/ { flush(); inside = 0 }
+  inside { line[++n] = $0 }
+  /^FAIL\t/
+  END { flush() }' "$work/tests" "$work/race"
 echo
 cat "$work/table"
 printf '%-8s %5ds  (race beside the others)\n' total "$SECONDS"

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -104,11 +105,32 @@ func DemoModels(t testing.TB) string {
 	return filepath.Join(Root(t), "examples", "demo")
 }
 
-// Output collects what a process prints, and watches it for secrets. It is safe for concurrent use.
-type Output struct {
+// buffer collects what a process prints. It is safe for concurrent use.
+type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
+
+func (o *buffer) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *buffer) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func (o *buffer) len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Len()
+}
+
+// Output collects what a process prints, and watches it for secrets. It is safe for concurrent use.
+type Output struct{ buffer }
 
 func (o *Output) Write(b []byte) (int, error) {
 	o.mu.Lock()
@@ -117,12 +139,6 @@ func (o *Output) Write(b []byte) (int, error) {
 	n, err := o.b.Write(b)
 	watch(string(o.b.Bytes()[before:]))
 	return n, err
-}
-
-func (o *Output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
 
 // Server is a running daemon.
@@ -214,30 +230,80 @@ func (s *Server) Kill() {
 }
 
 // ErrLate is the error of a command that Printed has killed.
-var ErrLate = fmt.Errorf("it did not end within %s", 5*Patience)
+var ErrLate = fmt.Errorf("it printed nothing and computed nothing for %s", 5*Patience)
 
-// Printed runs a command, for five times Patience at most, and returns what it printed: its stdout, and its stderr too
-// unless that goes elsewhere. What it started ends with it; it is an error if something keeps its output open.
-func Printed(cmd *exec.Cmd) ([]byte, error) {
-	var out bytes.Buffer
-	cmd.Stdout = &out
+// Printed runs a command until it has been silent and idle for five times Patience, and returns what it printed: its
+// stdout, and its stderr too unless that goes elsewhere. What it started ends with it; it is an error if something keeps
+// its output open.
+func Printed(cmd *exec.Cmd) ([]byte, error) { return printed(cmd, 5*Patience) }
+
+func printed(cmd *exec.Cmd, most time.Duration) ([]byte, error) {
+	out := &buffer{}
+	cmd.Stdout = out
 	if cmd.Stderr == nil {
-		cmd.Stderr = &out
+		cmd.Stderr = out
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	late := time.AfterFunc(5*Patience, kill)
-	err := cmd.Wait()
-	inTime := late.Stop()
-	kill()
-	if !inTime {
-		err = ErrLate
+	group := cmd.Process.Pid
+	kill := func() { _ = syscall.Kill(-group, syscall.SIGKILL) }
+	ended, late := make(chan error, 1), false
+	go func() { ended <- cmd.Wait() }()
+	life := lifeSigns{idle: time.Now()}
+	looks := time.NewTicker(most / 20)
+	defer looks.Stop()
+	for {
+		select {
+		case err := <-ended:
+			kill()
+			if late {
+				err = ErrLate
+			}
+			return []byte(out.String()), err
+		case now := <-looks.C:
+			if !late && life.idleFor(now, groupUsed(group), out.len()) > most {
+				late = true
+				kill()
+			}
+		}
 	}
-	return out.Bytes(), err
+}
+
+// groupUsed returns the processor time of the living processes of a group and of their children that have ended.
+func groupUsed(group int) (used time.Duration) {
+	all, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range all {
+		b, _ := os.ReadFile(name) // the process may have ended
+		// after the name in brackets: state, parent, group; the times are the fields 14 to 17 of proc(5), in 1/100 s
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		if len(f) < 15 || f[2] != strconv.Itoa(group) {
+			continue
+		}
+		for _, ticks := range f[11:15] {
+			n, _ := strconv.Atoi(ticks)
+			used += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	return used
+}
+
+// lifeSigns tells a slow process on a busy machine from one that hangs, by its processor time.
+type lifeSigns struct {
+	idle, mark time.Time // since when it has been idle; when used was looked at
+	used       time.Duration
+	printed    int
+}
+
+// idleFor returns how long a process has printed nothing and used less than a twentieth of a processor.
+func (l *lifeSigns) idleFor(now time.Time, used time.Duration, printed int) time.Duration {
+	if used-l.used > now.Sub(l.mark)/20 || printed != l.printed {
+		l.idle = now
+	}
+	l.mark, l.used, l.printed = now, used, printed
+	return now.Sub(l.idle)
 }
 
 // Patience bounds waits that should be short. Only something that hangs reaches it, even on a slow and busy machine.
@@ -248,18 +314,14 @@ const Patience = 2 * time.Minute
 func (s *Server) Until(what string, done func() bool) {
 	s.T.Helper()
 	began := time.Now()
-	idle, mark, used := began, began, s.used()
+	life, idle := lifeSigns{idle: began, mark: began, used: s.used()}, time.Duration(0)
 	for !done() {
 		now := time.Now()
-		if since := now.Sub(mark); since > 2*time.Second {
-			u := s.used()
-			if u-used > since/20 {
-				idle = now
-			}
-			mark, used = now, u
+		if now.Sub(life.mark) > 2*time.Second {
+			idle = life.idleFor(now, s.used(), 0)
 		}
-		if now.Sub(idle) > Patience || now.Sub(began) > 5*Patience {
-			s.T.Fatalf("not within %s, idle for %s: %s\n%s", now.Sub(began), now.Sub(idle), what, s.Log)
+		if idle > Patience || now.Sub(began) > 5*Patience {
+			s.T.Fatalf("not within %s, idle for %s: %s\n%s", now.Sub(began), idle, what, s.Log)
 		}
 		time.Sleep(min(10*time.Millisecond+now.Sub(began)/20, 100*time.Millisecond)) // each poll costs processor time
 	}

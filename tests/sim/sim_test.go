@@ -106,7 +106,7 @@ func TestMended(t *testing.T) {
 // report fails the test for what a run has violated, and shows the shortest plan with which that happens, and how.
 func report(t *testing.T, w *world) {
 	t.Errorf("seed %d fails; `make sim SEEDS=20 FROM=%d` tries it and the next ones", w.plan.seed, w.plan.seed)
-	for _, bad := range w.bad[:min(len(w.bad), 20)] {
+	for _, bad := range w.bad[:min(len(w.bad), 10)] {
 		t.Error(bad)
 	}
 	t.Logf("the trace is in %s", w.keep(t))
@@ -119,18 +119,26 @@ func report(t *testing.T, w *world) {
 			return len(small.bad) > 0
 		})
 		t.Logf("the shortest plan that fails has %d steps of %d:", len(w.plan.steps), len(planOf(p.seed).steps))
-		for _, s := range w.plan.steps {
-			t.Log(s)
+		if len(w.plan.steps) <= shown {
+			for _, s := range w.plan.steps {
+				t.Log(s)
+			}
 		}
 		t.Logf("its trace is in %s; what it says of faults and of the first job:", w.keep(t))
 	}
-	job := anyJob.FindString(w.bad[0])
+	job, lines := anyJob.FindString(w.bad[0]), []string(nil)
 	for line := range strings.Lines(w.trace.String()) {
 		if !anyJob.MatchString(line) || strings.Contains(line, job) {
-			t.Log(strings.TrimRight(line, "\n"))
+			lines = append(lines, strings.TrimRight(line, "\n"))
 		}
 	}
+	for _, line := range lines[max(0, len(lines)-shown):] {
+		t.Log(line)
+	}
 }
+
+// shown is how many steps of a plan, and how many of the last lines of a trace, a failure shows: the file has all.
+const shown = 60
 
 // keep writes the trace to a file, whose name it returns.
 func (w *world) keep(t *testing.T) string {

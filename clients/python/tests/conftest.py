@@ -71,13 +71,14 @@ class Daemon:
         file = self.store / "daemon.json"
         file.unlink(missing_ok=True)
         env = {**os.environ, "PATCHBAY_HOME": str(self.home), "PATCHBAY_NATS_URL": "", "PATCHBAY_SOCKET": ""}
-        self.process = subprocess.Popen(
-            [*self.command, "--listen", self.nats.partition("//")[2] or "127.0.0.1:0"], env=env
-        )
+        command = [*self.command, "--listen", self.nats.partition("//")[2] or "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, env=env)
         for _ in poll("the daemon listens"):
             if file.exists() and os.path.exists(self.socket):
                 break
-            assert self.process.poll() is None, "the daemon ended"
+            if self.process.poll() is not None:
+                assert self.nats, "the daemon ended"
+                self.process = subprocess.Popen(command, env=env)  # its port is taken for a while
         self.nats = {k.lower(): v for k, v in json.loads(file.read_text()).items()}["nats"]
 
     def workers(self) -> list[int]:
