@@ -375,7 +375,8 @@ func (j *Table) applyRecord(e *tracked, r message.Record) {
 }
 
 // begins notes that a job that waited runs, here or at another daemon. Jobs came to that one at other moments and have
-// other turns there: those that still wait here and come before the job have not been served. The caller must hold j.mu.
+// other turns there: those that still wait here and come before the job have not been served. The caller must hold
+// j.mu.
 func (j *Table) begins(e *tracked) {
 	at := e.place
 	if e.rec.Owner != j.cfg.Owner {

@@ -79,8 +79,8 @@ func TestPythonClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"PATCHBAY_PROGRAM=" + program, "PATCHBAY_MODELS=" + harness.DemoModels(t), "PYTHONPATH=" + client}
-	out := runPython(t, env, py, "-m", "pytest", "-q", "-s", "--tb=short", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60",
-		filepath.Join(client, "tests"))
+	out := runPython(t, env, py, "-m", "pytest", "-q", "-s", "--tb=short", "-p", "no:cacheprovider", "-o",
+		"faulthandler_timeout=60", filepath.Join(client, "tests"))
 	for _, line := range strings.Split(out, "\n") {
 		if strings.Contains(line, "64 MiB") || strings.Contains(line, " passed") {
 			t.Log(strings.TrimLeft(line, "."))

@@ -233,8 +233,8 @@ func (s *Server) Kill() {
 var ErrLate = fmt.Errorf("it printed nothing and computed nothing for %s", 5*Patience)
 
 // Printed runs a command until it has been silent and idle for five times Patience, and returns what it printed: its
-// stdout, and its stderr too unless that goes elsewhere. What it started ends with it; it is an error if something keeps
-// its output open.
+// stdout, and its stderr too unless that goes elsewhere. What it started ends with it; it is an error if something
+// keeps its output open.
 func Printed(cmd *exec.Cmd) ([]byte, error) { return printed(cmd, 5*Patience) }
 
 func printed(cmd *exec.Cmd, most time.Duration) ([]byte, error) {
