@@ -71,37 +71,57 @@ func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
 
 // next is Next for callers that release the shared memory themselves.
 func (r *Replies) next(ctx context.Context) (Reply, error) {
-	for {
-		r.mu.Lock()
-		if len(r.queue) > 0 {
-			m := r.queue[0]
-			r.queue = r.queue[1:]
-			r.mu.Unlock()
-			err := wire.ReplyError(m.Fields)
-			if err == nil && r.pull != nil {
-				err = m.fetch(ctx, r.pull)
-			}
-			if err != nil {
-				m.Hold.Release()
-				m.Hold = nil
-			}
-			return m, err
-		}
-		err := r.err
-		r.mu.Unlock()
-		if err != nil {
-			return Reply{}, err
-		}
+	if err := r.await(ctx); err != nil {
+		return Reply{}, err
+	}
+	return r.take(ctx)
+}
+
+// await waits until a reply or the end of them is there. A reply at the last moment of ctx is there.
+func (r *Replies) await(ctx context.Context) error {
+	for !r.waits() {
 		select {
 		case <-ctx.Done():
-			return Reply{}, ctx.Err()
+			if !r.waits() {
+				return ctx.Err()
+			}
 		case <-r.wake:
 		}
 	}
+	return nil
+}
+
+// waits reports whether there is something for take to return.
+func (r *Replies) waits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue) > 0 || r.err != nil
+}
+
+// take returns the reply that is there, with the bytes that it refers to, or the end.
+func (r *Replies) take(ctx context.Context) (Reply, error) {
+	r.mu.Lock()
+	if len(r.queue) == 0 {
+		defer r.mu.Unlock()
+		return Reply{}, r.err
+	}
+	m := r.queue[0]
+	r.queue = r.queue[1:]
+	r.mu.Unlock()
+	err := wire.ReplyError(m.Fields)
+	if err == nil && r.pull != nil {
+		err = m.fetch(ctx, r.pull)
+	}
+	if err != nil {
+		m.Hold.Release()
+		m.Hold = nil
+	}
+	return m, err
 }
 
 // within is next but returns ErrSilent after silence (<= 0: no limit). The first reply may take receiptTime. The bytes
-// of a long message that arrives are signs of life.
+// of a long message that arrives are signs of life. Those that a reply refers to are pulled after the wait for it: who
+// pulls them notices by itself that nothing comes.
 func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, error) {
 	if silence <= 0 {
 		return r.next(ctx)
@@ -112,24 +132,17 @@ func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, err
 	r.begun = true
 	for {
 		wait, stop := context.WithTimeout(ctx, silence)
-		m, err := r.next(wait)
-		silent := err != nil && wait.Err() != nil && ctx.Err() == nil
+		err := r.await(wait)
 		stop()
 		switch {
-		case !silent:
-			return m, err
-		case r.arriving != nil && time.Since(r.arriving()) < silence: // it goes on
-		case !r.waits(): // nor did a reply come at the last moment
-			return m, fmt.Errorf("%w for %s", ErrSilent, silence)
+		case err == nil:
+			return r.take(ctx)
+		case ctx.Err() != nil:
+			return Reply{}, ctx.Err()
+		case r.arriving == nil || time.Since(r.arriving()) >= silence:
+			return Reply{}, fmt.Errorf("%w for %s", ErrSilent, silence)
 		}
 	}
-}
-
-// waits reports whether there is something for next to return at once.
-func (r *Replies) waits() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.queue) > 0 || r.err != nil
 }
 
 // own copies the data that lies in shared memory out of it and releases the memory.

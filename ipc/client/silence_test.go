@@ -105,6 +105,32 @@ func longRepliesAreNoSilence(t *testing.T) {
 	}
 }
 
+// TestLongPullsAreNoSilence checks that bytes which a reply refers to may take longer than a daemon may be silent, as
+// those of a large file over a slow link do.
+func TestLongPullsAreNoSilence(t *testing.T) { synctest.Test(t, longPullsAreNoSilence) }
+
+func longPullsAreNoSilence(t *testing.T) {
+	const silence = 100 * time.Millisecond
+	r := newReplies(nil)
+	r.begun = true // not the first reply, which may take longer
+	r.pull = func(ctx context.Context, _ *wire.Ref) (*bulk.Region, error) {
+		if err := wire.Pause(ctx, 10*silence); err != nil {
+			return nil, err
+		}
+		return bulk.NewRegion(4)
+	}
+	ref := pyjson.NewObject("kind", wire.RefStream, "bytes", 4, "subject", "s", "id", "x")
+	r.put(Reply{Fields: pyjson.NewObject("type", message.ReplyOutput, "data", pyjson.NewObject(wire.RefKey, ref))}, nil)
+	m, err := r.within(t.Context(), silence)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := m.Fields.Get("data"); fmt.Sprintf("%T", b) != "[]uint8" {
+		t.Errorf("got %v, want the bytes", b)
+	}
+	m.Hold.Release()
+}
+
 // TestFailedSamplesHoldNoMemory checks that the memory of a reply that ends a sample with an error is released.
 func TestFailedSamplesHoldNoMemory(t *testing.T) {
 	for name, o := range map[string]*pyjson.Object{
