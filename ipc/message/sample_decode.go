@@ -47,7 +47,12 @@ func BindStrict(o *pyjson.Object, dst any) error {
 	if err := wire.Bind(o, dst); err != nil {
 		return err
 	}
-	if bad := wire.UnknownField(o, reflect.TypeOf(dst).Elem()); bad != "" {
+	return known(o, reflect.TypeOf(dst).Elem())
+}
+
+// known returns an error for a field that a type does not have, at any depth.
+func known(o *pyjson.Object, t reflect.Type) error {
+	if bad := wire.UnknownField(o, t); bad != "" {
 		return wire.BadField(bad, "is not known here and would be passed over: leave it out")
 	}
 	return nil

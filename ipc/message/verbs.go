@@ -1,6 +1,8 @@
 package message
 
 import (
+	"reflect"
+
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -19,8 +21,9 @@ type Verb struct {
 	NeedsBody bool
 	// Admin: clients have no right to it.
 	Admin bool
-	// Strict: unknown fields are refused, at every depth.
-	Strict bool
+	// Lenient: a body of ComfyUI may have fields that are not known here; those of other verbs are refused, at every
+	// depth.
+	Lenient bool
 	// Refs are the fields that may hold references; nil: none, AnyField: all.
 	Refs []string
 	// Streams: whether a request with this body may be answered with several messages; nil: never.
@@ -41,12 +44,12 @@ func Verbs() []Verb {
 	return []Verb{
 		{
 			Name: VerbRun, About: "run a workflow; replies: receipt, events, files, terminal event, empty message",
-			NeedsBody: true, Refs: []string{"inputs"}, Streams: anyBody, Request: RunRequest{}, Reply: Receipt{},
+			NeedsBody: true, Lenient: true, Refs: []string{"inputs"}, Streams: anyBody, Request: RunRequest{}, Reply: Receipt{},
 			Body: "a job (below)", Answer: "receipt, events, files, terminal event, end",
 		},
 		{
 			Name: VerbSubmit, About: "queue a workflow; reply: receipt",
-			NeedsBody: true, Refs: []string{"inputs"}, Request: RunRequest{}, Reply: Receipt{},
+			NeedsBody: true, Lenient: true, Refs: []string{"inputs"}, Request: RunRequest{}, Reply: Receipt{},
 			Body: "a job", Answer: "receipt",
 		},
 		{
@@ -67,7 +70,7 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbMove, About: "move a waiting job to the front, or to another priority",
-			PerJob: true, Admin: true, Strict: true, NeedsBody: true, Request: MoveRequest{}, Reply: MoveReply{},
+			PerJob: true, Admin: true, NeedsBody: true, Request: MoveRequest{}, Reply: MoveReply{},
 			Body:   "{front: true} or {priority}",
 			Answer: "{v, job, state, position}; moves a waiting job ahead of all others, or behind those of a priority",
 		},
@@ -78,7 +81,7 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbPause, About: "let waiting jobs stay where they are, or go on",
-			Everyone: true, Admin: true, Strict: true, NeedsBody: true, Request: PauseRequest{}, Reply: PauseReply{},
+			Everyone: true, Admin: true, NeedsBody: true, Request: PauseRequest{}, Reply: PauseReply{},
 			Body: "{paused}", Answer: "{v, daemon, paused, queued}; a daemon that is paused begins no job, until it is told " +
 				"paused: false, over restarts too; what runs goes on, and exec, sample and load are answered",
 		},
@@ -103,19 +106,19 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbExec, About: "run one node",
-			NeedsBody: true, Strict: true, Refs: []string{AnyField}, Request: ExecRequest{},
+			NeedsBody: true, Refs: []string{AnyField}, Request: ExecRequest{},
 			Reply: ExecReply{},
 			Body:  "one node (below)", Answer: "{v, outputs, files, timings, warnings, worker}",
 		},
 		{
 			Name: VerbSample, About: "run one sampler on tensors; replies: accepted, progress, done, empty message",
-			NeedsBody: true, Strict: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{},
+			NeedsBody: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{},
 			Reply: SampleReply{},
 			Body:  "one sampling run (below)", Answer: "accepted, progress, done, end",
 		},
 		{
 			Name: VerbLoad, About: "make the weights of a model resident",
-			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
+			Request: LoadRequest{}, Reply: LoadReply{},
 			Body: "{model: {file, fingerprint, nets}, plan, forecast: {width, height, batch, steps, text, entries}}",
 			Answer: "{v, bytes, seconds, workers, latent, forecast: {plan, seconds, step_seconds, " +
 				"bytes, weight_bytes, free_bytes, device, streamed, resident, step_bytes, host_bytes, slowdown}}: the " +
@@ -124,7 +127,7 @@ func Verbs() []Verb {
 		},
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",
-			Everyone: true, Admin: true, Strict: true, Request: FreeRequest{}, Reply: FreeReply{},
+			Everyone: true, Admin: true, Request: FreeRequest{}, Reply: FreeReply{},
 			Body: "none, or {handles: [id], models: [file]}",
 			Answer: "{v, freed, bytes}: handles dropped, bytes of weights dropped; with nothing named everything cached is " +
 				"given up",
@@ -162,6 +165,18 @@ func (v Verb) Subject(job string) string {
 		return wire.SubjectRoot + v.Name + "." + job
 	}
 	return wire.SubjectRoot + v.Name
+}
+
+// Check returns an error for a field of a body that the verb does not have and would pass over.
+func (v Verb) Check(body *pyjson.Object) error {
+	switch {
+	case v.Lenient:
+		return nil
+	case v.Request == nil:
+		return known(body, reflect.TypeFor[struct{}]())
+	default:
+		return known(body, reflect.TypeOf(v.Request))
+	}
 }
 
 // Stream reports whether a request with this body is answered with several messages. body may be nil.

@@ -97,6 +97,9 @@ func (a *Answerer) verb(r *Call) error {
 		}
 		r.Fields = pyjson.NewObject()
 	}
+	if err := v.Check(r.Fields); err != nil {
+		return wire.BadRequest(err)
+	}
 	return answer(r)
 }
 

@@ -14,7 +14,7 @@ import (
 // ExecRequest reads and checks the body of exec.
 func (r *Call) ExecRequest() (*message.ExecRequest, error) {
 	q := &message.ExecRequest{}
-	if err := message.BindStrict(r.Fields, q); err != nil {
+	if err := wire.Bind(r.Fields, q); err != nil {
 		return nil, wire.BadRequest(err)
 	}
 	q.Hold = r.hold
@@ -55,7 +55,7 @@ func (s *Service) exec(r *Call) error {
 
 func (s *Service) free(r *Call) error {
 	var q message.FreeRequest
-	if err := message.BindStrict(r.Fields, &q); err != nil {
+	if err := wire.Bind(r.Fields, &q); err != nil {
 		return wire.BadRequest(err)
 	}
 	s.Spawn(r, func(ctx context.Context) error {

@@ -171,7 +171,7 @@ func (s *Service) place(file string) jobs.Executor {
 // LoadRequest reads and checks the body of load.
 func (r *Call) LoadRequest() (*message.LoadRequest, error) {
 	q := &message.LoadRequest{}
-	if err := message.BindStrict(r.Fields, q); err != nil {
+	if err := wire.Bind(r.Fields, q); err != nil {
 		return nil, wire.BadRequest(err)
 	}
 	if q.Model.File == "" {

@@ -25,7 +25,7 @@ func Schema() map[string]any {
 	strict := map[string]bool{}
 	for _, v := range message.Verbs() {
 		if v.Request != nil {
-			messages[v.Name+".request"], strict[v.Name+".request"] = v.Request, v.Strict
+			messages[v.Name+".request"], strict[v.Name+".request"] = v.Request, !v.Lenient
 		}
 		if _, ok := v.Reply.(message.Receipt); !ok { // which has an entry of its own
 			messages[v.Name+".reply"] = v.Reply

@@ -210,7 +210,7 @@ func (s *Service) retry(r *Call) (any, error) {
 
 func (s *Service) move(r *Call) (any, error) {
 	var q message.MoveRequest
-	if err := message.BindStrict(r.Fields, &q); err != nil {
+	if err := wire.Bind(r.Fields, &q); err != nil {
 		return nil, wire.BadRequest(err)
 	}
 	if q.Front == (q.Priority != "") || message.PriorityRank(q.Priority) < 0 {
@@ -240,7 +240,7 @@ func (s *Service) remove(r *Call) (any, error) {
 
 func (s *Service) pause(r *Call) (any, error) {
 	var q message.PauseRequest
-	if err := message.BindStrict(r.Fields, &q); err != nil {
+	if err := wire.Bind(r.Fields, &q); err != nil {
 		return nil, wire.BadRequest(err)
 	}
 	if _, ok := r.Fields.At("paused").(bool); !ok {

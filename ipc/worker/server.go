@@ -321,7 +321,7 @@ func (s *server) load(r *serve.Call) error {
 
 func (s *server) free(r *serve.Call) error {
 	q := &message.FreeRequest{}
-	if err := message.BindStrict(r.Fields, q); err != nil {
+	if err := wire.Bind(r.Fields, q); err != nil {
 		return wire.BadRequest(err)
 	}
 	s.Spawn(r, func(ctx context.Context) error {
