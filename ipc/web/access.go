@@ -157,8 +157,12 @@ func lacks(r *http.Request, verb string) string {
 
 // isOpen reports whether a route is answered to everybody.
 func (h *HTTP) isOpen(r *http.Request) bool {
+	method := r.Method
+	if method == http.MethodHead { // which a route of GET answers too
+		method = http.MethodGet
+	}
 	return slices.ContainsFunc(h.routes(), func(row route) bool {
-		return row.open && row.method == r.Method && row.path == r.URL.Path
+		return row.open && row.method == method && row.path == r.URL.Path
 	})
 }
 

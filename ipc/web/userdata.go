@@ -1,7 +1,7 @@
 package web
 
 import (
-	"cmp"
+	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
@@ -57,8 +57,7 @@ func (h *HTTP) userRoot(r *http.Request, write bool) (*os.Root, error) {
 	if h.cfg.Users == "" {
 		return nil, bare(http.StatusNotFound)
 	}
-	name := strings.ReplaceAll(url.QueryEscape(from(r)), ".", "%2E") // a name may be anything, also ..
-	dir := path.Join(h.cfg.Users, cmp.Or(name, "default"))
+	dir := path.Join(h.cfg.Users, folderOf(from(r)))
 	if write {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, message.StoreError(err)
@@ -69,6 +68,21 @@ func (h *HTTP) userRoot(r *http.Request, write bool) (*os.Root, error) {
 		return nil, bare(http.StatusNotFound)
 	}
 	return root, nil
+}
+
+// nobody is the folder of those who are not told apart, as in ComfyUI.
+const nobody = "default"
+
+// folderOf returns the name of the folder of a user. No two users have the same one, and none leads out.
+func folderOf(user string) string {
+	switch name := strings.ReplaceAll(url.QueryEscape(user), ".", "%2E"); name { // a name may be anything, also ..
+	case "":
+		return nobody
+	case nobody:
+		return "%" + hex.EncodeToString([]byte(name[:1])) + name[1:]
+	default:
+		return name
+	}
 }
 
 // inside checks the name of a file of a user, "" and "." for the folder itself. The root refuses links that lead out.

@@ -55,6 +55,24 @@ func withUsers(t *testing.T) func(*Config) {
 	return func(c *Config) { c.Logins = e.Logins() }
 }
 
+// TestFoldersOfUsers checks that no two users share a folder, not even with those who are not told apart, and that none
+// leads out.
+func TestFoldersOfUsers(t *testing.T) {
+	users := map[string]string{}
+	names := []string{"", "default", "%64efault", "Default", "a b", "a+b", "a%20b", "a/b", ".", "..", "../up", "%2E"}
+	for _, name := range names {
+		folder := folderOf(name)
+		other, taken := users[folder]
+		if taken || !filepath.IsLocal(folder) || filepath.Base(folder) != folder || folder == "." {
+			t.Errorf("user %q has folder %q, as %q has, or it leads elsewhere", name, folder, other)
+		}
+		users[folder] = name
+	}
+	if folderOf("") != "default" {
+		t.Errorf("without a user the folder is %q, ComfyUI's is default", folderOf(""))
+	}
+}
+
 // TestUsersAreLetIn sends requests and opens sockets with and without the password of a user: one that is right and the
 // token let in on every route, nothing else does, and the log shows no password.
 func TestUsersAreLetIn(t *testing.T) {
@@ -104,6 +122,9 @@ func TestUsersAreLetIn(t *testing.T) {
 			}[c.d]; (fmt.Sprint(ways) == want) != (status == 401) {
 				t.Errorf("status %d of GET %s comes with %v", status, c.path, ways)
 			}
+		}
+		if status, _, _ := d.ask("HEAD", "/healthz", nil); status != 404 {
+			t.Errorf("HEAD /healthz: %d, want 404 as GET", status)
 		}
 		rows := d.routes()
 		for i := range rows {
