@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -8,8 +9,11 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
@@ -238,4 +242,28 @@ func TestTraceParent(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHistoryHasOneWriter lets who queues a job and who hears of it remember it at the same time: when either is done,
+// the file is whole.
+func TestHistoryHasOneWriter(t *testing.T) {
+	keep := t.TempDir()
+	text := `{"1": {"class_type": "Wait", "inputs": {"text": "` + strings.Repeat("long ", 100_000) + `"}}}`
+	req := &message.RunRequest{Workflow: text, Validated: []string{"1"}}
+	for i := range 50 {
+		p, job := newPast(&HTTP{cfg: Config{Keep: keep, Log: zerolog.Nop()}}), fmt.Sprintf("job-%d", i)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				p.remember(job, req)
+				if a := p.load(job); a == nil || string(a.prompt) != text {
+					t.Errorf("the file of %s is not whole", job)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+	}
 }

@@ -24,9 +24,10 @@ import (
 // past remembers what jobs asked for, which the table has only until they are done, and their histories once they are
 // written. It keeps a file for every job, so that its history outlives the daemon as the job does.
 type past struct {
-	h  *HTTP
-	mu sync.Mutex
-	of map[string]*asked
+	h      *HTTP
+	saving sync.Mutex // held while a file is written; before mu
+	mu     sync.Mutex
+	of     map[string]*asked
 	// in the order in which they came, and their bytes
 	order []string
 	bytes int
@@ -73,8 +74,17 @@ func askedBy(req *message.RunRequest) *asked {
 	return a
 }
 
-// remember keeps what a job asked for.
+// remember keeps what a job asked for, in its file too before it returns. Who queues a job and who hears of it call
+// it at the same time: the second must neither write over the first nor return before it.
 func (p *past) remember(job string, req *message.RunRequest) *asked {
+	p.saving.Lock()
+	defer p.saving.Unlock()
+	p.mu.Lock()
+	old := p.of[job]
+	p.mu.Unlock()
+	if old != nil {
+		return old
+	}
 	a := askedBy(req)
 	if err := p.save(job, a); err != nil {
 		p.h.cfg.Log.Warn().Err(err).Str("job", job).Msg("its history will not outlive the daemon")
