@@ -228,8 +228,8 @@ class FrameTransport:
             self._drop(tag)
 
     def _drop(self, tag: int) -> None:
-        with self._state:
-            self._waiting.pop(tag, None)
+        # No lock: the garbage collector, which closes an iterator that was left, may call this below one.
+        self._waiting.pop(tag, None)
 
     def _read(self) -> None:
         try:

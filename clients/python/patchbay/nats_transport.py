@@ -80,9 +80,10 @@ class NATSTransport:
             raise ImportError("NATS needs the package nats-py: pip install patchbay-client[nats]") from err
         self.sent = 0
         self._state = threading.Lock()
-        self._waiting: dict[str, tuple[str, Queue]] = {}  # subject and replies by inbox
+        self._waiting: dict[str, tuple[str, str, Queue]] = {}  # inbox, subject and replies by inbox
         self._ended = False  # the loop takes no more work
         self._works: set[concurrent.futures.Future[Any]] = set()  # what somebody waits for
+        self._leaving: set[asyncio.Task[None]] = set()  # the loop itself does not keep its tasks
         check_url(url)
         options = {"connect_timeout": 3, "allow_reconnect": True, "max_reconnect_attempts": 3, **options}
         options.setdefault("inbox_prefix", inbox_of(url, options))
@@ -128,16 +129,14 @@ class NATSTransport:
         text = str(err).lower()  # as nats-py has it already
         if "permissions violation" not in text:
             return
-        with self._state:
-            for inbox, (subject, replies) in self._waiting.items():
-                if f'"{subject.lower()}"' in text or f'"{inbox.lower()}"' in text:
-                    replies.put(NotAllowedError(f"the NATS server does not allow this user to use {subject}: {text}"))
+        for inbox, subject, replies in list(self._waiting.values()):
+            if f'"{subject.lower()}"' in text or f'"{inbox.lower()}"' in text:
+                replies.put(NotAllowedError(f"the NATS server does not allow this user to use {subject}: {text}"))
 
     async def _gone(self) -> None:
         """Tell everybody who waits that replies may be lost."""
-        with self._state:
-            for _, replies in self._waiting.values():
-                replies.put(ConnectionLostError("the NATS connection was lost"))
+        for _, _, replies in list(self._waiting.values()):
+            replies.put(ConnectionLostError("the NATS connection was lost"))
 
     def tell(self, verb: str, job: str) -> None:
         """Send a request about a job whose reply nobody waits for."""
@@ -160,8 +159,7 @@ class NATSTransport:
         stream = verb in ("run", "sample") or bool(body.get("follow") or body.get("outputs"))
         replies: Queue = queue.SimpleQueue()
         inbox, subject = self._nc.new_inbox(), ROOT + verb + (f".{job}" if job else "")
-        with self._state:
-            self._waiting[inbox] = (subject, replies)
+        self._waiting[inbox] = (inbox, subject, replies)
 
         async def got(msg: Msg) -> None:
             replies.put(msg)
@@ -205,8 +203,10 @@ class NATSTransport:
         offers.clear()
 
     def _forget(self, inbox: str, offers: list[dict[str, Any]]) -> None:
-        with self._state:
-            self._waiting.pop(inbox, None)
+        """End a request. It takes no lock and waits for nothing: the garbage collector, which closes an iterator that
+        was left, may call it in any thread at any place, in the loop and below a lock too.
+        """
+        self._waiting.pop(inbox, None)
         self._withdraw(offers)
 
     def _pull(self, ref: dict[str, Any]) -> memoryview:
@@ -236,9 +236,19 @@ class NATSTransport:
                     return
         finally:
             self._forget(inbox, offers)
-            if not self._nc.is_closed and self._thread.is_alive():
-                with contextlib.suppress(Exception):
-                    self._do(sub.unsubscribe())
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._leave, sub)
+
+    def _leave(self, sub: Any) -> None:  # noqa: ANN401
+        """End a subscription. Runs in the loop."""
+
+        async def leave() -> None:
+            with contextlib.suppress(Exception):
+                await sub.unsubscribe()
+
+        task = self._loop.create_task(leave())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def give_up(self) -> None:
         """Close a connection that is broken: what waits on it has been told, and the next one is made at once."""

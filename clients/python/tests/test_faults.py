@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from patchbay import CancelledError, Client, ConnectionLostError, NotAllowedError, RunResult
-from patchbay.frames import WorkerTransport
+from patchbay.frames import FrameTransport, WorkerTransport
 from patchbay.nats_transport import NATSTransport
 
 from .conftest import PATIENCE, Daemon, poll, worker
@@ -144,6 +144,34 @@ def test_close_leaves_nothing(client: Client) -> None:
     with pytest.raises(ConnectionLostError, match="closed"):
         client.models()
     client.close()
+
+
+def test_replies_that_nobody_reads_to_the_end(client: Client) -> None:
+    """Drop an iterator of replies where the garbage collector may: below a lock, and in the thread that the connection
+    needs itself.
+    """
+    transport = client.transport
+    assert isinstance(transport, (FrameTransport, NATSTransport))
+
+    def left() -> list[Iterator[Any]]:
+        replies = transport.ask("describe", {"limits": True}, timeout=PATIENCE)
+        assert next(replies)["v"]
+        return [replies]
+
+    held, other = left(), left()
+
+    def drop() -> None:
+        with transport._state:
+            held.clear()
+        if isinstance(transport, NATSTransport):
+            transport._loop.call_soon_threadsafe(other.clear)
+
+    dropping = threading.Thread(target=drop, daemon=True)
+    dropping.start()
+    dropping.join(PATIENCE / 4)
+    assert not dropping.is_alive(), "dropping an iterator waits for a lock"
+    other.clear()
+    assert client.version(PATIENCE / 4) >= 1
 
 
 def test_shared_memory_goes_with_its_arrays(daemon: Daemon) -> None:
