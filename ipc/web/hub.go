@@ -97,7 +97,8 @@ func (b *hub) tell(ctx context.Context, ev *message.Event) int {
 	return n
 }
 
-// follow lets the sockets of a client ("": of all clients) follow the jobs that wait and run.
+// follow lets the sockets of a client ("": of all clients) follow the jobs that wait and run, and those that ended lately
+// and of which nobody has heard: another daemon may have begun and ended a job since the last look.
 func (b *hub) follow(client string) {
 	b.mu.Lock()
 	none := b.open == 0
@@ -109,7 +110,7 @@ func (b *hub) follow(client string) {
 	list := b.h.jobs.Select(func(r *message.Record, ended bool) bool {
 		id, ok := r.Client.(string)
 		return ok && r.Kind == "" && (client == "" || id == client) &&
-			(!ended || client != "" && now-r.Finished < late.Milliseconds())
+			(!ended || now-r.Finished < late.Milliseconds())
 	})
 	for i := range list {
 		if list[i].Ended && b.wasHeard(list[i].Job) {

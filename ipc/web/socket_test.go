@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
 
 	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/bubble"
+	"patchbay/tests/natsserver"
 )
 
 // TestLateSockets opens sockets while a job runs and after it has ended: both hear all of it, and one that comes when
@@ -261,5 +264,30 @@ func TestSilentReader(t *testing.T) {
 			defer d.hub.mu.Unlock()
 			return d.hub.open == 0
 		})
+	})
+}
+
+// TestJobsOfOtherDaemonsAreHeard has a job run at one daemon and a socket of its client at another, which looks once a
+// second what there is: the job begins and ends between two looks.
+func TestJobsOfOtherDaemonsAreHeard(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		server := bubble.Start(t, natsserver.Inside(t.TempDir()))
+		var doors [2]*door
+		for i, owner := range []string{"a", "b"} {
+			store, err := jobs.OpenJetStream(wiretest.Context(t), jobs.JetStreamConfig{
+				URL: server.URL, InProcess: server, Owner: owner, Log: zerolog.Nop(),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(store.Close)
+			doors[i] = newDoorOn(t, nil, store)
+		}
+		e := doors[1].listen("c1")
+		time.Sleep(1500 * time.Millisecond)
+		id := doors[0].post("c1", onePicture)
+		if heard := types(e.until(id)); !slices.Contains(heard, "execution_success") {
+			t.Errorf("the socket heard %v", heard)
+		}
 	})
 }
