@@ -49,6 +49,7 @@ func Families() []family.Family {
 		qwenimage21.Family(),
 		flux3.Family(),
 		sdxl.Family(),
+		sdxl.Refiner(),
 		sdxl.SD1(),
 		wan.Family(),
 		minimaxh3.Family(),

@@ -31,6 +31,8 @@ type Diffusion struct {
 type Traits struct {
 	// SizeCond returns dit.Entry.Size for the image's size in pixels; nil: the network takes none.
 	SizeCond func(s Sizes) []float32
+	// Score is Sizes.Score of prompts that set none, NegativeScore that of negative ones.
+	Score, NegativeScore float64
 	// Guidance is the default for entries without one, in models that take it (dit.Spec.TakesGuidance).
 	Guidance float32
 	// TextMask reports whether models with one text mask its padding (dit.Entry.ContextLen).
@@ -55,10 +57,17 @@ type Traits struct {
 }
 
 // Sizes says in pixels of which picture an image of the training was, where it was cut out, and of what size it became.
-type Sizes struct{ Height, Width, Top, Left, TargetHeight, TargetWidth int }
+type Sizes struct {
+	Height, Width, Top, Left, TargetHeight, TargetWidth int
+	// Score is how beautiful people would call the picture, from 1 to 10 (LAION's aesthetic score), for networks that
+	// read it.
+	Score float64
+}
 
-// Uncropped are the sizes of a whole picture.
-func Uncropped(height, width int) Sizes { return Sizes{height, width, 0, 0, height, width} }
+// Uncropped are the sizes of a whole picture, without a score.
+func Uncropped(height, width int) Sizes {
+	return Sizes{Height: height, Width: width, TargetHeight: height, TargetWidth: width}
+}
 
 // Line names the time line of a model, which relates sigma and timestep; sampling.ModelSampling has the formulas.
 type Line string

@@ -1,14 +1,16 @@
 // Package sdxl is the network of Stable Diffusion 1 (arXiv:2112.10752) and Stable Diffusion XL (arXiv:2307.01952): a
-// convolutional U whose coarse levels attend to the picture and to the text. It reads the original tensor names, bare
-// or inside a full checkpoint, and those of diffusers.
+// convolutional U whose coarse levels attend to the picture and to the text, and of XL's refiner, which goes on where
+// XL leaves some noise. It reads the original tensor names, bare or inside a full checkpoint, and those of diffusers.
 //
 // To the rest of the program it is a model of one block that is a whole (dit.Spec.Whole): pixels of the latent are the
 // tokens, Embed is the first convolution, the block everything between it and the last one, Head that.
 //
-// Facts that have caused bugs: group norms have an epsilon of 1e-5, but 1e-6 in front of a transformer. Upsampling goes
-// to the size of the next skip, so odd sides work. A level of the way up reads the result so far and then the skip. The
-// gate of the gated MLP is its second half and goes through the exact GELU. Heads are 64 wide in XL, but 8 in number in
-// version 1, which no name or shape tells. Timesteps are 0..999 and sizes are pixels, neither is scaled.
+// Facts that have caused bugs: group norms have an epsilon of 1e-5, but 1e-6 in front of a transformer. Upsampling
+// goes to the size of the next skip, so odd sides work. A level of the way up reads the result so far and then the
+// skip. The gate of the gated MLP is its second half and goes through the exact GELU. Heads are 64 wide in XL, but 8
+// in number in version 1, which no name or shape tells. Timesteps are 0..999 and sizes are pixels, neither is scaled.
+// The refiner has no transformers in its first and its last level, and reads a score in place of the target size,
+// which without one is 6, but 2.5 for negative prompts.
 package sdxl
 
 import (
@@ -22,17 +24,17 @@ import (
 
 // Config holds the sizes of one model, under ComfyUI's names.
 type Config struct {
-	Channels   int    `json:"model_channels"`            // 320: of the first level
+	Channels   int    `json:"model_channels"`            // 320, 384 (refiner): of the first level
 	In         int    `json:"in_channels"`               // 4; 9 for inpainting: a mask and the masked picture
 	Out        int    `json:"out_channels"`              // 4
-	ContextDim int    `json:"context_dim"`               // 768, 2048 (XL)
-	VectorDim  int    `json:"adm_in_channels"`           // 0, 2816 (XL): the pooled text and sizes
-	Mult       []int  `json:"channel_mult"`              // 1 2 4 4, 1 2 4 (XL): channels of the levels
+	ContextDim int    `json:"context_dim"`               // 768, 2048 (XL), 1280 (refiner)
+	VectorDim  int    `json:"adm_in_channels"`           // 0, 2816 (XL), 2560 (refiner): the pooled text and sizes
+	Mult       []int  `json:"channel_mult"`              // 1 2 4 4, 1 2 4 (XL alone): channels of the levels
 	Blocks     []int  `json:"num_res_blocks"`            // 2 in every level, one more on the way up
 	Down       []int  `json:"transformer_depth"`         // transformer blocks of each block on the way down
 	Up         []int  `json:"transformer_depth_output"`  // on the way up, the finest level first
 	Middle     int    `json:"transformer_depth_middle"`  // between
-	HeadDim    int    `json:"num_head_channels"`         // 64 (XL); below 1: Heads counts
+	HeadDim    int    `json:"num_head_channels"`         // 64 (XL, refiner); below 1: Heads counts
 	Heads      int    `json:"num_heads"`                 // 8 in every level
 	Linear     bool   `json:"use_linear_in_transformer"` // transformers begin and end with matrices, not convolutions
 	Prediction string `json:"prediction_type"`           // "eps", "v_prediction"
@@ -45,26 +47,60 @@ const (
 	v   = "v_prediction"
 )
 
-// sizes is how many numbers about the picture XL reads beside the pooled text, features how many sines each becomes.
+// The families of this package.
 const (
-	sizes    = 6
-	features = 256
+	xl      = "sdxl"
+	sd15    = "sd15"
+	refiner = "sdxl_refiner"
 )
 
-// Detect infers the config from names and shapes. Empty tensors mark models of other predictions than noise. Only heads
-// may come from the JSON under meta["config"].
-func detect(xl bool) func(set *weights.Set, meta map[string]string) (family.Config, error) {
+// features is how many sines each number about the picture becomes.
+const features = 256
+
+// told are the numbers about the picture that a family's network reads beside the pooled text, in order.
+func told(name string) []string {
+	switch name {
+	case xl:
+		return []string{"height", "width", "crop top", "crop left", "target height", "target width"}
+	case refiner:
+		return []string{"height", "width", "crop top", "crop left", "aesthetic score"}
+	}
+	return nil
+}
+
+// Detect infers the config of a family's model from names and shapes. Empty tensors mark models of other predictions
+// than noise. Only heads may come from the JSON under meta["config"].
+func detect(name string) func(set *weights.Set, meta map[string]string) (family.Config, error) {
 	return func(set *weights.Set, meta map[string]string) (family.Config, error) {
 		c := Config{HeadDim: 64}
-		if !xl {
+		if name == sd15 {
 			c = Config{Heads: 8}
 		}
 		if err := family.ReadConfig("sdxl", meta, &c); err != nil {
 			return c, err
 		}
 		c.read(set)
-		return c, c.check(xl)
+		return c, c.check(name)
 	}
+}
+
+// family returns the name of the family that a model is of.
+func (c Config) family() string {
+	switch {
+	case c.VectorDim == 0:
+		return sd15
+	case len(c.Mult) == levels(xl):
+		return xl
+	}
+	return refiner
+}
+
+// levels is how many levels the networks of a family have.
+func levels(name string) int {
+	if name == xl {
+		return 3
+	}
+	return 4
 }
 
 // read sets what names and shapes tell.
@@ -102,12 +138,8 @@ func (c *Config) read(set *weights.Set) {
 	c.Middle = transformers("middle_block")
 }
 
-func (c Config) check(xl bool) error {
-	levels := 4
-	if xl {
-		levels = 3
-	}
-	up := len(c.Mult)
+func (c Config) check(name string) error {
+	levels, numbers, up := levels(name), features*len(told(name)), len(c.Mult)
 	for _, n := range c.Blocks {
 		up += n
 	}
@@ -121,11 +153,12 @@ func (c Config) check(xl bool) error {
 	case len(c.Mult) != levels || len(c.Up) != up || c.Middle == 0:
 		return fmt.Errorf("sdxl: %d levels of %v blocks on the way down, %d blocks on the way up and %d transformer blocks "+
 			"between: want %d levels, %d blocks and a transformer", len(c.Mult), c.Blocks, len(c.Up), c.Middle, levels, up)
-	case c.Linear != xl || xl && c.VectorDim != 0 && c.VectorDim <= sizes*features:
-		return fmt.Errorf("sdxl: transformers that begin with a matrix: %v, vectors of %d values: this is Stable "+
-			"Diffusion 2 or a refiner, which are not supported (supported: Stable Diffusion 1, with a convolution and "+
-			"without vectors, and XL, with a matrix and a vector of more than %d values)", c.Linear, c.VectorDim,
-			sizes*features)
+	case c.Linear != (name != sd15) || name != sd15 && c.VectorDim <= numbers || name == refiner && c.Down[0] > 0:
+		return fmt.Errorf("sdxl: transformers that begin with a matrix: %v, vectors of %d values, transformers in the first "+
+			"block: %d: this is Stable Diffusion 2, which is not supported (supported: Stable Diffusion 1, with a "+
+			"convolution and without vectors, XL, with a matrix and a vector of more than %d values, and its refiner, with "+
+			"more than %d and none in the first block)", c.Linear, c.VectorDim, c.Down[0], features*len(told(xl)),
+			features*len(told(refiner)))
 	case heads < 1 || c.Channels%heads != 0:
 		return fmt.Errorf("sdxl: %d channels are not a multiple of %d heads; files of other sizes carry "+
 			"num_head_channels or num_heads in their metadata under config", c.Channels, heads)

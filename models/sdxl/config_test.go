@@ -8,6 +8,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
+	"patchbay/tests/golden"
 )
 
 // shapes returns the tensors of a config by name, with shapes but without data.
@@ -28,12 +29,13 @@ func shapes(t *testing.T, c Config) map[string]weights.Stored {
 	return m
 }
 
-// TestReleasedSizes compares with the numbers of parameters that diffusers counts in the releases.
+// TestReleasedSizes compares with the numbers of parameters that diffusers counts in the releases, and ComfyUI in the
+// refiner.
 func TestReleasedSizes(t *testing.T) {
 	for _, k := range []struct {
 		family family.Family
 		params int64
-	}{{Family(), 2_567_463_684}, {SD1(), 859_520_964}} {
+	}{{Family(), 2_567_463_684}, {SD1(), 859_520_964}, {Refiner(), 2_259_526_660}} {
 		d, err := k.family.Releases[0].Config.Describe(nil)
 		if err != nil {
 			t.Fatal(err)
@@ -47,8 +49,8 @@ func TestReleasedSizes(t *testing.T) {
 }
 
 func TestDetectFindsTheConfig(t *testing.T) {
-	both := []family.Family{Family(), SD1()}
-	for i, f := range both {
+	all := []family.Family{Family(), SD1(), Refiner()}
+	for _, f := range all {
 		released := f.Releases[0].Config.(Config)
 		inpaint, vpred, zsnr := released, released, released
 		inpaint.In, vpred.Prediction, zsnr.Prediction, zsnr.ZeroSNR = 9, v, v, true
@@ -61,10 +63,10 @@ func TestDetectFindsTheConfig(t *testing.T) {
 				m["ztsnr"] = weights.Stored{Shape: []int{0}}
 			}
 			set := weights.FromMap(m)
-			if got, err := detect(i == 0)(set, nil); err != nil || !reflect.DeepEqual(got, want) {
+			if got, err := f.Detect(set, nil); err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: got %+v, %v; want %+v", f.Name, got, err, want)
 			}
-			d, err := family.Open(both, set, nil)
+			d, err := family.Open(all, set, nil)
 			if err != nil || d.Spec.Family != f.Name || d.Spec.Concat != want.In-4 || len(d.Unused) > 0 {
 				t.Fatalf("%s opens as %+v, %v", f.Name, d, err)
 			}
@@ -76,19 +78,54 @@ func TestDetectFindsTheConfig(t *testing.T) {
 	}
 }
 
+// TestDetectFindsTheRefiner compares the released sizes with the names and shapes of the network that ComfyUI takes for
+// the refiner.
+func TestDetectFindsTheRefiner(t *testing.T) {
+	var recorded struct {
+		Released struct {
+			Class   string
+			Tensors map[string][]int
+		}
+	}
+	if err := golden.JSON("refiner/models.json", &recorded); err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]weights.Stored{}
+	for name, shape := range recorded.Released.Tensors {
+		m["model.diffusion_model."+name] = weights.Stored{Shape: shape}
+	}
+	d, err := family.Open([]family.Family{Family(), SD1(), Refiner()}, weights.FromMap(m), nil)
+	if err != nil || recorded.Released.Class != "SDXLRefiner" || d.Spec.Family != refiner || len(d.Unused) > 0 {
+		t.Fatalf("opens %s as %+v, %v", recorded.Released.Class, d, err)
+	}
+	declared, err := d.Declare()
+	if err != nil || len(declared) != len(m) {
+		t.Errorf("declares %d tensors of %d: %v", len(declared), len(m), err)
+	}
+	got, err := Refiner().Detect(weights.FromMap(m).Prefix("model.diffusion_model."), nil)
+	if want := Refiner().Releases[0].Config; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	if s := d.Spec; s.PooledDim != 1280 || s.ContextDim != 1280 || s.Heads != 6 {
+		t.Errorf("reads a pooled text of %d values, one of %d, and has %d heads", s.PooledDim, s.ContextDim, s.Heads)
+	}
+}
+
 func TestDetectRefusesWithReasons(t *testing.T) {
 	released, one := Family().Releases[0].Config.(Config), SD1().Releases[0].Config.(Config)
-	second, refiner, pix := one, released, one
+	second, cut, pix, unclip := one, released, one, Refiner().Releases[0].Config.(Config)
 	second.Linear, second.ContextDim = true, 1024
-	refiner.VectorDim, refiner.ContextDim = 5*features, 1280
+	cut.VectorDim = 6 * features
 	pix.In = 8
+	unclip.Down, unclip.Up = []int{1, 1, 1, 1, 1, 1, 0, 0}, []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0}
 	for _, k := range []struct {
 		config Config
 		meta   string
 		want   string
 	}{
 		{second, "", "Stable Diffusion 2"},
-		{refiner, "", "refiner"},
+		{cut, "", "vectors of 1536 values"},
+		{unclip, "", "transformers in the first block: 1: this is Stable Diffusion 2"},
 		{pix, "", "reads 8 channels and writes 4"},
 		{one, `{"num_heads": 7}`, "7 heads"},
 		{released, `{"num_head_channels": "x"}`, "metadata"},
@@ -97,7 +134,8 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		if k.meta != "" {
 			meta["config"] = k.meta
 		}
-		_, err := family.Open([]family.Family{Family(), SD1()}, weights.FromMap(shapes(t, k.config)), meta)
+		_, err := family.Open([]family.Family{Family(), SD1(), Refiner()}, weights.FromMap(shapes(t, k.config)),
+			meta)
 		if err == nil || !strings.Contains(err.Error(), k.want) {
 			t.Errorf("got %v, want %q", err, k.want)
 		}
@@ -107,7 +145,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 // TestNamesOfDiffusers checks every name of diffusers that was recorded for the golden models, and that no name of a
 // file is left over.
 func TestNamesOfDiffusers(t *testing.T) {
-	for name, f := range map[string]family.Family{"sdxl-a": Family(), "sd15-a": SD1()} {
+	for name, f := range map[string]family.Family{"sdxl-a": Family(), "sd15-a": SD1(), "refiner-a": Refiner()} {
 		table := recordedNames(t, "diffusers_to_original/"+name)
 		m := map[string]weights.Stored{}
 		own := goldenShapes(t, name)
@@ -127,6 +165,11 @@ func TestNamesOfDiffusers(t *testing.T) {
 			if as := table[file]; !got.Has(as) {
 				t.Errorf("%s: %s is not read as %s", name, file, as)
 			}
+		}
+		meta := map[string]string{"config": `{"num_head_channels": 16}`}
+		d, err := family.Open([]family.Family{Family(), SD1(), Refiner()}, weights.FromMap(m), meta)
+		if err != nil || d.Spec.Family != f.Name || len(d.Unused) > 0 {
+			t.Errorf("%s: opens as %+v, %v", name, d, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sdxl
 
 import (
 	"encoding/json"
+	"path"
 	"testing"
 
 	"patchbay/engine"
@@ -16,26 +17,24 @@ import (
 // goldens has the state after the block for cases whose sides it knows.
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
-		Models: []string{"sdxl-a", "sdxl-b", "sdxl-c", "sd15-a"},
+		Models: []string{"sdxl-a", "sdxl-b", "sdxl-c", "sd15-a", "refiner-a"},
 		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
-			d, err := family.Open([]family.Family{Family(), SD1()}, set, meta)
+			d, err := family.Open([]family.Family{Family(), SD1(), Refiner()}, set, meta)
 			if err != nil {
 				return nil, err
 			}
 			return d.Load(ops, held)
 		},
 		States: func(spec *dit.Spec, _ int, x []float32, _ dit.Rows) map[string][]float32 {
-			last, n := "output_blocks.8.0", len(x)/spec.Width
-			if spec.Family == "sd15" {
-				last = "output_blocks.11.1"
-			}
+			last := map[string]string{xl: "output_blocks.8.0", sd15: "output_blocks.11.1", refiner: "output_blocks.11.0"}
+			n := len(x) / spec.Width
 			channels := make([]float32, 0, len(x))
 			for c := range spec.Width {
 				for i := range n {
 					channels = append(channels, x[i*spec.Width+c])
 				}
 			}
-			return map[string][]float32{last: channels}
+			return map[string][]float32{last[spec.Family]: channels}
 		},
 	}
 }
@@ -47,11 +46,11 @@ func TestBatchAndSteps(t *testing.T)        { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)   { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)        { goldens().Half(t) }
 
-// recordedNames returns a recorded table of names.
+// recordedNames returns a recorded table of names of a model, of which the last part of the key is the name.
 func recordedNames(t *testing.T, name string) map[string]string {
 	t.Helper()
 	all := map[string]json.RawMessage{}
-	if err := golden.JSON("sdxl/models.json", &all); err != nil {
+	if err := golden.JSON(goldenweights.Folder(path.Base(name))+"models.json", &all); err != nil {
 		t.Fatal(err)
 	}
 	table := map[string]string{}

@@ -2,6 +2,7 @@ package sdxl
 
 import (
 	"fmt"
+	"strings"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -23,9 +24,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		return nil, err
 	}
 	for i, e := range entries {
-		if m.cfg.VectorDim > 0 && e.Size != nil && len(e.Size) != sizes {
-			return nil, fmt.Errorf("%s: entry %d: size has %d values, want %d: height, width, crop top, crop left, target "+
-				"height, target width", spec.Family, i, len(e.Size), sizes)
+		if want := told(spec.Family); want != nil && e.Size != nil && len(e.Size) != len(want) {
+			return nil, fmt.Errorf("%s: entry %d: size has %d values, want %d: %s", spec.Family, i, len(e.Size), len(want),
+				strings.Join(want, ", "))
 		}
 	}
 	p.CrossKV = make([]engine.Tensor, 1)
@@ -39,24 +40,34 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, layers.Concat(env, spec, p)
 }
 
-// vectors returns the pooled text and the features of the sizes of every entry: [n, V].
+// vectors returns the pooled text and the features of the sizes of every entry: [n, V]. An entry without sizes is of a
+// positive prompt, for the whole latent.
 func (m *Model) vectors(env dit.Env, p *dit.Prepared) engine.Tensor {
 	pooled := m.Spec().PooledDim
 	y := env.Arena.Alloc(engine.F32, p.N, m.cfg.VectorDim)
 	env.Ops.Copy(y.Slice(1, 0, pooled), layers.Pooled(env, p.Entries, pooled))
+	whole, traits := family.Uncropped(8*p.Grid.LatentY, 8*p.Grid.LatentX), m.cfg.traits()
+	whole.Score = traits.Score
 	var all []float32
 	for _, e := range p.Entries {
 		size := e.Size
 		if size == nil {
-			size = sizeCond(family.Uncropped(8*p.Grid.LatentY, 8*p.Grid.LatentX))
+			size = traits.SizeCond(whole)
 		}
 		all = append(all, layers.TimestepFeatures(size, features)...)
 	}
-	env.Ops.Copy(y.Slice(1, pooled, m.cfg.VectorDim), layers.Upload(env, all, p.N, sizes*features))
+	env.Ops.Copy(y.Slice(1, pooled, m.cfg.VectorDim), layers.Upload(env, all, p.N, m.cfg.VectorDim-pooled))
 	return y
 }
 
-// sizeCond returns the numbers that the network reads of a picture.
+// scoreCond returns the numbers that the refiner reads of a picture.
+func scoreCond(s family.Sizes) []float32 {
+	return []float32{
+		float32(s.Height), float32(s.Width), float32(s.Top), float32(s.Left), float32(s.Score),
+	}
+}
+
+// sizeCond returns the numbers that XL reads of a picture.
 func sizeCond(s family.Sizes) []float32 {
 	return []float32{
 		float32(s.Height), float32(s.Width), float32(s.Top), float32(s.Left), float32(s.TargetHeight), float32(s.TargetWidth),

@@ -120,6 +120,63 @@ func TestTextMatchesComfyUI(t *testing.T) {
 	}
 }
 
+// TestTextOfTheRefiner checks recorded prompts of the refiner through CLIP-G alone, with the names that its checkpoint
+// has.
+func TestTextOfTheRefiner(t *testing.T) {
+	var cases map[string]struct {
+		IDs     [][]int
+		Weights [][]float32
+		Cond    []int
+	}
+	if err := golden.JSON("refiner/text.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	file, err := golden.Open("refiner/text.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	_, g := goldenEncoders(t, true)
+	reads := Refiner().Text
+	encoder := reads.Encoders[0]
+	if len(cases) < 4 {
+		t.Fatalf("%d cases", len(cases))
+	}
+	for name, c := range cases {
+		var chunks [][]tokenizer.Token
+		for i, ids := range c.IDs {
+			var chunk []tokenizer.Token
+			for k, id := range ids {
+				chunk = append(chunk, tokenizer.Token{ID: id, Weight: c.Weights[i][k]})
+			}
+			chunks = append(chunks, chunk)
+		}
+		out, err := g.Encode(text.Env{Ops: ref.New()}, chunks, encoder.Form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry, err := reads.Entry(map[string]*text.Encoding{encoder.Kind: &out})
+		if err != nil || entry.Context.Rows != c.Cond[1] || entry.Context.Cols != c.Cond[2] {
+			t.Fatalf("%s: %d rows of %d, %v; want %v", name, entry.Context.Rows, entry.Context.Cols, err, c.Cond)
+		}
+		for part, got := range map[string][]float32{"#cond": entry.Context.Data, "#pooled": entry.Pooled} {
+			e, ok := file.Entry(name + part)
+			if !ok {
+				t.Fatalf("no tensor %s", name+part)
+			}
+			want, err := e.F32()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if worst, err := goldenrun.Compare(got, want, goldenrun.Rel); err != nil {
+				t.Errorf("%s%s: %v", name, part, err)
+			} else {
+				t.Logf("%s%s: %.2g", name, part, worst)
+			}
+		}
+	}
+}
+
 // goldenEncoders opens the recorded encoders, from files of their own or inside a full checkpoint, where CLIP-G has
 // OpenCLIP's names.
 func goldenEncoders(t *testing.T, inside bool) (l, g *text.CLIP) {
@@ -146,7 +203,11 @@ func goldenEncoders(t *testing.T, inside bool) (l, g *text.CLIP) {
 		for _, name := range sets["l"].Names() {
 			full["conditioner.embedders.0.transformer."+name], _ = sets["l"].Get(name)
 		}
-		maps.Copy(full, inOpenCLIP(t, sets["g"], "conditioner.embedders.1.model."))
+		open, err := goldenweights.OpenCLIP(sets["g"], "conditioner.embedders.1.model.", 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(full, open)
 		all := weights.FromMap(full)
 		sets["l"] = all.Prefix("conditioner.embedders.0.transformer.")
 		sets["g"] = all.Prefix("conditioner.embedders.1.model.")
@@ -156,57 +217,4 @@ func goldenEncoders(t *testing.T, inside bool) (l, g *text.CLIP) {
 		}
 	}
 	return open(sets["l"], 4, "quick_gelu", 49407), open(sets["g"], 5, "gelu", 0)
-}
-
-// inOpenCLIP returns an encoder with the names of OpenCLIP, which this test states once more.
-func inOpenCLIP(t *testing.T, set *weights.Set, prefix string) map[string]weights.Stored {
-	t.Helper()
-	f32 := func(name string) []float32 {
-		s, ok := set.Get(name)
-		if !ok {
-			t.Fatalf("no %s", name)
-		}
-		return s.F32()
-	}
-	out := map[string]weights.Stored{}
-	put := func(as, name string) {
-		s, ok := set.Get(name)
-		if !ok {
-			t.Fatalf("no %s", name)
-		}
-		out[prefix+as] = s
-	}
-	const e = 80
-	put("positional_embedding", "text_model.embeddings.position_embedding.weight")
-	put("token_embedding.weight", "text_model.embeddings.token_embedding.weight")
-	out[prefix+"logit_scale"] = weights.Floats([]float32{1})
-	projection, turned := f32("text_projection.weight"), make([]float32, e*e)
-	for r := range e {
-		for c := range e {
-			turned[c*e+r] = projection[r*e+c]
-		}
-	}
-	out[prefix+"text_projection"] = weights.Floats(turned, e, e)
-	for _, end := range []string{"weight", "bias"} {
-		put("ln_final."+end, "text_model.final_layer_norm."+end)
-		for i := range 4 {
-			open, own := fmt.Sprintf("transformer.resblocks.%d.", i), fmt.Sprintf("text_model.encoder.layers.%d.", i)
-			for as, name := range map[string]string{
-				"ln_1": "layer_norm1", "ln_2": "layer_norm2", "mlp.c_fc": "mlp.fc1", "mlp.c_proj": "mlp.fc2",
-				"attn.out_proj": "self_attn.out_proj",
-			} {
-				put(open+as+"."+end, own+name+"."+end)
-			}
-			var stacked []float32
-			for _, of := range []string{"q", "k", "v"} {
-				stacked = append(stacked, f32(own+"self_attn."+of+"_proj."+end)...)
-			}
-			shape := []int{3 * e, e}
-			if end == "bias" {
-				shape = shape[:1]
-			}
-			out[prefix+open+"attn.in_proj_"+end] = weights.Floats(stacked, shape...)
-		}
-	}
-	return out
 }

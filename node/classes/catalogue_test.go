@@ -25,7 +25,8 @@ func order1() []string {
 		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions",
 		"ConditioningZeroOut",
 		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent", "ReferenceMultiLatent",
-		"CreateBoundingBoxes", "Flux3LayoutPrompt", "CLIPTextEncodeSDXL", "ModelSamplingDiscrete", "RescaleCFG",
+		"CreateBoundingBoxes", "Flux3LayoutPrompt", "CLIPTextEncodeSDXL", "CLIPTextEncodeSDXLRefiner",
+		"ModelSamplingDiscrete", "RescaleCFG",
 	}
 }
 

@@ -16,17 +16,20 @@ import (
 	"patchbay/tests/golden"
 )
 
-// unetSide is a conditioning of sdxl/e2e.json.
+// unetSide is a conditioning of a recorded run.
 type unetSide struct {
 	Context       string
 	Shape, Pooled []int
 	Sizes         []int `json:"width_height_cropw_croph_targetw_targeth"`
+	Score         *float64
 }
 
-// unetCase is a run of sdxl/e2e.json.
+// unetCase is a run of sdxl/e2e.json or refiner/e2e.json.
 type unetCase struct {
 	Model, Latent, Sampler, Scheduler, Mask, What string
 	Concat                                        string `json:"concat_latent_image"`
+	Base                                          string // the model of the first steps; empty: Model
+	BaseSteps                                     int    `json:"base_steps"`
 	Width, Height, Steps                          int
 	CFG, Denoise                                  float64
 	Seed                                          uint64
@@ -58,7 +61,7 @@ func (c *unetCase) mask() *picture.Mask {
 
 func (c *unetCase) side(s unetSide) value.Conditioning {
 	name := strings.TrimPrefix(s.Context, "input:")
-	cond := value.Cond{MaskStrength: 1}
+	cond := value.Cond{MaskStrength: 1, Score: s.Score}
 	cond.Context = dit.Array{Rows: s.Shape[1], Cols: s.Shape[2], Data: golden.Input(name, s.Shape[1]*s.Shape[2])}
 	if s.Pooled != nil {
 		cond.Pooled = golden.Input(strings.TrimSuffix(name, "context")+"pooled", s.Pooled[1])
@@ -72,20 +75,54 @@ func (c *unetCase) side(s unetSide) value.Conditioning {
 	return value.Conditioning{cond}
 }
 
-// TestUNetRunsThroughNodes runs every recorded run of SDXL and SD1.5 as a workflow.
+// TestUNetRunsThroughNodes runs every recorded run of SDXL, its refiner and SD1.5 as a workflow.
 func TestUNetRunsThroughNodes(t *testing.T) {
-	cases := map[string]*unetCase{}
-	if err := golden.JSON("sdxl/e2e.json", &cases); err != nil {
-		t.Fatal(err)
+	for folder, n := range map[string]int{"sdxl": 10, "refiner": 4} {
+		cases := map[string]*unetCase{}
+		if err := golden.JSON(folder+"/e2e.json", &cases); err != nil {
+			t.Fatal(err)
+		}
+		if len(cases) < n {
+			t.Fatalf("%s: %d runs", folder, len(cases))
+		}
+		unetRuns(t, folder, cases)
 	}
-	if len(cases) < 10 {
-		t.Fatalf("%d runs", len(cases))
+}
+
+// sampled adds the sampling of a case to a graph, by both networks if it has two, and returns the link to the latent.
+func (c *unetCase) sampled(t *testing.T, g *graphMaker, model any, values map[string]given) any {
+	common := []any{"steps", int64(c.Steps), "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler}
+	sides := []any{"model", model, "positive", g.add("Pos"), "negative", g.add("Neg")}
+	if c.Base == "" {
+		return g.add("KSampler", slices.Concat(sides, common, []any{
+			"latent_image", g.add("TheLatent"), "seed", c.Seed, "denoise", c.Denoise,
+		})...)
 	}
+	of := func(s unetSide) value.Conditioning {
+		s.Context = strings.Replace(s.Context, c.Model, c.Base, 1)
+		return c.side(s)
+	}
+	values["TheBase"] = given{"MODEL", (&e2eCase{Model: c.Base}).model(t)}
+	values["BasePos"] = given{"CONDITIONING", of(c.Positive)}
+	values["BaseNeg"] = given{"CONDITIONING", of(c.Negative)}
+	half := g.add("KSamplerAdvanced", slices.Concat(common, []any{
+		"model", g.add("TheBase"), "positive", g.add("BasePos"), "negative", g.add("BaseNeg"),
+		"latent_image", g.add("TheLatent"), "add_noise", "enable", "noise_seed", c.Seed, "start_at_step", int64(0),
+		"end_at_step", int64(c.BaseSteps), "return_with_leftover_noise", "enable",
+	})...)
+	return g.add("KSamplerAdvanced", slices.Concat(sides, common, []any{
+		"latent_image", half, "add_noise", "disable", "noise_seed", c.Seed, "start_at_step", int64(c.BaseSteps),
+		"end_at_step", int64(10000), "return_with_leftover_noise", "disable",
+	})...)
+}
+
+func unetRuns(t *testing.T, folder string, cases map[string]*unetCase) {
 	eng := engineOf(t, fastOps)
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		c := cases[name]
 		if testing.Short() && !slices.Contains([]string{
 			"sdxl-v/ModelSamplingDiscrete-zsnr-rescale", "sdxl-inpaint/euler-normal-5", "sd15/dpmpp_2m-karras-6-cfg7",
+			"refiner/node", "refiner/base-then-refiner",
 		}, name) {
 			continue
 		}
@@ -101,10 +138,7 @@ func TestUNetRunsThroughNodes(t *testing.T) {
 				model = g.add("ModelSamplingDiscrete", "model", model, "sampling", "v_prediction", "zsnr", true)
 				model = g.add("RescaleCFG", "model", model, "multiplier", 0.7)
 			}
-			out := g.add("KSampler", "model", model, "positive", g.add("Pos"), "negative", g.add("Neg"), "latent_image",
-				g.add("TheLatent"), "steps", int64(c.Steps), "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler,
-				"seed", c.Seed, "denoise", c.Denoise)
-			g.add("Keep", "latent", out, "as", "output")
+			g.add("Keep", "latent", c.sampled(t, g, model, values), "as", "output")
 			runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})
 			if err != nil {
 				t.Fatal(err)
@@ -113,7 +147,7 @@ func TestUNetRunsThroughNodes(t *testing.T) {
 			if _, err := runner.Run(context.Background(), graph.Job{ID: "unet", Workflow: g.workflow(t)}, nil); err != nil {
 				t.Fatal(err)
 			}
-			rel := relative(got["output"].Samples.Data, tensorOf(t, "sdxl/e2e.safetensors", name))
+			rel := relative(got["output"].Samples.Data, tensorOf(t, folder+"/e2e.safetensors", name))
 			bound := 2e-4
 			if t.Logf("relative error %.2g, bound %g", rel, bound); !(rel <= bound) {
 				t.Errorf("relative error %.3g, bound %g", rel, bound)

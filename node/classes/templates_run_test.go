@@ -82,6 +82,7 @@ var standIns = []struct {
 	{of(`checkpoints//ltx-2\.3`), standInLTX("ltx-b", "gemma3-b", "ltxvae-b", "ltxaudio-b")},
 	{of(`checkpoints//ltx-2-`), standInLTX("ltx-a", "gemma3-a", "ltxvae-a", "ltxaudio-a")},
 	{of(`checkpoints//flux1`), standInFLUX},
+	{of(`checkpoints//sd_xl_refiner`), standInRefiner},
 	{of(`checkpoints//sd_xl`), standInSDXL},
 	{of(`latent_upscale_models//ltx`), standIn("ltxup-space", nil)},
 	{of(`upscale_models//`), func(t *testing.T, path string) {

@@ -70,6 +70,17 @@ func textClasses() []graph.Class {
 			Run: encodeSDXL,
 		},
 		{
+			Name: "CLIPTextEncodeSDXLRefiner", Display: "CLIP Text Encode (SDXL Refiner)",
+			Module: "comfy_extras.nodes_clip_sdxl", Category: "model/conditioning/stable diffusion", Phase: graph.PhaseText,
+			Description: "Encodes a prompt for SDXL's refiner, and tells it another picture size than the latent's, and how " +
+				"beautiful people would call the picture.",
+			Inputs: []graph.Input{
+				graph.Float("ascore", "aesthetic score: 6 is good, 2.5 suits negative prompts", 6, 0, 1000, 0.01),
+				pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip,
+			},
+			Run: encodeSDXLRefiner,
+		},
+		{
 			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)", Module: "comfy_extras.nodes_hunyuan",
 			Category: "model/conditioning/hunyuan image", Phase: graph.PhaseText,
 			Inputs: []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
@@ -168,6 +179,16 @@ func encodeSDXL(c *graph.Call) ([]any, error) {
 		TargetHeight: c.Whole("target_height"), TargetWidth: c.Whole("target_width"),
 	}
 	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Sizes = &sizes })}, nil
+}
+
+// encodeSDXLRefiner encodes a prompt and says what picture the network is to take it for.
+func encodeSDXLRefiner(c *graph.Call) ([]any, error) {
+	out, err := encodeText(c, c.Str("text"))
+	if err != nil {
+		return nil, err
+	}
+	sizes, score := family.Uncropped(c.Whole("height"), c.Whole("width")), c.Decimal("ascore")
+	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Sizes, e.Score = &sizes, &score })}, nil
 }
 
 // encodeLumina2 encodes a prompt after the instruction that the network was trained with (arXiv:2503.21758; ComfyUI

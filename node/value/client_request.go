@@ -80,7 +80,7 @@ func (m *Model) fitsHost(req *request.Request) error {
 				}
 			}
 			if e.Size == nil {
-				e.Size = m.sizeCond(nil, l)
+				e.Size = m.sizeCond(&Cond{}, b.Name, l)
 			}
 			if c := e.Concat; m.Spec.Concat > 0 && (c.Y != l.Y || c.X != l.X || len(c.Data) != m.Spec.Concat*l.Y*l.X) {
 				return fault.Bad("conds."+b.Name+".c_concat", "%d numbers for %d x %d: the %s model reads %d channels of the "+

@@ -64,6 +64,19 @@ func TestQwenEncoders(t *testing.T) {
 	}
 }
 
+// TestCLIPGAlone checks which family reads CLIP-G alone under a type of the loader: SD3 its own, and the refiner of
+// SDXL that of every type without another.
+func TestCLIPGAlone(t *testing.T) {
+	for typ, want := range map[string]string{
+		"stable_diffusion": "sdxl_refiner", "flux": "sdxl_refiner", "sd3": "sd3", "sdxl": "",
+	} {
+		clip := &Clip{Type: typ, parts: []encoder{{kind: "clip_g"}}}
+		if err := clip.Check("CLIPLoader", "type"); (err == nil) != (want != "") || err == nil && clip.Type != want {
+			t.Errorf("type %s: read as %s, %v; want %q", typ, clip.Type, err, want)
+		}
+	}
+}
+
 // TestSD3Prompts checks which encoders CLIPTextEncodeSD3 uses, and that both CLIPs get the same number of chunks.
 func TestSD3Prompts(t *testing.T) {
 	check := func(err error) {

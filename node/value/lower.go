@@ -179,7 +179,7 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, latent *Latent, hint Hi
 			e.Slots = nil
 		}
 		if e.Size == nil {
-			e.Size = m.sizeCond(c.Sizes, l)
+			e.Size = m.sizeCond(c, b.Name, l)
 		}
 		switch {
 		case !m.Spec.TakesGuidance || c.NoGuidance:
@@ -313,16 +313,26 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 	return out, nil
 }
 
-// sizeCond returns the network's picture size input (dit.Entry.Size), nil if it has none: for the given sizes, else for
-// the size of the whole latent, even if the entry has an area (ComfyUI encode_model_conds).
-func (m *Model) sizeCond(s *family.Sizes, l request.Latent) []float32 {
-	switch {
-	case m.Traits.SizeCond == nil:
+// sizeCond returns the network's picture size input (dit.Entry.Size), nil if it has none: for the sizes and the score
+// of c, else for the size of the whole latent, even if the entry has an area, and for the score of a prompt of that
+// branch (ComfyUI encode_model_conds).
+func (m *Model) sizeCond(c *Cond, branch string, l request.Latent) []float32 {
+	if m.Traits.SizeCond == nil {
 		return nil
-	case s == nil:
-		return m.Traits.SizeCond(family.Uncropped(8*l.Y, 8*l.X))
 	}
-	return m.Traits.SizeCond(*s)
+	s := family.Uncropped(8*l.Y, 8*l.X)
+	if c.Sizes != nil {
+		s = *c.Sizes
+	}
+	switch {
+	case c.Score != nil:
+		s.Score = *c.Score
+	case branch == "negative":
+		s.Score = m.Traits.NegativeScore
+	default:
+		s.Score = m.Traits.Score
+	}
+	return m.Traits.SizeCond(s)
 }
 
 // area returns the entry's area in latent pixels, resolving a relative one to at least one row and column.

@@ -3,6 +3,7 @@ package value
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/models/dit"
@@ -61,6 +62,26 @@ func tinyModel(t *testing.T, family string) *Model {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// TestTellsTheScore checks that the refiner is told the score of an entry, else that of a prompt of its branch.
+func TestTellsTheScore(t *testing.T) {
+	m, given := tinyModel(t, "sdxl_refiner"), 0.
+	entry := dit.Entry{Context: dit.Array{Rows: 1, Cols: 48, Data: make([]float32, 48)}}
+	for branch, c := range map[string]struct {
+		score *float64
+		want  float32
+	}{"positive": {nil, 6}, "negative": {nil, 2.5}, "middle": {nil, 6}, "positive of 0": {&given, 0}} {
+		name, _, _ := strings.Cut(branch, " ")
+		list := Conditioning{{Entry: entry, Score: c.score}}
+		b, err := m.branch(GuiderBranch{name, list}, request.NewLatent(1, 4, 16, 24), &Latent{}, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := b.Entries[0].Size, []float32{128, 192, 0, 0, c.want}; !slices.Equal(got, want) {
+			t.Errorf("%s: told %v, want %v", branch, got, want)
+		}
+	}
 }
 
 // TestEmptyLatentsAreResized checks that an empty latent made for a size in pixels is converted to the model's shape

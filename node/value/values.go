@@ -39,9 +39,10 @@ type Cond struct {
 	// the rest.
 	dit.Entry
 	NoGuidance bool // guidance is None: the input is left out (FluxDisableGuidance)
-	// Sizes to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha, CLIPTextEncodeSDXL); nil: the
-	// picture's.
+	// Sizes to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha, CLIPTextEncodeSDXL,
+	// CLIPTextEncodeSDXLRefiner), without a score; nil: the picture's.
 	Sizes *family.Sizes
+	Score *float64 // aesthetic_score, to tell the network (CLIPTextEncodeSDXLRefiner); nil: its default
 
 	Latents []request.Latent // reference latents (reference_latents), in the VAE's space
 	// Guides guide a video: those that are part of it, then those that precede it (minimax_keyframes, minimax_refs).

@@ -171,6 +171,9 @@ func (c *Cond) export() []any {
 	for i, n := range c.sizes() {
 		o.Set(sizeKeys[i], int64(*n))
 	}
+	if c.Score != nil {
+		o.Set("aesthetic_score", *c.Score)
+	}
 	put(c.Size != nil, "size", array.New(c.Size, len(c.Size)))
 	return []any{array.New(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
 }
@@ -510,6 +513,9 @@ func (c *Cond) set(key string, v any) (err error) {
 		} else if key == "width" {
 			s.TargetWidth = cmp.Or(s.TargetWidth, n)
 		}
+	case "aesthetic_score":
+		n := number()
+		c.Score = &n
 	case "size":
 		c.Size = values()
 	case "mask":

@@ -130,7 +130,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	plane := func(n int) request.Latent {
 		return request.Latent{B: 1, C: n, Y: 1, X: 2, Data: rows(n, 2).Data}
 	}
-	mask, g := &picture.Mask{B: 1, Y: 1, X: 2, Data: []float32{0, 1}}, float32(2.5)
+	mask, g, score := &picture.Mask{B: 1, Y: 1, X: 2, Data: []float32{0, 1}}, float32(2.5), 0.
 	list := Conditioning{
 		{
 			Entry: dit.Entry{
@@ -140,6 +140,7 @@ func TestConditioningsTravelWhole(t *testing.T) {
 				Slots: []int{0, 2}, Vision: rows(3, 2), FrameRate: 23.976, Connected: true,
 			},
 			Sizes:       &family.Sizes{Height: 64, Width: 96, Top: 1, Left: 2, TargetHeight: 32, TargetWidth: 48},
+			Score:       &score,
 			Latents:     []request.Latent{plane(2), plane(1)},
 			ConcatImage: plane(3), ConcatGiven: plane(1), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, Area: request.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,

@@ -37,6 +37,7 @@ type Case struct {
 	Targets     []float32   `json:"target_timesteps"`
 	Pooled      []int       `json:"pooled"`
 	Sizes       []float32   `json:"height_width_croph_cropw_targeth_targetw"` // of all entries
+	Scored      []float32   `json:"height_width_croph_cropw_score"`           // of all entries of a refiner
 	Vision      []int       `json:"clip_fea"`
 	FrameTimes  []float32   `json:"frame_times"` // the part of the timestep that each frame has
 	FrameRate   float64     `json:"frame_rate"`
@@ -48,7 +49,7 @@ type Case struct {
 }
 
 // recordings are the folders with recorded cases: the families that were recorded first, and later.
-var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "wan/", "h3/", "ltx/"}
+var recordings = []string{"", "modern/", "qwen21/", "flux3/", "sdxl/", "refiner/", "wan/", "h3/", "ltx/"}
 
 // Models returns the models that cases were recorded of, in order of their names.
 func Models() ([]string, error) {
@@ -213,7 +214,8 @@ func (c Case) Entries() []dit.Entry {
 			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: all[i*size : (i+1)*size]}
 		}
 		if c.Pooled != nil {
-			out[i].Pooled, out[i].Size = item(c.Name+"/pooled", []int{c.Pooled[0], 1, c.Pooled[1]}, i).Data, c.Sizes
+			out[i].Pooled = item(c.Name+"/pooled", []int{c.Pooled[0], 1, c.Pooled[1]}, i).Data
+			out[i].Size = append(slices.Clip(c.Sizes), c.Scored...)
 		}
 		if c.Y != nil {
 			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data

@@ -50,7 +50,7 @@ func makeSet(name string) (*weights.Set, json.RawMessage, error) {
 		"modern/weights_vae.json", "modern/weights_control.json", "modern/weights_control_qwen.json",
 		"modern33/weights_patches.json", "modern33/weights_hints.json", "qwen21/weights.json",
 		"qwen21/weights_vae.json", "qwen21/weights_text.json", "flux3/weights.json", "flux3/weights_text.json",
-		"sdxl/weights.json", "sdxl/weights_text.json",
+		"sdxl/weights.json", "sdxl/weights_text.json", "refiner/weights.json",
 		"wan/weights.json", "wan/weights_text.json", "wan/weights_vae.json", "wan/weights_clip_vision.json",
 		"h3/weights.json", "h3/weights_text.json", "h3/weights_vae.json", "ltx/weights.json", "ltx/weights_text.json",
 		"ltx/weights_gemma4.json", "ltx/weights_vae.json", "ltx/weights_audio.json", "ltx/weights_upscale.json",
