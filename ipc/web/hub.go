@@ -97,8 +97,8 @@ func (b *hub) tell(ctx context.Context, ev *message.Event) int {
 	return n
 }
 
-// follow lets the sockets of a client ("": of all clients) follow the jobs that wait and run, and those that ended lately
-// and of which nobody has heard: another daemon may have begun and ended a job since the last look.
+// follow lets the sockets of a client ("": of all clients) follow the jobs that wait and run, and those that ended
+// lately and of which nobody has heard: another daemon may have begun and ended a job since the last look.
 func (b *hub) follow(client string) {
 	b.mu.Lock()
 	none := b.open == 0

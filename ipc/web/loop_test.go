@@ -33,12 +33,13 @@ func TestPlainLoop(t *testing.T) {
 			t.Errorf("the first message is %s", m.raw)
 		}
 		// It lasts: what a status counts is what remains when it is said.
-		id := d.post("c1", `{"0": {"class_type": "Wait", "inputs": {"n": 100}}, `+onePicture[1:], `, "extra_data": {"extra_pnginfo": {"workflow": {"id": "w-1"}}, "mine": 7,
-			"auth_token_comfy_org": "secret"}`)
+		id := d.post("c1", `{"0": {"class_type": "Wait", "inputs": {"n": 100}}, `+onePicture[1:],
+			`, "extra_data": {"extra_pnginfo": {"workflow": {"id": "w-1"}}, "mine": 7, "auth_token_comfy_org": "secret"}`)
 		all := e.until(id)
 		want := []string{
 			"status", "status", "execution_start", "progress_state", "executing", "progress_state", "executing",
-			"progress_state", "progress", "progress_state", "progress", "progress_state", "progress_state", "executing", "executed", "progress_state", "execution_success",
+			"progress_state", "progress", "progress_state", "progress", "progress_state", "progress_state", "executing",
+			"executed", "progress_state", "execution_success",
 			"status", "executing",
 		}
 		if got := types(all); !slices.Equal(slices.Compact(got), slices.Compact(want)) {
