@@ -21,6 +21,7 @@ type Collector struct {
 	Preview  func(node string, p []byte) // nil: ignored
 	Accepted func(message.Receipt)       // nil: ignored
 	Beat     func()                      // a sign of life while nothing happens; nil: ignored
+	File     func(message.File)          // every file when it is complete; nil: ignored
 	Files    []message.File
 	Hold     *bulk.Hold // shared memory in which Files lie after RunHeld
 	// longest pause between two messages, after which the daemon counts as lost; 0: Silence, negative: no limit
@@ -130,7 +131,10 @@ func (c *Collector) output(o *pyjson.Object) error {
 	if len(m.Data) != m.Ref.Bytes || message.Checksum(m.Data) != m.Ref.CRC32C {
 		return fmt.Errorf("read reply: a file of node %s arrived damaged", m.Ref.Node)
 	}
-	c.Files = append(c.Files, message.File{Ref: m.Ref, Data: m.Data})
+	f := message.File{Ref: m.Ref, Data: m.Data}
+	if c.Files = append(c.Files, f); c.File != nil {
+		c.File(f)
+	}
 	return nil
 }
 

@@ -68,6 +68,12 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 			}
 		case "Picture":
 			out.Files = append(out.Files, message.FileOf(messagetest.Picture(id, int(count))))
+			if sink.File != nil {
+				sink.File(out.Files[len(out.Files)-1])
+			}
+			sink.Event(message.Event{
+				Type: message.EventExecuted, Node: id, Data: map[string]any{"node": id, "display_node": id},
+			})
 		case "Panic":
 			panic("the fake panics")
 		case "Die":

@@ -41,6 +41,10 @@ type Task struct {
 type Sink struct {
 	Event   func(message.Event) // type, node and data are set
 	Preview func(nodeID string, jpeg []byte)
+	// File receives what a node has made before the node's executed event, so that its files need not wait for the end
+	// of the run. The Outcome has all files again, in the same order, and those that did not come before. nil: files
+	// come with the Outcome only.
+	File func(message.File)
 }
 
 // Outcome is what a run produced.

@@ -136,7 +136,7 @@ func TestDeletedFiles(t *testing.T) {
 	if err := outs.Stage("a", made); err != nil {
 		t.Fatal(err)
 	}
-	d.finish(rec, &Outcome{Files: made}, nil)
+	d.finish(rec, &Outcome{Files: made}, nil, nil)
 	names, err := filepath.Glob(filepath.Join(dir, "output", "*"))
 	if err != nil || len(names) != 2 {
 		t.Fatalf("the output folder has %v, %v", names, err)

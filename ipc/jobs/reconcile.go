@@ -218,6 +218,18 @@ func (j *Table) nameless() (out []message.Record) {
 	return out
 }
 
+// elsewhere reports whether nothing that this daemon does will record the files of a job: another daemon runs it or has
+// ended it, or it has ended without files.
+func (j *Table) elsewhere(r *message.Record) bool {
+	switch {
+	case r.State == message.Queued:
+		return false
+	case r.Owner != j.cfg.Owner:
+		return true
+	}
+	return r.State.Final() && r.EndSeq > 0 && len(r.Outputs) == 0
+}
+
 // rewarm loads the log of a job from the stream if it is not here.
 func (j *Table) rewarm(ctx context.Context, job string) error {
 	j.mu.Lock()
@@ -277,6 +289,6 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 	if err := d.Jobs.rewarm(ctx, rec.Job); err != nil {
 		return fmt.Errorf("read events of job %s: %w", rec.Job, err)
 	}
-	d.ended(ctx, rec, nil)
+	d.ended(ctx, rec, nil, nil)
 	return nil
 }

@@ -43,7 +43,7 @@ func TestReuseOutlivesTheDaemon(t *testing.T) {
 		if err := d.Outputs.Stage("p", []message.File{file}); err != nil {
 			t.Fatal(err)
 		}
-		d.finish(rec, &Outcome{Files: []message.File{file}}, nil)
+		d.finish(rec, &Outcome{Files: []message.File{file}}, nil, nil)
 		end()
 
 		d, end = life()

@@ -307,7 +307,7 @@ func endsOf(t *testing.T, now time.Time) (*Table, map[string]message.Event) {
 		if err := outputs.Stage(id, []message.File{file}); err != nil {
 			t.Fatal(err)
 		}
-		d.finish(rec, &Outcome{Files: []message.File{file}}, failure)
+		d.finish(rec, &Outcome{Files: []message.File{file}}, failure, nil)
 	}
 	if _, err := j.Begin("sample", KindSample, "w"); err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 		if err := outputs.Stage("p", []message.File{file}); err != nil {
 			t.Fatal(err)
 		}
-		d.finish(rec, &Outcome{Files: []message.File{file}}, nil)
+		d.finish(rec, &Outcome{Files: []message.File{file}}, nil, nil)
 		j.cfg.KeepResults = time.Hour
 		if over := j.surplus(); len(over) != 0 {
 			t.Errorf("%d results are too old at once", len(over))
@@ -121,7 +121,7 @@ func TestRestartLongAfterTheEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			(&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).finish(rec, &Outcome{}, nil)
+			(&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).finish(rec, &Outcome{}, nil, nil)
 		}
 		mustCreate(t, j, &message.RunRequest{ID: "later"})
 		end()
@@ -194,7 +194,7 @@ func TestRetriedOften(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			(&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).finish(rec, nil, fault.New(fault.BadRequest, "no"))
+			(&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).finish(rec, nil, fault.New(fault.BadRequest, "no"), nil)
 			if _, err := j.Retry(ctx, "p"); err != nil {
 				t.Fatal(err)
 			}

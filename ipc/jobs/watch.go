@@ -176,6 +176,15 @@ func (j *Table) lose(e *tracked) {
 	e.drop()
 }
 
+// holds reports whether an attempt of this process is the one that the record is about: no other daemon has taken it
+// over.
+func (j *Table) holds(id string, attempt int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e := j.jobs[id]
+	return e != nil && e.held == attempt
+}
+
 // release marks an attempt as no longer running here although its end, or the names of its files, were not recorded:
 // Reconcile hands the job back, or ends its log.
 func (j *Table) release(id string, attempt int) {

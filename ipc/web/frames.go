@@ -145,7 +145,7 @@ func numberOf(v any) float64 {
 // executed tells what a node has made. One whose result was there before has no other message.
 func (t *teller) executed(ev *message.Event) {
 	node, _ := ev.Data["node"].(string)
-	if t.pictures(node) {
+	if t.pictures(node, ev.Data["output"]) {
 		return
 	}
 	t.say(ev.Type, pyjson.NewObject("node", node, "display_node", node, "output", ev.Data["output"], "prompt_id", t.job))
@@ -158,14 +158,19 @@ func (t *teller) executed(ev *message.Event) {
 	}
 }
 
-// pictures sends what a node has made for the socket alone, and reports whether there was any. Clients take for its
-// pictures what comes while it runs.
-func (t *teller) pictures(node string) (sent bool) {
-	found, _ := t.h.jobs.Find(t.job)
-	for _, ref := range found.Outputs {
-		if ref.Node != node || ref.Kind != files.KindSocket {
-			continue
-		}
+// pictures sends what a node has made for the socket alone, as its ui dictionary lists it, and reports whether there
+// was any. Clients take for its pictures what comes while it runs.
+func (t *teller) pictures(node string, ui any) (sent bool) {
+	b, err := wire.Encode(ui, wire.JSON)
+	if err != nil {
+		return false
+	}
+	var listed map[string]json.RawMessage
+	var refs []files.FileRef
+	if json.Unmarshal(b, &listed) != nil || json.Unmarshal(listed[files.KindSocket], &refs) != nil {
+		return false
+	}
+	for _, ref := range refs {
 		if !sent && node != t.current {
 			t.runs(node)
 		}

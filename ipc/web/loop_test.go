@@ -269,3 +269,38 @@ func TestHistoryHasOneWriter(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesComeWithTheirNode runs a job whose second node goes on for long after the first has saved its picture: the
+// picture is told and can be fetched while the job runs, and is in the history of the job, which is interrupted. A node
+// says once what it made.
+func TestFilesComeWithTheirNode(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		e := d.listen("c1")
+		id := d.post("c1", `{"1": {"class_type": "Picture", "inputs": {"n": 500}}, "2": {"class_type": "Wait", "inputs":
+			{"n": 3600000}}}`)
+		var told said
+		for told.Type != "executed" {
+			told = e.next()
+		}
+		file := told.Data["output"].(map[string]any)["images"].([]any)[0].(map[string]any)
+		code, data, _ := d.ask("GET", "/view?filename="+file["filename"].(string)+"&type="+file["type"].(string), nil)
+		if picture := messagetest.Picture("1", 500); code != http.StatusOK || string(data) != string(picture.Data) {
+			t.Errorf("GET /view while the job runs: %d, %d bytes, want those of the picture", code, len(data))
+		}
+		if running := d.get("/queue").(map[string]any)["queue_running"].([]any); len(running) != 1 {
+			t.Errorf("%d jobs run", len(running))
+		}
+		d.ask("POST", "/interrupt", "{}")
+		for _, m := range e.until(id) {
+			if m.Type == "executed" {
+				t.Errorf("a node says again what it made: %s", m.raw)
+			}
+		}
+		past := d.get("/history/" + id).(map[string]any)[id].(map[string]any)
+		kept := past["outputs"].(map[string]any)["1"].(map[string]any)["images"].([]any)
+		if len(kept) != 1 || kept[0].(map[string]any)["filename"] != file["filename"] {
+			t.Errorf("the history has the files %v, want %v", kept, file)
+		}
+	})
+}

@@ -36,7 +36,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	var end *message.Event
 	col := &client.Collector{
 		Silence: -1, // Supervise watches the process
-		Preview: sink.Preview,
+		Preview: sink.Preview, File: sink.File,
 		Event: func(ev message.Event) {
 			if ev.Type == typeEnded {
 				end = &ev

@@ -85,25 +85,26 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		logs.Name = task.Req.ID
 		job.Resume = &logs
 	}
+	out := &jobs.Outcome{}
 	res, err := l.runner.Run(ctx, job, func(ev graph.Event) {
-		switch {
-		case ev.Type == "preview":
+		if ev.Type == "preview" {
 			sink.Preview(ev.Node, ev.Blob)
-		case ev.Type == message.EventExecuted && listsFiles(ev.Data["output"]):
-			// sent again when the files have names
-		default:
-			sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
+			return
 		}
+		for _, o := range ev.Files {
+			out.Files = append(out.Files, message.FileOf(o))
+			if sink.File != nil {
+				sink.File(out.Files[len(out.Files)-1])
+			}
+		}
+		sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
 	})
-	out := &jobs.Outcome{UI: res.UI}
+	out.UI = res.UI
 	switch {
 	case err == nil:
 		out.Metrics = metricsOf(res)
 	case len(res.Warnings) > 0: // they may be why it failed
 		out.Metrics = map[string]any{"warnings": res.Warnings}
-	}
-	for _, o := range res.Outputs {
-		out.Files = append(out.Files, message.FileOf(o))
 	}
 	return out, err
 }
@@ -122,23 +123,6 @@ func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 		}
 	}
 	return job
-}
-
-// listsFiles reports whether the ui dictionary of an executed event names files.
-func listsFiles(ui any) bool {
-	for _, kind := range []string{"images", "latents", "a_images", "b_images", files.KindAudio, files.KindSocket} {
-		switch u := ui.(type) {
-		case map[string]any:
-			if u[kind] != nil {
-				return true
-			}
-		case *pyjson.Object:
-			if _, ok := u.Get(kind); ok {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func metricsOf(r *graph.Result) map[string]any {

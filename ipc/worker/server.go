@@ -110,8 +110,8 @@ func (s *server) execute(ctx context.Context, task jobs.Task, stop <-chan struct
 // the outcome, and the error.
 const typeEnded = "ended"
 
-// attempt is the verb run of a daemon that has validated the workflow and keeps the job: events as they come, the files
-// without names, and typeEnded.
+// attempt is the verb run of a daemon that has validated the workflow and keeps the job: events and files, without
+// names, as they come, and typeEnded.
 func (s *server) attempt(r *serve.Call) error {
 	req := &message.RunRequest{}
 	if err := wire.Bind(r.Fields, req); err != nil {
@@ -123,9 +123,14 @@ func (s *server) attempt(r *serve.Call) error {
 	}
 	s.Spawn(r, func(ctx context.Context) error {
 		defer end()
+		sent := 0
 		out, err := s.execute(ctx, jobs.Task{Req: req, Attempt: req.Attempt}, stop, jobs.Sink{
 			Event:   func(ev message.Event) { s.Sent(r.Reply.Message(ev)) },
 			Preview: func(node string, jpeg []byte) { s.Sent(r.Reply.Message(preview(req.ID, node, jpeg))) },
+			File: func(f message.File) {
+				s.Sent(r.Reply.File(req.ID, sent, f.Ref, f.Data, nil))
+				sent++
+			},
 		})
 		end()
 		last := message.Event{Type: typeEnded, Error: fault.From(err), Data: map[string]any{}}
@@ -133,7 +138,7 @@ func (s *server) attempt(r *serve.Call) error {
 			last.NodeErrors = last.Error.NodeErrors
 		}
 		if out != nil {
-			if err := sendFiles(r.Reply, req.ID, out.Files); err != nil {
+			if err := sendFiles(r.Reply, req.ID, sent, out.Files[min(sent, len(out.Files)):]); err != nil {
 				return err
 			}
 			last.Data["metrics"], last.Data["ui"] = out.Metrics, out.UI
@@ -147,9 +152,10 @@ func preview(job, node string, jpeg []byte) message.Preview {
 	return message.Preview{Type: message.ReplyPreview, Job: job, Node: node, Format: "image/jpeg", Data: jpeg}
 }
 
-func sendFiles(reply *serve.Reply, job string, files []message.File) error {
+// sendFiles sends files of a job of which the first is number from.
+func sendFiles(reply *serve.Reply, job string, from int, files []message.File) error {
 	for i, f := range files {
-		if err := reply.File(job, i, f.Ref, f.Data, nil); err != nil {
+		if err := reply.File(job, from+i, f.Ref, f.Data, nil); err != nil {
 			return err
 		}
 	}
@@ -190,8 +196,13 @@ func (s *server) run(r *serve.Call) error {
 		beats, quiet := context.WithCancel(ctx)
 		var beating sync.WaitGroup
 		beating.Go(func() { out.beat(beats, s.Heartbeat()) })
+		saves := map[string]bool{} // nodes whose executed event comes at the end, beside their files
 		made, err := s.execute(ctx, jobs.Task{Req: req, Attempt: 1, Graph: w}, stop, jobs.Sink{
+			File: func(f message.File) { saves[f.Ref.Node] = true },
 			Event: func(ev message.Event) {
+				if ev.Type == message.EventExecuted && saves[ev.Node] {
+					return
+				}
 				if ev.Data == nil {
 					ev.Data = map[string]any{}
 				}
@@ -262,7 +273,7 @@ func (o *runStream) end(made *jobs.Outcome, failure *fault.Error) error {
 	}
 	for _, ev := range jobs.LastEvents(rec, made.UI) {
 		if message.Terminal(ev.Type) {
-			if err := sendFiles(o.reply, o.job, made.Files); err != nil {
+			if err := sendFiles(o.reply, o.job, 0, made.Files); err != nil {
 				return err
 			}
 		}

@@ -39,12 +39,15 @@ type Job struct {
 
 // Event is something that happened while a job ran. Types are ComfyUI's: execution_start, execution_cached (Data
 // nodes), executing (Data node, display_node), progress (Data value, max, node), executed (Data node, display_node,
-// output), and preview (Blob). The terminal event is the caller's: it follows from what Run returns.
+// output, which lists Files without their names), and preview (Blob). The terminal event is the caller's: it follows
+// from what Run returns.
 type Event struct {
 	Type string
 	Node string
 	Data map[string]any
 	Blob []byte // JPEG of a preview
+
+	Files []files.Output // what an executed node has made, without names
 }
 
 // Result is what a job produced.

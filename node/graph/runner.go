@@ -333,7 +333,7 @@ func (e *cached) bytes() int64 {
 // deliver adds the files of a node to the result and emits its executed event. Files have no names yet: the caller
 // puts them into the event.
 func (x *execution) deliver(id string, e *cached) {
-	ui := map[string]any{}
+	ui, before := map[string]any{}, len(x.result.Outputs)
 	maps.Copy(ui, e.ui)
 	for _, f := range e.files {
 		f.Node = id
@@ -343,7 +343,10 @@ func (x *execution) deliver(id string, e *cached) {
 	}
 	x.result.UI[id] = ui
 	if len(ui) > 0 {
-		x.emit(Event{Type: "executed", Node: id, Data: map[string]any{"node": id, "display_node": id, "output": ui}})
+		x.emit(Event{
+			Type: "executed", Node: id, Data: map[string]any{"node": id, "display_node": id, "output": ui},
+			Files: x.result.Outputs[before:],
+		})
 	}
 }
 

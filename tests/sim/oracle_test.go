@@ -395,12 +395,12 @@ func madeUp(rec message.Record) bool {
 		})
 }
 
-// judgeFiles checks that a job that is done has one file, with what it draws and under the name in its record, at the
-// daemon that has run it, unless a client has deleted it, and that any other job has none. Of runs that the server has
-// forgotten, files may be left.
+// judgeFiles checks that a job that is done, or that ended otherwise after it had saved its file, has one file, with
+// what it draws and under the name in its record, at the daemon that has run it, unless a client has deleted it, and
+// that any other job has none. Of runs that the server has forgotten, files may be left.
 func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 	var found []string
-	owner := ""
+	owner, earlier := "", 0
 	for _, n := range append(o.w.twins, nodes...) {
 		files, err := filepath.Glob(filepath.Join(n.folder("output"), rec.Job+"_*"))
 		if err != nil {
@@ -412,13 +412,17 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 		if rec.Dropped > 0 && slices.Contains(o.w.twins, n) { // it was gone, and could not delete them
 			continue
 		}
-		if found = append(found, files...); len(files) > 0 {
-			owner = n.name
+		for _, file := range files {
+			if earlier < o.jobs[rec.Job].revived && !recorded(rec, n, file) {
+				earlier++ // it belongs to an end before the last retry by hand
+				continue
+			}
+			found, owner = append(found, file), n.name
 		}
 	}
-	if rec.State != message.Done {
+	if rec.State != message.Done && len(rec.Outputs) == 0 {
 		if len(found) > 0 {
-			o.w.violated("%s is %s and has the files %v", rec.Job, rec.State, found)
+			o.w.violated("%s is %s, its record names no file, and it has the files %v", rec.Job, rec.State, found)
 		}
 		return
 	}
@@ -441,12 +445,20 @@ func (o *oracle) judgeFiles(rec message.Record, nodes []*node) {
 	}
 	if len(found) != 1 || len(rec.Outputs) != 1 || rec.Outputs[0].Filename != filepath.Base(found[0]) ||
 		owner != rec.Owner {
-		o.w.violated("%s is done by %s, its record names %v, and its files are %v", rec.Job, rec.Owner, rec.Outputs, found)
+		o.w.violated("%s is %s by %s, its record names %v, and its files are %v", rec.Job, rec.State, rec.Owner,
+			rec.Outputs, found)
 		return
 	}
 	if b, err := os.ReadFile(found[0]); err != nil || !o.drawn(rec, b) {
 		o.w.violated("%s has another picture: %q, %v", rec.Job, b, err)
 	}
+}
+
+// recorded reports whether a record names a file at a node.
+func recorded(rec message.Record, n *node, path string) bool {
+	return rec.Owner == n.name && rec.Dropped == 0 && slices.ContainsFunc(rec.Outputs, func(r message.OutputRef) bool {
+		return r.Filename == filepath.Base(path)
+	})
 }
 
 // judgeLog checks that the log of a job ends at a daemon as its record says.

@@ -142,6 +142,14 @@ var plants = []plant{
 		"\trefs, err := d.Outputs.Commit(rec.Job)\n\td.Outputs.Clean(rec.Job)\n",
 	},
 	{
+		1, "what an attempt made before the daemon died is made again", "ipc/jobs/outputs.go",
+		"list := s.unfinished(job); list != nil {", "list := s.unfinished(job); list != nil && job == \"\" {",
+	},
+	{
+		1, "files of attempts that ended elsewhere stay", "ipc/jobs/dispatch.go",
+		"\t\t\td.settle()\n", "",
+	},
+	{
 		13, "pieces of a refused body take those of the other", "ipc/jobs/jetstream_record.go",
 		"i < rec.Pieces && old.Hash != rec.Hash; i++", "i < rec.Pieces; i++",
 	},
@@ -185,7 +193,7 @@ var plants = []plant{
 	},
 	{
 		0, "a worker sends no files", "ipc/worker/server.go",
-		"sendFiles(r.Reply, req.ID, out.Files)", "sendFiles(r.Reply, req.ID, nil)",
+		"out.Files[min(sent, len(out.Files)):]", "nil",
 	},
 	{
 		0, "events come again after a reconnect", "ipc/client/lasting.go",

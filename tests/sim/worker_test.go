@@ -202,7 +202,21 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 	if fate.kind == dies {
 		death = w.plan.dice("death", id, task.Attempt).IntN(steps)
 	}
+	f := message.File{
+		Ref:  message.OutputRef{Node: "9", Kind: "images", Type: "output", Prefix: id, Ext: ".png"},
+		Data: picture(id, body),
+	}
+	f.Ref.Bytes, f.Ref.CRC32C = len(f.Data), message.Checksum(f.Data)
+	// a node in the middle saves it, or it comes with the outcome
+	saves := w.plan.dice("saves", id, task.Attempt).IntN(steps + 1)
+	save := func() {
+		sink.File(f)
+		sink.Event(message.Event{Type: message.EventExecuted, Node: "9", Data: map[string]any{"node": "9"}})
+	}
 	for i := range steps {
+		if i == saves {
+			save()
+		}
 		if kept := log.Next(1); kept != nil {
 			e.n.oracle.resumes(e.n, id, i, kept[0] == evaluation(body, i))
 			continue
@@ -230,11 +244,6 @@ func (e *executor) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jo
 	if fate.kind == fails {
 		return nil, fault.New(fault.Internal, nodeFailed)
 	}
-	f := message.File{
-		Ref:  message.OutputRef{Node: "9", Kind: "images", Type: "output", Prefix: id, Ext: ".png"},
-		Data: picture(id, body),
-	}
-	f.Ref.Bytes, f.Ref.CRC32C = len(f.Data), message.Checksum(f.Data)
 	return &jobs.Outcome{Files: []message.File{f}, Metrics: map[string]any{"model": "m"}}, nil
 }
 
