@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -361,7 +362,12 @@ func relative(got, want []float32) float64 {
 
 func newEngine(t *testing.T) *Pool {
 	t.Helper()
-	e, err := NewPool(Config{NewOps: testOps, Recode: roundTrip})
+	return newEngineOf(t, testOps)
+}
+
+func newEngineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *Pool {
+	t.Helper()
+	e, err := NewPool(Config{NewOps: ops, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,9 @@ func refused(t *testing.T, l *Workspace, what string, err error) {
 
 // TestPictureEncodersBringLayers checks that picture encoders which may take less than their weights keep no more, and
 // give the states of whole ones, bit by bit. Each layer is read once for each picture.
-func TestPictureEncodersBringLayers(t *testing.T) { pictureEncodersBringLayers(t, newEngine(t)) }
+func TestPictureEncodersBringLayers(t *testing.T) {
+	pictureEncodersBringLayers(t, newEngineOf(t, narrowOps))
+}
 
 func pictureEncodersBringLayers(t *testing.T, e *Pool) {
 	t.Helper()
@@ -175,7 +177,9 @@ func countReads(counts map[int]int, bring func(*dit.Shards) (func(int) error, fu
 
 // TestVisionTowersBringBlocks checks that vision towers which may take less than their weights keep no more, and give
 // the rows of whole ones, bit by bit, of pictures of different sizes. Each block is read once for each picture.
-func TestVisionTowersBringBlocks(t *testing.T) { visionTowersBringBlocks(t, newEngine(t), 8) }
+func TestVisionTowersBringBlocks(t *testing.T) {
+	visionTowersBringBlocks(t, newEngineOf(t, narrowOps), 8)
+}
 
 func visionTowersBringBlocks(t *testing.T, e *Pool, blocks int) {
 	t.Helper()
