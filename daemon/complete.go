@@ -187,8 +187,14 @@ func (c *Config) CheckDevices() error {
 		return refuse("--graphs %s: want on or off", c.Graphs)
 	case c.Patience != 0 && c.Patience < time.Second:
 		return refuse("--patience %s: want 1s or more, longer than the longest operation", c.Patience)
-	case c.Rates != "":
-		c.Rates, _ = filepath.Abs(c.Rates) // a worker may start elsewhere
+	}
+	for _, path := range []*string{&c.Rates, &c.PackCache} {
+		if *path != "" {
+			*path, _ = filepath.Abs(*path) // a worker may start elsewhere
+		}
+	}
+	if info, err := os.Stat(c.PackCache); c.PackCache != "" && err == nil && !info.IsDir() {
+		return refuse("--pack-cache %s: want a folder", c.PackCache)
 	}
 	return nil
 }

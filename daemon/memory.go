@@ -11,7 +11,10 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/node/graph"
 	"patchbay/parallel"
 )
@@ -101,27 +104,39 @@ func newLedger(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger 
 
 // bound makes ec count what it computes with in a ledger, and refuse weights that the memory which the process may take
 // does not hold. memory is that, and the ledger nil, if it is not known (0). shrink is that of engine.NewLedger.
-func (c *Config) bound(ec *parallel.Config, shrink func()) (memory int64, l *engine.Ledger, err error) {
-	if memory, err = c.HostMemory(); err != nil || memory == 0 {
+func (c *Config) bound(
+	ec *parallel.Config, shrink func(), log zerolog.Logger,
+) (memory int64, l *engine.Ledger, err error) {
+	memory, err = c.HostMemory()
+	if ec.Copies = c.copies(nil, log); err != nil || memory == 0 {
 		return memory, nil, err
 	}
-	ec.HostMemory = memory
 	if l = newLedger(memory, ec, shrink); ec.DeviceOf == nil {
 		ec.MemoryBytes, ec.ProgramBytes = memory, memory-l.Room()
 	}
 	if ranks, ok := ec.Processes.(*children); ok {
 		ranks.ledger, ranks.memory = l, memory
 	}
+	if ec.Copies = c.copies(l, log); !ec.Copies.OnDisk() {
+		ec.HostMemory = memory
+	}
 	return memory, l, nil
 }
 
+// copies returns the packed blocks in host memory: in the files of --pack-cache, else in memory that the ledger counts.
+func (c *Config) copies(l *engine.Ledger, log zerolog.Logger) *datafile.Copies {
+	return datafile.NewCopies(c.PackCache, c.Version, l.Spare, func(err error) {
+		log.Warn().Err(err).Msg("--pack-cache cannot be used")
+	})
+}
+
 // BoundEngine is EngineConfig for a process that runs the engine alone: it stays within --memory as a worker does.
-func (c *Config) BoundEngine() (cfg parallel.Config, closing func() error, err error) {
+func (c *Config) BoundEngine(log zerolog.Logger) (cfg parallel.Config, closing func() error, err error) {
 	cfg, closing, err = c.EngineConfig()
 	if err != nil {
 		return cfg, closing, err
 	}
-	if _, _, err = c.bound(&cfg, nil); err != nil {
+	if _, _, err = c.bound(&cfg, nil, log); err != nil {
 		return cfg, closing, errors.Join(&InputError{Err: fmt.Errorf("--memory %w", err)}, closing())
 	}
 	return cfg, closing, nil

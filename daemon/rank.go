@@ -45,7 +45,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	cfg := *c
 	cfg.Placement = PlacementThreads
 	cfg.Transport = transportLocal // within this process
-	ec, back, err := cfg.BoundEngine()
+	ec, back, err := cfg.BoundEngine(log)
 	if err != nil {
 		return remote.Config{}, nil, err
 	}
@@ -57,7 +57,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	offer := remote.Config{Within: ec.Transport}
 	offer.Host, err = process.New(process.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, Room: ec.Resident(),
-		DeviceMemory: ec.DeviceMemory, Reserve: ec.Reserve, Places: places,
+		DeviceMemory: ec.DeviceMemory, Reserve: ec.Reserve, Copies: ec.Copies, Places: places,
 	})
 	if err != nil {
 		release()

@@ -43,11 +43,12 @@ type Config struct {
 	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
-	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
-	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
-	Schedule     string `json:"schedule,omitempty"`  // of waiting jobs: one, auto or each; empty: one
-	Ranks        int    `json:"ranks,omitempty"`     // places on the processors; 0: one, for plans of any size
-	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
+	PackCache    string `json:"pack_cache,omitempty"` // folder of packed blocks; empty: they are in memory
+	Placement    string `json:"placement,omitempty"`  // of ranks: threads or children; empty: threads
+	Transport    string `json:"transport,omitempty"`  // of ranks on GPUs: auto, local or nccl; empty: auto
+	Schedule     string `json:"schedule,omitempty"`   // of waiting jobs: one, auto or each; empty: one
+	Ranks        int    `json:"ranks,omitempty"`      // places on the processors; 0: one, for plans of any size
+	Hosts        string `json:"hosts,omitempty"`      // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
 	Version      string `json:"-"`                   // of the program
 	Private      bool   `json:"private,omitempty"`   // a worker: of a daemon, which has validated what it sends

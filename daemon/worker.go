@@ -65,7 +65,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		release = func() error { there.Close(); return device() }
 	}
 	var runner *graph.Runner
-	memory, ledger, err := cfg.bound(&ec, func() { runner.ShedValues() })
+	memory, ledger, err := cfg.bound(&ec, func() { runner.ShedValues() }, log)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
 	}

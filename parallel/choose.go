@@ -172,7 +172,7 @@ func (e *Leader) search(m request.Model, w forecast.Workload, p plan.Plan) forec
 		cluster.Device.WeightBytes = weightBytes(m, cluster.Device.WeightBytes)
 	}
 	return forecast.Search{
-		HostMemory: host, Shared: shared,
+		HostMemory: host, Shared: shared, Apart: e.cfg.Processes != nil,
 		Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/fault"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
@@ -49,6 +50,8 @@ type Config struct {
 	// HostMemory bounds the bytes of host memory from where blocks are brought to devices that have their own, 0: no
 	// limit.
 	HostMemory int64
+	// Copies are those of process.Config.
+	Copies *datafile.Copies
 	// ProgramBytes is what the process takes of MemoryBytes in any case.
 	ProgramBytes int64
 	// Processes starts the processes that ranks run in; nil: all ranks run in this process.

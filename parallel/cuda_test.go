@@ -14,6 +14,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/datafile"
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/fault"
@@ -23,6 +24,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/request"
 	"patchbay/tests/fakegpu"
 )
@@ -157,6 +159,111 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 				t.Error("the second run differs")
 			}
 		})
+	}
+}
+
+// TestFakeGPUsShareCopies checks that devices of one process share what is in host memory of the blocks that they
+// bring, also where plans bring other ones later, and that nothing stays there when the weights are dropped.
+func TestFakeGPUsShareCopies(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	r := tinyRequest(t, "flux", 1, 9, 8, 1)
+	var want []float32
+	taken := func(plans ...string) (bytes []int64) {
+		t.Helper()
+		total := int64(0)
+		_, _, open := openFakes(t, 2)
+		e, err := NewPool(Config{
+			Transport: localcuda.Transport{}, Patience: 5 * time.Minute,
+			DeviceOf: func(rank int) string { return fmt.Sprintf("cuda:%d", rank%2) },
+			NewOps:   func(rank, _ int) (engine.Ops, error) { return open[rank%2].NewOps() },
+			Copies:   datafile.NewCopies("", "", func(n int64) bool { total += n; return true }, nil),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		for _, text := range plans {
+			of := *r
+			before := total
+			if of.Plan = text; text == "" {
+				e.Evict("")
+				continue
+			}
+			got, err := e.Sample(context.Background(), &of, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want == nil {
+				want = got.Latent.Data
+			}
+			if rel := relative(got.Latent.Data, want); !(rel <= 1e-5) {
+				t.Errorf("%s: differs from one device by %.3g, bound 1e-5", text, rel)
+			}
+			bytes = append(bytes, total-before)
+		}
+		return bytes
+	}
+	one := taken("stream=7", "", "stream=7")
+	if one[0] == 0 || one[1] != one[0] {
+		t.Errorf("one device took %d bytes of host memory, after it has dropped them %d", one[0], one[1])
+	}
+	for _, plans := range [][]string{
+		{"ulysses=2,stream=7", "stream=7", "ulysses=2,stream=4"}, {"stream=7", "ulysses=2,stream=7"},
+	} {
+		bytes := taken(plans...)
+		sum := int64(0)
+		for _, n := range bytes {
+			sum += n
+		}
+		if sum != one[0] {
+			t.Errorf("%q on two devices took %d bytes of host memory, want the %d of one", plans, bytes, one[0])
+		}
+	}
+	halves := taken("tensor=2,stream=7")[0]
+	if halves < one[0] || halves >= 2*one[0] {
+		t.Errorf("two slices took %d bytes of host memory, want those of one, %d, and less than twice as many", halves,
+			one[0])
+	}
+}
+
+// TestOtherSizesOnFakeGPUs is TestOtherSizesKeepBlocks on a device with memory of its own, where what is brought is
+// packed when it is loaded: a plan that brings other blocks than the one before reads those alone that were not where
+// they are needed.
+func TestOtherSizesOnFakeGPUs(t *testing.T) {
+	set, meta, err := tiny.Checkpoint("flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, read := watched(t, set, meta)
+	r := tinyRequest(t, "flux", 1, 9, 8, 1)
+	r.Model.WeightBytes, r.Model.Weights = 4*r.Model.Spec.Params, request.LoadFunc(d.Load)
+	_, _, open := openFakes(t, 1)
+	e, err := NewPool(Config{
+		Patience: 5 * time.Minute, DeviceMemory: r.Model.WeightBytes * 5 / 4,
+		DeviceOf: func(int) string { return "cuda:0" },
+		NewOps:   func(int, int) (engine.Ops, error) { return open[0].NewOps() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	where := map[int]bool{} // by block: it was brought
+	for i, text := range []string{"stream=4", "stream=2", "stream=7", "stream=3", ""} {
+		clear(read)
+		if _, err := e.Load(context.Background(), r.Model, text); err != nil {
+			t.Fatal(err)
+		}
+		brought := planOf(t, text).Held(nil, plan.Coord{}).Streamed(len(d.Spec.Blocks))
+		for _, name := range set.Names() {
+			b := blockOf(set, name)
+			want := i == 0 || b >= 0 && brought[b] != where[b]
+			if w, _ := set.Get(name); len(w.Shape) == 2 && (read[name] > 0) != want {
+				t.Errorf("%q: %d elements of %s were read, want some: %v", text, read[name], name, want)
+			}
+		}
+		for b, yes := range brought {
+			where[b] = yes
+		}
 	}
 }
 

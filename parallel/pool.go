@@ -56,8 +56,8 @@ func NewPool(cfg Config) (*Pool, error) {
 	}
 	e.home, err = process.New(process.Config{
 		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, Room: cfg.Resident(),
-		DeviceMemory: cfg.DeviceMemory, Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode,
-		Order: e.scheduler,
+		DeviceMemory: cfg.DeviceMemory, Reserve: cfg.Reserve, Copies: cfg.Copies, Transport: cfg.Transport,
+		Recode: cfg.Recode, Order: e.scheduler,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the devices: %w", err)

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,16 +43,22 @@ func modelFiles(t *testing.T) func() (path string, m request.Model) {
 		if err := out.Close(); err != nil {
 			t.Fatal(err)
 		}
-		f, file, err := source.Stat(path, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := file.Close(); err != nil {
-			t.Fatal(err)
-		}
-		w := source.Weights{Model: source.Model{File: f}, Loader: &source.Loader{}}
-		return path, request.Model{Key: w.Key(), Weights: w, WeightBytes: w.Bytes()}
+		return path, modelOf(t, path)
 	}
+}
+
+// modelOf describes a checkpoint.
+func modelOf(t *testing.T, path string) request.Model {
+	t.Helper()
+	f, file, err := source.Stat(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := source.Weights{Model: source.Model{File: f}, Loader: &source.Loader{}}
+	return request.Model{Key: w.Key(), Weights: w, WeightBytes: w.Bytes()}
 }
 
 // TestStreamsReadTheirFile checks blocks that are read from a real file before each use: whole weights' picture, also
@@ -130,6 +137,88 @@ func TestStreamsReadTheirFile(t *testing.T) {
 				t.Errorf("after %q, %s: differs from one rank with whole weights by %.3g, bound 1e-5", what, plan, rel)
 			}
 		}
+	}
+}
+
+// TestCopiesOutliveThePool checks Config.Copies in a folder: ranks read the blocks that they bring from there, to the
+// bits of whole weights, a later pool finds them again and packs none, and one of another model at the same path does
+// not.
+func TestCopiesOutliveThePool(t *testing.T) {
+	written, r := modelFiles(t), tinyRequest(t, "flux", 1, 9, 8, 2)
+	path, _ := written()
+	dir := t.TempDir()
+	sample := func(plan string) []float32 {
+		t.Helper()
+		e, err := NewPool(Config{NewOps: testOps, Copies: datafile.NewCopies(dir, "", nil, func(err error) { t.Error(err) })})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		of := *r
+		of.Model, of.Plan = modelOf(t, path), plan
+		of.Model.Spec = r.Model.Spec
+		got, err := e.Sample(context.Background(), &of, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Latent.Data
+	}
+	list := func() map[string]time.Time {
+		all, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		times := map[string]time.Time{}
+		for _, path := range all {
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			times[path] = info.ModTime()
+		}
+		return times
+	}
+	whole, files := sample(""), 0
+	for _, c := range []struct {
+		plan string
+		more int // files, of units that no plan before has brought
+	}{
+		{"stream=on", 7},
+		{"ulysses=2,stream=4", 0},
+		{"pipe=2,patches=2,warmup=2,stream=on", 0},
+		{"tensor=2,stream=on", 14},
+		{"ulysses=2,shard=on,stream=on", 14},
+	} {
+		first := sample(c.plan)
+		after := list()
+		if files += c.more; len(after) != files {
+			t.Errorf("%s: %d files in the folder, want %d", c.plan, len(after), files)
+		}
+		if rel := relative(first, whole); !(rel <= 1e-5) {
+			t.Errorf("%s: differs from one rank with whole weights by %.3g, bound 1e-5", c.plan, rel)
+		}
+		if at := firstDifference(sample(c.plan), first); at >= 0 {
+			t.Errorf("%s: element %d differs in the pool that finds the copies", c.plan, at)
+		}
+		if !maps.Equal(list(), after) {
+			t.Errorf("%s: the second pool wrote files", c.plan)
+		}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := len(data) - 4000; i < len(data); i++ {
+		data[i] ^= 1
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if firstDifference(sample("stream=on"), whole) < 0 {
+		t.Error("the changed file makes the same picture: its copies are those of the file before")
+	}
+	if n := len(list()); n != 7 {
+		t.Errorf("%d files are left, want those of the changed file", n)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"patchbay/fault"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/parallel/plan"
@@ -400,18 +401,7 @@ func TestOtherSizesKeepBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	read := map[string]int64{} // elements of matrices
-	d, err := models.OpenDiffusion(set.Watched(func(name string, lo, hi int) {
-		mu.Lock()
-		defer mu.Unlock()
-		if w, _ := set.Get(name); len(w.Shape) == 2 {
-			read[name] += int64(hi - lo)
-		}
-	}), meta)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, read := watched(t, set, meta)
 	blocks := len(d.Spec.Blocks)
 	for _, plans := range [][]string{
 		{"", "stream=2", "stream=4"},
@@ -488,6 +478,24 @@ func TestOtherSizesKeepBlocks(t *testing.T) {
 		}
 		e.Close()
 	}
+}
+
+// watched opens a model, and counts the elements that are read of each of its matrices.
+func watched(t *testing.T, set *weights.Set, meta map[string]string) (d *family.Diffusion, read map[string]int64) {
+	t.Helper()
+	var mu sync.Mutex
+	read = map[string]int64{}
+	d, err := models.OpenDiffusion(set.Watched(func(name string, lo, hi int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if w, _ := set.Get(name); len(w.Shape) == 2 {
+			read[name] += int64(hi - lo)
+		}
+	}), meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, read
 }
 
 // blockOf returns the number of the block of FLUX that a tensor belongs to, -1: none.

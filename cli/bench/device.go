@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
 	"patchbay/cli/console"
@@ -33,7 +34,7 @@ func (d *device) add(fl *pflag.FlagSet, what string) {
 
 // openPool opens an engine on the devices of c, within the memory that serve would have. closing closes both.
 func openPool(c *daemon.Config) (eng *parallel.Pool, closing func() error, err error) {
-	cfg, release, err := c.BoundEngine()
+	cfg, release, err := c.BoundEngine(zerolog.Nop())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/cli/plan"
 	"patchbay/daemon"
 	"patchbay/engine/gguf"
@@ -127,7 +129,7 @@ func resident(t *testing.T) int64 {
 // TestBenchmarksAreBounded checks that what computes outside a worker is bounded by default too, not by --memory alone.
 func TestBenchmarksAreBounded(t *testing.T) {
 	c := onProcessors("")
-	cfg, release, err := c.BoundEngine()
+	cfg, release, err := c.BoundEngine(zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/models/published"
@@ -41,7 +43,7 @@ func (f *Flags) check(ctx context.Context, out io.Writer) (err error) {
 	}
 	req.Profile = true
 	processors := daemon.Config{Devices: "cpu"}
-	cfg, release, err := processors.BoundEngine()
+	cfg, release, err := processors.BoundEngine(zerolog.Nop())
 	if err != nil {
 		return err
 	}

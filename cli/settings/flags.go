@@ -63,6 +63,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"balanced and plans chosen by it")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
+	f.StringVar(&c.PackCache, "pack-cache", "", "folder where blocks that do not fit the devices are kept as these pack "+
+		"them, for all processes and later starts (default: in memory)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
 	f.StringVar(&c.CUDALibs, "cuda-libs", "", "folders where the driver, cuBLASLt, cuDNN and NCCL are looked for first, "+
 		"as in A:B; off: NVIDIA's libraries but the driver are not used")

@@ -4,12 +4,16 @@ import (
 	"sync"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 )
 
-// Shelf has the packed matrices of one model on one device by name, with the number of loads that use each. A load that
-// finds a matrix there does not read it: placements of a model that differ in the blocks that stay on the device share
+// Shelf has the packed matrices of one part of a model on one device by name, with the number of loads that use each. A
+// load that finds a matrix there does not read it: placements that differ in the blocks that stay on the device share
 // the others. It is safe for concurrent use.
 type Shelf struct {
+	slice  string
+	copies *datafile.Copies // of blocks in host memory, which all devices share
+
 	mu      sync.Mutex
 	held    map[string]*shelved
 	keeping bool
@@ -18,6 +22,20 @@ type Shelf struct {
 type shelved struct {
 	packed *engine.Packed
 	users  int
+}
+
+// NewShelf returns an empty shelf. slice names the model and what is held of each of its blocks, among all whose blocks
+// are in copies.
+func NewShelf(slice string, copies *datafile.Copies) *Shelf {
+	return &Shelf{slice: slice, copies: copies}
+}
+
+// Copies returns the blocks that are in host memory, and what begins the names of these there; nil on a nil Shelf.
+func (s *Shelf) Copies() (c *datafile.Copies, slice string) {
+	if s == nil {
+		return nil, ""
+	}
+	return s.copies, s.slice
 }
 
 // shelving is Ops for loads that use a shelf.
@@ -68,8 +86,9 @@ func (s *Shelf) Release(ops engine.Ops, name string) {
 	}
 }
 
-// Keep says whether matrices without users stay for a load that is about to begin.
+// Keep says whether matrices and copies without users stay for a load that is about to begin.
 func (s *Shelf) Keep(ops engine.Ops, yes bool) {
+	s.copies.Keep(yes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.keeping = yes; !yes {

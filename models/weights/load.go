@@ -19,6 +19,7 @@ type Loaded struct {
 	owned  []engine.Buf // memory of small tensors, or of units in parts
 	bytes  int64
 	parts  *Parts
+	copies []string // of blocks in host memory, in the Copies of the shelf
 
 	Unused []string // names in the file that the model does not know (Options.Spare)
 }
@@ -41,7 +42,11 @@ func (l *Loaded) Close() {
 	for _, name := range l.shared {
 		l.shelf.Release(l.ops, name)
 	}
-	l.packed, l.owned, l.shared = nil, nil, nil
+	copies, _ := l.shelf.Copies()
+	for _, name := range l.copies {
+		copies.Release(name)
+	}
+	l.packed, l.owned, l.shared, l.copies = nil, nil, nil, nil
 }
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become

@@ -5,8 +5,10 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/models/dit"
 )
 
@@ -23,6 +25,7 @@ type region struct {
 	start, size int // bytes
 	head, piece int // cuts inside the tensor are at head + n*piece, n > 0
 	name        string
+	dtype       engine.DType
 	read        func(f *filler, dst engine.Buf, lo, hi int) error // reads bytes [lo, hi); both are cuts
 	item        int                                               // index of its field in the plan
 	bind        func(field reflect.Value, b engine.Buf)           // points the field to its bytes
@@ -88,7 +91,7 @@ type Parts struct {
 	shards dit.Shards
 	units  []unit
 	filler *filler
-	host   [][]byte // by unit: the bytes of this part in host memory; nil: they are packed as they are read
+	host   []datafile.Span // by unit: the bytes of this part in host memory; empty: they are packed as they are read
 }
 
 // brought reports whether a unit, a block or -1 for everything outside of blocks, is brought before its use.
@@ -108,7 +111,7 @@ func (f *filler) fillParts(items []item) error {
 	slots := dit.Slots(ends+1, func(u int) bool { return f.opt.Parts > 1 || streams(u) })
 	stagings := dit.Slots(ends+1, func(u int) bool { return f.opt.Parts > 1 && streams(u) })
 	divide(p.units, max(f.opt.Parts, 1))
-	p.shards.Part, p.host = f.opt.Part, make([][]byte, len(p.units))
+	p.shards.Part, p.host = f.opt.Part, make([]datafile.Span, len(p.units))
 	mine, largest := 0, 0
 	for i := range p.units {
 		u := p.units[i].describe(f.opt.Part)
@@ -124,10 +127,7 @@ func (f *filler) fillParts(items []item) error {
 		return err
 	}
 	f.loaded.parts = p
-	if _, device := f.ops.(engine.Located); device {
-		return f.readHost(p, largest)
-	}
-	return nil
+	return f.readHost(p, largest)
 }
 
 // readParts reads this part of the units that are gathered and stay on the device, of the given size together.
@@ -158,34 +158,59 @@ func (f *filler) readParts(p *Parts, bytes int) error {
 	return nil
 }
 
-// readHost copies this part of the units that come from host memory there, as the device has packed it. largest is the
-// size of the largest.
+// readHost makes the copies of this part of the units that come from host memory, as the device has packed it, if that
+// has memory of its own or copies are kept in files. largest is the size of the largest.
 func (f *filler) readHost(p *Parts, largest int) error {
-	device, ok := f.ops.(interface {
+	copies, name := f.loaded.shelf.Copies()
+	device, located := f.ops.(interface {
+		engine.Located
 		Read(dst []byte, src engine.Tensor) engine.Pending
 	})
-	if !ok || largest == 0 {
+	if largest == 0 || !located && !copies.OnDisk() {
 		return nil
 	}
-	buf, err := f.ops.Alloc(largest)
-	if err != nil {
-		return err
-	}
-	defer f.ops.Free(buf)
+	var buf engine.Buf // where units are packed, once that is necessary
+	defer func() { f.ops.Free(buf) }()
+	files := f.set.files()
 	for i := range p.units {
 		u := &p.shards.Units[i]
 		if !u.Stream {
 			continue
 		}
-		if err := p.units[i].read(f, buf, f.opt.Part); err != nil {
+		unit := fmt.Sprintf("%s unit %d %s", name, i, p.units[i].layout(f.opt.Part))
+		span, err := copies.Take(unit, u.Counts[f.opt.Part], files, func(dst []byte) (err error) {
+			if !located {
+				return p.units[i].read(f, engine.Buf{Host: dst}, f.opt.Part)
+			}
+			if buf.IsZero() {
+				if buf, err = f.ops.Alloc(largest); err != nil {
+					return err
+				}
+			}
+			if err := p.units[i].read(f, buf, f.opt.Part); err != nil {
+				return err
+			}
+			return device.Read(dst, flat(buf, len(dst))).Wait()
+		})
+		if err != nil {
 			return err
 		}
-		p.host[i] = make([]byte, u.Counts[f.opt.Part])
-		if err := device.Read(p.host[i], flat(buf, len(p.host[i]))).Wait(); err != nil {
-			return err
+		if copies != nil {
+			f.loaded.copies = append(f.loaded.copies, unit)
 		}
+		p.host[i] = span
 	}
 	return nil
+}
+
+// layout says what the bytes of one part of a unit are.
+func (u *unit) layout(part int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "[%d, %d)", u.cuts[part], u.cuts[part+1])
+	for _, r := range u.regions {
+		fmt.Fprintf(&b, " %s %v %s %d+%d %d+%d", r.name, r.dtype, r.layout, r.start, r.size, r.head, r.piece)
+	}
+	return b.String()
 }
 
 // Shards describes the units. view makes what View of the description returns, of the kind that the caller knows.
@@ -205,16 +230,17 @@ func (p *Parts) reader(
 ) (func(unit int, dst []byte, at int) error, error) {
 	f := *p.filler
 	f.bytes = nil // scratch memory of its own
-	if !slices.ContainsFunc(p.host, func(b []byte) bool { return b != nil }) {
+	if !slices.ContainsFunc(p.host, func(s datafile.Span) bool { return s.Len() > 0 }) {
 		var err error
 		if f.ops, err = beside(); err != nil {
 			return nil, err
 		}
 	}
 	last := len(p.units)
-	return func(unit int, dst []byte, at int) error {
-		if packed := p.host[unit]; packed != nil {
-			copy(dst, packed[at:])
+	return func(unit int, dst []byte, at int) (err error) {
+		defer datafile.Catch(&err)
+		if packed := p.host[unit]; packed.Len() > 0 {
+			packed.Read(dst, at)
 			return nil
 		}
 		begins := unit <= last
@@ -326,8 +352,8 @@ func (f *filler) addWeight(u *unit, it item, index int) error {
 	p.N, p.Buf, p.Layout = c.count, engine.Buf{}, layoutAbsent
 	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
 	u.add(region{
-		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, layout: empty.Layout,
-		item: index,
+		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, dtype: p.DType,
+		layout: empty.Layout, item: index,
 		bind: func(field reflect.Value, b engine.Buf) { field.Interface().(*engine.Weight).Base.Buf = b },
 		read: func(f *filler, dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
@@ -364,7 +390,7 @@ func (f *filler) addSmall(u *unit, s small, index int, set func(field reflect.Va
 	size := s.dtype.Size()
 	s.put(engine.NewTensor(engine.Buf{}, s.dtype, s.shape...))
 	u.add(region{
-		size: s.count() * size, piece: regionAlign, name: s.name, item: index,
+		size: s.count() * size, piece: regionAlign, name: s.name, dtype: s.dtype, item: index,
 		bind: func(field reflect.Value, b engine.Buf) { set(field, engine.NewTensor(b, s.dtype, s.shape...)) },
 		read: func(f *filler, dst engine.Buf, lo, hi int) error {
 			v := make([]float32, (hi-lo)/size)

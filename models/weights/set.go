@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/engine/safetensors"
 )
 
@@ -80,6 +81,17 @@ func (s *Set) view(f func(name string, t Stored) (as string, made Stored, keep b
 
 // Names returns all names in sorted order. The slice must not be changed.
 func (s *Set) Names() []string { return s.names }
+
+// files returns the files that tensors are in, in any order.
+func (s *Set) files() []*datafile.File {
+	files := map[*datafile.File]bool{}
+	for _, t := range s.tensors {
+		if t.file != nil {
+			files[t.file] = true
+		}
+	}
+	return slices.Collect(maps.Keys(files))
+}
 
 func (s *Set) Has(name string) bool {
 	_, ok := s.tensors[name]

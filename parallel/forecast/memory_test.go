@@ -62,6 +62,37 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	}
 }
 
+// TestHostMemoryIsShared checks what blocks that are brought take of host memory: for ranks of one process once what
+// they hold in common, whatever their number, and for each of them where they are in processes or hosts of their own.
+func TestHostMemoryIsShared(t *testing.T) {
+	s := searchFor(t, "flux-dev", 1024, 4, "4xH100-nvlink")
+	s.Device = s.Cluster.Device
+	all := s
+	all.Apart = true
+	hosts := s
+	hosts.Cluster.Hosts, hosts.Cluster.PerHost = 2, 2
+	one := weigh(t, s, planOf(t, "stream=57")).Host
+	if want := 2 * s.Spec.Params; !(float64(one) > 0.98*float64(want) && one < want) {
+		t.Fatalf("one device brings %d bytes, want nearly the %d of the model", one, want)
+	}
+	for text, want := range map[string][3]float64{ // by s, all and hosts, in times of one device
+		"ulysses=4,stream=57":                  {1, 4, 2},
+		"ulysses=4,shard=on,stream=57":         {1, 1, 1},
+		"ulysses=2,ring=2,stream=57":           {1, 4, 2},
+		"pipe=4,patches=4,stream=57":           {1, 1, 1},
+		"pipe=2,ulysses=2,patches=2,stream=57": {1, 2, 1},
+		"cfg=1,ulysses=2,tensor=2,stream=57":   {1.271, 2.542, 2.542}, // both slices have the modulation, 0.271 of all
+		"ulysses=2,shard=on,stream=57":         {1, 1, 1},
+	} {
+		for i, s := range []Search{s, all, hosts} {
+			got := float64(weigh(t, s, planOf(t, text)).Host) / float64(one)
+			if !(got >= want[i]*0.97 && got <= want[i]*1.03) {
+				t.Errorf("%s, case %d: %.3f times the host memory of one device, want about %g", text, i, got, want[i])
+			}
+		}
+	}
+}
+
 // TestEightBitStoresHalve checks that against bf16, stores of D elements per head take (1 + 4/D) / 2 of the bytes:
 // 0.516 for D = 128, 0.531 for 64, and 0.257 of f32.
 func TestEightBitStoresHalve(t *testing.T) {

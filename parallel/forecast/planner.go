@@ -31,6 +31,8 @@ type Search struct {
 	// HostMemory is how many bytes of host memory weights may take from where blocks are brought (stream=on); 0: plans
 	// keep all weights on the devices.
 	HostMemory int64
+	// Apart says that every rank has a process of its own: ranks of one host do not share what is in host memory.
+	Apart bool
 	// Shared is how many bytes all ranks may take together that work in the memory of one process, where they share
 	// weights; 0: each has the memory of its device.
 	Shared int64

@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"fmt"
 	"slices"
 	"sort"
 
@@ -137,13 +138,23 @@ func (s Search) reweighed(p plan.Plan, ranks []Memory) []Memory {
 	return out
 }
 
-// hostBytes returns how many bytes of host memory the ranks of a plan bring blocks from.
+// hostBytes returns how many bytes of host memory the ranks of a plan bring blocks from. What several ranks of one
+// process hold counts once.
 func (s Search) hostBytes(p plan.Plan) (bytes int64) {
 	if !p.Streams() {
 		return 0
 	}
-	o := NewPartition(s.Workload, p)
+	o, copied := NewPartition(s.Workload, p), map[string]bool{}
 	for r := range p.Ranks() {
+		process := r
+		if !s.Apart {
+			process = s.Cluster.HostOf(r)
+		}
+		key := plan.HeldKey(fmt.Sprint(process), p.Held(o.Lanes, o.mesh.At(r)))
+		if copied[key] {
+			continue
+		}
+		copied[key] = true
 		bytes += int64(float64(o.streamedParams(o.mesh.At(r))) * s.Cluster.Device.WeightBytes)
 	}
 	return bytes

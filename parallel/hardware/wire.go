@@ -22,6 +22,12 @@ type Wire struct{ PerByte, Latency float64 } // seconds
 // Seconds returns the time of one exchange in which each member sends the given number of bytes.
 func (w Wire) Seconds(bytes float64) float64 { return w.Latency + bytes*w.PerByte }
 
+// HostOf returns the host that a rank runs on, from 0 on.
+func (f *Cluster) HostOf(rank int) int {
+	host, _ := f.hostOf(rank)
+	return host
+}
+
 func (f *Cluster) hostOf(rank int) (host, place int) {
 	for i, n := range f.Places {
 		if rank < n {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/fault"
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
@@ -20,6 +21,7 @@ import (
 type placements struct {
 	where   string     // the device; "" is the memory of this process
 	ops     engine.Ops // loads and frees
+	copies  *datafile.Copies
 	mu      sync.Mutex
 	budget  int64       // 0: only limited by the device
 	room    int64       // what may stay when something is loaded; 0: the budget
@@ -34,7 +36,7 @@ type placement struct {
 	of     Kept
 	beside bool            // not of a diffusion model
 	part   string          // the key without the number of blocks that are brought
-	shelf  *dit.Shelf      // of its matrices, nil: not shared
+	shelf  *dit.Shelf      // of its matrices; nil: of none
 	shares map[*Local]bool // that have acquired it, so that it must not be dropped
 }
 
@@ -48,7 +50,7 @@ type Resident struct {
 
 // newPlacements makes the placements of a device; ops loads and frees there.
 func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
-	p := &placements{where: where, ops: ops, budget: cfg.MemoryBytes, room: cfg.Room}
+	p := &placements{where: where, ops: ops, copies: cfg.Copies, budget: cfg.MemoryBytes, room: cfg.Room}
 	if where != "" {
 		p.budget, p.room, p.reserve = cfg.DeviceMemory, 0, cfg.Reserve
 	}
@@ -131,7 +133,7 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 	}
 	most := p.most(limit)
 	part, shelf := p.shelf(name, need.Held)
-	if over := most > 0 && p.total()+bytes+extra > most; over && hit < 0 && shelf != nil {
+	if over := most > 0 && p.total()+bytes+extra > most; over && hit < 0 {
 		shelf.Keep(p.ops, true) // what stays of the blocks is not read again
 		defer shelf.Keep(p.ops, false)
 		p.dropPart(part)
@@ -147,11 +149,7 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 	var model dit.Model
 	err := scope.Recovered("load "+plan.ShownKey(name), func() error {
 		var err error
-		ops := p.ops
-		if shelf != nil {
-			ops = shelf.On(ops)
-		}
-		model, err = w.Load(ops, need.Held)
+		model, err = w.Load(shelf.On(p.ops), need.Held)
 		return err
 	})
 	if err != nil {
@@ -165,19 +163,17 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, extra int
 }
 
 // shelf returns the key of a part of a model whatever the number of blocks that are brought, and the shelf that its
-// placements share, in the memory of this process. The caller must hold p.mu.
+// placements share. The caller must hold p.mu.
 func (p *placements) shelf(name string, held dit.Held) (part string, s *dit.Shelf) {
 	held.Stream = 0
 	part = plan.HeldKey(name, held)
-	if p.where != "" || held.Parts > 1 { // devices pack what is brought when it is loaded; parts of blocks are cut anew
-		return part, nil
-	}
 	for _, m := range p.models {
 		if m.part == part && m.shelf != nil {
 			return part, m.shelf
 		}
 	}
-	return part, &dit.Shelf{}
+	slice := dit.Held{Rank: held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts} // whatever the stage
+	return part, dit.NewShelf(plan.HeldKey(name, slice), p.copies)
 }
 
 // dropPart drops the placements of a part of a model that nothing uses. The caller must hold p.mu.

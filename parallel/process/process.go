@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/datafile"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
@@ -150,6 +151,8 @@ type Config struct {
 	// DeviceMemory bounds weights and what ranks take beside them on each device, 0: what is free there when weights
 	// are loaded. Reserve is the number of bytes there that are left to others.
 	DeviceMemory, Reserve int64
+	// Copies are the blocks in host memory, which all devices share; nil: new ones in memory, of any size.
+	Copies *datafile.Copies
 	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process.
 	Transport comm.Transport
 	// Recode passes every command and reply of a rank through an encoder and a decoder, so that tests can prove that
@@ -184,6 +187,9 @@ type devices struct {
 
 // New makes the Process of this process, without ranks. It starts the device of rank 0.
 func New(cfg Config) (*Local, error) {
+	if cfg.Copies == nil {
+		cfg.Copies = datafile.NewCopies("", "", nil, nil)
+	}
 	h := &Local{cfg: cfg, devices: &devices{places: map[string]*placements{}}}
 	_, err := h.placesOf(0)
 	return h, err
