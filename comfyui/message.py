@@ -108,7 +108,7 @@ def seed_of(seed: int, sampler: str) -> int:
 def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:
     """Return the message's ``sampling``. own is the sampling that the model was built with.
 
-    Flow models are described by their shift; the table of a discrete one must be the model's own, as the message cannot
+    Flow models are described by their shift; the table of another one must be the model's own, as the message cannot
     carry it.
     """
     kind = type(sampling)
@@ -118,7 +118,7 @@ def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:
         else [kind.__name__]
     )
     out: dict[str, Any] = {"bases": bases}
-    if "ModelSamplingDiscrete" in bases:
+    if "CONST" not in bases:
         table = getattr(own, "sigmas", None)
         if table is None or table.shape != sampling.sigmas.shape or not torch.equal(table, sampling.sigmas):
             raise CannotSendError("a model sampling with a table of sigmas of its own")

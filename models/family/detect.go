@@ -30,13 +30,13 @@ func unsupported() []struct{ name, kind string } {
 }
 
 // form finds the family and layout of the diffusion model in a set, and returns its tensors without the prefix of full
-// checkpoints. ok is false if no family matches.
+// checkpoints, which its markers lack there too. ok is false if no family matches.
 func form(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.Set, ok bool) {
 	for _, p := range prefixes() {
 		for i := range all {
 			for k := range all[i].Forms {
 				if as := &all[i].Forms[k]; as.Fits(set, p) {
-					return &all[i], as, set.Prefix(p), true
+					return &all[i], as, set.Prefix(p, all[i].Markers...), true
 				}
 			}
 		}

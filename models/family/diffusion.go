@@ -75,6 +75,7 @@ type Line string
 // The time lines.
 const (
 	MuLine       Line = "mu"       // shift mu, timestep = sigma
+	LogLine      Line = "log"      // timestep = log(sigma)/4
 	FlowLine     Line = "flow"     // shift alpha, timestep = sigma * multiplier
 	DiscreteLine Line = "discrete" // DDPM table
 )
@@ -89,7 +90,9 @@ type Sampling struct {
 	Betas      sampling.Betas // of DiscreteLine, with the first and last beta
 	BetaStart  float64
 	BetaEnd    float64
-	ZeroSNR    bool // the last timestep of DiscreteLine has no signal
+	ZeroSNR    bool    // the last timestep of DiscreteLine has no signal
+	SigmaMin   float64 // of LogLine
+	SigmaMax   float64
 }
 
 // steps is the number of training steps of every discrete model here.
@@ -112,8 +115,10 @@ func (s Sampling) Build() (*sampling.ModelSampling, error) {
 			line = sampling.NewZeroSNR
 		}
 		return line(s.Prediction, s.Betas, s.BetaStart, s.BetaEnd, steps)
+	case LogLine:
+		return new(sampling.ModelSampling).Continuous(s.Prediction, s.SigmaMin, s.SigmaMax)
 	}
-	return nil, fmt.Errorf("time line %q: want %q, %q or %q", s.Line, MuLine, FlowLine, DiscreteLine)
+	return nil, fmt.Errorf("time line %q: want %q, %q, %q or %q", s.Line, MuLine, FlowLine, DiscreteLine, LogLine)
 }
 
 // override applies the members of the metadata's config that concern latents and sampling.
@@ -133,7 +138,7 @@ func (d *Diffusion) override(meta map[string]string) error {
 		}
 		d.Latent = format
 	}
-	if c.Sampling.Shift != nil && d.Sampling.Line != DiscreteLine {
+	if c.Sampling.Shift != nil && (d.Sampling.Line == MuLine || d.Sampling.Line == FlowLine) {
 		d.Sampling.Shift = *c.Sampling.Shift
 	}
 	return nil

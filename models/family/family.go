@@ -21,7 +21,9 @@ type Family struct {
 	Forms []Form // the layouts of its files
 	// Detect infers the sizes of a model from names and shapes of a set with original names and no prefix. Only what
 	// shapes cannot tell comes from the JSON under meta["config"]. Errors name the tensor or field and what is allowed.
-	Detect  func(set *weights.Set, meta map[string]string) (Config, error)
+	Detect func(set *weights.Set, meta map[string]string) (Config, error)
+	// Markers are tensors that Detect reads and that full checkpoints have without the prefix of the model's.
+	Markers []string
 	Text    Text
 	Names   weights.Names // what adapters and other layouts call its tensors
 	Control *Control      // nil: no control nets of the family are known

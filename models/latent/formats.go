@@ -92,6 +92,21 @@ func SDXL() Format {
 	}
 }
 
+// Playground25 is the latent of Playground 2.5, of SDXL's autoencoder. It has a scale of 0.5 beside its deviations.
+func Playground25() Format {
+	return Format{
+		Name: "playground25", Channels: 4, Scale: 1,
+		Mean: []float32{-1.6574, 1.886, -1.383, 2.5155},
+		Std:  []float32{8.4927 / 0.5, 5.9022 / 0.5, 6.5498 / 0.5, 5.2299 / 0.5},
+		Preview: [][3]float32{
+			{0.3920, 0.4054, 0.4549},
+			{-0.2634, -0.0196, 0.0653},
+			{0.0568, 0.1687, -0.0755},
+			{-0.3112, -0.2359, -0.2076},
+		},
+	}
+}
+
 // Wan21 is the 16-channel latent of Wan 2.1, also Qwen-Image.
 func Wan21() Format {
 	return Format{

@@ -46,7 +46,8 @@ func lerp32(a, b, w float32) float32 {
 	return b - mul(b-a, 1-w)
 }
 
-// linspace32 is torch.linspace in float32: n points from a to b, counted from the nearer end.
+// linspace32 is torch.linspace in float32: n points from a to b, counted from the nearer end. Its product and sum are
+// rounded once, as on x86 with FMA.
 func linspace32(a, b float32, n int) []float32 {
 	out := make([]float32, n)
 	if n == 1 {
@@ -56,9 +57,9 @@ func linspace32(a, b float32, n int) []float32 {
 	step := (b - a) / float32(n-1)
 	for i := range out {
 		if i < n/2 {
-			out[i] = a + mul(step, float32(i))
+			out[i] = float32(float64(a) + float64(step)*float64(i))
 		} else {
-			out[i] = b - mul(step, float32(n-i-1))
+			out[i] = float32(float64(b) - float64(step)*float64(n-i-1))
 		}
 	}
 	return out

@@ -78,6 +78,16 @@ func goldenModel(t *testing.T, name string) *ModelSampling {
 		if m, err = NewFlow(3, 1); err == nil { // whatever it was before
 			m, err = m.Discrete(LCM, false)
 		}
+	case "edm-eps":
+		m, err = new(ModelSampling).Continuous(Eps, 0.002, 120)
+	case "edm-edm":
+		m, err = new(ModelSampling).Continuous(EDM, 0.002, 80)
+	case "edm-v":
+		m, err = new(ModelSampling).Continuous(V, 0.03, 700)
+	case "edm-cosmos":
+		m, err = new(ModelSampling).Continuous(CosmosFlow, 0.002, 80)
+	case "edm-arc":
+		m, err = new(ModelSampling).Arc(0.03, 500)
 	default:
 		t.Fatalf("no model sampling for golden name %q", name)
 	}

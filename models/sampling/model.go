@@ -20,6 +20,10 @@ const (
 	X0
 	// LCM is Eps of a latent consistency model (arXiv:2310.04378), whose x0 is mixed with x at small timesteps.
 	LCM
+	// EDM predicts what Karras et al. 2022 call F, -V for data of a deviation of 0.5.
+	EDM
+	// CosmosFlow is a flow on t = sigma/(sigma+1), whose state samplers carry as x = x0 + sigma*noise.
+	CosmosFlow
 )
 
 // String names the prediction as ComfyUI does.
@@ -35,6 +39,10 @@ func (p Prediction) String() string {
 		return "X0"
 	case LCM:
 		return "LCM"
+	case EDM:
+		return "EDM"
+	case CosmosFlow:
+		return "COSMOS_RFLOW"
 	}
 	return fmt.Sprintf("Prediction(%d)", int(p))
 }
@@ -46,6 +54,9 @@ const (
 	lineFlux     timeLine = iota // sigma(t) = e^mu / (e^mu + 1/t - 1), timestep = sigma
 	lineFlow                     // sigma(t) = a*t/(1 + (a-1)*t) (Esser et al. 2024, 5.3.2), timestep = sigma*multiplier
 	lineDiscrete                 // table of DDPM sigmas, interpolated in log sigma
+	lineLog                      // timestep = log(sigma)/4 (Karras et al. 2022, table 1)
+	lineArc                      // timestep = atan(sigma)*2/pi
+	lineRatio                    // timestep = sigma/(sigma+1)
 )
 
 // ModelSampling defines what sigma means to a model: its table of sigmas, the mappings sigma <-> timestep and percent
@@ -83,7 +94,11 @@ func (m *ModelSampling) Classes() (bases []string, shift, multiplier *float64) {
 	case lineFlow:
 		return []string{"ModelSamplingDiscreteFlow", m.prediction.String()}, &m.shift, &m.multiplier
 	}
-	return []string{"ModelSamplingDiscrete", m.prediction.String()}, nil, nil
+	name := map[timeLine]string{
+		lineDiscrete: "ModelSamplingDiscrete", lineLog: "ModelSamplingContinuousEDM", lineArc: "ModelSamplingContinuousV",
+		lineRatio: "ModelSamplingCosmosRFlow",
+	}
+	return []string{name[m.line], m.prediction.String()}, nil, nil
 }
 
 // IsFlow reports whether x interpolates between latent and noise (Const).
@@ -104,8 +119,15 @@ func (m *ModelSampling) SigmaMax() float32 { return m.sigmas[len(m.sigmas)-1] }
 // Timestep returns the network's timestep for sigma. For flow time lines this is not the inverse of Sigma, because
 // sigma already includes the shift. For discrete models it is the index of the nearest sigma in log space.
 func (m *ModelSampling) Timestep(sigma float32) float32 {
-	if m.line != lineDiscrete {
+	switch m.line {
+	case lineFlux, lineFlow:
 		return mul(sigma, float32(m.multiplier))
+	case lineLog:
+		return mul(0.25, log32(sigma))
+	case lineArc:
+		return mul(float32(math.Atan(float64(sigma)))/math.Pi, 2)
+	case lineRatio:
+		return sigma / (sigma + 1)
 	}
 	ls := log32(sigma)
 	best, at := float32(math.Inf(1)), 0
@@ -130,6 +152,15 @@ func (m *ModelSampling) Sigma(timestep float32) float32 {
 			return t
 		}
 		return mul(float32(m.shift), t) / (1 + mul(float32(m.shift-1), t))
+	case lineLog:
+		return exp32(timestep / 0.25)
+	case lineArc:
+		return float32(math.Tan(float64(mul(timestep, math.Pi) / 2)))
+	case lineRatio:
+		if top := m.SigmaMax(); timestep >= top/(top+1) {
+			return top
+		}
+		return timestep / (1 - timestep)
 	}
 	if m.skip > 0 {
 		timestep = (timestep - float32(m.skip-1)) / float32(m.skip)
@@ -142,13 +173,13 @@ func (m *ModelSampling) Sigma(timestep float32) float32 {
 }
 
 // PercentToSigma returns the sigma reached after the given fraction of the timesteps (0 = start, 1 = end), in float64,
-// as conditioning ranges use it. At 0 a discrete model gives 999999999.9, a flow model 1; at 1 all give 0.
+// as conditioning ranges use it. At 0 a flow model gives 1, others 999999999.9; at 1 all give 0.
 func (m *ModelSampling) PercentToSigma(percent float64) float64 {
 	if percent <= 0 {
-		if m.line == lineDiscrete {
-			return 999999999.9
+		if m.line == lineFlux || m.line == lineFlow {
+			return 1
 		}
-		return 1
+		return 999999999.9
 	}
 	if percent >= 1 {
 		return 0
@@ -163,6 +194,9 @@ func (m *ModelSampling) PercentToSigma(percent float64) float64 {
 			return t
 		}
 		return m.shift * t / (1 + (m.shift-1)*t)
+	case lineLog, lineArc, lineRatio:
+		low := math.Log(float64(m.SigmaMin()))
+		return math.Exp((math.Log(float64(m.SigmaMax()))-low)*t + low)
 	}
 	return float64(m.Sigma(float32(t * 999)))
 }
@@ -180,19 +214,20 @@ func (m *ModelSampling) SamplingPercentToSigma(percent float64, actual bool) flo
 }
 
 // MaxDenoise reports whether a run that starts at sigma starts from pure noise: whether sigma is the table maximum
-// within a relative 1e-5, or above it. Eps and V models then scale the noise by sqrt(1+sigma^2).
+// within a relative 1e-5, or above it. All but flow models then scale the noise by sqrt(1+sigma^2).
 func (m *ModelSampling) MaxDenoise(sigma float32) bool {
 	top, s := float64(m.SigmaMax()), float64(sigma)
 	return s > top || math.Abs(s-top) <= 1e-5*math.Max(math.Abs(s), math.Abs(top))
 }
 
 // NoiseScaling returns the noisy latent at sigma in a new slice: sigma*noise + (1-sigma)*latent for flow models,
-// else noise*sigma + latent, or noise*sqrt(1+sigma^2) + latent with maxDenoise. noise and latent have equal length.
+// else noise*sigma + latent, or noise*sqrt(1+sigma^2) + latent with maxDenoise, which CosmosFlow ignores. noise and
+// latent have equal length.
 func (m *ModelSampling) NoiseScaling(sigma float32, noise, latent []float32, maxDenoise bool) []float32 {
 	switch {
 	case m.IsFlow():
 		return combine(sigma, noise, 1-sigma, latent)
-	case maxDenoise:
+	case maxDenoise && m.prediction != CosmosFlow:
 		return advance(latent, noise, sqrt32(1+sq(sigma)))
 	}
 	return advance(latent, noise, sigma)
@@ -210,21 +245,38 @@ func (m *ModelSampling) InverseNoiseScaling(sigma float32, x []float32) {
 	}
 }
 
-// Input sets dst to the network's input for x at sigma: x itself for flow models, else x/sqrt(sigma^2+1). dst may be x.
+// deviation is that of the data as the network sees it (sigma_data of Karras et al. 2022).
+func (m *ModelSampling) deviation() float32 {
+	if m.prediction == EDM {
+		return 0.5
+	}
+	return 1
+}
+
+// Input sets dst to the network's input for x at sigma: x itself for flow models, x*(1-t) with t = sigma/(sigma+1) for
+// CosmosFlow, else x/sqrt(sigma^2+d^2), d being 0.5 for EDM and 1 for others. dst may be x.
 func (m *ModelSampling) Input(dst, x []float32, sigma float32) {
 	if m.IsFlow() {
 		copy(dst, x)
 		return
 	}
-	w := sqrt32(sq(sigma) + 1)
+	if m.prediction == CosmosFlow {
+		keep := 1 - sigma/(sigma+1)
+		for k := range dst {
+			dst[k] = x[k] * keep
+		}
+		return
+	}
+	w := sqrt32(sq(sigma) + sq(m.deviation()))
 	for k := range dst {
 		dst[k] = x[k] / w
 	}
 }
 
 // Denoised sets dst to x0, given the network's output for x at sigma: x - output*sigma for Const and Eps, x/(sigma^2+1)
-// - output*sigma/sqrt(sigma^2+1) for V, the output for X0, and for LCM a mean of x and that of Eps. dst may be x or
-// output.
+// - output*sigma/sqrt(sigma^2+1) for V, x*d^2/(sigma^2+d^2) + output*sigma*d/sqrt(sigma^2+d^2) with d = 0.5 for EDM,
+// the output for X0, for LCM a mean of x and that of Eps, and x*(1-t) - output*t with t = sigma/(sigma+1) for
+// CosmosFlow. dst may be x or output.
 func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
 	switch m.prediction {
 	case X0:
@@ -242,11 +294,21 @@ func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
 			dst[k] = x[k] - mul(output[k], sigma)
 		}
 		return
+	case CosmosFlow:
+		t := sigma / (sigma + 1)
+		for k := range dst {
+			dst[k] = mul(x[k], 1-t) - mul(output[k], t)
+		}
+		return
 	}
-	v := sq(sigma) + 1
-	w := sqrt32(v)
+	d := m.deviation()
+	v := sq(sigma) + sq(d)
+	w, sign := sqrt32(v), float32(-1)
+	if m.prediction == EDM {
+		sign = 1
+	}
 	for k := range dst {
-		dst[k] = x[k]/v - mul(output[k], sigma)/w
+		dst[k] = mul(x[k], sq(d))/v + sign*(mul(mul(output[k], sigma), d)/w)
 	}
 }
 

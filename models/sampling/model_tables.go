@@ -84,6 +84,37 @@ func NewZeroSNR(p Prediction, betas Betas, start, end float64, n int) (*ModelSam
 	return ddpm{betas, start, end, n, true}.line(p)
 }
 
+// Continuous returns the time line of a network that predicts p at every sigma from low to high, for the model of m: a
+// table of 1000 sigmas, evenly spaced in their logarithm, and timestep = log(sigma)/4, or for CosmosFlow
+// sigma/(sigma+1) (ComfyUI ModelSamplingContinuousEDM, ModelSamplingCosmosRFlow). It returns an error for flow
+// predictions, and unless 0 < low < high.
+func (m *ModelSampling) Continuous(p Prediction, low, high float64) (*ModelSampling, error) {
+	line := lineLog
+	if p == CosmosFlow {
+		line = lineRatio
+	}
+	return m.continuous(line, p, low, high)
+}
+
+// Arc is Continuous for V, with timestep = atan(sigma)*2/pi (ComfyUI ModelSamplingContinuousV).
+func (m *ModelSampling) Arc(low, high float64) (*ModelSampling, error) {
+	return m.continuous(lineArc, V, low, high)
+}
+
+func (m *ModelSampling) continuous(line timeLine, p Prediction, low, high float64) (*ModelSampling, error) {
+	switch p {
+	case Eps, V, EDM, CosmosFlow:
+	default:
+		return nil, fmt.Errorf("continuous prediction %v: want EPS, V_PREDICTION, EDM or COSMOS_RFLOW", p)
+	}
+	if !(low > 0 && high > low) || math.IsInf(high, 1) {
+		return nil, fmt.Errorf("sigmas from %v to %v: want 0 < sigma_min < sigma_max", low, high)
+	}
+	out := &ModelSampling{prediction: p, line: line, multiplier: 1, betas: m.betas}
+	out.sigmas = curve(1000, float32(math.Log(low)), float32(math.Log(high)), exp32)
+	return out, nil
+}
+
 // Discrete returns the time line of a network that predicts p, made of the betas of m, or of those of Stable Diffusion
 // if m is not discrete (ComfyUI ModelSamplingDiscrete). For LCM it has the 50 timesteps that such models were distilled
 // to.

@@ -37,15 +37,35 @@ type Config struct {
 	HeadDim    int    `json:"num_head_channels"`         // 64 (XL, refiner); below 1: Heads counts
 	Heads      int    `json:"num_heads"`                 // 8 in every level
 	Linear     bool   `json:"use_linear_in_transformer"` // transformers begin and end with matrices, not convolutions
-	Prediction string `json:"prediction_type"`           // "eps", "v_prediction"
+	Prediction string `json:"prediction_type"`           // "eps", "v_prediction", "edm" (Playground 2.5)
 	ZeroSNR    bool   `json:"zsnr"`                      // the last timestep has no signal
+	// SigmaMin and SigmaMax are the ends of a continuous time line (family.LogLine); 0: it is discrete.
+	SigmaMin float64 `json:"sigma_min"`
+	SigmaMax float64 `json:"sigma_max"`
 }
 
 // What the network predicts, in ComfyUI's words.
 const (
 	eps = "eps"
 	v   = "v_prediction"
+	edm = "edm"
 )
+
+// The markers of XL's files: tensors that say what the network predicts (ComfyUI comfy/supported_models.py,
+// SDXL.model_type). A file of Playground 2.5 has the mean and deviation of its latents, whose values are known.
+// Continuous time lines have a largest and perhaps a smallest sigma.
+const (
+	markV        = "v_pred"
+	markZeroSNR  = "ztsnr" // beside markV
+	markMean     = "edm_mean"
+	markStd      = "edm_std"
+	markSigmaMax = "edm_vpred.sigma_max"
+	markSigmaMin = "edm_vpred.sigma_min"
+)
+
+func markers() []string {
+	return []string{markV, markZeroSNR, markMean, markStd, markSigmaMax, markSigmaMin}
+}
 
 // The families of this package.
 const (
@@ -68,8 +88,8 @@ func told(name string) []string {
 	return nil
 }
 
-// Detect infers the config of a family's model from names and shapes. Empty tensors mark models of other predictions
-// than noise. Only heads may come from the JSON under meta["config"].
+// Detect infers the config of a family's model from names and shapes, of XL also from markers. Only
+// heads may come from the JSON under meta["config"].
 func detect(name string) func(set *weights.Set, meta map[string]string) (family.Config, error) {
 	return func(set *weights.Set, meta map[string]string) (family.Config, error) {
 		c := Config{HeadDim: 64}
@@ -80,6 +100,12 @@ func detect(name string) func(set *weights.Set, meta map[string]string) (family.
 			return c, err
 		}
 		c.read(set)
+		c.Prediction, c.ZeroSNR, c.SigmaMin, c.SigmaMax = eps, false, 0, 0
+		if name == xl {
+			if err := c.readMarkers(set); err != nil {
+				return c, err
+			}
+		}
 		return c, c.check(name)
 	}
 }
@@ -107,10 +133,7 @@ func levels(name string) int {
 func (c *Config) read(set *weights.Set) {
 	c.Channels, c.In = set.Dim("input_blocks.0.0.weight", 0), set.Dim("input_blocks.0.0.weight", 1)
 	c.Out, c.VectorDim = set.Dim("out.2.weight", 0), set.Dim("label_emb.0.0.weight", 1)
-	c.Mult, c.Blocks, c.Down, c.Up, c.Prediction, c.ZeroSNR = nil, nil, nil, nil, eps, set.Has("ztsnr")
-	if set.Has("v_pred") {
-		c.Prediction = v
-	}
+	c.Mult, c.Blocks, c.Down, c.Up = nil, nil, nil, nil
 	transformers := func(at string) int {
 		at += ".1"
 		if n := set.Dim(at+".proj_in.weight", 0); n > 0 {
@@ -136,6 +159,31 @@ func (c *Config) read(set *weights.Set) {
 		c.Up = append([]int{transformers(fmt.Sprintf("output_blocks.%d", i))}, c.Up...)
 	}
 	c.Middle = transformers("middle_block")
+}
+
+// readMarkers sets what the network predicts. Errors name the marker.
+func (c *Config) readMarkers(set *weights.Set) error {
+	switch {
+	case set.Has(markMean) && set.Has(markStd):
+		c.Prediction, c.SigmaMin, c.SigmaMax = edm, 0.002, 80
+	case set.Has(markSigmaMax):
+		c.Prediction, c.SigmaMin = v, 0.002
+		for name, to := range map[string]*float64{markSigmaMax: &c.SigmaMax, markSigmaMin: &c.SigmaMin} {
+			t, ok := set.Get(name)
+			if ok && t.Len() != 1 {
+				return fmt.Errorf("sdxl: %s has the shape %v: want one number", name, t.Shape)
+			}
+			if ok {
+				*to = float64(t.F32()[0])
+			}
+		}
+		if _, err := new(sampling.ModelSampling).Continuous(sampling.V, c.SigmaMin, c.SigmaMax); err != nil {
+			return fmt.Errorf("sdxl: %s, %s: %w", markSigmaMax, markSigmaMin, err)
+		}
+	case set.Has(markV):
+		c.Prediction, c.ZeroSNR = v, set.Has(markZeroSNR)
+	}
+	return nil
 }
 
 func (c Config) check(name string) error {
@@ -185,8 +233,14 @@ func (c Config) sampling() family.Sampling {
 		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.012,
 		ZeroSNR: c.ZeroSNR,
 	}
-	if c.Prediction == v {
+	if c.SigmaMax > 0 {
+		s = family.Sampling{Line: family.LogLine, SigmaMin: c.SigmaMin, SigmaMax: c.SigmaMax}
+	}
+	switch c.Prediction {
+	case v:
 		s.Prediction = sampling.V
+	case edm:
+		s.Prediction = sampling.EDM
 	}
 	return s
 }

@@ -1,6 +1,7 @@
 package sdxl
 
 import (
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -52,14 +53,18 @@ func TestDetectFindsTheConfig(t *testing.T) {
 	all := []family.Family{Family(), SD1(), Refiner()}
 	for _, f := range all {
 		released := f.Releases[0].Config.(Config)
-		inpaint, vpred, zsnr := released, released, released
+		inpaint, vpred, zsnr, plain := released, released, released, released
 		inpaint.In, vpred.Prediction, zsnr.Prediction, zsnr.ZeroSNR = 9, v, v, true
-		for _, want := range []Config{released, inpaint, vpred, zsnr} {
+		marked := []Config{vpred, zsnr}
+		if f.Name != xl { // ComfyUI reads markers of XL alone
+			marked = []Config{plain, plain}
+		}
+		for i, want := range append(marked, released, inpaint) {
 			m := shapes(t, want)
-			if want.Prediction == v {
+			if i < len(marked) {
 				m["v_pred"] = weights.Stored{Shape: []int{0}}
 			}
-			if want.ZeroSNR {
+			if i == 1 {
 				m["ztsnr"] = weights.Stored{Shape: []int{0}}
 			}
 			set := weights.FromMap(m)
@@ -74,6 +79,31 @@ func TestDetectFindsTheConfig(t *testing.T) {
 				line.Prediction() == sampling.V != (want.Prediction == v) {
 				t.Errorf("%s, %s: the line ends at %v: %v", f.Name, want.Prediction, line.SigmaMax(), err)
 			}
+		}
+	}
+}
+
+// TestMarkersThatCannotBe checks that continuous time lines of a file without usable ends are refused by name.
+func TestMarkersThatCannotBe(t *testing.T) {
+	for _, k := range []struct {
+		low, high []float32
+		want      string
+	}{
+		{nil, []float32{-1}, "sigmas from 0.002 to -1"},
+		{nil, []float32{0}, "want 0 < sigma_min < sigma_max"},
+		{nil, []float32{float32(math.NaN())}, "edm_vpred.sigma_max"},
+		{[]float32{5}, []float32{5}, "sigmas from 5 to 5"},
+		{nil, []float32{1, 2}, "edm_vpred.sigma_max has the shape [2]: want one number"},
+		{[]float32{}, []float32{80}, "edm_vpred.sigma_min has the shape [0]"},
+	} {
+		m := shapes(t, Family().Releases[0].Config.(Config))
+		m[markSigmaMax] = weights.Floats(k.high, len(k.high))
+		if k.low != nil {
+			m[markSigmaMin] = weights.Floats(k.low, len(k.low))
+		}
+		_, err := family.Open([]family.Family{Family()}, weights.FromMap(m), nil)
+		if err == nil || !strings.Contains(err.Error(), k.want) {
+			t.Errorf("%v to %v: got %v, want %q", k.low, k.high, err, k.want)
 		}
 	}
 }

@@ -32,7 +32,8 @@ func Family() family.Family {
 		Forms: []family.Form{
 			{Has: vectors, Lacks: []string{hinted, fourth}}, {Has: diffVectors, Lacks: []string{diffFourth}, Aliases: true},
 		},
-		Detect: detect(xl),
+		Detect:  detect(xl),
+		Markers: markers(),
 		Text: family.Text{
 			Types: []string{"sdxl"},
 			Encoders: []family.Encoder{
@@ -132,13 +133,16 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	if c.VectorDim > 0 {
 		s.PooledDim = c.VectorDim - features*len(told(s.Family))
 		d.Latent, d.Traits = latent.SDXL(), c.traits()
+		if c.Prediction == edm {
+			d.Latent = latent.Playground25()
+		}
 	}
 	d.Spec = s
 	tags := family.Tags{
 		Dims: map[string]int{
 			"M": c.Channels, "C": c.In, "O": c.Out, "V": c.VectorDim, "N": c.Channels,
 		},
-		Ignore: []string{"v_pred", "ztsnr"},
+		Ignore: markers(),
 	}
 	return family.Describe(set, d, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

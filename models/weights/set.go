@@ -51,14 +51,15 @@ func FromFile(f *safetensors.File) *Set {
 	return s
 }
 
-// Prefix returns the tensors whose names start with p, with p removed. An empty p returns s itself.
-func (s *Set) Prefix(p string) *Set {
+// Prefix returns the tensors whose names start with p, with p removed, and those named beside as they are. An empty p
+// returns s itself.
+func (s *Set) Prefix(p string, beside ...string) *Set {
 	if p == "" {
 		return s
 	}
 	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		rest, ok := strings.CutPrefix(name, p)
-		return rest, t, ok
+		return rest, t, ok || slices.Contains(beside, name)
 	})
 }
 

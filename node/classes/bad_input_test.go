@@ -38,6 +38,11 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 	check(t, err)
 	pixels := run.Hold(&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}, 0)
 	model := run.Hold(analyticModel(t), 0)
+	of16, spoken := *analyticModel(t), *analyticModel(t)
+	of16.Format.Channels = 16
+	spoken.Sampling, err = spoken.Sampling.WithSound(1)
+	check(t, err)
+	wide, sound := run.Hold(&of16, 0), run.Hold(&spoken, 0)
 	type in = map[string]any
 	for _, c := range []struct {
 		class string
@@ -72,6 +77,26 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		},
 		{"SetFirstSigma", in{"sigmas": zeros(0), "sigma": 1.0}, "sigmas", fault.BadInput, "empty"},
 		{"ManualSigmas", in{"sigmas": "1..5"}, "sigmas", fault.BadInput, "not a number"},
+		{
+			"ModelSamplingContinuousEDM",
+			in{"model": model, "sampling": "eps", "sigma_max": 80.0, "sigma_min": 0.0},
+			"sigma_min", fault.BadInput, "above 0",
+		},
+		{
+			"ModelSamplingContinuousV",
+			in{"model": model, "sampling": "v_prediction", "sigma_max": 2.0, "sigma_min": 3.0},
+			"sigma_min", fault.BadInput, "below sigma_max, which is 2",
+		},
+		{
+			"ModelSamplingContinuousEDM",
+			in{"model": wide, "sampling": "edm_playground_v2.5", "sigma_max": 80.0, "sigma_min": 0.002},
+			"model", fault.WrongFamily, "latents of 4 channels",
+		},
+		{
+			"ModelSamplingContinuousEDM",
+			in{"model": sound, "sampling": "eps", "sigma_max": 80.0, "sigma_min": 0.002},
+			"model", fault.WrongFamily, "two schedules",
+		},
 		{"ModelSamplingSD3", in{"model": model, "shift": 0.0}, "shift", fault.BadInput, "shift"},
 		{
 			"SamplerDPMPP_SDE",

@@ -27,6 +27,7 @@ func order1() []string {
 		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent", "ReferenceMultiLatent",
 		"CreateBoundingBoxes", "Flux3LayoutPrompt", "CLIPTextEncodeSDXL", "CLIPTextEncodeSDXLRefiner",
 		"ModelSamplingDiscrete", "RescaleCFG",
+		"ModelSamplingContinuousEDM", "ModelSamplingContinuousV",
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/fault"
+	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -28,9 +29,8 @@ func modelClasses() []graph.Class {
 			Name: name, Module: module, Category: category,
 			Inputs:  []graph.Input{graph.Bare("model", "MODEL"), shift("shift", preset)},
 			Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) (err error) {
-				if m.Sampling.SoundShift() != 0 {
-					return fault.Family("model", "%s models have two schedules: set both shifts with MiniMaxH3SigmaShift",
-						m.Spec.Family)
+				if err := oneSchedule(m); err != nil {
+					return err
 				}
 				if m.Sampling, err = sampling.NewFlow(c.Decimal("shift"), multiplier); err != nil {
 					return fault.Bad("shift", "%v", err)
@@ -62,6 +62,22 @@ func modelClasses() []graph.Class {
 				return err
 			}),
 		},
+		continuous("ModelSamplingContinuousEDM", 120, 0.002, func(m *value.Model, how string, low, high float64) (err error) {
+			if how == playground {
+				to := latent.Playground25()
+				if m.Format.Channels != to.Channels {
+					return fault.Family("model", "%s is for models with latents of %d channels, those of %s have %d", how,
+						to.Channels, m.Spec.Family, m.Format.Channels)
+				}
+				m.Format = to
+			}
+			m.Sampling, err = m.Sampling.Continuous(continuousPredictions[how], low, high)
+			return err
+		}, "v_prediction", "edm", playground, "eps", "cosmos_rflow"),
+		continuous("ModelSamplingContinuousV", 500, 0.03, func(m *value.Model, _ string, low, high float64) (err error) {
+			m.Sampling, err = m.Sampling.Arc(low, high)
+			return err
+		}, "v_prediction"),
 		{
 			Name: "RescaleCFG", Module: module, Category: "model/patch",
 			Description: "Brings what guidance makes of a latent nearer to the deviation of the positive prediction.",
@@ -107,6 +123,50 @@ func modelClasses() []graph.Class {
 		sparseAttention(),
 		cacheRow("EasyCache", "measured at the network.", request.CacheEasy),
 		cacheRow("LazyCache", "measured at the latent; for every model.", request.CacheLazy),
+	}
+}
+
+// oneSchedule refuses models whose sound has a schedule of its own.
+func oneSchedule(m *value.Model) error {
+	if m.Sampling.SoundShift() == 0 {
+		return nil
+	}
+	return fault.Family("model", "%s models have two schedules: set both shifts with MiniMaxH3SigmaShift", m.Spec.Family)
+}
+
+const playground = "edm_playground_v2.5"
+
+// continuousPredictions are the predictions of ModelSamplingContinuousEDM by name.
+var continuousPredictions = map[string]sampling.Prediction{
+	"eps": sampling.Eps, "v_prediction": sampling.V, "edm": sampling.EDM, playground: sampling.EDM,
+	"cosmos_rflow": sampling.CosmosFlow,
+}
+
+// continuous returns a class that replaces a model's sigmas by all between two, of networks that predict one of what
+// there is.
+func continuous(name string, most, least float64,
+	change func(m *value.Model, how string, low, high float64) error, predictions ...string,
+) graph.Class {
+	end := func(name string, preset float64) graph.Input {
+		return graph.Float(name, "", preset, 0, 1000, 0.001).With("round", false).AsAdvanced()
+	}
+	return graph.Class{
+		Name: name, Module: "comfy_extras.nodes_model_advanced", Category: "model/patch",
+		Description: "Says what the network of a model predicts that was trained at every sigma of a range.",
+		Inputs: []graph.Input{
+			graph.Bare("model", "MODEL"), graph.BareCombo("sampling", predictions...), end("sigma_max", most),
+			end("sigma_min", least),
+		},
+		Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) error {
+			low, high := c.Decimal("sigma_min"), c.Decimal("sigma_max")
+			if !(low > 0 && low < high) {
+				return fault.Bad("sigma_min", "%v: want a number above 0 and below sigma_max, which is %v", low, high)
+			}
+			if err := oneSchedule(m); err != nil {
+				return err
+			}
+			return change(m, c.Str("sampling"), low, high)
+		}),
 	}
 }
 

@@ -2,13 +2,17 @@ package classes
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/family"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
@@ -24,7 +28,7 @@ type unetSide struct {
 	Score         *float64
 }
 
-// unetCase is a run of sdxl/e2e.json or refiner/e2e.json.
+// unetCase is a run of sdxl/e2e.json, sdxl/edm.json or refiner/e2e.json.
 type unetCase struct {
 	Model, Latent, Sampler, Scheduler, Mask, What string
 	Concat                                        string `json:"concat_latent_image"`
@@ -34,6 +38,35 @@ type unetCase struct {
 	CFG, Denoise                                  float64
 	Seed                                          uint64
 	Positive, Negative                            unetSide
+	Patches                                       [][]any              // nodes: class, then inputs in their order
+	Markers                                       map[string][]float32 // of the file; nil: of the recorded one
+}
+
+// describe describes the network of a case, with its markers as full checkpoints have them.
+func (c *unetCase) describe(t *testing.T) *value.Model {
+	t.Helper()
+	if c.Markers == nil {
+		return (&e2eCase{Model: c.Model}).model(t)
+	}
+	set, config, err := goldenweights.Set(c.Model)
+	check(t, err)
+	file := map[string]weights.Stored{}
+	for _, name := range set.Names() {
+		if s, _ := set.Get(name); name != "v_pred" {
+			file["model.diffusion_model."+name] = s
+		}
+	}
+	for name, v := range c.Markers {
+		file[name] = weights.Floats(v, len(v))
+	}
+	d, err := models.OpenDiffusion(weights.FromMap(file), map[string]string{"config": string(config)})
+	check(t, err)
+	if len(d.Unused) > 0 {
+		t.Errorf("tensors %v are not known", d.Unused)
+	}
+	m, err := value.NewModel(c.Model, fmt.Sprint(c.Model, c.Markers), d, 1<<20, request.LoadFunc(d.Load))
+	check(t, err)
+	return m
 }
 
 // planes returns a recorded latent, or zeros.
@@ -77,15 +110,15 @@ func (c *unetCase) side(s unetSide) value.Conditioning {
 
 // TestUNetRunsThroughNodes runs every recorded run of SDXL, its refiner and SD1.5 as a workflow.
 func TestUNetRunsThroughNodes(t *testing.T) {
-	for folder, n := range map[string]int{"sdxl": 10, "refiner": 4} {
+	for file, n := range map[string]int{"sdxl/e2e": 10, "sdxl/edm": 16, "refiner/e2e": 4} {
 		cases := map[string]*unetCase{}
-		if err := golden.JSON(folder+"/e2e.json", &cases); err != nil {
+		if err := golden.JSON(file+".json", &cases); err != nil {
 			t.Fatal(err)
 		}
 		if len(cases) < n {
-			t.Fatalf("%s: %d runs", folder, len(cases))
+			t.Fatalf("%s: %d runs", file, len(cases))
 		}
-		unetRuns(t, folder, cases)
+		unetRuns(t, file, cases)
 	}
 }
 
@@ -116,13 +149,13 @@ func (c *unetCase) sampled(t *testing.T, g *graphMaker, model any, values map[st
 	})...)
 }
 
-func unetRuns(t *testing.T, folder string, cases map[string]*unetCase) {
+func unetRuns(t *testing.T, file string, cases map[string]*unetCase) {
 	eng := engineOf(t, fastOps)
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
 		c := cases[name]
 		if testing.Short() && !slices.Contains([]string{
 			"sdxl-v/ModelSamplingDiscrete-zsnr-rescale", "sdxl-inpaint/euler-normal-5", "sd15/dpmpp_2m-karras-6-cfg7",
-			"refiner/node", "refiner/base-then-refiner",
+			"refiner/node", "refiner/base-then-refiner", "cosmos-masked", "file-playground", "file-vpred",
 		}, name) {
 			continue
 		}
@@ -130,13 +163,20 @@ func unetRuns(t *testing.T, folder string, cases map[string]*unetCase) {
 			g, got := newGraph(), map[string]*value.Latent{}
 			l := &value.Latent{Samples: c.planes(c.Latent), NoiseMask: c.mask()}
 			values := map[string]given{
-				"TheModel": {"MODEL", (&e2eCase{Model: c.Model}).model(t)}, "TheLatent": {"LATENT", l},
+				"TheModel": {"MODEL", c.describe(t)}, "TheLatent": {"LATENT", l},
 				"Pos": {"CONDITIONING", c.side(c.Positive)}, "Neg": {"CONDITIONING", c.side(c.Negative)},
 			}
 			model := g.add("TheModel")
 			if strings.Contains(name, "ModelSamplingDiscrete") {
 				model = g.add("ModelSamplingDiscrete", "model", model, "sampling", "v_prediction", "zsnr", true)
 				model = g.add("RescaleCFG", "model", model, "multiplier", 0.7)
+			}
+			for _, p := range c.Patches {
+				class, inputs := p[0].(string), []any{"model", model}
+				for i, v := range p[1:] {
+					inputs = append(inputs, All().Class(class).Inputs[1+i].Name, v)
+				}
+				model = g.add(class, inputs...)
 			}
 			g.add("Keep", "latent", c.sampled(t, g, model, values), "as", "output")
 			runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})
@@ -147,7 +187,7 @@ func unetRuns(t *testing.T, folder string, cases map[string]*unetCase) {
 			if _, err := runner.Run(context.Background(), graph.Job{ID: "unet", Workflow: g.workflow(t)}, nil); err != nil {
 				t.Fatal(err)
 			}
-			rel := relative(got["output"].Samples.Data, tensorOf(t, folder+"/e2e.safetensors", name))
+			rel := relative(got["output"].Samples.Data, tensorOf(t, file+".safetensors", name))
 			bound := 2e-4
 			if t.Logf("relative error %.2g, bound %g", rel, bound); !(rel <= bound) {
 				t.Errorf("relative error %.3g, bound %g", rel, bound)

@@ -220,6 +220,8 @@ func (m *Model) applyProjector(u Use, p *ModelPatch, f NetFile, part string) err
 	return p.Show(u, m, VisionOutput{Rows: h.Y, Cols: h.X, Deep: h.Data})
 }
 
+const discrete = "ModelSamplingDiscrete"
+
 // build returns the model sampling that a host asks for, based on that of the file. Unknown classes are errors.
 func (t *TimeLine) build(ofFile *sampling.ModelSampling) (*sampling.ModelSampling, error) {
 	shift, multiplier := ofFile.Shift(), ofFile.Multiplier()
@@ -229,8 +231,13 @@ func (t *TimeLine) build(ofFile *sampling.ModelSampling) (*sampling.ModelSamplin
 	if t.Multiplier != nil {
 		multiplier = *t.Multiplier
 	}
+	if own, _, _ := ofFile.Classes(); slices.Equal(own, t.Bases) && !ofFile.IsFlow() {
+		return ofFile, nil
+	} else if own[0] != discrete && !ofFile.IsFlow() {
+		return nil, fault.Bad("sampling.bases", "the model of the file is sampled with %s only", strings.Join(own, " and "))
+	}
 	known := []string{
-		"ModelSamplingFlux", "ModelSamplingDiscreteFlow", "ModelSamplingDiscrete", "CONST",
+		"ModelSamplingFlux", "ModelSamplingDiscreteFlow", discrete, "CONST",
 		"EPS", "V_PREDICTION",
 	}
 	for _, b := range t.Bases {
@@ -249,7 +256,7 @@ func (t *TimeLine) build(ofFile *sampling.ModelSampling) (*sampling.ModelSamplin
 		out, err = sampling.NewFlux(shift)
 	case has("ModelSamplingDiscreteFlow"):
 		out, err = sampling.NewFlow(shift, multiplier)
-	case ofFile.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
+	case ofFile.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has(discrete)):
 		return nil, fault.Bad("sampling.bases", "a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name "+
 			"one of them")
 	case has("V_PREDICTION"):
