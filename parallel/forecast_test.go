@@ -81,8 +81,10 @@ func biased(r *request.Request) *request.Request {
 	for _, b := range r.Branches {
 		for i := range b.Entries {
 			if r.Model.Spec.Keyframes && r.Latent.T == 3 {
+				mask := slices.Repeat([]float32{1}, r.Latent.Y/3*r.Latent.X)
+				mask[0], mask[1] = 0, 1.7
 				b.Entries[i].Keyframes = []dit.Keyframes{
-					{Spans: [][2]float32{{9, 17}}, Weight: 0.6}, {Spans: [][2]float32{{0, 1}}, Weight: 1},
+					{Spans: [][2]float32{{9, 17}}, Weight: 0.6, Mask: mask}, {Spans: [][2]float32{{0, 1}}, Weight: 1},
 				}
 			}
 			if n := r.Model.Spec.VisionDim; n > 0 {

@@ -130,6 +130,8 @@ type Keyframes struct {
 	Spans [][2]float32
 	// Weight is the factor of attention, finite and at least 0, that tokens of the video pay to them and they to those.
 	Weight float32
+	// Mask has a further factor for each token of these frames, finite and at least 0; nil: 1 for all.
+	Mask []float32
 }
 
 // KeyframesOf returns how many frames of the latent are keyframes.
@@ -143,7 +145,7 @@ func (e *Entry) KeyframesOf() (frames int) {
 // SameKeyframes reports whether two entries have the same keyframes.
 func (e *Entry) SameKeyframes(other *Entry) bool {
 	return slices.EqualFunc(e.Keyframes, other.Keyframes, func(a, b Keyframes) bool {
-		return a.Weight == b.Weight && slices.Equal(a.Spans, b.Spans)
+		return a.Weight == b.Weight && slices.Equal(a.Spans, b.Spans) && slices.Equal(a.Mask, b.Mask)
 	})
 }
 

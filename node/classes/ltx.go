@@ -91,7 +91,7 @@ func ltxClasses() []graph.Class {
 				graph.Link("image", "IMAGE", "a picture or a video, cut to 8k+1 pictures"),
 				graph.Int("frame_idx", "where it begins; of videos 8k+1 or 0; below 0: from the end", 0, -9999, 9999, 0),
 				graph.Float("strength", "above 1 for more attention to it", 1, 0, 10, 0.01),
-				graph.Link("attention_mask", "MASK", "not supported").AsOptional(),
+				graph.Link("attention_mask", "MASK", "of the pictures, less where they get less attention").AsOptional(),
 				graph.Link("iclora_parameters", "IC_LORA_PARAMETERS", "of Get IC-LoRA Parameters").AsOptional(),
 			}),
 			Outputs: append(slices.Clone(both), graph.Slot{Name: "latent", Type: "LATENT"}), Run: ltxAddGuide,

@@ -17,9 +17,6 @@ import (
 // which of its pictures they stand for. A video that begins later than the first picture is encoded with its first
 // picture twice, whose frame of the latent is left out: each frame then stands for eight pictures.
 func ltxAddGuide(c *graph.Call) ([]any, error) {
-	if c.Given("attention_mask") {
-		return nil, fault.Bad("attention_mask", "not supported: leave it unconnected")
-	}
 	if says, ok := c.Raw("iclora_parameters").(value.Guiding); ok && says.Downscale > 1 {
 		return nil, fault.Bad("iclora_parameters", "the LoRA wants pictures with sides %d times smaller "+
 			"(reference_downscale_factor), which is not supported: only 1 is", says.Downscale)
@@ -55,6 +52,11 @@ func ltxAddGuide(c *graph.Call) ([]any, error) {
 		return nil, fault.Bad("frame_idx", "%d pictures from %d on go beyond the latent's %d frames", im.B, at, t)
 	}
 	guide := dit.Keyframes{Weight: float32(c.Decimal("strength"))}
+	if c.Given("attention_mask") {
+		if guide.Mask, err = guideMask(c.Mask("attention_mask"), frames, s.Y/t, s.X); err != nil {
+			return nil, err
+		}
+	}
 	for i := range frames {
 		from, to := i*ltxPictures, (i+1)*ltxPictures
 		if first {
@@ -73,6 +75,35 @@ func ltxAddGuide(c *graph.Call) ([]any, error) {
 	out.NoiseMask = mask
 	add := func(e *value.Cond) { e.Keyframes = append(slices.Clone(e.Keyframes), guide) }
 	return []any{positive.Each(add), c.Conditioning("negative").Each(add), out}, nil
+}
+
+// guideMask scales a mask to the t frames of a guide, of y x x pixels each, as ComfyUI's network does
+// (comfy/ldm/lightricks/model.py): the first is that of the first picture, and each of the others the mean of so many
+// pictures as there are for each behind it, or if there are less, the nearest. One picture is for all frames. Values
+// below 0 hide as 0 does.
+func guideMask(m *picture.Mask, t, y, x int) ([]float32, error) {
+	im, err := resizedImage(m.Image(), x, y, resample.Area, resample.CropDisabled, "attention_mask")
+	if err != nil {
+		return nil, err
+	}
+	n, last := y*x, m.B-1
+	out := make([]float32, 0, t*n)
+	for i := range t {
+		from, count := 0, 1
+		if each := last / max(1, t-1); i > 0 && each > 0 {
+			from, count = 1+(i-1)*each, each
+		} else if i > 0 && last > 0 {
+			from = 1 + int(float32(i-1)*(float32(last)/float32(t-1)))
+		}
+		for p := range n {
+			sum := float32(0)
+			for k := range count {
+				sum += im.Data[(from+k)*n+p]
+			}
+			out = append(out, max(0, sum/float32(count)))
+		}
+	}
+	return out, nil
 }
 
 // keyframesOf returns how many frames of a latent guide it, as the first entry that knows says.

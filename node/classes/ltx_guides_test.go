@@ -23,7 +23,7 @@ import (
 type guidedRun struct {
 	Model  string
 	Latent []int
-	Guides [][]any // shape of pictures, where they begin, strength
+	Guides [][]any // shape of pictures, where they begin, strength, shape of their mask
 	Sigmas []float32
 	Width  int
 }
@@ -68,8 +68,19 @@ func (r *guidedRun) graph(t *testing.T, name string) (*graphMaker, map[string]gi
 		im.Data = golden.Fill(fmt.Sprintf("input:guides/%s/%d", name, i), im.B*im.Y*im.X*im.C, 1, 0.5)
 		class := fmt.Sprintf("Pictures%d", i)
 		values[class] = given{"IMAGE", im}
-		added := g.add("LTXVAddGuide", "positive", positive, "negative", negative, "vae", vae, "latent", latent, "image",
+		inputs := []any{}
+		if len(guide) > 3 {
+			shape := guide[3].([]any)
+			m := &picture.Mask{B: int(shape[0].(float64)), Y: int(shape[1].(float64)), X: int(shape[2].(float64))}
+			for _, v := range golden.Fill(fmt.Sprintf("input:guides/%s/%d/mask", name, i), m.B*m.Y*m.X, 1.6, 0.5) {
+				m.Data = append(m.Data, min(max(v, 0), 1))
+			}
+			values[class+"Mask"] = given{"MASK", m}
+			inputs = append(inputs, "attention_mask", g.add(class+"Mask"))
+		}
+		inputs = append(inputs, "positive", positive, "negative", negative, "vae", vae, "latent", latent, "image",
 			g.add(class), "frame_idx", int64(guide[1].(float64)), "strength", guide[2].(float64))
+		added := g.add("LTXVAddGuide", inputs...)
 		positive, negative, latent = added, second(added), third(added)
 	}
 	g.add("Keep", "latent", latent, "as", "latent")
@@ -92,18 +103,18 @@ func third(link []any) []any { return []any{link[0], int64(2)} }
 
 // TestLTXGuides compares latents with guides, and videos and sounds that are made of them on plans of every kind, with
 // ComfyUI's: at the beginning, at the end and in the middle, single pictures and videos, with all, less and more than
-// the attention that they get by themselves.
+// the attention that they get by themselves, and with masks of more and of fewer pictures.
 func TestLTXGuides(t *testing.T) {
 	runs, root := guidedRuns(t)
-	if len(runs) != 3 {
-		t.Fatalf("%d runs, want 3", len(runs))
+	if len(runs) != 6 {
+		t.Fatalf("%d runs, want 6", len(runs))
 	}
 	for name, r := range runs {
 		plans := []string{"", "ring=2", "ulysses=2", "ring=2,ulysses=2", "cfg=2", "pipe=2,patches=1"}
 		switch {
 		case testing.Short():
 			plans = plans[:1]
-		case name != "weaker":
+		case name != "weaker" && name != "masked-clips":
 			plans = plans[:2]
 		}
 		for _, plan := range plans {
@@ -154,9 +165,6 @@ func TestLTXGuideRefusals(t *testing.T) {
 		"frame_idx: 1 pictures from 99 on go beyond the latent's 3 frames": func(r *guidedRun, _ inputsOf) {
 			r.Guides = [][]any{{r.Guides[0][0], 99.0, 1.0}}
 		},
-		"attention_mask: not supported": func(_ *guidedRun, inputs inputsOf) {
-			inputs("LTXVAddGuide").Set("attention_mask", []any{"mask", int64(0)})
-		},
 		"want the same for positive and negative": func(_ *guidedRun, inputs inputsOf) {
 			inputs("CFGGuider").Set("negative", inputs("LTXVAddGuide").At("negative"))
 		},
@@ -172,8 +180,6 @@ func TestLTXGuideRefusals(t *testing.T) {
 		r := run
 		change(&r, func(string) *pyjson.Object { return pyjson.NewObject("negative", nil, "latent", nil) })
 		g, values := r.graph(t, "ends")
-		values["Mask"] = given{"MASK", &picture.Mask{B: 1, Y: 1, X: 1, Data: []float32{1}}}
-		g.nodes.Set("mask", pyjson.NewObject("class_type", "Mask", "inputs", pyjson.NewObject()))
 		change(&r, func(class string) *pyjson.Object {
 			for _, id := range g.nodes.Keys() {
 				if n := g.nodes.At(id).(*pyjson.Object); n.At("class_type") == class {

@@ -81,23 +81,40 @@ func (t *biasTable) ofText(list []dit.Bias) (all []bias) {
 const hiddenKey = -1e30
 
 // ofKeyframes returns the biases between the tokens of a video and those of keyframes, of which each frame has so many,
-// at the end of n image tokens. Row 0 is what tokens of the video add, row i what those of keyframes i-1 add.
+// at the end of n image tokens. Row 0 is what tokens of the video add, each of the others what those of keyframes add
+// that have the same weight.
 func (t *biasTable) ofKeyframes(list []dit.Keyframes, frame, n int) (all []bias) {
-	at := n
+	var weights []float32 // of the tokens of all keyframes
 	for _, k := range list {
-		at -= len(k.Spans) * frame
-	}
-	video := dit.Range{End: at}
-	t.text, t.image = []reads{{0, -1}}, []reads{{0, 0}}
-	for i, k := range list {
-		value := float32(hiddenKey)
-		if k.Weight > 0 {
-			value = float32(math.Log(float64(k.Weight)))
+		for i := range len(k.Spans) * frame {
+			weight := k.Weight
+			if k.Mask != nil {
+				weight *= k.Mask[i]
+			}
+			weights = append(weights, weight)
 		}
-		keys := dit.Range{Start: at, End: at + len(k.Spans)*frame}
-		t.image = append(t.image, reads{at, i + 1})
-		all = append(all, bias{0, false, keys, value}, bias{i + 1, false, video, value})
-		at = keys.End
+	}
+	begin := n - len(weights)
+	t.text, t.image = []reads{{0, -1}}, []reads{{0, 0}}
+	rows := map[float32]int{}
+	for at := 0; at < len(weights); {
+		weight, end := weights[at], at+1
+		for end < len(weights) && weights[end] == weight {
+			end++
+		}
+		value := float32(hiddenKey)
+		if weight > 0 {
+			value = float32(math.Log(float64(weight)))
+		}
+		row, known := rows[weight]
+		if !known {
+			row = len(rows) + 1
+			rows[weight] = row
+			all = append(all, bias{row, false, dit.Range{End: begin}, value})
+		}
+		t.image = append(t.image, reads{begin + at, row})
+		all = append(all, bias{0, false, dit.Range{Start: begin + at, End: begin + end}, value})
+		at = end
 	}
 	return all
 }
@@ -123,7 +140,7 @@ func (t *biasTable) each(text bool, of dit.Range, visit func(lo, hi, row int)) {
 // weighs reports whether keyframes of an entry change attention.
 func weighs(e *dit.Entry) bool {
 	for _, k := range e.Keyframes {
-		if k.Weight != 1 {
+		if k.Weight != 1 || k.Mask != nil {
 			return true
 		}
 	}

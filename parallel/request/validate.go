@@ -146,14 +146,21 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 			spec.Sound.Channels*spec.Sound.Patch)
 	case len(e.Keyframes) > 0 && !spec.Keyframes:
 		return fault.Bad(branch, "entry %d has frames that guide a video, which %s models do not take", i, spec.Family)
-	case !e.SameKeyframes(&r.Branches[0].Entries[0].Entry):
-		return fault.Bad(branch, "entry %d has other frames that guide the video (LTXVAddGuide) than the first one: want "+
-			"the same for positive and negative", i)
 	case len(e.Keyframes) > 0 && e.KeyframesOf() >= r.Latent.T:
 		return fault.Bad(branch, "entry %d has %d frames that guide the video (LTXVAddGuide), the latent has %d: sample the "+
 			"latent that the guides were added to", i, e.KeyframesOf(), r.Latent.T)
 	case slices.ContainsFunc(e.Keyframes, func(k dit.Keyframes) bool { return !(k.Weight >= 0) || !finite(k.Weight) }):
 		return fault.Bad(branch, "entry %d has frames that guide the video with weights that are no numbers from 0 on", i)
+	case slices.ContainsFunc(e.Keyframes, func(k dit.Keyframes) bool {
+		frame := r.Latent.Grid(spec).Frame()
+		return k.Mask != nil && len(k.Mask) != len(k.Spans)*frame.Y*frame.X ||
+			slices.ContainsFunc(k.Mask, func(v float32) bool { return !(v >= 0) || !finite(v) })
+	}):
+		return fault.Bad(branch, "entry %d has frames that guide the video with a mask that is not made of numbers from 0 "+
+			"on, one for each pixel of the latent's frames of %d x %d", i, r.Latent.X, r.Latent.Y/max(1, r.Latent.T))
+	case !e.SameKeyframes(&r.Branches[0].Entries[0].Entry):
+		return fault.Bad(branch, "entry %d has other frames that guide the video (LTXVAddGuide) than the first one: want "+
+			"the same for positive and negative", i)
 	case e.FrameRate != 0 && spec.FrameRate == 0:
 		return fault.Bad(branch, "entry %d has a frame rate, which %s models do not take", i, spec.Family)
 	case !(e.FrameRate >= 0 && e.FrameRate <= maxFrameRate):

@@ -4,8 +4,9 @@ frames of a video, in ComfyUI 0.33.0. Running the tests does not need this scrip
     python tests/reference/make_ltx_guides.py COMFYUI_TREE tests/golden/ltx
 
 Weights and inputs are by the formula of tests/golden/README.md section 1. A run is a list of guides, each of them
-pictures `input:guides/NAME/I` (scale 1, offset 0.5), where they begin and their strength, that LTXVAddGuide puts into
-an empty latent with the autoencoder `ltxvae-a`; `#latent` is what it returns at last (every 3rd value), `#mask` its
+pictures `input:guides/NAME/I` (scale 1, offset 0.5), where they begin, their strength and the shape of their mask, if
+they have one (`input:guides/NAME/I/mask`, scale 1.6, offset 0.5, cut to 0..1), that LTXVAddGuide puts into an empty
+latent with the autoencoder `ltxvae-a`; `#latent` is what it returns at last (every 3rd value), `#mask` its
 mask of frames, `spans` the pictures that the frames of guides stand for, and `#video`, `#sound` what
 SamplerCustomAdvanced makes of it with CFGGuider, euler and the network, after LTXVCropGuides. Frames of guides have
 noise of their own.
@@ -31,12 +32,17 @@ from safetensors.torch import save_file
 
 FILES = {**json.load(gzip.open(f"{out}/weights.json.gz")), **json.load(open(f"{out}/weights_vae.json"))}
 SIGMAS = [0.9, 0.5, 0.0]
-# network, frames, rows and columns of the latent, guides: pictures, rows and columns of them, frame_idx, strength
+# network, frames, rows and columns of the latent, guides: pictures, rows and columns of them, frame_idx, strength, mask
 RUNS = {
     "ends": ("ltx-a", (3, 2, 3), [((1, 64, 96), 0, 1.0), ((1, 64, 96), -1, 1.0)]),
     "weaker": ("ltx-a", (3, 2, 3), [((1, 64, 96), -1, 0.7), ((1, 50, 80), 0, 0.4)]),
     "clips": ("ltx-b", (4, 2, 2), [((9, 64, 64), 12, 0.5), ((11, 64, 64), 0, 1.0), ((1, 64, 64), 5, 1.5)]),
-}
+    "masked": ("ltx-a", (3, 2, 3), [((1, 64, 96), 0, 1.0, (1, 4, 6)), ((1, 64, 96), -1, 0.7)]),
+    "masked-clips": ("ltx-b", (4, 2, 2), [((9, 64, 64), 12, 0.5, (9, 3, 5)), ((9, 64, 64), 0, 1.2, (2, 7, 4)),
+        ((1, 64, 64), 5, 1.0, (4, 2, 2))]),
+    "masked-long": ("ltx-a", (4, 2, 3), [((17, 64, 96), 0, 1.0, (2, 5, 7)), ((17, 64, 96), 1, 0.9, (1, 1, 1)),
+        ((17, 64, 96), 0, 1.0, (8, 2, 3))]),
+}  # fmt: skip
 
 
 def loaded(model):
@@ -60,9 +66,10 @@ with torch.inference_mode():
         ]
         latent = lt.EmptyLTXVLatentVideo.execute(32 * x, 32 * y, 8 * t - 7, 1).args[0]
         sides = list(lt.LTXVConditioning.execute(*sides, 24.0).args)
-        for i, (shape, at, strength) in enumerate(guides):
+        for i, (shape, at, strength, *masks) in enumerate(guides):
             pictures = fill(f"input:guides/{name}/{i}", (*shape, 3), 1, 0.5)
-            *sides, latent = lt.LTXVAddGuide.execute(*sides, vae, latent, pictures, at, strength).args
+            masks = [fill(f"input:guides/{name}/{i}/mask", s, 1.6, 0.5).clamp(0, 1) for s in masks]
+            *sides, latent = lt.LTXVAddGuide.execute(*sides, vae, latent, pictures, at, strength, *masks).args
         coordinates = sides[0][0][1]["keyframe_idxs"][0, 0, :: y * x]
         cases[name] = {
             "model": model, "latent": [t, y, x], "guides": guides, "sigmas": SIGMAS, "width": width,
