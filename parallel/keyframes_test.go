@@ -25,6 +25,7 @@ func TestBadKeyframesAreRefused(t *testing.T) {
 		{mask, func(k []dit.Keyframes) { k[0].Mask = []float32{} }},
 		{mask, func(k []dit.Keyframes) { k[0].Mask[3] = -0.5 }},
 		{mask, func(k []dit.Keyframes) { k[0].Mask[3] = float32(math.NaN()) }},
+		{"fewer tokens than fit the latent's frames of 3 x 2", func(k []dit.Keyframes) { k[1].Every = 2 }},
 		{"weights that are no numbers from 0 on", func(k []dit.Keyframes) { k[1].Weight = -1 }},
 		{"want the same for positive and negative", nil},
 	} {

@@ -46,6 +46,7 @@ type Grid struct {
 	SoundY, SoundX   int // rows and columns of the sound's latent
 	Sound            int // tokens of sound
 	Pad              int // padding tokens that the network appends to the image tokens (Spec.Multiple)
+	Left             int // of Y*X tokens those that keyframes leave out (Keyframes.Every)
 }
 
 // Frame returns the grid of one frame.
@@ -54,10 +55,13 @@ func (g Grid) Frame() Grid {
 	return Grid{Y: g.Y / t, X: g.X, LatentY: g.LatentY / t, LatentX: g.LatentX}
 }
 
-// Unpadded returns Y*X + Sound, the number of image tokens without padding tokens.
-func (g Grid) Unpadded() int { return g.Y*g.X + g.Sound }
+// Video returns Y*X - Left, the number of image tokens without sound and padding tokens.
+func (g Grid) Video() int { return g.Y*g.X - g.Left }
 
-// Tokens returns Y*X + Sound + Pad.
+// Unpadded returns Video + Sound, the number of image tokens without padding tokens.
+func (g Grid) Unpadded() int { return g.Video() + g.Sound }
+
+// Tokens returns Unpadded + Pad.
 func (g Grid) Tokens() int { return g.Unpadded() + g.Pad }
 
 // Array is host conditioning data: row-major f32 [Rows, Cols]. Read-only once it is inside an Entry.
@@ -122,31 +126,6 @@ type Entry struct {
 	// Other models ignore both.
 	Hint Array
 	Mode int
-}
-
-// Keyframes are frames of a latent that guide a video.
-type Keyframes struct {
-	// Spans has, for each of these frames, the first picture of the video that it stands for, and the one after the last.
-	Spans [][2]float32
-	// Weight is the factor of attention, finite and at least 0, that tokens of the video pay to them and they to those.
-	Weight float32
-	// Mask has a further factor for each token of these frames, finite and at least 0; nil: 1 for all.
-	Mask []float32
-}
-
-// KeyframesOf returns how many frames of the latent are keyframes.
-func (e *Entry) KeyframesOf() (frames int) {
-	for _, k := range e.Keyframes {
-		frames += len(k.Spans)
-	}
-	return frames
-}
-
-// SameKeyframes reports whether two entries have the same keyframes.
-func (e *Entry) SameKeyframes(other *Entry) bool {
-	return slices.EqualFunc(e.Keyframes, other.Keyframes, func(a, b Keyframes) bool {
-		return a.Weight == b.Weight && slices.Equal(a.Spans, b.Spans) && slices.Equal(a.Mask, b.Mask)
-	})
 }
 
 // Bias is added to the attention scores that image tokens, and text tokens before Rows, have with keys in Rows of

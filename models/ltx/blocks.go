@@ -28,13 +28,14 @@ func (m *Model) streams(env dit.Env, s *dit.State, video, sound engine.Tensor) (
 	v.side, a.side = m.sides(e)
 	all, grid := parts(e), s.P.Grid
 	v.x, v.rope = s.X, s.RoPE
-	v.of = segments(s.P.N, all, e.Frames, grid.Frame().Y*grid.X, s.Rows.Image, video)
+	v.of = segments(s.P.N, all, e.Frames, e.FrameRows(grid), s.Rows.Image, video)
 	v.h = layers.Scratch(env, v.x, v.x.Shape()...)
 	if a.x = s.Sound; a.x.IsZero() {
 		return v, a
 	}
 	a.rope = s.P.SoundRoPE
-	a.of = segments(s.P.N, all, soundTimes(e, grid.Sound), 1, dit.Range{End: a.x.Dim(1)}, sound)
+	each := func(row int) int { return row }
+	a.of = segments(s.P.N, all, soundTimes(e, grid.Sound), each, dit.Range{End: a.x.Dim(1)}, sound)
 	a.h = layers.Scratch(env, a.x, a.x.Shape()...)
 	return v, a
 }
@@ -53,9 +54,9 @@ func soundTimes(e *dit.Entry, rows int) []float32 {
 	return append(make([]float32, n), own...)
 }
 
-// segments returns the runs within rows, where each of times is the part that so many rows have; nil: 1 everywhere. mod
-// is [N, k*E], first that of the first of all parts for n entries.
-func segments(n int, all, times []float32, each int, rows dit.Range, mod engine.Tensor) (out []segment) {
+// segments returns the runs within rows, where each of times is the part that the rows from first of its index have;
+// nil: 1 everywhere. mod is [N, k*E], first that of the first of all parts for n entries.
+func segments(n int, all, times []float32, first func(i int) int, rows dit.Range, mod engine.Tensor) (out []segment) {
 	of := func(part float32) engine.Tensor {
 		for i, p := range all {
 			if p == part {
@@ -70,7 +71,7 @@ func segments(n int, all, times []float32, each int, rows dit.Range, mod engine.
 	for from, to := 0, 0; from < len(times); from = to {
 		for to = from + 1; to < len(times) && times[to] == times[from]; to++ {
 		}
-		lo, hi := max(rows.Start, from*each), min(rows.End, to*each)
+		lo, hi := max(rows.Start, first(from)), min(rows.End, first(to))
 		if lo < hi {
 			out = append(out, segment{dit.Range{Start: lo - rows.Start, End: hi - rows.Start}, of(times[from])})
 		}

@@ -3,6 +3,7 @@ package ltx
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"patchbay/models/dit"
 	"patchbay/models/layers"
@@ -45,10 +46,21 @@ func (m *Model) place(env dit.Env, p *dit.Prepared) {
 		return func(i int) (float32, float32) { return start(i), start(i + 1) }
 	}
 	var given [][2]float32
-	for _, k := range p.Entries[0].Keyframes {
+	var kinds []int                               // of frames
+	kept, every := p.Entries[0].Kept(g), []int{1} // sides of what tokens stand for: of the video, then of each keyframe
+	for i, k := range p.Entries[0].Keyframes {
+		every = append(every, max(1, k.Every))
 		given = append(given, k.Spans...)
+		kinds = append(kinds, slices.Repeat([]int{1 + i}, len(k.Spans))...)
 	}
 	first := max(1, g.T) - len(given) // the first keyframe
+	kinds = append(make([]int, first), kinds...)
+	whole := func(token int) int {
+		if kept == nil {
+			return token
+		}
+		return int(kept[token])
+	}
 	second := func(i int) (start, end float32) {
 		if i >= first {
 			return given[i-first][0] * inverse, given[i-first][1] * inverse
@@ -61,13 +73,18 @@ func (m *Model) place(env dit.Env, p *dit.Prepared) {
 		})(i)
 	}
 	seconds := func(most int, middles bool) axis {
-		return line(max(1, g.T), most, middles, second, func(token int) int { return token / (frame.Y * frame.X) })
+		return line(max(1, g.T), most, middles, second, func(token int) int { return whole(token) / (frame.Y * frame.X) })
 	}
 	pixels := func(n, most int, of func(token int) int) axis {
-		return line(n, most, c.Middles, between(func(i int) float32 { return float32(cellPixels * i) }), of)
+		return line(n*len(every), most, c.Middles, func(i int) (start, end float32) {
+			return float32(cellPixels * (i % n)), float32(cellPixels * (i%n + every[i/n]))
+		}, func(token int) int {
+			token = whole(token)
+			return of(token) + n*kinds[token/(frame.Y*frame.X)]
+		})
 	}
-	p.RoPE = layers.UploadRotation(env, g.Y*g.X, video+sound, func() layers.Rotation {
-		return c.tables(g.Y*g.X, video, []axis{
+	p.RoPE = layers.UploadRotation(env, g.Video(), video+sound, func() layers.Rotation {
+		return c.tables(g.Video(), video, []axis{
 			seconds(c.MaxPos[0], c.Middles),
 			pixels(frame.Y, c.MaxPos[1], func(token int) int { return token / frame.X % frame.Y }),
 			pixels(frame.X, c.MaxPos[2], func(token int) int { return token % frame.X }),

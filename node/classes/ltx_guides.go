@@ -17,9 +17,9 @@ import (
 // which of its pictures they stand for. A video that begins later than the first picture is encoded with its first
 // picture twice, whose frame of the latent is left out: each frame then stands for eight pictures.
 func ltxAddGuide(c *graph.Call) ([]any, error) {
-	if says, ok := c.Raw("iclora_parameters").(value.Guiding); ok && says.Downscale > 1 {
-		return nil, fault.Bad("iclora_parameters", "the LoRA wants pictures with sides %d times smaller "+
-			"(reference_downscale_factor), which is not supported: only 1 is", says.Downscale)
+	every := 1
+	if says, ok := c.Raw("iclora_parameters").(value.Guiding); ok {
+		every = max(1, says.Downscale)
 	}
 	l, ae, im, at := c.Layers("latent"), c.VAE("vae"), c.Image("image").First(3), c.Whole("frame_idx")
 	positive := c.Conditioning("positive")
@@ -31,13 +31,22 @@ func ltxAddGuide(c *graph.Call) ([]any, error) {
 	if at < 0 {
 		at = max((t-keyframesOf(positive)-1)*ltxPictures+1+at, 0)
 	}
+	y, x, strength := s.Y/t, s.X, c.Decimal("strength")
+	switch {
+	case y%every != 0 || x%every != 0:
+		return nil, fault.Bad("iclora_parameters", "the LoRA wants pictures with sides %d times smaller "+
+			"(reference_downscale_factor), those of the latent's frames are %d x %d: want multiples", every, x, y)
+	case every > 1 && strength > 1:
+		return nil, fault.Bad("strength", "%v: want 0 to 1 with iclora_parameters of a LoRA that wants pictures with sides "+
+			"%d times smaller, with more ComfyUI leaves the guide out", strength, every)
+	}
 	cut := func(n int) int { return (n-1)/ltxPictures*ltxPictures + 1 }
 	first := at == 0 || cut(im.B) == 1 // its first frame stands for one picture
 	if !first {
 		im = &picture.Image{B: im.B + 1, Y: im.Y, X: im.X, C: im.C, Data: slices.Concat(im.Items(0, 1).Data, im.Data)}
 	}
 	im = im.Items(0, cut(im.B))
-	encoded, err := encodedTo(c, ae, im, s.Y/t, s.X)
+	encoded, err := encodedTo(c, ae, im, y/every, x/every)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +60,9 @@ func ltxAddGuide(c *graph.Call) ([]any, error) {
 	if (at+ltxPictures-1)/ltxPictures+frames > t {
 		return nil, fault.Bad("frame_idx", "%d pictures from %d on go beyond the latent's %d frames", im.B, at, t)
 	}
-	guide := dit.Keyframes{Weight: float32(c.Decimal("strength"))}
+	guide := dit.Keyframes{Weight: float32(strength), Every: every}
 	if c.Given("attention_mask") {
-		if guide.Mask, err = guideMask(c.Mask("attention_mask"), frames, s.Y/t, s.X); err != nil {
+		if guide.Mask, err = guideMask(c.Mask("attention_mask"), frames, y/every, x/every); err != nil {
 			return nil, err
 		}
 	}
@@ -64,17 +73,56 @@ func ltxAddGuide(c *graph.Call) ([]any, error) {
 		}
 		guide.Spans = append(guide.Spans, [2]float32{float32(at + from), float32(at + to)})
 	}
-	out := l.With(joinedFrames(s, encoded, frames))
+	out := l.With(joinedFrames(s, dilated(encoded, every), frames))
 	mask, err := frameMask(l)
 	if err != nil {
 		return nil, err
 	}
 	part := max(0, 1-guide.Weight)
-	mask.Data = append(mask.Data, slices.Repeat([]float32{part}, frames*mask.Y*mask.X)...)
+	if every == 1 {
+		mask.Data = append(mask.Data, slices.Repeat([]float32{part}, frames*mask.Y*mask.X)...)
+	} else if mask, err = expandedMask(mask, y, x); err != nil {
+		return nil, err
+	} else {
+		for i := range frames * y * x {
+			v := -1 - guide.Weight // pixels without tokens, as ComfyUI marks them
+			if i/x%y%every == 0 && i%x%every == 0 {
+				v = part
+			}
+			mask.Data = append(mask.Data, v)
+		}
+	}
 	mask.B += frames
 	out.NoiseMask = mask
 	add := func(e *value.Cond) { e.Keyframes = append(slices.Clone(e.Keyframes), guide) }
 	return []any{positive.Each(add), c.Conditioning("negative").Each(add), out}, nil
+}
+
+// dilated puts the pixels of a latent so far apart, with zeros between.
+func dilated(l request.Latent, every int) request.Latent {
+	out := l
+	out.Y, out.X = l.Y*every, l.X*every
+	out.Data = make([]float32, len(l.Data)*every*every)
+	for i, v := range l.Data {
+		out.Data[i/l.X*every*out.X+i%l.X*every] = v
+	}
+	return out
+}
+
+// expandedMask gives a mask with one value for each frame y x x of it.
+func expandedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
+	if m.Y == y && m.X == x {
+		return m, nil
+	}
+	if m.Y != 1 || m.X != 1 {
+		return nil, fault.Bad("latent", "has a mask of %d x %d: want one value for each frame, or one for each of its "+
+			"%d x %d pixels", m.X, m.Y, x, y)
+	}
+	out := &picture.Mask{B: m.B, Y: y, X: x, Data: make([]float32, 0, m.B*y*x)}
+	for _, v := range m.Data {
+		out.Data = append(out.Data, slices.Repeat([]float32{v}, y*x)...)
+	}
+	return out, nil
 }
 
 // guideMask scales a mask to the t frames of a guide, of y x x pixels each, as ComfyUI's network does

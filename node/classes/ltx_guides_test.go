@@ -23,7 +23,7 @@ import (
 type guidedRun struct {
 	Model  string
 	Latent []int
-	Guides [][]any // shape of pictures, where they begin, strength, shape of their mask
+	Guides [][]any // shape of pictures, where they begin, strength, shape of their mask, factor
 	Sigmas []float32
 	Width  int
 }
@@ -69,7 +69,12 @@ func (r *guidedRun) graph(t *testing.T, name string) (*graphMaker, map[string]gi
 		class := fmt.Sprintf("Pictures%d", i)
 		values[class] = given{"IMAGE", im}
 		inputs := []any{}
-		if len(guide) > 3 {
+		if len(guide) > 4 {
+			says := value.Guiding{Downscale: int(guide[4].(float64))}
+			values[class+"LoRA"] = given{"IC_LORA_PARAMETERS", says}
+			inputs = append(inputs, "iclora_parameters", g.add(class+"LoRA"))
+		}
+		if len(guide) > 3 && guide[3] != nil {
 			shape := guide[3].([]any)
 			m := &picture.Mask{B: int(shape[0].(float64)), Y: int(shape[1].(float64)), X: int(shape[2].(float64))}
 			for _, v := range golden.Fill(fmt.Sprintf("input:guides/%s/%d/mask", name, i), m.B*m.Y*m.X, 1.6, 0.5) {
@@ -106,15 +111,15 @@ func third(link []any) []any { return []any{link[0], int64(2)} }
 // the attention that they get by themselves, and with masks of more and of fewer pictures.
 func TestLTXGuides(t *testing.T) {
 	runs, root := guidedRuns(t)
-	if len(runs) != 6 {
-		t.Fatalf("%d runs, want 6", len(runs))
+	if len(runs) != 8 {
+		t.Fatalf("%d runs, want 8", len(runs))
 	}
 	for name, r := range runs {
 		plans := []string{"", "ring=2", "ulysses=2", "ring=2,ulysses=2", "cfg=2", "pipe=2,patches=1"}
 		switch {
 		case testing.Short():
 			plans = plans[:1]
-		case name != "weaker" && name != "masked-clips":
+		case name != "weaker" && name != "masked-clips" && name != "small-both":
 			plans = plans[:2]
 		}
 		for _, plan := range plans {
@@ -165,6 +170,9 @@ func TestLTXGuideRefusals(t *testing.T) {
 		"frame_idx: 1 pictures from 99 on go beyond the latent's 3 frames": func(r *guidedRun, _ inputsOf) {
 			r.Guides = [][]any{{r.Guides[0][0], 99.0, 1.0}}
 		},
+		"strength: 1.5: want 0 to 1 with iclora_parameters": func(r *guidedRun, _ inputsOf) {
+			r.Latent, r.Guides = []int{3, 2, 4}, [][]any{{r.Guides[0][0], 0.0, 1.5, nil, 2.0}}
+		},
 		"want the same for positive and negative": func(_ *guidedRun, inputs inputsOf) {
 			inputs("CFGGuider").Set("negative", inputs("LTXVAddGuide").At("negative"))
 		},
@@ -203,7 +211,8 @@ func TestLTXGuideRefusals(t *testing.T) {
 }
 
 // TestGuidesOfLoRAs compares what metadata of LoRAs say of guides with ComfyUI's rule: the last LoRA with metadata
-// counts, numbers are rounded to even and at least 1. A factor of 1 changes nothing, others are refused.
+// counts, numbers are rounded to even and at least 1. A factor of 1 changes nothing, others are refused for frames
+// whose sides are no multiples of it.
 func TestGuidesOfLoRAs(t *testing.T) {
 	runs, root := guidedRuns(t)
 	run := runs["ends"]

@@ -222,7 +222,7 @@ func (m *Model) branch(b GuiderBranch, l request.Latent, latent *Latent, hint Hi
 			e.Keyframes = nil
 		}
 		if noise != nil && m.Traits.FrameTimes {
-			mask := m.frameMask(noise, l)
+			mask := spread(m.frameMask(noise, l), e.Keyframes)
 			e.Frames = meansOfFrames(mask)
 			if m.Traits.EvenFrames && !even(mask, e.Frames) {
 				return out, fault.Bad("latent_image", "has a mask that differs within a frame: %s models take masks of whole "+
@@ -247,6 +247,29 @@ func (m *Model) vision(c *Cond, branch string) (dit.Array, error) {
 			"the picture encoder that it was made for (clip_vision_h)", v.Cols, m.Spec.Family, m.Spec.VisionDim)
 	}
 	return c.Vision, nil
+}
+
+// spread returns a mask in which each token of keyframes has what it stands for (dit.Keyframes.Every).
+func spread(mask request.Latent, list []dit.Keyframes) request.Latent {
+	y, x := mask.Y/max(1, mask.T), mask.X
+	at := mask.T
+	for _, k := range list {
+		at -= len(k.Spans)
+	}
+	if at < 0 {
+		return mask // frames that are not there are refused with the request
+	}
+	for _, k := range list {
+		for range k.Spans {
+			frame := mask.Data[at*y*x:][:y*x]
+			for i := range frame {
+				by := max(1, k.Every)
+				frame[i] = frame[i/x/by*by*x+i%x/by*by]
+			}
+			at++
+		}
+	}
+	return mask
 }
 
 // even reports whether the values of a mask are those of its frames.

@@ -12,7 +12,7 @@ import (
 // LazyCache: x[..., ::8, ::8] of a latent [C, T, Y, X].
 func TestCachesCompareEveryEighthRowOfALayer(t *testing.T) {
 	const c, layers, y, x = 2, 3, 11, 18
-	l := newLayout(c, 2, (&dit.Spec{PatchSize: 2}).FrameTokens(layers, layers*y, x), dit.Sound{})
+	l := newLayout(c, 2, (&dit.Spec{PatchSize: 2}).FrameTokens(layers, layers*y, x), dit.Sound{}, nil)
 	g := newGauge(l, 0, request.CacheEasy, 0)
 	var got, want []int32
 	for _, at := range g.elementsOf(&latentPart{n: len(l.order)}, l).compared {

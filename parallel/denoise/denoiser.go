@@ -41,7 +41,7 @@ func newDenoiser(req *request.Request) (*denoiser, error) {
 	}
 	l, spec := req.Latent, req.Model.Spec
 	d := &denoiser{req: req, sampler: sampler}
-	d.whole = newLayout(l.C, spec.PatchSize, l.Grid(spec), spec.Sound)
+	d.whole = newLayout(l.C, spec.PatchSize, req.Grid(), spec.Sound, req.Kept())
 	d.n = len(d.whole.order)
 	d.preds = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)

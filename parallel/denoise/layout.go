@@ -21,12 +21,13 @@ type layout struct {
 	features int     // columns of rows
 	gather   []int32 // per row element: the vector element it reads, -1: none; nil when rows are the vector
 	owned    []bool  // per row element: false for padding; nil when all are true
+	kept     []int32 // per token of the video: its place in the whole grid; nil: all tokens are there
 	order    []int32 // per vector element: its index in the latent's item; only of whole latents
 }
 
 // newLayout makes the layout of a whole latent of c channels, whose token grid is g with p x p elements per token, and
-// of the sound beside it.
-func newLayout(c, p int, g dit.Grid, sound dit.Sound) *layout {
+// of the sound beside it. Tokens that are not kept are in the vector but in no row.
+func newLayout(c, p int, g dit.Grid, sound dit.Sound, kept []int32) *layout {
 	y, x, tall := g.LatentY, g.LatentX, g.Frame().LatentY
 	l := &layout{grid: g, features: c * p * p}
 	video := l.features
@@ -46,7 +47,8 @@ func newLayout(c, p int, g dit.Grid, sound dit.Sound) *layout {
 		}
 	})
 	l.walkSound(sound, func(_, at int) { element(n + at) })
-	if tall%p != 0 || x%p != 0 || g.Pad > 0 || g.Sound > 0 && sound.Channels*sound.Patch != video {
+	l.kept = kept
+	if kept != nil || tall%p != 0 || x%p != 0 || g.Pad > 0 || g.Sound > 0 && sound.Channels*sound.Patch != video {
 		l.index(c, p, tall, x, func(ci, yi, xi int) int32 { return position[(ci*y+yi)*x+xi] })
 		l.walkSound(sound, func(k, at int) { l.gather[k], l.owned[k] = position[n+at], true })
 	}
@@ -55,7 +57,7 @@ func newLayout(c, p int, g dit.Grid, sound dit.Sound) *layout {
 
 // tokensOf returns the tokens of latents without sound, [B*tokens, C*p*p].
 func tokensOf(v request.Latent, spec *dit.Spec) dit.Array {
-	l := newLayout(v.C, spec.PatchSize, v.Grid(spec), dit.Sound{})
+	l := newLayout(v.C, spec.PatchSize, v.Grid(spec), dit.Sound{}, nil)
 	all := dit.Range{End: l.grid.Tokens()}
 	return dit.Array{
 		Rows: v.B * all.End, Cols: l.features, Data: l.read(v.B, len(l.order), all, l.toVector(v.B, v.Data)),
@@ -78,7 +80,7 @@ func (l *layout) area(a request.Area, c, p int, g dit.Grid) *layout {
 // walkSound visits the row elements of tokens of sound in order, with their index in the sound's latent.
 func (l *layout) walkSound(sound dit.Sound, visit func(k, at int)) {
 	for t := range l.grid.Sound {
-		k := (l.grid.Y*l.grid.X + t) * l.features
+		k := (l.grid.Video() + t) * l.features
 		for ci := range sound.Channels {
 			for px := range sound.Patch {
 				visit(k, ci*l.grid.SoundY*l.grid.SoundX+t*sound.Patch+px)
@@ -91,18 +93,21 @@ func (l *layout) walkSound(sound dit.Sound, visit func(k, at int)) {
 // walk visits the row elements of the video in order, with the latent row at which their frame begins and their
 // position in the padded frame.
 func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
-	token, frame := 0, l.grid.Frame()
-	for ty := range l.grid.Y {
-		top := ty / frame.Y * frame.LatentY
-		for tx := range l.grid.X {
-			k := token * l.features
-			token++
-			for ci := range c {
-				for py := range p {
-					for px := range p {
-						visit(k, ci, top, ty%frame.Y*p+py, tx*p+px)
-						k++
-					}
+	frame, n := l.grid.Frame(), l.grid.Y*l.grid.X
+	if l.kept != nil {
+		n = len(l.kept)
+	}
+	for token := range n {
+		k, at := token*l.features, token
+		if l.kept != nil {
+			at = int(l.kept[token])
+		}
+		ty, tx := at/l.grid.X, at%l.grid.X
+		for ci := range c {
+			for py := range p {
+				for px := range p {
+					visit(k, ci, ty/frame.Y*frame.LatentY, ty%frame.Y*p+py, tx*p+px)
+					k++
 				}
 			}
 		}
@@ -172,6 +177,9 @@ func (l *layout) read(b, n int, tokens dit.Range, vector []float32) []float32 {
 func (l *layout) first(token int) int {
 	if l.gather == nil {
 		return token * l.features
+	}
+	if token == l.grid.Tokens() {
+		return len(l.order) // also elements that no row has
 	}
 	n := 0
 	for k := range token * l.features {

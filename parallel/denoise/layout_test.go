@@ -26,7 +26,7 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 		for i := range latent {
 			latent[i] = float32(i)
 		}
-		l := newLayout(c, p, gridOf(y, x, p), dit.Sound{})
+		l := newLayout(c, p, gridOf(y, x, p), dit.Sound{}, nil)
 		v := l.toVector(b, latent)
 		if back := l.toLatent(b, v); !slices.Equal(back, latent) {
 			t.Fatalf("toLatent(toVector) = %v, want %v", back, latent)
@@ -69,7 +69,7 @@ func TestLayoutOfSound(t *testing.T) {
 			v.Data[i] = float32(i + 1)
 		}
 		grid := v.Grid(spec)
-		l := newLayout(c, p, grid, sound)
+		l := newLayout(c, p, grid, sound, nil)
 		var want []float32
 		width := max(c*p*p, sound.Channels*sound.Patch)
 		for bi := range b {
@@ -146,7 +146,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 	for i := range latent {
 		latent[i] = float32(i)
 	}
-	whole := newLayout(c, p, gridOf(y, x, p), dit.Sound{})
+	whole := newLayout(c, p, gridOf(y, x, p), dit.Sound{}, nil)
 	a := request.Area{H: 3, W: 4, Y: 2, X: 3}
 	part := whole.area(a, c, p, gridOf(a.H, a.W, p))
 	rows := part.read(1, c*y*x, dit.Range{End: part.grid.Tokens()}, whole.toVector(1, latent))
@@ -158,7 +158,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 			}
 		}
 	}
-	areaLayout := newLayout(c, p, gridOf(a.H, a.W, p), dit.Sound{})
+	areaLayout := newLayout(c, p, gridOf(a.H, a.W, p), dit.Sound{}, nil)
 	want := areaLayout.read(1, c*a.H*a.W, dit.Range{End: areaLayout.grid.Tokens()}, areaLayout.toVector(1, crop))
 	if !slices.Equal(rows, want) {
 		t.Fatalf("rows of the area = %v, want %v", rows, want)

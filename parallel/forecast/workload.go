@@ -165,7 +165,7 @@ func (w *Workload) groups(n int) [][]int {
 func (w *Workload) Tokens() int { return w.Spec.Split(w.grid()) }
 
 func (w *Workload) grid() dit.Grid {
-	g := w.Spec.FrameTokens(w.T, w.Y, w.X)
+	g := (&dit.Entry{Keyframes: w.Keyframes}).Thinned(w.Spec.FrameTokens(w.T, w.Y, w.X))
 	if w.SoundX > 0 {
 		g = w.Spec.WithSound(g, w.SoundY, w.SoundX)
 	}

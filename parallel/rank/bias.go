@@ -27,7 +27,7 @@ type bias struct {
 }
 
 // newBiasTable makes a table from env.Arena for a sequence whose keys are attended to in the given order.
-func newBiasTable(env dit.Env, e *dit.Entry, frame int, size plan.Sequence, keys []dit.Rows) *biasTable {
+func newBiasTable(env dit.Env, e *dit.Entry, frame dit.Grid, size plan.Sequence, keys []dit.Rows) *biasTable {
 	t := &biasTable{}
 	var all []bias
 	if len(e.Biases) > 0 {
@@ -80,13 +80,13 @@ func (t *biasTable) ofText(list []dit.Bias) (all []bias) {
 // hiddenKey takes the place of the logarithm of 0.
 const hiddenKey = -1e30
 
-// ofKeyframes returns the biases between the tokens of a video and those of keyframes, of which each frame has so many,
-// at the end of n image tokens. Row 0 is what tokens of the video add, each of the others what those of keyframes add
+// ofKeyframes returns the biases between the tokens of a video with frames of that grid and those of keyframes at the
+// end of n image tokens. Row 0 is what tokens of the video add, each of the others what those of keyframes add
 // that have the same weight.
-func (t *biasTable) ofKeyframes(list []dit.Keyframes, frame, n int) (all []bias) {
+func (t *biasTable) ofKeyframes(list []dit.Keyframes, frame dit.Grid, n int) (all []bias) {
 	var weights []float32 // of the tokens of all keyframes
 	for _, k := range list {
-		for i := range len(k.Spans) * frame {
+		for i := range k.Tokens(frame) {
 			weight := k.Weight
 			if k.Mask != nil {
 				weight *= k.Mask[i]

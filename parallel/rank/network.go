@@ -205,7 +205,7 @@ func (n *network) biases(e *sessionEntry, keys []dit.Rows) *biasTable {
 	if (!spec.Biases || len(first.Biases) == 0) && (!spec.Keyframes || !weighs(first)) {
 		return nil
 	}
-	return newBiasTable(n.env, first, e.grid.Frame().Y*e.grid.X, e.size, keys)
+	return newBiasTable(n.env, first, e.grid.Frame(), e.size, keys)
 }
 
 // pass returns how an evaluation goes through this rank.

@@ -100,6 +100,27 @@ func (l Latent) Grid(spec *dit.Spec) dit.Grid {
 	return g
 }
 
+// Grid returns the tokens of the latent, without those that keyframes leave out. All entries have the same keyframes.
+func (r *Request) Grid() dit.Grid {
+	g := r.Latent.Grid(r.Model.Spec)
+	for _, b := range r.Branches {
+		for i := range b.Entries {
+			return b.Entries[i].Thinned(g)
+		}
+	}
+	return g
+}
+
+// Kept returns which tokens of the whole grid there are (dit.Entry.Kept).
+func (r *Request) Kept() []int32 {
+	for _, b := range r.Branches {
+		for i := range b.Entries {
+			return b.Entries[i].Kept(r.Latent.Grid(r.Model.Spec))
+		}
+	}
+	return nil
+}
+
 // Item returns the number of elements of one item, with its sound.
 func (l Latent) Item() int { return l.C*l.Y*l.X + l.Sound.Len() }
 

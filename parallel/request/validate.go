@@ -153,7 +153,12 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return fault.Bad(branch, "entry %d has frames that guide the video with weights that are no numbers from 0 on", i)
 	case slices.ContainsFunc(e.Keyframes, func(k dit.Keyframes) bool {
 		frame := r.Latent.Grid(spec).Frame()
-		return k.Mask != nil && len(k.Mask) != len(k.Spans)*frame.Y*frame.X ||
+		return k.Every > 1 && (frame.Y%k.Every != 0 || frame.X%k.Every != 0)
+	}):
+		return fault.Bad(branch, "entry %d has frames that guide the video with fewer tokens than fit the latent's frames "+
+			"of %d x %d: sample the latent that the guides were added to", i, r.Latent.X, r.Latent.Y/max(1, r.Latent.T))
+	case slices.ContainsFunc(e.Keyframes, func(k dit.Keyframes) bool {
+		return k.Mask != nil && len(k.Mask) != k.Tokens(r.Latent.Grid(spec).Frame()) ||
 			slices.ContainsFunc(k.Mask, func(v float32) bool { return !(v >= 0) || !finite(v) })
 	}):
 		return fault.Bad(branch, "entry %d has frames that guide the video with a mask that is not made of numbers from 0 "+
@@ -335,6 +340,6 @@ func (r *Request) Fits(p plan.Plan) error {
 			}
 		}
 	}
-	g := r.Latent.Grid(r.Model.Spec)
+	g := r.Grid()
 	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), r.Model.Spec.Split(g)-g.Pad)
 }

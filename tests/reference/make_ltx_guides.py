@@ -4,10 +4,10 @@ frames of a video, in ComfyUI 0.33.0. Running the tests does not need this scrip
     python tests/reference/make_ltx_guides.py COMFYUI_TREE tests/golden/ltx
 
 Weights and inputs are by the formula of tests/golden/README.md section 1. A run is a list of guides, each of them
-pictures `input:guides/NAME/I` (scale 1, offset 0.5), where they begin, their strength and the shape of their mask, if
-they have one (`input:guides/NAME/I/mask`, scale 1.6, offset 0.5, cut to 0..1), that LTXVAddGuide puts into an empty
-latent with the autoencoder `ltxvae-a`; `#latent` is what it returns at last (every 3rd value), `#mask` its
-mask of frames, `spans` the pictures that the frames of guides stand for, and `#video`, `#sound` what
+pictures `input:guides/NAME/I` (scale 1, offset 0.5), where they begin, their strength, the shape of their mask
+(`input:guides/NAME/I/mask`, scale 1.6, offset 0.5, cut to 0..1; null: none) and the factor of an IC-LoRA, that
+LTXVAddGuide puts into an empty latent with the autoencoder `ltxvae-a`; `#latent` is what it returns at last (every 3rd
+value), `#mask` its mask, `spans` the pictures that the frames of guides stand for, and `#video`, `#sound` what
 SamplerCustomAdvanced makes of it with CFGGuider, euler and the network, after LTXVCropGuides. Frames of guides have
 noise of their own.
 """
@@ -32,7 +32,8 @@ from safetensors.torch import save_file
 
 FILES = {**json.load(gzip.open(f"{out}/weights.json.gz")), **json.load(open(f"{out}/weights_vae.json"))}
 SIGMAS = [0.9, 0.5, 0.0]
-# network, frames, rows and columns of the latent, guides: pictures, rows and columns of them, frame_idx, strength, mask
+# network, frames, rows and columns of the latent, guides: pictures, rows and columns of them, frame_idx, strength,
+# mask, factor
 RUNS = {
     "ends": ("ltx-a", (3, 2, 3), [((1, 64, 96), 0, 1.0), ((1, 64, 96), -1, 1.0)]),
     "weaker": ("ltx-a", (3, 2, 3), [((1, 64, 96), -1, 0.7), ((1, 50, 80), 0, 0.4)]),
@@ -42,6 +43,9 @@ RUNS = {
         ((1, 64, 64), 5, 1.0, (4, 2, 2))]),
     "masked-long": ("ltx-a", (4, 2, 3), [((17, 64, 96), 0, 1.0, (2, 5, 7)), ((17, 64, 96), 1, 0.9, (1, 1, 1)),
         ((17, 64, 96), 0, 1.0, (8, 2, 3))]),
+    "small": ("ltx-a", (3, 2, 4), [((9, 64, 128), 0, 1.0, None, 2)]),
+    "small-both": ("ltx-b", (4, 2, 4), [((1, 64, 128), -1, 1.0), ((17, 64, 128), 1, 0.6, (2, 2, 4), 2),
+        ((1, 64, 128), 3, 0.5)]),
 }  # fmt: skip
 
 
@@ -66,17 +70,18 @@ with torch.inference_mode():
         ]
         latent = lt.EmptyLTXVLatentVideo.execute(32 * x, 32 * y, 8 * t - 7, 1).args[0]
         sides = list(lt.LTXVConditioning.execute(*sides, 24.0).args)
-        for i, (shape, at, strength, *masks) in enumerate(guides):
+        for i, (shape, at, strength, *more) in enumerate(guides):
             pictures = fill(f"input:guides/{name}/{i}", (*shape, 3), 1, 0.5)
-            masks = [fill(f"input:guides/{name}/{i}/mask", s, 1.6, 0.5).clamp(0, 1) for s in masks]
-            *sides, latent = lt.LTXVAddGuide.execute(*sides, vae, latent, pictures, at, strength, *masks).args
+            mask = fill(f"input:guides/{name}/{i}/mask", more[0], 1.6, 0.5).clamp(0, 1) if more and more[0] else None
+            says = {"reference_downscale_factor": more[1]} if len(more) > 1 else None
+            *sides, latent = lt.LTXVAddGuide.execute(*sides, vae, latent, pictures, at, strength, mask, says).args
         coordinates = sides[0][0][1]["keyframe_idxs"][0, 0, :: y * x]
         cases[name] = {
             "model": model, "latent": [t, y, x], "guides": guides, "sigmas": SIGMAS, "width": width,
             "spans": coordinates.tolist(),
         }  # fmt: skip
         tensors[name + "#latent"] = latent["samples"].flatten()[::3].contiguous()
-        tensors[name + "#mask"] = latent["noise_mask"][0, 0, :, 0, 0].contiguous()
+        tensors[name + "#mask"] = latent["noise_mask"][0, 0].flatten().contiguous()
         sound = torch.zeros(1, 8, round((8 * t - 7) / 24 * 25), 16)
         joined = lt.LTXVConcatAVLatent.execute(latent, {"samples": sound}).args[0]
         guider = custom.CFGGuider.execute(network, *sides, 3.0).args[0]
