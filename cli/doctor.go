@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
+	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/engine/cuda/library"
 	"patchbay/ipc/client"
@@ -198,8 +200,8 @@ func (s *stock) roomChecks(cfg *daemon.Config, kind, name string) []check {
 	return nil
 }
 
-// gpuChecks reports on the NVIDIA driver, every GPU and, if a GPU is usable, NVIDIA's libraries. It starts nothing on
-// the GPUs.
+// gpuChecks reports on the NVIDIA driver, every GPU and, if a GPU is usable, NVIDIA's libraries. It opens every GPU for
+// a moment.
 func gpuChecks(cfg *daemon.Config) []check {
 	driver, err := cuda.Open(cfg.Libraries().Named()...)
 	if err != nil {
@@ -222,6 +224,11 @@ func gpuChecks(cfg *daemon.Config) []check {
 		out = append(out, check{"ok", "gpu", fmt.Sprintf("%s, %s, compute capability %d.%d, %d MiB; use it with --devices %s",
 			list[i].Location(), list[i].Name, list[i].Major, list[i].Minor, list[i].Memory>>20, list[i].Location())})
 	}
+	for i := range list {
+		if slices.Contains(usable, list[i].Location()) {
+			out = append(out, kernelCheck(driver, &list[i]))
+		}
+	}
 	if len(usable) > 0 {
 		out = append(out, libraryChecks(driver, cfg)...)
 	}
@@ -230,6 +237,26 @@ func gpuChecks(cfg *daemon.Config) []check {
 			strings.Join(usable, ","))})
 	}
 	return out
+}
+
+// kernelCheck loads the kernels into a GPU and says how that went.
+func kernelCheck(driver *cuda.Driver, info *cuda.Info) check {
+	device, err := driver.Device(info.Index)
+	switch {
+	case errors.Is(err, engine.ErrOutOfMemory):
+		return check{"note", "kernels", err.Error() + ": other programs use the GPU's memory"}
+	case err != nil:
+		return check{"wrong", "kernels", err.Error()}
+	}
+	loaded := *device.Loaded()
+	if err := device.Close(); err != nil {
+		return check{"wrong", "kernels", info.Location() + ": " + err.Error()}
+	}
+	state := "ok"
+	if loaded.Refused != nil {
+		state = "note"
+	}
+	return check{state, "kernels", info.Location() + ": " + loaded.String()}
 }
 
 // libraryChecks reports on every optional NVIDIA library: its path and version, or where it was looked for, what its

@@ -20,6 +20,7 @@ type opened struct {
 	infos  []cuda.Info // by rank
 	eager  bool        // no CUDA graphs
 	fixed  bool        // only our own kernels, one for each pair of types
+	loaded func(device, kernels string)
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
@@ -36,6 +37,9 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 		}
 		device.Eager = o.eager
 		o.of[n] = device
+		if o.loaded != nil {
+			o.loaded(device.Location(), device.Loaded().String())
+		}
 	}
 	ops, err := o.of[n].NewOps()
 	if err == nil {
@@ -181,7 +185,8 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
 	devices := &opened{
-		driver: driver, infos: infos, eager: c.Graphs == graphsOff, fixed: c.Deterministic, of: map[int]*cuda.Device{},
+		driver: driver, infos: infos, eager: c.Graphs == graphsOff, fixed: c.Deterministic, loaded: c.Loaded,
+		of: map[int]*cuda.Device{},
 	}
 	if c.Compute != string(value.ComputeF32) {
 		cfg.EncoderDType = engine.BF16

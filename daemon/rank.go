@@ -45,6 +45,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	cfg := *c
 	cfg.Placement = PlacementThreads
 	cfg.Transport = transportLocal // within this process
+	cfg.Loaded = logLoaded(log)
 	ec, back, err := cfg.BoundEngine(log)
 	if err != nil {
 		return remote.Config{}, nil, err

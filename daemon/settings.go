@@ -56,6 +56,8 @@ type Config struct {
 	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
 	// Deterministic adds deterministic=on to every plan, and restricts GPUs to our own kernels.
 	Deterministic bool `json:"deterministic,omitempty"`
+	// Loaded is called when this process opens a GPU, with how its kernels were loaded, in words. Nil: nobody asks.
+	Loaded func(device, kernels string) `json:"-"`
 	// TrustedNetwork allows GPUs of several machines to exchange data by NCCL, which neither encrypts nor
 	// authenticates.
 	TrustedNetwork bool `json:"trusted_network,omitempty"`

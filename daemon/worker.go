@@ -44,6 +44,13 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	})
 }
 
+// logLoaded returns a Config.Loaded that logs.
+func logLoaded(log zerolog.Logger) func(device, kernels string) {
+	return func(device, kernels string) {
+		log.Info().Str("device", device).Str("kernels", kernels).Msg("GPU opened")
+	}
+}
+
 // localExecutor creates the engine, the runner and the executor on them. lost is called when a device is lost to the
 // process. The returned function closes them.
 func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.Local, *graph.Catalogue, func(), error) {
@@ -51,7 +58,9 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ec, release, err := cfg.EngineConfig()
+	logged := *cfg
+	logged.Loaded = logLoaded(log)
+	ec, release, err := logged.EngineConfig()
 	if err != nil {
 		return nil, nil, nil, err
 	}

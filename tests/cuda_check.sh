@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Checks the CUDA side without a GPU: the committed PTX is what the sources give, every kernel assembles for every
-# supported GPU without spilling where that costs, prototypes and constants are those of NVIDIA's headers, and the real
-# cuDNN makes plans of our descriptors. With --write the PTX is made anew. NVRTC, headers and assemblers come from PyPI
-# by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 490 MB to load, 180 to keep.
+# Checks the CUDA side without a GPU: the committed PTX and code are what the sources give, every kernel assembles for
+# every supported GPU without spilling where that costs, prototypes and constants are those of NVIDIA's headers, and the
+# real cuDNN makes plans of our descriptors. With --write PTX and code are made anew. NVRTC, headers and assemblers come
+# from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 490 MB to load, 180 to keep.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${PATCHBAY_CUDA_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/patchbay-cuda-tools}
 kernels=engine/cuda/kernels
-archive=$kernels.ptx.gz
+archive=engine/cuda/compiled/kernels.zip
 write=false
 [ "${1:-}" = --write ] && write=true
 
@@ -74,7 +74,7 @@ gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -l
 jobs=$(nproc)
 
 # ptx SOURCE: PTX for compute_80, which drivers from 550 on compile for any GPU since Ampere, below a line that names
-# the source and what it was made of (see engine/cuda/kernels.go).
+# the source and what it was made of (TestPTXIsThatOfItsSources).
 ptx() {
   local name
   name=$(basename "$1" .cu)
@@ -87,19 +87,7 @@ ptx() {
 export -f ptx
 export work nvrtc headers kernels
 printf '%s\n' "$kernels"/*.cu | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; ptx {}'
-export LC_ALL=C # the order of the files in the archive is that of their bytes
-if $write; then
-  cat "$work"/*.ptx | gzip -9n >"$archive"
-  echo "wrote $archive anew"
-fi
-gzip -dc "$archive" >"$work/committed"
-cat "$work"/*.ptx | cmp - "$work/committed" || {
-  echo "$archive is not what the sources give: make cuda-kernels"
-  exit 1
-}
-echo "PTX: $(stat -c %s "$work/committed") bytes, $(stat -c %s "$archive") compressed: what NVRTC 12.4 makes of it"
-
-# assemble VERSION ARCHITECTURE PTX: a line a kernel: name, architecture, registers, bytes spilled.
+# assemble VERSION ARCHITECTURE PTX: code, and a line a kernel: name, architecture, registers, bytes spilled.
 assemble() {
   local name
   name=$(basename "$3" .ptx)
@@ -117,6 +105,29 @@ export tools
 for arch in "12.4 sm_80" "12.4 sm_86" "12.4 sm_89" "12.4 sm_90" "12.9 sm_100" "12.9 sm_120"; do
   for f in "$work"/*.ptx; do echo "$arch $f"; done
 done | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; assemble {}'
+
+# The archive is what engine/cuda/compiled reads; its members are compared, as versions of Python pack them otherwise.
+python3 - "$archive" "$work" "$write" <<'PY'
+import os, re, sys, zipfile
+
+archive, work, write = sys.argv[1], sys.argv[2], sys.argv[3] == "true"
+names = sorted(n for n in os.listdir(work) if re.fullmatch(r"\w+\.(ptx|sm_\d+)", n))
+made = {n: open(os.path.join(work, n), "rb").read() for n in names}
+if write:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_BZIP2) as z:
+        for n in names:
+            z.writestr(zipfile.ZipInfo(n), made[n], zipfile.ZIP_BZIP2, 9)
+    print("wrote", archive, "anew")
+with zipfile.ZipFile(archive) as z:
+    committed = {n: z.read(n) for n in z.namelist()}
+differ = sorted(n for n in made.keys() | committed.keys() if made.get(n) != committed.get(n))
+if differ:
+    sys.exit("%s is not what the sources give (%s): make cuda-kernels" % (archive, " ".join(differ)))
+for what, form in ("PTX", r"ptx"), ("code for 6 architectures", r"sm_\d+"):
+    members = [i for i in zipfile.ZipFile(archive).infolist() if re.search(r"\." + form + "$", i.filename)]
+    print("%s: %d bytes, %d compressed: what NVIDIA's compilers make of the sources" %
+          (what, sum(i.file_size for i in members), sum(i.compress_size for i in members)))
+PY
 
 cat "$work"/*.table | sort | awk '
   { cell = $3 ($4 > 0 ? "+" $4 "B" : ""); at[$1, $2] = cell; names[$1] = 1

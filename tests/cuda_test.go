@@ -166,6 +166,10 @@ func TestCUDADemo(t *testing.T) {
 		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(out); again != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, out)
 		}
+		if how := regexp.MustCompile(`"kernels":\s*{\s*"cuda:0":\s*"code for sm_86, loaded in [\d.]+ s"`).MatchString(out); how !=
+			(engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: how the kernels were loaded: %t\n%s", count, how, out)
+		}
 		if err != nil || !strings.Contains(out, `"engine": "`+engine) && !strings.Contains(out, `"engine":"`+engine) ||
 			strings.Contains(out, "fakegpu:") {
 			t.Errorf("bench step with %s GPUs: %v\n%s", count, err, out)
@@ -243,6 +247,10 @@ func TestCUDADoctor(t *testing.T) {
 			"with --devices cuda:0\nok    gpu      cuda:1, Fake GPU"},
 		{"FAKEGPU_MAJOR=7", "note  gpu      cuda:0: Fake GPU has compute capability 7.6; 8.0 is the least that works: it " +
 			"is not used"},
+		{"", "ok    kernels  cuda:0: code for sm_86, loaded in "},
+		{"FAKEGPU_MAJOR=11", "ok    kernels  cuda:0: PTX, which the driver compiled in "},
+		{"CUDA_FORCE_PTX_JIT=1", "note  kernels  cuda:0: PTX, which the driver compiled in "},
+		{"CUDA_FORCE_PTX_JIT=1 CUDA_DISABLE_PTX_JIT=1", "wrong kernels  cuda:0: load attend: cuModuleLoadData: "},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
 		{ncclOf(driver), "ok    library  NCCL 2.21.5, "},
@@ -294,6 +302,7 @@ func TestCUDAHostMemory(t *testing.T) {
 			t.Errorf("job %d: %v", i, err)
 		}
 	}
+	s.Logged("GPU opened", `"device":"cuda:0"`, `"kernels":"code for sm_86, loaded in `)
 	if e := fault.From(run(picturesOf(1, 6144, 9))); e == nil || e.Public() != fault.TooLarge {
 		t.Errorf("one picture of 36 MP: %v, want too_large", e)
 	}

@@ -62,6 +62,8 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	if f.save != "" && f.Plan != "" {
 		return nil, console.BadInput(fmt.Errorf("--save measures one rank: leave --plan out"))
 	}
+	kernels := map[string]string{}
+	f.devices.Loaded = func(device, how string) { kernels[device] = how }
 	eng, closing, err := openPool(&f.devices)
 	if err != nil {
 		return nil, err
@@ -111,6 +113,9 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	}
 	if last.Chosen != nil {
 		out.Extra["computed"] = last.Chosen
+	}
+	if len(kernels) > 0 {
+		out.Extra["kernels"] = kernels
 	}
 	held := int64(0)
 	for _, r := range eng.Resident() {

@@ -4,18 +4,19 @@
 // one, or a library, for every call and launches it. Devices, memory and streams are those of package driver; package
 // lt calls cuBLASLt and package dnn calls cuDNN. Package nccl, which this package does not use, exchanges data by NCCL.
 //
-// The kernels are PTX compiled beforehand from kernels/*.cu, which the driver compiles for the device at hand. The Go
-// files check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch. Nothing
-// here waits for the device except as package driver says, and when a library first computes a shape, because its
-// result is compared with that of our kernel. Kernels compute in f32 whatever the type of the activations and round
-// once when they store.
+// The kernels are compiled beforehand from kernels/*.cu (see package compiled). The Go files check operands, fill the
+// argument structs of kernels/args.h, choose a kernel and a grid and launch. Nothing here waits for the device except
+// as package driver says, and when a library first computes a shape, because its result is compared with that of our
+// kernel. Kernels compute in f32 whatever the type of the activations and round once when they store.
 package cuda
 
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"time"
 
+	"patchbay/engine"
+	"patchbay/engine/cuda/compiled"
 	"patchbay/engine/cuda/dnn"
 	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/library"
@@ -85,6 +86,7 @@ type Device struct {
 	*driver.Device
 	Eager     bool // streams made from now on issue every call themselves (see engine.Replayer)
 	functions [kernelCount]driver.Function
+	loaded    Loaded
 	lt        *lt.Device   // nil: no cuBLASLt
 	dnn       *dnn.Library // nil: no cuDNN
 }
@@ -113,29 +115,82 @@ func (d *Driver) Device(index int) (*Device, error) {
 	return dev, nil
 }
 
-// load loads the PTX and looks up every kernel.
+// Loaded says how the kernels came to a device.
+type Loaded struct {
+	Code    string        // architecture of the code that was loaded, such as sm_86; empty: the driver got PTX
+	Refused error         // why the driver did not take the code for the device; nil if it did, or if there is none
+	Took    time.Duration // by loading; compiling PTX takes seconds, unless the driver has kept the result
+	device  *Info
+}
+
+// String says it in words, for people.
+func (l *Loaded) String() string {
+	seconds := fmt.Sprintf("%.2f s", l.Took.Seconds())
+	switch {
+	case l.Code != "":
+		return "code for " + l.Code + ", loaded in " + seconds
+	case l.Refused != nil:
+		return fmt.Sprintf("PTX, which the driver compiled in %s, as it refused their code: %v", seconds, l.Refused)
+	}
+	return fmt.Sprintf("PTX, which the driver compiled in %s: this program has no code for compute capability %d.%d",
+		seconds, l.device.Major, l.device.Minor)
+}
+
+// Loaded returns how the kernels came to the device.
+func (dev *Device) Loaded() *Loaded { return &dev.loaded }
+
+// load loads the code for the device or, if there is none or the driver refuses it, the PTX.
 func (dev *Device) load() error {
-	all, err := modules()
+	began := time.Now()
+	dev.loaded.device = &dev.Info
+	arch, code, err := compiled.Code(dev.Major, dev.Minor)
 	if err != nil {
 		return err
 	}
-	for _, m := range all {
-		loaded, err := dev.Load(m.ptx)
-		if err != nil {
-			return fmt.Errorf("load %s: %w", m.source, err)
+	var refused error
+	if code != nil {
+		err = dev.loadAll(code)
+		var of *driver.Error
+		if !errors.As(err, &of) || errors.Is(err, engine.ErrOutOfMemory) || errors.Is(err, engine.ErrDeviceLost) {
+			dev.loaded.Code, dev.loaded.Took = arch, time.Since(began)
+			return err
 		}
-		for k := range kernelCount {
-			if !strings.Contains(m.ptx, ".entry "+kernels[k].name+"(") {
-				continue
-			}
-			if dev.functions[k], err = dev.Function(loaded, kernels[k].name, kernels[k].shared); err != nil {
-				return fmt.Errorf("load %s: %s: %w", m.source, kernels[k].name, err)
-			}
+		refused = fmt.Errorf("%s: %w", arch, err)
+		if err := dev.Unload(); err != nil {
+			return err
 		}
 	}
-	for k := range kernelCount {
-		if dev.functions[k] == 0 {
-			return fmt.Errorf("no PTX has kernel %s", kernels[k].name)
+	ptx, err := compiled.PTX()
+	if err == nil {
+		err = dev.loadAll(ptx)
+	}
+	if err != nil {
+		return errors.Join(err, refused)
+	}
+	dev.loaded.Refused, dev.loaded.Took = refused, time.Since(began)
+	return nil
+}
+
+// loadAll loads modules and looks up every kernel in them.
+func (dev *Device) loadAll(all []compiled.Module) error {
+	in := map[string]driver.Module{}
+	for _, m := range all {
+		loaded, err := dev.Load(m.Image)
+		if err != nil {
+			return fmt.Errorf("load %s: %w", m.Name, err)
+		}
+		for _, k := range m.Kernels {
+			in[k] = loaded
+		}
+	}
+	for k, s := range kernels {
+		m, ok := in[s.name]
+		if !ok {
+			return fmt.Errorf("no module has kernel %s", s.name)
+		}
+		var err error
+		if dev.functions[k], err = dev.Function(m, s.name, s.shared); err != nil {
+			return fmt.Errorf("load %s: %w", s.name, err)
 		}
 	}
 	return nil

@@ -7,48 +7,6 @@ package cuda
 */
 import "C"
 
-import (
-	"bytes"
-	"compress/gzip"
-	_ "embed"
-	"fmt"
-	"io"
-	"strings"
-	"sync"
-)
-
-// archive holds the compiled kernels (see unpack). `make cuda-kernels` writes it, and a test compares the hashes in it
-// with those of the sources.
-//
-//go:embed kernels.ptx.gz
-var archive []byte
-
-// module is the PTX of one source file.
-type module struct{ source, ptx string }
-
-// sourceLine begins the line above the PTX of each source: its name, then the SHA-256 of args.h, device.cuh and itself.
-const sourceLine = "// source "
-
-// modules returns what archive holds; it is unpacked when the first device is opened.
-var modules = sync.OnceValues(func() ([]module, error) { return unpack(archive) })
-
-// unpack returns the modules of an archive, which is the gzip of their texts one after another.
-func unpack(archive []byte) (all []module, err error) {
-	r, err := gzip.NewReader(bytes.NewReader(archive))
-	var text []byte
-	if err == nil {
-		text, err = io.ReadAll(r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the GPU kernels in this program (kernels.ptx.gz) are damaged: %w", err)
-	}
-	for _, part := range strings.Split(string(text), sourceLine)[1:] {
-		name, _, _ := strings.Cut(part, " ")
-		all = append(all, module{name, sourceLine + part})
-	}
-	return all, nil
-}
-
 // kernel is an index into kernels.
 type kernel int
 

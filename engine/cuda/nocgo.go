@@ -5,6 +5,8 @@
 package cuda
 
 import (
+	"fmt"
+
 	"patchbay/engine"
 	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/library"
@@ -34,8 +36,15 @@ type Device struct {
 }
 
 type streams interface {
+	Loaded() *Loaded
 	NewOps() (*Ops, error)
 	Close() error
+}
+
+// Loaded says how the kernels came to a device.
+type Loaded struct {
+	fmt.Stringer
+	Refused error
 }
 
 // Ops computes on a stream of a device.

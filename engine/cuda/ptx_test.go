@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"patchbay/engine/cuda/compiled"
 )
 
 // TestPTXIsThatOfItsSources compares the hash recorded above the PTX of every source with that of the source. `make
@@ -26,25 +27,11 @@ func TestPTXIsThatOfItsSources(t *testing.T) {
 	}
 	shared := readAll(t, "kernels/args.h") + readAll(t, "kernels/device.cuh")
 	for _, m := range all {
-		first, _, _ := strings.Cut(m.ptx, "\n")
-		want := fmt.Sprintf("// source %s %x", m.source, sha256.Sum256([]byte(shared+readAll(t, "kernels/"+m.source))))
+		first, _, _ := strings.Cut(string(m.Image), "\n")
+		source := m.Name + ".cu"
+		want := fmt.Sprintf("// source %s %x", source, sha256.Sum256([]byte(shared+readAll(t, "kernels/"+source))))
 		if first != want {
-			t.Errorf("the PTX of %s starts with %q, the sources give %q: make cuda-kernels", m.source, first, want)
-		}
-	}
-}
-
-// TestDamagedPTX checks that an archive that lost its end or has a wrong byte is an error that says so.
-func TestDamagedPTX(t *testing.T) {
-	wrong := bytes.Clone(archive)
-	wrong[len(wrong)/2] ^= 1
-	damaged := [][]byte{nil, wrong}
-	for _, n := range []int{1, 9, len(archive) / 2, len(archive) - 9, len(archive) - 1} {
-		damaged = append(damaged, archive[:n])
-	}
-	for _, a := range damaged {
-		if all, err := unpack(a); err == nil || !strings.Contains(err.Error(), "kernels.ptx.gz) are damaged") {
-			t.Errorf("%d of %d bytes gave %d modules, %v", len(a), len(archive), len(all), err)
+			t.Errorf("the PTX of %s starts with %q, the sources give %q: make cuda-kernels", source, first, want)
 		}
 	}
 }
@@ -54,7 +41,7 @@ func TestDamagedPTX(t *testing.T) {
 func TestEveryKernelIsUsed(t *testing.T) {
 	text := ""
 	for _, m := range unpacked(t) {
-		text += m.ptx
+		text += string(m.Image)
 	}
 	known := map[string]bool{}
 	for _, k := range kernels {
@@ -77,9 +64,9 @@ func TestEveryKernelIsUsed(t *testing.T) {
 	}
 }
 
-func unpacked(t *testing.T) []module {
+func unpacked(t *testing.T) []compiled.Module {
 	t.Helper()
-	all, err := modules()
+	all, err := compiled.PTX()
 	if err != nil {
 		t.Fatal(err)
 	}

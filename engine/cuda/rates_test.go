@@ -89,7 +89,7 @@ func (m *bench) tiledWeight(n, k int) *engine.Packed {
 func TestLoad(t *testing.T) {
 	began := time.Now()
 	dev := openDevice(t)
-	t.Logf("the driver and the kernels of %s: %.2f s", dev.Name, time.Since(began).Seconds())
+	t.Logf("the driver and the kernels of %s: %.2f s; %v", dev.Name, time.Since(began).Seconds(), dev.Loaded())
 }
 
 // BenchmarkLinear measures our kernels in bf16 products of the transformers at 1024x1024 pixels, named

@@ -6,11 +6,9 @@
 package fakegpu
 
 import (
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -23,6 +21,7 @@ import (
 	"sync"
 	"testing"
 
+	"patchbay/engine/cuda/compiled"
 	"patchbay/tests/fakegpu/ptx"
 )
 
@@ -87,7 +86,7 @@ func Build(root string, changes ...Change) (string, error) {
 		return filepath.Ext(c.File) == ".ptx"
 	})
 	if translated {
-		if err := modules(root, sources); err != nil {
+		if err := modules(sources); err != nil {
 			return "", err
 		}
 	} else {
@@ -131,26 +130,12 @@ func Build(root string, changes ...Change) (string, error) {
 const translation = ".ptx.cc"
 
 // modules adds the committed PTX of each source of kernels, named NAME.ptx.
-func modules(root string, sources map[string]string) error {
-	f, err := os.Open(filepath.Join(root, "engine/cuda/kernels.ptx.gz"))
-	if err != nil {
-		return err
+func modules(sources map[string]string) error {
+	all, err := compiled.PTX()
+	for _, m := range all {
+		sources[m.Name+".ptx"] = string(m.Image)
 	}
-	defer func() { _ = f.Close() }()
-	unzipped, err := gzip.NewReader(f)
-	if err != nil {
-		return err
-	}
-	all, err := io.ReadAll(unzipped)
-	if err != nil {
-		return err
-	}
-	const head = "// source " // as in engine/cuda/kernels.go
-	for _, part := range strings.Split(string(all), head)[1:] {
-		name, _, _ := strings.Cut(part, ".cu ")
-		sources[name+".ptx"] = head + part
-	}
-	return nil
+	return err
 }
 
 // moduleRoot returns the directory of go.mod above the test.

@@ -45,18 +45,19 @@ func (d *Driver) Device(info Info) (*Device, error) {
 	return dev, try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(info.Index), &dev.c, e) })
 }
 
-// Module is PTX that the driver has compiled for a device.
+// Module is kernels that the driver has loaded into a device.
 type Module uint64
 
 // Function is a kernel of a module.
 type Function uint64
 
-// Load compiles PTX for the device, which keeps the module until Close.
-func (dev *Device) Load(ptx string) (Module, error) {
-	source := C.CString(ptx)
-	defer C.free(unsafe.Pointer(source))
+// Load loads PTX, which the driver compiles for the device, or code for it (an ELF file), which it may refuse. The
+// device keeps the module until Unload or Close.
+func (dev *Device) Load(image []byte) (Module, error) {
+	ended := C.CBytes(append(image[:len(image):len(image)], 0)) // PTX is a text of C
+	defer C.free(ended)
 	var module C.uint64_t
-	err := try(func(e *C.pb_error) { C.pb_module_load(dev.c, source, &module, e) })
+	err := try(func(e *C.pb_error) { C.pb_module_load(dev.c, ended, &module, e) })
 	if err == nil {
 		dev.modules = append(dev.modules, module)
 	}
@@ -75,16 +76,22 @@ func (dev *Device) Function(m Module, kernel string, shared int) (Function, erro
 // Handle returns the pb_device of shim.h, for the shims of libraries on top of the driver.
 func (dev *Device) Handle() unsafe.Pointer { return unsafe.Pointer(dev.c) }
 
-// Close releases the modules and the context. Everything allocated on the device must have been freed.
-func (dev *Device) Close() error {
-	errs := []error{
-		dev.places.free(dev.release), dev.timed.free(dev.freeEvent), dev.points.idle.free(dev.freeEvent),
-	}
+// Unload releases all modules; no kernel of theirs may be in use.
+func (dev *Device) Unload() error {
+	var errs []error
 	for _, m := range dev.modules {
 		errs = append(errs, try(func(e *C.pb_error) { C.pb_module_free(dev.c, m, e) }))
 	}
-	errs = append(errs, try(func(e *C.pb_error) { C.pb_device_close(dev.c, e) }))
+	dev.modules = nil
 	return errors.Join(errs...)
+}
+
+// Close releases the modules and the context. Everything allocated on the device must have been freed.
+func (dev *Device) Close() error {
+	return errors.Join(
+		dev.places.free(dev.release), dev.timed.free(dev.freeEvent), dev.points.idle.free(dev.freeEvent), dev.Unload(),
+		try(func(e *C.pb_error) { C.pb_device_close(dev.c, e) }),
+	)
 }
 
 // Counts returns what the device was asked to do so far.

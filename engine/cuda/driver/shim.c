@@ -23,8 +23,11 @@ static int kind(CUresult code) {
     case PB_NOT_FOUND:
     case PB_NOT_READY:
     case PB_INVALID_IMAGE:
+    case PB_NO_BINARY:
     case PB_INVALID_PTX:
+    case PB_NO_COMPILER:
     case PB_UNSUPPORTED_PTX:
+    case PB_COMPILER_OFF:
     case PB_OUT_OF_RESOURCES:
     case PB_PEER_UNSUPPORTED:
     case PB_PEER_ENABLED:
@@ -252,9 +255,9 @@ int pb_event_done(pb_device *d, uint64_t event, int *done, pb_error *e) {
 ENTRY(pb_event_elapsed, (pb_device *d, uint64_t from, uint64_t to, float *milliseconds, pb_error *e),
       cuEventElapsedTime, milliseconds, EVENT(from), EVENT(to))
 
-int pb_module_load(pb_device *d, const char *ptx, uint64_t *out, pb_error *e) {
+int pb_module_load(pb_device *d, const void *image, uint64_t *out, pb_error *e) {
   CUmodule m;
-  ON(d, cuModuleLoadData, &m, ptx);
+  ON(d, cuModuleLoadData, &m, image);
   *out = (uint64_t)(uintptr_t)m;
   return 0;
 }

@@ -73,7 +73,7 @@ int pb_event_record(pb_device *d, uint64_t event, uint64_t stream, pb_error *e);
 int pb_event_sync(pb_device *d, uint64_t event, pb_error *e);
 int pb_event_done(pb_device *d, uint64_t event, int *done, pb_error *e);
 int pb_event_elapsed(pb_device *d, uint64_t from, uint64_t to, float *milliseconds, pb_error *e);
-int pb_module_load(pb_device *d, const char *ptx, uint64_t *out, pb_error *e);
+int pb_module_load(pb_device *d, const void *image, uint64_t *out, pb_error *e);
 int pb_module_free(pb_device *d, uint64_t module, pb_error *e);
 int pb_function(pb_device *d, uint64_t module, const char *name, int shared, uint64_t *out, pb_error *e);
 int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared, void *args,

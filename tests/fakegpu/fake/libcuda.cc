@@ -5,7 +5,8 @@
 // as NaN, and stay poisoned for a while after they are freed. Kernels run on fibres (fibre.h).
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
-// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
+// FAKEGPU_MAJOR and FAKEGPU_MINOR (compute capability, 8 and 6), FAKEGPU_LOADED (a file that gets a line a module: PTX or what its code was made for),
+// CUDA_FORCE_PTX_JIT and CUDA_DISABLE_PTX_JIT (1: no code, or no PTX, as with the real driver), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
 // FAKEGPU_NAMES, FAKEGPU_SLOW (times as long as an operation of the fake's clock takes, 1) and FAKEGPU_MEMORY, one for each device with commas between, the
 // last for all that follow, FAKEGPU_LINKS (GB/s of copies between two devices on that clock, as in 0-1:100,0-2:10; others take the time of an operation),
 // FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE, FAKEGPU_HANG,
@@ -14,6 +15,7 @@
 // instructions of all its threads, of kernels translated from PTX), FAKEGPU_PINNED (bytes of the largest page-locked piece; copies of pageable memory, which
 // are an error otherwise, are then done as the driver does them).
 #include <dlfcn.h>
+#include <elf.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -405,6 +407,62 @@ long number(const std::string &text, const char *key, size_t at, size_t end, lon
   return i == std::string::npos || i >= end ? otherwise : strtol(text.c_str() + i + strlen(key), nullptr, 10);
 }
 
+// What a module promises of a kernel: bytes of its parameter and threads of a block.
+struct promise {
+  size_t args = 0;
+  unsigned threads = 1024;
+};
+
+CUresult promised_by_ptx(const std::string &ptx, std::map<std::string, promise> *out) {
+  if (setting("CUDA_DISABLE_PTX_JIT", 0)) return trouble(PB_COMPILER_OFF, "CUDA_DISABLE_PTX_JIT switches the compiler off");
+  if (ptx.find(".version 8.4") == std::string::npos) return trouble(PB_UNSUPPORTED_PTX, "the PTX is not of version 8.4, which drivers from 550 on load");
+  if (ptx.find(".target sm_80") == std::string::npos) return trouble(PB_INVALID_PTX, "the PTX is not for sm_80");
+  const char *key = ".visible .entry ";
+  for (size_t at = ptx.find(key); at != std::string::npos; at = ptx.find(key, at + 1)) {
+    size_t from = at + strlen(key), open = ptx.find('(', from), end = ptx.find("\n{", from);
+    std::string name = ptx.substr(from, open - from);
+    promise &k = (*out)[name];
+    k.args = number(ptx, (name + "_param_0[").c_str(), open, end, 0);
+    k.threads = (unsigned)number(ptx, ".maxntid ", open, end, 1024);
+  }
+  return PB_SUCCESS;
+}
+
+// promised_by_code reads an ELF file for NVIDIA's GPUs. Its flags name the architecture, in another place from version 8 of the format on. A GPU runs code
+// that was made for its major version and at most its minor one. The attributes in a kernel's section .nv.info are: how the value is kept (4: as many
+// bytes as the next two say, else in these two), what it is, value.
+CUresult promised_by_code(const unsigned char *image, std::string *what, std::map<std::string, promise> *out) {
+  const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;
+  if (head->e_machine != EM_CUDA || head->e_shentsize != sizeof(Elf64_Shdr)) return trouble(PB_INVALID_IMAGE, "the code is not for NVIDIA's GPUs");
+  const int made = head->e_ident[EI_ABIVERSION] >= 8 ? head->e_flags >> 8 & 0xff : head->e_flags & 0xff;
+  const int major = (int)setting("FAKEGPU_MAJOR", 8), minor = (int)setting("FAKEGPU_MINOR", 6);
+  *what = "sm_" + std::to_string(made);
+  if (made / 10 != major || made % 10 > minor)
+    return trouble(PB_NO_BINARY, "code for " + *what + " on a device of compute capability " + std::to_string(major) + "." + std::to_string(minor));
+  if (setting("CUDA_FORCE_PTX_JIT", 0)) return trouble(PB_NO_BINARY, "CUDA_FORCE_PTX_JIT wants PTX");
+  const Elf64_Shdr *sections = (const Elf64_Shdr *)(image + head->e_shoff);
+  const char *names = (const char *)image + sections[head->e_shstrndx].sh_offset;
+  for (int i = 0; i < head->e_shnum; i++) {
+    const std::string name = names + sections[i].sh_name, text = ".text.", info = ".nv.info.";
+    if (name.rfind(text, 0) == 0) (*out)[name.substr(text.size())];
+    if (name.rfind(info, 0) != 0) continue;
+    promise &k = (*out)[name.substr(info.size())];
+    const unsigned char *p = image + sections[i].sh_offset, *end = p + sections[i].sh_size;
+    while (p + 4 <= end) {
+      uint16_t value;
+      memcpy(&value, p + 2, 2);
+      uint32_t threads[3];
+      if (p[0] != 4 && p[1] == 0x19) k.args = value;
+      if (p[0] == 4 && p[1] == 0x05 && value == sizeof threads && p + 4 + value <= end) {
+        memcpy(threads, p + 4, sizeof threads);
+        k.threads = threads[0] * threads[1] * threads[2];
+      }
+      p += p[0] == 4 ? 4 + value : 4;
+    }
+  }
+  return PB_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) CUresult cuCtxSynchronize();
@@ -485,7 +543,7 @@ CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute what, CUdevice) {
   switch (what) {
     case PB_ATTR_MULTIPROCESSORS: *out = 4; break;
     case PB_ATTR_MAJOR: *out = (int)setting("FAKEGPU_MAJOR", 8); break;
-    case PB_ATTR_MINOR: *out = 6; break;
+    case PB_ATTR_MINOR: *out = (int)setting("FAKEGPU_MINOR", 6); break;
     case PB_ATTR_SHARED_OPTIN: *out = shared_limit; break;
     default: return trouble(PB_INVALID_VALUE, "unknown attribute of a device: " + std::to_string(what));
   }
@@ -780,23 +838,24 @@ CUresult cuEventElapsedTime(float *out, CUevent a, CUevent b) {
   return PB_SUCCESS;
 }
 
-// Of the PTX the fake takes what a kernel promises: its name, the size of its parameter and its launch bound. The code is g++'s.
+// Of a module the fake takes what a kernel promises: its name, the size of its parameter and its launch bound. The code is that which the fake was built with.
 CUresult cuModuleLoadData(CUmodule *out, const void *image) {
   ENTER;
-  std::string ptx((const char *)image);
-  if (ptx.find(".version 8.4") == std::string::npos) return trouble(PB_UNSUPPORTED_PTX, "the PTX is not of version 8.4, which drivers from 550 on load");
-  if (ptx.find(".target sm_80") == std::string::npos) return trouble(PB_INVALID_PTX, "the PTX is not for sm_80");
+  std::map<std::string, promise> found;
+  std::string what = "PTX";
+  if (CUresult r = !memcmp(image, "\x7f" "ELF", 4) ? promised_by_code((const unsigned char *)image, &what, &found) : promised_by_ptx((const char *)image, &found))
+    return r;
   CUmodule m = new CUmod_st{current, {}};
-  const char *key = ".visible .entry ";
-  for (size_t at = ptx.find(key); at != std::string::npos; at = ptx.find(key, at + 1)) {
-    size_t from = at + strlen(key), open = ptx.find('(', from), end = ptx.find("\n{", from);
-    CUfunction f = new CUfunc_st{current, ptx.substr(from, open - from), nullptr, 0, 0};
-    f->args = number(ptx, (f->name + "_param_0[").c_str(), open, end, 0);
-    f->threads = (unsigned)number(ptx, ".maxntid ", open, end, 1024);
-    f->code = dlsym(self_handle(), f->name.c_str());
-    if (!f->code) return trouble(PB_INVALID_IMAGE, "the PTX has kernel " + f->name + ", which the fake was not built with");
-    m->functions[f->name] = f;
+  for (auto &k : found) {
+    void *code = dlsym(self_handle(), k.first.c_str());
+    if (!code) return trouble(PB_INVALID_IMAGE, "the module has kernel " + k.first + ", which the fake was not built with");
+    m->functions[k.first] = new CUfunc_st{current, k.first, code, k.second.args, k.second.threads};
   }
+  if (const char *path = getenv("FAKEGPU_LOADED"))
+    if (FILE *to = fopen(path, "a")) {
+      fprintf(to, "%s\n", what.c_str());
+      fclose(to);
+    }
   *out = m;
   return PB_SUCCESS;
 }
