@@ -2,7 +2,7 @@
 # Checks the CUDA side without a GPU: the committed PTX and code are what the sources give, every kernel assembles for
 # every supported GPU without spilling where that costs, prototypes and constants are those of NVIDIA's headers, and the
 # real cuDNN makes plans of our descriptors. With --write PTX and code are made anew. NVRTC, headers and assemblers come
-# from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 530 MB to load, 400 to keep.
+# from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 760 MB to load, 430 to keep.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${PATCHBAY_CUDA_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/patchbay-cuda-tools}
@@ -46,32 +46,37 @@ gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$tools/13.0/nvid
   -x c engine/cuda/driver/driver.h
 echo "prototypes and constants: those of cuda.h 12.4 and 13.0 and cublasLt.h 12.4.5"
 
-install nccl-2.21.5 nvidia-nccl-cu12==2.21.5
-rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # the header is all that is used
-nccl=$tools/nccl-2.21.5/nvidia/nccl/include
-# The types of half precision that nccl.h includes need a C++ library; it uses none of them.
-gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ \
-  -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" -I "$nvcc" -I "$nccl" -I engine/cuda/driver -x c engine/cuda/nccl/nccl.h
-grep -q 0xcafebeef "$nccl/nccl.h"
-echo "prototypes and constants: those of nccl.h 2.21.5"
+for version in 2.21.5 2.28.9; do
+  case $version in 2.21.5) package=nvidia-nccl-cu12 ;; *) package=nvidia-nccl-cu13 ;; esac
+  install "nccl-$version" "$package==$version"
+  rm -f "$tools/nccl-$version"/nvidia/nccl/lib/*.so* # the header is all that is used
+  nccl=$tools/nccl-$version/nvidia/nccl/include
+  # The types of half precision that nccl.h includes need a C++ library; it uses none of them.
+  gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ \
+    -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" -I "$nvcc" -I "$nccl" -I engine/cuda/driver -x c engine/cuda/nccl/nccl.h
+  grep -q 0xcafebeef "$nccl/nccl.h"
+  echo "prototypes and constants: those of nccl.h $version"
+done
 
 # The form of cuDNN that compiles its kernels when it runs has the headers and all that attention needs, in 17 MB.
-install cudnn-9.13.1 nvidia-cudnn-jit-cu12==9.13.1.26
-dnn=$tools/cudnn-9.13.1/nvidia/cudnn_jit
-cudnn=(-std=gnu11 -Wall -Wextra -Wno-enum-conversion -Wno-enum-compare -DPB_CHECK_HEADERS -I "$headers" -I "$nvcc" \
-  -I "$dnn/include" -I engine/cuda/driver -isystem "$work/stub")
-gcc -fsyntax-only "${cudnn[@]}" -x c engine/cuda/dnn/cudnn9.h
-echo "prototypes and constants: those of cudnn_graph.h 9.13.1"
-gcc -O1 "${cudnn[@]}" -o "$work/plans" tests/fakegpu/cudnn/plans.c -ldl
-# A driver whose every call succeeds, and whose loads give something that is not null.
-strings -n 5 "$dnn"/lib/libcudnn_graph.so.9 | grep -E '^cu[A-Z][A-Za-z0-9_]+$' | sort -u | awk '
-  /^cu(Module(Load|Get)|Library(Load|Get)|KernelGet)/ {
-    print "int " $0 "(void **p) { *p = (void *)4096; return 0; }"
-    next
-  }
-  { print "int " $0 "(void) { return 0; }" }' >"$work/stub/driver.c"
-gcc -shared -fPIC -w -fno-builtin -o "$work/stub/libcuda.so.1" "$work/stub/driver.c"
-LD_LIBRARY_PATH=$work/stub:$(dirname "$nvrtc") "$work/plans" "$dnn/lib/libcudnn.so.9"
+for version in 9.13.1.26 9.19.1.2; do
+  install "cudnn-${version%.*}" "nvidia-cudnn-jit-cu12==$version"
+  dnn=$tools/cudnn-${version%.*}/nvidia/cudnn_jit
+  cudnn=(-std=gnu11 -Wall -Wextra -Wno-enum-conversion -Wno-enum-compare -DPB_CHECK_HEADERS -I "$headers" -I "$nvcc" \
+    -I "$dnn/include" -I engine/cuda/driver -isystem "$work/stub")
+  gcc -fsyntax-only "${cudnn[@]}" -x c engine/cuda/dnn/cudnn9.h
+  echo "prototypes and constants: those of cudnn_graph.h ${version%.*}"
+  gcc -O1 "${cudnn[@]}" -o "$work/plans" tests/fakegpu/cudnn/plans.c -ldl
+  # A driver whose every call succeeds, and whose loads give something that is not null.
+  strings -n 5 "$dnn"/lib/libcudnn_graph.so.9 | grep -E '^cu[A-Z][A-Za-z0-9_]+$' | sort -u | awk '
+    /^cu(Module(Load|Get)|Library(Load|Get)|KernelGet)/ {
+      print "int " $0 "(void **p) { *p = (void *)4096; return 0; }"
+      next
+    }
+    { print "int " $0 "(void) { return 0; }" }' >"$work/stub/driver.c"
+  gcc -shared -fPIC -w -fno-builtin -o "$work/stub/libcuda.so.1" "$work/stub/driver.c"
+  LD_LIBRARY_PATH=$work/stub:$(dirname "$nvrtc") "$work/plans" "$dnn/lib/libcudnn.so.9"
+done
 
 gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
 jobs=$(nproc)
