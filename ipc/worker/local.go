@@ -79,7 +79,7 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		}
 	}
 	job := nodeJob(task.Req, w)
-	job.Alone, job.Outputs = task.Attempt > 1, task.Req.Validated
+	job.Alone = task.Attempt > 1
 	if l.Resume != nil {
 		logs := *l.Resume
 		logs.Name = task.Req.ID
@@ -113,8 +113,7 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 	job := graph.Job{
 		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview,
-		NoMetadata: req.NoMetadata,
-		Profile:    req.Profile,
+		NoMetadata: req.NoMetadata, Profile: req.Profile, Outputs: req.Validated,
 	}
 	if req.ExtraPNG != nil {
 		job.ExtraPNGInfo = map[string]any{}

@@ -20,8 +20,8 @@ import (
 )
 
 // TestWorkflowIsValidatedOnce checks that a node's own check runs once for a job through a daemon, that the worker gets
-// the workflow as it was validated ("7" of an INT is 7) with only the outputs that can run, and that it validates by
-// itself a job of a store that does not say so.
+// the workflow as it was validated ("7" of an INT is 7) with only the outputs that can run, also beside one that reads
+// from a node that is not there, and that it validates by itself a job of a store that does not say so.
 func TestWorkflowIsValidatedOnce(t *testing.T) {
 	checks, got := 0, []any{}
 	cat := classes.All(graph.Class{
@@ -41,10 +41,12 @@ func TestWorkflowIsValidatedOnce(t *testing.T) {
 	}
 	t.Cleanup(runner.Close)
 	local := worker.NewLocal("local", runner, 0)
-	known := worker.Classes(cat, files.Roots{}, nil, nil)
+	known := worker.Classes(cat, files.Roots{}, files.NewIndex(files.Roots{}), nil)
 	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) { sc.Classes = known }, jobs.Config{}, jobs.OutputsConfig{},
 		local)
-	const workflow = `{"a": {"class_type": "Take", "inputs": {"n": "7"}}, "b": {"class_type": "Take", "inputs": {}}}`
+	const workflow = `{"a": {"class_type": "Take", "inputs": {"n": "7"}}, "b": {"class_type": "Take", "inputs": {}},
+		"c": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "c"}},
+		"d": {"class_type": "ImageInvert", "inputs": {"image": ["gone", 0]}}}`
 	_, _, end := ipctest.RunJob(t, ipctest.DialRig(t, r), &message.RunRequest{Workflow: workflow})
 	if end.Type != message.EventSuccess || checks != 1 || !slices.Equal(got, []any{int64(7)}) {
 		t.Errorf("ended with %s after %d checks, the node got %v, want 7 after one", end.Type, checks, got)

@@ -6,18 +6,10 @@ import (
 	"patchbay/node/files"
 )
 
-// Needs lists the files that the outputs of a validated job depend on, each once, in the order of the workflow. Files
-// sent with the job are left out. Files that the index does not find have neither size nor hash.
+// Needs lists the files that job.Outputs depend on, each once, in the order of the workflow. Files sent with the job are
+// left out. Files that the index does not find have neither size nor hash.
 func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
-	outputs := job.Targets
-	if outputs == nil {
-		for _, id := range job.Workflow.IDs() {
-			if k := cat.classes[job.Workflow.Class(id)]; k != nil && k.Output {
-				outputs = append(outputs, id)
-			}
-		}
-	}
-	reached := newWorklist(job.Workflow, cat, outputs, func(string) bool { return false }, true).waits
+	reached := newWorklist(job.Workflow, cat, job.Outputs, func(string) bool { return false }, true).waits
 	var out []files.NeededFile
 	seen := map[files.NeededFile]bool{}
 	for _, id := range job.Workflow.IDs() {

@@ -27,7 +27,7 @@ func TestStockTellsFilesApart(t *testing.T) {
 		t.Fatal(fail)
 	}
 	index := files.NewIndex(files.Roots{Models: []string{root}})
-	needs := graph.Needs(classes.All(), index, graph.Job{Workflow: w})
+	needs := graph.Needs(classes.All(), index, graph.Job{Workflow: w, Outputs: []string{"9"}})
 	var names []string
 	for _, f := range needs {
 		names = append(names, f.Name)
@@ -57,7 +57,8 @@ func TestStockTellsFilesApart(t *testing.T) {
 	}
 }
 
-// TestNeedsLeavesOut checks that Needs leaves out files that no output depends on and files that come with the job.
+// TestNeedsLeavesOut checks that Needs leaves out files of outputs that do not run, also of one whose source is not in
+// the workflow, files that no output depends on, and files that come with the job.
 func TestNeedsLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "here.png"), []byte("x"), 0o644); err != nil {
@@ -68,18 +69,33 @@ func TestNeedsLeavesOut(t *testing.T) {
 			"2":{"class_type":"LoadImage","inputs":{"image":"sent.png"}},
 		"3":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"a"}},
 			"4":{"class_type":"SaveImage","inputs":{"images":["2",0],"filename_prefix":"b"}},
-		"5":{"class_type":"VAELoader","inputs":{"vae_name":"unused.safetensors"}}}`))
+		"5":{"class_type":"VAELoader","inputs":{"vae_name":"unused.safetensors"}},
+		"6":{"class_type":"ImageInvert","inputs":{"image":["gone",0]}},
+			"7":{"class_type":"SaveImage","inputs":{"images":["6",0],"filename_prefix":"c"}}}`))
 	if fail != nil {
 		t.Fatal(fail)
 	}
-	index := files.NewIndex(files.Roots{Input: dir})
+	roots := files.Roots{Input: dir}
+	index := files.NewIndex(roots)
 	job := graph.Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
-	got := graph.Needs(classes.All(), index, job)
-	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || index.Lacks(got) != nil {
-		t.Errorf("got %+v, %v; want here.png alone", got, index.Lacks(got))
-	}
-	job.Targets = []string{"4"}
-	if got := graph.Needs(classes.All(), index, job); len(got) != 0 {
-		t.Errorf("got %+v for a target that needs nothing from here", got)
+	for _, c := range []struct {
+		targets []string
+		outputs string
+		needs   int
+	}{{nil, "3 4", 1}, {[]string{"4"}, "4", 0}} {
+		job.Targets = c.targets
+		job.Outputs, _ = graph.Validate(classes.All(), roots, job)
+		if got := strings.Join(job.Outputs, " "); got != c.outputs {
+			t.Fatalf("targets %v: outputs %s, want %s", c.targets, got, c.outputs)
+		}
+		got := graph.Needs(classes.All(), index, job)
+		if len(got) != c.needs || index.Lacks(got) != nil {
+			t.Errorf("outputs %s: got %+v, %v; want %d files", c.outputs, got, index.Lacks(got), c.needs)
+		}
+		for _, f := range got {
+			if f.Name != "here.png" || f.Shared() || f.Bytes != 1 {
+				t.Errorf("got %+v, want here.png of 1 byte", f)
+			}
+		}
 	}
 }
