@@ -124,6 +124,7 @@ func TestUserdata(t *testing.T) {
 			want               string // in the answer
 		}{
 			{"GET", "/users", "", 200, `"migrated":false`},
+			{"POST", "/users", `{"username": "__system"}`, 400, `{"error":"users are those`},
 			{"GET", "/settings", "", 200, `{}`},
 			{"GET", "/userdata?dir=workflows", "", 404, ""},
 			{"GET", "/userdata", "", 400, ""},

@@ -2,8 +2,11 @@ package web
 
 import (
 	"net/http"
+	"os"
 	"path"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,26 +66,52 @@ func (h *HTTP) models(w http.ResponseWriter, r *http.Request) error {
 		h.send(w, http.StatusOK, append(files.Kinds(), otherKinds...))
 		return nil
 	}
-	list := h.classes.Models()
-	switch folder { // the older names
-	case "unet":
-		folder = files.KindDiffusion
-	case "clip":
-		folder = files.KindText
-	}
-	names, ok := list[folder]
-	for _, other := range otherKinds {
-		if folder == other {
-			names, ok = []any{}, true
-		}
-	}
-	if folder == files.KindEmbedding {
-		names = append([]string{}, h.cfg.Roots.List(files.KindEmbedding)...)
+	kind := modern(folder)
+	names, ok := h.classes.Models()[kind]
+	switch {
+	case kind == files.KindEmbedding:
+		names, ok = append([]string{}, h.cfg.Roots.List(kind)...), true
+	case slices.Contains(otherKinds, kind):
+		names, ok = []any{}, true
 	}
 	if !ok {
 		return bare(http.StatusNotFound)
 	}
 	h.send(w, http.StatusOK, names)
+	return nil
+}
+
+// modern returns the kind of model files that a folder holds, which may have one of the older names.
+func modern(folder string) string {
+	switch folder {
+	case "unet":
+		return files.KindDiffusion
+	case "clip":
+		return files.KindText
+	}
+	return folder
+}
+
+// modelFiles answers GET /experiment/models/{folder}. Models in several files, and those that only other daemons have,
+// are left out. Times are in seconds.
+func (h *HTTP) modelFiles(w http.ResponseWriter, r *http.Request) error {
+	kind := modern(r.PathValue("folder"))
+	if !slices.Contains(files.Kinds(), kind) && !slices.Contains(otherKinds, kind) {
+		return bare(http.StatusNotFound)
+	}
+	out := []any{}
+	for i, dir := range h.cfg.Roots.Dirs(kind) {
+		for _, name := range h.cfg.Roots.ListIn(kind, dir) {
+			info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
+			if err != nil {
+				continue // it has just gone
+			}
+			changed := float64(info.ModTime().UnixMilli()) / 1000
+			out = append(out, pyjson.NewObject("name", name, "pathIndex", i, "modified", changed, "created", changed, "size",
+				info.Size()))
+		}
+	}
+	h.send(w, http.StatusOK, out)
 	return nil
 }
 

@@ -31,7 +31,10 @@ func (h *HTTP) routes() []route {
 			about: "websocket: events of the jobs of one client id",
 		},
 
-		{method: "POST", path: "/prompt", about: "queue a workflow", verb: message.VerbSubmit, answer: h.postPrompt},
+		{
+			method: "POST", path: "/prompt", about: "queue a workflow", verb: message.VerbSubmit, answer: h.postPrompt,
+			fail: h.failPrompt,
+		},
 		{method: "GET", path: "/prompt", about: "how many jobs wait or run", verb: message.VerbJobs, answer: h.getPrompt},
 		{method: "GET", path: "/queue", about: "jobs that run and wait", verb: message.VerbJobs, answer: h.getQueue},
 		{
@@ -102,6 +105,10 @@ func (h *HTTP) routes() []route {
 		{
 			method: "GET", path: "/experiment/models", verb: message.VerbModels, answer: h.kinds,
 			about: "kinds of model files with their folders",
+		},
+		{
+			method: "GET", path: "/experiment/models/{folder}", verb: message.VerbModels, answer: h.modelFiles,
+			about: "model files of a kind that this machine has, with size and times",
 		},
 		{
 			method: "GET", path: "/embeddings", verb: message.VerbModels, answer: h.embeddings,

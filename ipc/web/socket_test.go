@@ -182,6 +182,20 @@ func TestFailures(t *testing.T) {
 				t.Errorf("POST /prompt %q: %d %s, want %d %s", c.body, status, body, c.status, c.kind)
 			}
 		}
+		for _, path := range []string{"/queue", "/history", "/free", "/upload/image", "/api/jobs/cancel"} {
+			status, body, _ := d.ask("POST", path, "{")
+			got := decoded(t, body).(map[string]any)
+			if path == "/api/jobs/cancel" { // this route of ComfyUI has its own form
+				if status != 400 || len(got) != 1 || got["error"] != "Request body must be valid JSON" {
+					t.Errorf("POST %s with a broken body: %d %s", path, status, body)
+				}
+				continue
+			}
+			if status != 400 || got["code"] != "bad_request" || got["message"] == "" ||
+				got["message"] != got["error"].(map[string]any)["message"] {
+				t.Errorf("POST %s with a broken body: %d %s, want 400 with code and message", path, status, body)
+			}
+		}
 	})
 }
 

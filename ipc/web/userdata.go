@@ -26,6 +26,7 @@ import (
 func (h *HTTP) userRoutes() []route {
 	rows := []route{
 		{method: "GET", path: "/users", about: "where files and settings are stored: here", answer: h.users},
+		{method: "POST", path: "/users", about: "refused: users are those of --users-file", answer: h.postUsers},
 		{method: "GET", path: "/settings", about: "settings of the editor", answer: h.getSettings},
 		{method: "GET", path: "/settings/{id}", about: "one setting", answer: h.getSettings},
 		{method: "POST", path: "/settings", about: "change settings: {id: value}", answer: h.postSettings},
@@ -101,6 +102,11 @@ func (h *HTTP) users(w http.ResponseWriter, r *http.Request) error {
 	}
 	h.send(w, http.StatusOK, pyjson.NewObject("storage", "server", "migrated", err == nil))
 	return nil
+}
+
+// postUsers refuses to make a user, as ComfyUI refuses a name that it does not take.
+func (h *HTTP) postUsers(http.ResponseWriter, *http.Request) error {
+	return wrong("users are those of --users-file, or nobody is told apart")
 }
 
 // settingsFile is where ComfyUI keeps them too.

@@ -222,29 +222,41 @@ func wrong(format string, args ...any) error {
 	return &plain{http.StatusBadRequest, map[string]any{"error": fmt.Sprintf(format, args...)}}
 }
 
-// bare is an error without a body.
+// bare is an error without a text of its own.
 type bare int
 
 func (b bare) Error() string { return http.StatusText(int(b)) }
 
-// fail answers a request with an error: ComfyUI's body of POST /prompt, {"error": {type, message, details, extra_info},
-// "node_errors"}.
+// fail answers a request with an error: {"error": {type, message, details, extra_info}, "code", "message"}. The last two
+// are what ComfyUI's openapi.yaml says of errors.
 func (h *HTTP) fail(w http.ResponseWriter, err error) {
 	var p *plain
 	var b bare
 	switch {
 	case errors.As(err, &b):
-		w.WriteHeader(int(b))
+		h.send(w, int(b), pyjson.NewObject("code", strings.ReplaceAll(strings.ToLower(b.Error()), " ", "_"), "message",
+			b.Error()))
 		return
 	case errors.As(err, &p):
 		h.send(w, p.status, p.body)
 		return
 	}
 	e := h.published(w, err)
-	f, status := e.Form(), badStatus(e)
-	body := pyjson.NewObject("error", pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details",
-		e.Details, "extra_info", orEmptyMap(e.Extra)), "node_errors", orEmptyMap(e.NodeErrors))
-	h.send(w, status, body)
+	f := e.Form()
+	h.send(w, badStatus(e), pyjson.NewObject("error", promptError(e), "code", cmp.Or(f.Type, f.Code), "message", e.Text))
+}
+
+// failPrompt answers POST /prompt with an error, as ComfyUI does: {"error": {type, message, details, extra_info},
+// "node_errors"}.
+func (h *HTTP) failPrompt(w http.ResponseWriter, err error) {
+	e := h.published(w, err)
+	h.send(w, badStatus(e), pyjson.NewObject("error", promptError(e), "node_errors", orEmptyMap(e.NodeErrors)))
+}
+
+func promptError(e *fault.Error) *pyjson.Object {
+	f := e.Form()
+	return pyjson.NewObject("type", cmp.Or(f.Type, f.Code), "message", e.Text, "details", e.Details, "extra_info",
+		orEmptyMap(e.Extra))
 }
 
 // published returns an error as clients may see it, and says in the header when to send the request again.

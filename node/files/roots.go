@@ -130,6 +130,13 @@ func (r *Roots) List(kind string) []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
+// ListIn returns the names of the files of a kind below one of its folders, as List does for all folders.
+func (r *Roots) ListIn(kind, dir string) []string {
+	seen := map[string]bool{}
+	r.walk(kind, dir, "", 0, seen)
+	return slices.Sorted(maps.Keys(seen))
+}
+
 // walk collects names below dir/sub. Links to folders are followed, to a depth that ends loops.
 func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 	entries, err := os.ReadDir(filepath.Join(dir, sub))
