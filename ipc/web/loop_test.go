@@ -79,6 +79,13 @@ func TestPlainLoop(t *testing.T) {
 			http.StatusPartialContent || string(part) != string(data[2:5]) {
 			t.Errorf("GET /view with a range: %d %q", code, part)
 		}
+		// The socket is told of the end once, and then of the next job.
+		next := d.post("c1", onePicture)
+		for _, m := range e.until(next) {
+			if m.Type != "status" && m.Data["prompt_id"] != next {
+				t.Errorf("after the end of %s the socket heard %s", id, m.raw)
+			}
+		}
 		job := d.get("/api/jobs/" + id).(map[string]any)
 		if job["status"] != "completed" || job["workflow_id"] != "w-1" || job["outputs_count"] != 1.0 {
 			t.Errorf("GET /api/jobs/ID: %v", job)

@@ -14,6 +14,7 @@ import (
 
 	"patchbay/fault"
 	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -34,9 +35,14 @@ type socket struct {
 	changed  chan struct{}
 	metadata bool // previews come with it
 	flags    bool // the client has sent its first message
-	// by job: the first event that the client was not told about
-	next      map[string]uint64
+	told      map[string]told // by job
 	following map[string]bool
+}
+
+// told is what a client knows of a job.
+type told struct {
+	next uint64 // the first event that it was not told about
+	end  uint64 // the number of the end that it was told about; 0: of none
 }
 
 // frame is one message to a client. One with a key replaces the one of that key that has not been sent.
@@ -71,7 +77,7 @@ func (h *HTTP) ws(w http.ResponseWriter, r *http.Request) error {
 	}
 	conn.SetReadLimit(maxReceived)
 	s := &socket{
-		hub: h.hub, id: id, conn: conn, changed: make(chan struct{}), next: map[string]uint64{},
+		hub: h.hub, id: id, conn: conn, changed: make(chan struct{}), told: map[string]told{},
 		following: map[string]bool{},
 	}
 	s.ctx, s.stop = context.WithCancel(r.Context())
@@ -226,23 +232,23 @@ func (s *socket) follow(job string) {
 		return
 	}
 	s.following[job] = true
-	from := s.next[job]
+	known := s.told[job]
 	s.wg.Go(func() {
-		from := s.tell(job, from)
+		known := s.tell(job, known)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.following, job)
-		s.next[job] = from
+		s.told[job] = known
 	})
 }
 
-// tell tells the client about a job, from an event on, until the job or the socket ends. It returns the number of the
-// first event that it did not tell about.
-func (s *socket) tell(job string, from uint64) uint64 {
+// tell tells the client what it does not know yet of a job, until the job or the socket ends, and returns what it knows
+// then. Of a job that has ended a cursor returns the end again.
+func (s *socket) tell(job string, known told) told {
 	h := s.hub.h
-	cur, err := h.jobs.Follow(s.ctx, job, from, true)
+	cur, err := h.jobs.Follow(s.ctx, job, known.next, true)
 	if err != nil {
-		return from
+		return known
 	}
 	defer cur.Close()
 	t := &teller{h: h, job: job, to: s, nodes: pyjson.NewObject()}
@@ -250,12 +256,19 @@ func (s *socket) tell(job string, from uint64) uint64 {
 		it, err := cur.Next(s.ctx)
 		switch {
 		case errors.Is(err, jobs.ErrEnd), err != nil:
-			return from
+			return known
 		case it.Preview != nil:
 			t.preview(it.Preview)
-		default:
-			t.event(it.Event)
-			from = max(from, it.Event.Seq+1)
+			continue
+		}
+		ends := message.Terminal(it.Event.Type)
+		if ends && it.Event.Seq == known.end {
+			continue
+		}
+		t.event(it.Event)
+		known.next = max(known.next, it.Event.Seq+1)
+		if ends {
+			known.end = it.Event.Seq
 		}
 	}
 }
