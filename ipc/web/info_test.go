@@ -10,8 +10,8 @@ import (
 	"patchbay/tests/bubble"
 )
 
-// TestModelFiles checks the list of the files of one kind: each with the folder that it lies in, sizes and times, by the
-// older names of kinds too, without other types of files; empty for kinds that are known and have none.
+// TestModelFiles checks the list of the files of one kind: each with the folder that it lies in, size and times, by the
+// older names of kinds too, without files of other types; empty for kinds that are known and have none.
 func TestModelFiles(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		top := t.TempDir()

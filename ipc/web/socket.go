@@ -29,12 +29,12 @@ type socket struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	mu       sync.Mutex
-	out      []frame
-	bytes    int // of out
-	changed  chan struct{}
-	metadata bool // previews come with it
-	flags    bool // the client has sent its first message
+	mu        sync.Mutex
+	out       []frame
+	bytes     int // of out
+	changed   chan struct{}
+	metadata  bool            // previews come with it
+	flags     bool            // the client has sent its first message
 	told      map[string]told // by job
 	following map[string]bool
 }

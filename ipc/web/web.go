@@ -227,8 +227,8 @@ type bare int
 
 func (b bare) Error() string { return http.StatusText(int(b)) }
 
-// fail answers a request with an error: {"error": {type, message, details, extra_info}, "code", "message"}. The last two
-// are what ComfyUI's openapi.yaml says of errors.
+// fail answers a request with an error: {"error": {type, message, details, extra_info}, "code", "message"}. The last
+// two are what ComfyUI's openapi.yaml says of errors.
 func (h *HTTP) fail(w http.ResponseWriter, err error) {
 	var p *plain
 	var b bare
