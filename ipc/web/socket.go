@@ -27,7 +27,6 @@ type socket struct {
 	conn *websocket.Conn
 	ctx  context.Context
 	stop context.CancelFunc
-	wg   sync.WaitGroup
 
 	mu        sync.Mutex
 	out       []frame
@@ -80,19 +79,18 @@ func (h *HTTP) ws(w http.ResponseWriter, r *http.Request) error {
 		hub: h.hub, id: id, conn: conn, changed: make(chan struct{}), told: map[string]told{},
 		following: map[string]bool{},
 	}
-	s.ctx, s.stop = context.WithCancel(r.Context())
-	defer s.wg.Wait()
-	defer s.stop()
+	// The handler returns, so that an idle socket has neither the request nor its buffers and stack.
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	if !h.hub.enter(s) {
+		s.stop()
 		_ = conn.Close(websocket.StatusTryAgainLater, "too many sockets, or the daemon is shutting down")
 		return nil
 	}
-	defer h.hub.leave(s)
 	n := h.remaining()
 	s.put(frame{data: text("status", pyjson.NewObject("status", execInfo(n), "sid", id))})
 	h.hub.follow(id)
-	s.wg.Go(s.write)
-	s.read()
+	go s.write()
+	go s.read()
 	return nil
 }
 
@@ -102,6 +100,8 @@ func execInfo(remaining int) any {
 
 // read reads what a client says: feature_flags, first of all. The rest is passed over, as in ComfyUI.
 func (s *socket) read() {
+	defer s.hub.leave(s)
+	defer s.stop()
 	count, since := 0, time.Now()
 	for {
 		kind, body, err := s.conn.Read(s.ctx)
@@ -120,7 +120,9 @@ func (s *socket) read() {
 		if kind != websocket.MessageText || !first {
 			continue
 		}
-		o, err := wire.Decode(body, wire.JSON, wire.DefaultLimits())
+		o, err := message.Guarded(func() (*pyjson.Object, error) {
+			return wire.Decode(body, wire.JSON, wire.DefaultLimits())
+		})
 		if err != nil || o.Text("type") != "feature_flags" {
 			continue
 		}
@@ -233,13 +235,13 @@ func (s *socket) follow(job string) {
 	}
 	s.following[job] = true
 	known := s.told[job]
-	s.wg.Go(func() {
+	go func() {
 		known := s.tell(job, known)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.following, job)
 		s.told[job] = known
-	})
+	}()
 }
 
 // tell tells the client what it does not know yet of a job, until the job or the socket ends, and returns what it knows

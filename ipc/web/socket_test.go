@@ -3,7 +3,9 @@ package web
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,7 +261,7 @@ func TestSilentReader(t *testing.T) {
 		big := make([]byte, maxBehind)
 		ended := make(chan int)
 		d.hub.of("silent", func(s *socket) {
-			s.wg.Go(func() {
+			go func() {
 				frames, most := 0, 0
 				for ; frames < 1000 && s.give(frame{data: big, binary: true}); frames++ {
 					s.mu.Lock()
@@ -270,7 +272,7 @@ func TestSilentReader(t *testing.T) {
 					t.Errorf("%d bytes wait for a client, after %d frames", most, frames)
 				}
 				ended <- frames
-			})
+			}()
 		})
 		t.Logf("%d frames of 1 MiB until the socket ended", <-ended)
 		d.until(func() bool {
@@ -278,6 +280,29 @@ func TestSilentReader(t *testing.T) {
 			defer d.hub.mu.Unlock()
 			return d.hub.open == 0
 		})
+	})
+}
+
+// TestIdleSocketsAreSmall checks that an open socket has given up its request with its buffers and stack: 10,000 idle
+// ones cost 345 MB with them, 246 without.
+func TestIdleSocketsAreSmall(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		d := newDoor(t, nil)
+		ears := make([]*ear, 20)
+		for i := range ears {
+			ears[i] = d.listen("idle")
+		}
+		synctest.Wait()
+		all := make([]byte, 4<<20)
+		all = all[:runtime.Stack(all, true)]
+		reading := strings.Count(string(all), "web.(*socket).read(")
+		if inside := strings.Count(string(all), "web.(*HTTP).ws("); reading != len(ears) || inside > 0 {
+			t.Errorf("of %d sockets %d are read, %d requests wait for their end", len(ears), reading, inside)
+		}
+		id := d.post("idle", onePicture)
+		for _, e := range ears {
+			e.until(id)
+		}
 	})
 }
 

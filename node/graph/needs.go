@@ -6,8 +6,8 @@ import (
 	"patchbay/node/files"
 )
 
-// Needs lists the files that job.Outputs depend on, each once, in the order of the workflow. Files sent with the job are
-// left out. Files that the index does not find have neither size nor hash.
+// Needs lists the files that job.Outputs depend on, each once, in the order of the workflow. Files sent with the job
+// are left out. Files that the index does not find have neither size nor hash.
 func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
 	reached := newWorklist(job.Workflow, cat, job.Outputs, func(string) bool { return false }, true).waits
 	var out []files.NeededFile
