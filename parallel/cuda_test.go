@@ -226,6 +226,19 @@ func TestFakeGPUsShareCopies(t *testing.T) {
 	}
 }
 
+// TestStreamsOnFakeGPUs is TestStreamsOnHostsAndChildren on two devices, which have the forms of files in layouts of
+// their own, and give the bits that they give with whole weights. The devices do not reach each other's memory, so that
+// one that would use the weights of the other fails.
+func TestStreamsOnFakeGPUs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every family and form; TestPlansOnFakeGPUs brings blocks on a few plans")
+	}
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	t.Setenv("FAKEGPU_PEERS", "0")
+	e := newFakeEngine(t, 2)
+	formsStream(t, e, []*Pool{e}, []string{"fakes"}, len(fileForms()))
+}
+
 // TestOtherSizesOnFakeGPUs is TestOtherSizesKeepBlocks on a device with memory of its own, where what is brought is
 // packed when it is loaded: a plan that brings other blocks than the one before reads those alone that were not where
 // they are needed.

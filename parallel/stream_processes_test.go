@@ -229,6 +229,21 @@ func TestStreamsOnHostsAndChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer children.Close()
+	formsStream(t, one, []*Pool{far, children}, []string{"hosts", "children"}, 1)
+}
+
+// TestStreamsOnDeferredDevices is TestStreamsOnHostsAndChildren on a device that runs calls late.
+func TestStreamsOnDeferredDevices(t *testing.T) {
+	if race.Enabled {
+		t.Skip("under the race detector: TestLateRanksGiveTheSameBits has the same goroutines")
+	}
+	formsStream(t, newEngine(t), []*Pool{newDeferredEngine(t, 1)}, []string{"deferred"}, 2)
+}
+
+// formsStream runs streamsLikeWhole for every family and form of files, on the pools in turn: each of the plans that
+// bring blocks for some. Only one of every so many is run, of each family and of each form.
+func formsStream(t *testing.T, one *Pool, pools []*Pool, names []string, every int) {
+	t.Helper()
 	var all []*request.Request
 	for _, f := range families(t) {
 		all = append(all, tinyRequest(t, f.name, 2, f.y, f.x, 2))
@@ -252,12 +267,11 @@ func TestStreamsOnHostsAndChildren(t *testing.T) {
 				continue // each form once
 			}
 			text := planFor(r.Model.Spec, plans[(i+5*j)%len(plans)])
-			for k, e := range []*Pool{far, children} {
-				placement := []string{"hosts", "children"}[k]
-				if (i+j)%2 != k && !soak {
+			for k, e := range pools {
+				if (i+j)%len(pools) != k && !soak || (i+(every-1)*j)%every != 0 {
 					continue
 				}
-				t.Run(name+"/"+form+"/"+text+"/"+placement, func(t *testing.T) {
+				t.Run(name+"/"+form+"/"+text+"/"+names[k], func(t *testing.T) {
 					r := *r
 					spec := r.Model.Spec
 					r.Model = inForm(t, name, form, set, metadata)

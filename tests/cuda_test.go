@@ -166,8 +166,8 @@ func TestCUDADemo(t *testing.T) {
 		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(out); again != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, out)
 		}
-		if how := regexp.MustCompile(`"kernels":\s*{\s*"cuda:0":\s*"code for sm_86, loaded in [\d.]+ s"`).MatchString(out); how !=
-			(engine == "cuda") {
+		made := regexp.MustCompile(`"kernels":\s*{\s*"cuda:0":\s*"code for sm_86, loaded in [\d.]+ s"`)
+		if how := made.MatchString(out); how != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: how the kernels were loaded: %t\n%s", count, how, out)
 		}
 		if err != nil || !strings.Contains(out, `"engine": "`+engine) && !strings.Contains(out, `"engine":"`+engine) ||

@@ -44,12 +44,26 @@ type shelving struct {
 	shelf *Shelf
 }
 
+// located is shelving on a device with memory of its own: what tells devices apart must see that.
+type located struct {
+	shelving
+	engine.Located
+}
+
 // On returns ops with which weights are loaded by way of the shelf.
-func (s *Shelf) On(ops engine.Ops) engine.Ops { return shelving{ops, s} }
+func (s *Shelf) On(ops engine.Ops) engine.Ops {
+	if device, ok := ops.(engine.Located); ok {
+		return located{shelving{ops, s}, device}
+	}
+	return shelving{ops, s}
+}
 
 // ShelfOf returns what On was called with, or ops and no shelf.
 func ShelfOf(ops engine.Ops) (engine.Ops, *Shelf) {
-	if s, ok := ops.(shelving); ok {
+	switch s := ops.(type) {
+	case shelving:
+		return s.Ops, s.shelf
+	case located:
 		return s.Ops, s.shelf
 	}
 	return ops, nil
