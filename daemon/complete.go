@@ -168,7 +168,7 @@ func (c *Config) CompleteModels() error {
 }
 
 // CheckDevices returns an *InputError for --devices that do not exist or are too old, and for wrong values of the other
-// device flags. It resolves auto in --devices and makes the path of --rates absolute.
+// device flags. It resolves auto in --devices and makes the paths of --rates and --pack-cache absolute.
 func (c *Config) CheckDevices() error {
 	c.Devices = c.resolvedDevices()
 	_, _, driver, infos, err := c.ratedGPUs()

@@ -311,6 +311,9 @@ func (s Search) free(c Candidate) string {
 	text += fmt.Sprintf("; blocks that come from host memory take %s there", Gigabytes(c.Host))
 	if s.HostMemory > 0 && s.HostMemory < math.MaxInt64 {
 		text += fmt.Sprintf(", %s are allowed", Gigabytes(s.HostMemory))
+		if c.Host > s.HostMemory {
+			text += " (serve --pack-cache DIR keeps them in files)"
+		}
 	}
 	return text
 }
