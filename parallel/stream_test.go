@@ -370,7 +370,9 @@ func TestStreamsRunOutOfMemory(t *testing.T) {
 func TestHostMemoryBoundsStreams(t *testing.T) {
 	r := tinyRequest(t, "flux", 1, 9, 8, 1)
 	r.Model.WeightBytes = 4 * r.Model.Spec.Params
-	for host, want := range map[int64]string{0: "", r.Model.WeightBytes: "", 50_000: "0.05 MB are allowed (serve --pack-cache DIR keeps them in files)"} {
+	for host, want := range map[int64]string{
+		0: "", r.Model.WeightBytes: "", 50_000: "0.05 MB are allowed (serve --pack-cache DIR keeps them in files)",
+	} {
 		e, err := NewPool(Config{
 			NewOps: testOps, DeviceOf: func(int) string { return "d0" }, Streams: true, HostMemory: host,
 			MemoryBytes: r.Model.WeightBytes, DeviceMemory: r.Model.WeightBytes,
