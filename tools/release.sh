@@ -138,7 +138,7 @@ make_release() {
 
 # twice OUT: make the release from what is committed, and again in another folder from nothing that the first has left.
 twice() {
-    local out=$1 work
+    local out=$1
     [[ -z $(git status --porcelain) ]] || fail "there are changes that are not committed"
     work=$(mktemp -d)
     trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
