@@ -63,7 +63,7 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 		r.Model.Weights = request.LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			where := ops.(located).name
+			where := ops.(engine.Located).Location()
 			loads[where]++
 			used[where] += 1 << 20
 			m, err := load(ops, held)
